@@ -1,0 +1,49 @@
+"""What every test shares: the array modules, a seeded generator, hypothesis without a clock."""
+
+from __future__ import annotations
+
+import os
+
+# Both before anything imports Keras or NumPy, which read them once.
+os.environ["KERAS_BACKEND"] = "torch"
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # One test process a core already; threads of BLAS on top would only fight for them.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+settings.register_profile("singanet", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("singanet")
+
+
+def _cupy():
+    """CuPy where it and a GPU are there; otherwise the reason why it is not."""
+    try:
+        import cupy
+    except ImportError:
+        return None, "CuPy is not installed: pip install 'singanet[cuda]'"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return None, f"CuPy finds no GPU: {error}"
+    return (cupy, "") if count else (None, "CuPy finds no GPU")
+
+
+@pytest.fixture(params=["numpy", pytest.param("cupy", marks=pytest.mark.device)])
+def xp(request):
+    """The array module under test: numpy, then cupy."""
+    if request.param == "numpy":
+        return np
+    module, why_not = _cupy()
+    if module is None:
+        pytest.skip(why_not)
+    return module
+
+
+@pytest.fixture
+def rng():
+    """A generator with the same seed for every test."""
+    return np.random.default_rng(20160401)

@@ -1,0 +1,76 @@
+"""What a user gets before writing a line: a light import, types, data, documentation."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import singanet
+
+ROOT = Path(singanet.__file__).resolve().parents[1]
+EXTRAS = ["cupy", "torch", "keras", "PIL", "mpi4py", "onnx", "tqdm", "h5py", "google.protobuf"]
+
+
+def walk():
+    """Every public module of the package, and whether it is a package itself."""
+    found = [("singanet", True)]
+    for module in pkgutil.walk_packages(singanet.__path__, "singanet."):
+        parts = module.name.split(".")
+        if not any(part.startswith("_") or part.endswith("_pb2") for part in parts):
+            found.append((module.name, module.ispkg))
+    return found
+
+
+def python(code):
+    """What a fresh interpreter prints for ``code``, read as JSON."""
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("name", ["singanet", "singanet.data"])
+def test_import_brings_no_extra(name):
+    found = f"[n for n in {EXTRAS} if n in sys.modules]"
+    assert python(f"import json, sys, {name}; print(json.dumps({found}))") == []
+
+
+def test_types_and_data_files_lie_in_the_package():
+    package = Path(singanet.__file__).parent
+    assert (package / "py.typed").is_file()
+    assert (package / "data" / "files" / "NOTICE.md").is_file()
+
+
+def test_versions_agree():
+    # A regular expression, since Python 3.10 has no TOML reader.
+    written = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert written is not None
+    assert singanet.__version__ == written.group(1)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in walk()])
+def test_module_is_documented(name):
+    module = importlib.import_module(name)
+    text = (module.__doc__ or "").strip()
+    assert len(text) > 15, f"{name} says nothing about itself"
+
+
+@pytest.mark.parametrize("name", [name for name, is_package in walk() if is_package])
+def test_package_names_its_public_names(name):
+    package = importlib.import_module(name)
+    assert isinstance(package.__all__, list), f"{name} has no __all__"
+    assert len(set(package.__all__)) == len(package.__all__)
+    for public in package.__all__:
+        assert hasattr(package, public), f"{name}.__all__ has {public}, which is not there"
