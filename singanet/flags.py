@@ -1,0 +1,28 @@
+"""SINGA's flags for training and evaluation."""
+
+from __future__ import annotations
+
+from singanet.errors import ArgumentError
+
+__all__ = ["is_training", "kEval", "kTrain"]
+
+kTrain = 4  # noqa: N816 - SINGA's spelling, which its users' code imports
+kEval = 8  # noqa: N816
+
+
+def is_training(flag: bool | int) -> bool:
+    """Whether ``flag`` (True or kTrain, False or kEval) asks for training.
+
+    Any other value is an ArgumentError: a flag that was meant to be something else must not
+    silently train or evaluate.
+    """
+    if flag is True or (flag == kTrain and not isinstance(flag, bool)):
+        return True
+    if flag is False or flag == kEval:
+        return False
+    raise ArgumentError(
+        "flag",
+        expected=f"True or kTrain ({kTrain}), False or kEval ({kEval})",
+        received=repr(flag),
+        advice="pass one of these",
+    )

@@ -1,0 +1,219 @@
+"""Initializers against the moments and bounds of their formulas, and the spec dicts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from singanet import initializer as init
+from singanet.errors import ArgumentError, UnknownNameError
+
+WIDE = (300, 500)
+
+
+def draw(
+    rule: init.Initializer, shape: tuple[int, ...] = WIDE, fans: tuple[int, int] = (0, 0)
+) -> Any:
+    return rule(np.random.default_rng(7), shape, fans)
+
+
+def test_constant_fills_with_its_value() -> None:
+    np.testing.assert_array_equal(draw(init.Constant(0.25), (2, 3)), [[0.25] * 3] * 2)
+    assert draw(init.Constant(), ()).shape == ()
+
+
+def test_uniform_covers_its_interval_evenly() -> None:
+    x = draw(init.Uniform(-1.0, 3.0))
+    assert x.min() >= -1
+    assert x.max() < 3
+    counts, _ = np.histogram(x, bins=4, range=(-1, 3))
+    np.testing.assert_allclose(counts / x.size, 0.25, atol=0.01)
+
+
+def test_gaussian_has_its_moments() -> None:
+    x = draw(init.Gaussian(2.0, 0.5))
+    assert abs(x.mean() - 2) < 0.01
+    assert abs(x.std() - 0.5) < 0.01
+    assert abs((x < 2 + 0.5).mean() - 0.8413) < 0.01
+
+
+def test_truncated_normal_stays_within_two_deviations() -> None:
+    x = draw(init.TruncatedNormal(1.0, 0.5))
+    assert np.abs(x - 1).max() <= 1.0
+    # Variance of a standard normal cut at +-2: 1 - 4 phi(2) / (Phi(2) - Phi(-2)).
+    phi = math.exp(-2) / math.sqrt(2 * math.pi)
+    expected = 1 - 4 * phi / math.erf(2 / math.sqrt(2))
+    assert abs(x.var() / 0.25 - expected) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("rule", "variance"),
+    [
+        (init.GlorotNormal(), 2 / 50),
+        (init.HeNormal(), 2 / 20),
+        (init.LecunNormal(), 1 / 20),
+    ],
+)
+def test_normal_with_fans(rule: init.Initializer, variance: float) -> None:
+    x = draw(rule, fans=(20, 30))
+    assert abs(x.var() / variance - 1) < 0.02
+    assert np.abs(x).max() > 3 * math.sqrt(variance)
+
+
+@pytest.mark.parametrize(
+    ("rule", "bound"),
+    [
+        (init.GlorotUniform(), math.sqrt(6 / 50)),
+        (init.HeUniform(), math.sqrt(6 / 20)),
+        (init.LecunUniform(), math.sqrt(3 / 20)),
+    ],
+)
+def test_uniform_with_fans(rule: init.Initializer, bound: float) -> None:
+    x = draw(rule, fans=(20, 30))
+    assert 0.999 * bound < np.abs(x).max() <= bound
+    assert abs(x.mean()) < 0.02 * bound
+
+
+@pytest.mark.parametrize(
+    ("shape", "fans"),
+    [((40, 10), (40, 10)), ((8, 3, 5, 5), (75, 200)), ((6,), (6, 6)), ((4, 2, 3), (6, 12))],
+)
+def test_fans_come_from_the_shape_when_unknown(
+    shape: tuple[int, ...], fans: tuple[int, int]
+) -> None:
+    for rule in (init.GlorotUniform(), init.HeNormal(), init.LecunUniform()):
+        np.testing.assert_array_equal(draw(rule, shape), draw(rule, shape, fans))
+
+
+@pytest.mark.parametrize("shape", [(), (0, 4), (3, 0)])
+def test_fans_that_cannot_be_known_are_an_error(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ArgumentError, match=r"GlorotUniform: expected known fans.*received shape"):
+        draw(init.GlorotUniform(), shape)
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (4, 9), (9, 4), (6, 2, 3)])
+def test_orthogonal_rows_or_columns(shape: tuple[int, ...]) -> None:
+    x = draw(init.Orthogonal(2.0), shape)
+    assert x.shape == shape
+    matrix = x.reshape(shape[0], -1)
+    small = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    np.testing.assert_allclose(small, 4 * np.eye(len(small)), atol=1e-12)
+
+
+def test_orthogonal_is_not_biased_to_one_sign() -> None:
+    rng = np.random.default_rng(0)
+    corners = [init.Orthogonal()(rng, (3, 3), (0, 0))[0, 0] for _ in range(400)]
+    assert abs(float(np.mean(corners))) < 0.1
+
+
+def test_eye() -> None:
+    np.testing.assert_array_equal(draw(init.Eye(3.0), (2, 3)), [[3, 0, 0], [0, 3, 0]])
+
+
+@pytest.mark.parametrize(
+    ("rule", "shape"), [(init.Eye(), (3,)), (init.Eye(), (2, 2, 2)), (init.Orthogonal(), (3,))]
+)
+def test_shapes_without_a_matrix_are_refused(rule: Any, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ArgumentError, match=r"received shape \("):
+        draw(rule, shape)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        init.Uniform(0, 1),
+        init.Gaussian(0, 1),
+        init.TruncatedNormal(0, 1),
+        init.GlorotUniform(),
+        init.Orthogonal(),
+    ],
+)
+def test_the_generator_decides_every_draw(rule: init.Initializer) -> None:
+    np.testing.assert_array_equal(draw(rule, (7, 5)), draw(rule, (7, 5)))
+    other = rule(np.random.default_rng(8), (7, 5), (0, 0))
+    assert not np.array_equal(draw(rule, (7, 5)), other)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"init": "gaussian", "mean": 0, "std": 0.1}, init.Gaussian(0, 0.1)),
+        ({"init": "Uniform", "low": -1, "high": 1}, init.Uniform(-1, 1)),
+        ({"init": "CONSTANT", "value": 3}, init.Constant(3)),
+        ({"init": "constant"}, init.Constant(0.0)),
+        ({"init": "xavier", "name": "w"}, init.GlorotUniform()),
+        ({"init": "msra"}, init.HeNormal()),
+        ({"init": "lecun_normal"}, init.LecunNormal()),
+        ({"init": "orthogonal", "gain": 2.0}, init.Orthogonal(2.0)),
+        ({"init": "eye"}, init.Eye()),
+        ({"init": "truncated_normal", "mean": 0, "std": 1}, init.TruncatedNormal(0, 1)),
+    ],
+)
+def test_specs(spec: dict[str, Any], expected: init.Initializer) -> None:
+    before = dict(spec)
+    made = init.from_spec(spec, "layer 'a'")
+    assert type(made) is type(expected)
+    assert made == expected
+    assert spec == before
+
+
+def test_a_spec_may_hold_an_initializer() -> None:
+    rule = init.Eye()
+    assert init.from_spec({"init": rule}, "x") is rule
+
+
+def test_a_subclass_is_an_initializer() -> None:
+    class Ramp(init.Initializer):
+        def __call__(self, rng: Any, shape: Any, fans: Any) -> Any:
+            return np.arange(math.prod(shape), dtype=float).reshape(shape)
+
+    made = init.from_spec({"init": Ramp()}, "x")
+    np.testing.assert_array_equal(draw(made, (2, 2)), [[0, 1], [2, 3]])
+
+
+def test_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"layer 'a'.*'gausian'; did you mean 'gaussian'"):
+        init.from_spec({"init": "gausian"}, "layer 'a'")
+
+
+@pytest.mark.parametrize("spec", [{}, {"init": None}, {"init": 3}, {"init": np.zeros(2)}])
+def test_init_that_is_no_name(spec: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="name or an Initializer"):
+        init.from_spec(spec, "layer 'a'")
+
+
+@pytest.mark.parametrize(
+    ("spec", "missing"),
+    [
+        ({"init": "gaussian", "mean": 0}, "std"),
+        ({"init": "uniform", "high": 0}, "low"),
+        ({"init": "uniform"}, "'low', 'high'"),
+    ],
+)
+def test_missing_keys_are_named(spec: dict[str, Any], missing: str) -> None:
+    with pytest.raises(ArgumentError, match=f"without.*{missing}"):
+        init.from_spec(spec, "layer 'a'")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, "1", None, True])
+def test_numbers_must_be_finite(bad: Any) -> None:
+    for make in (
+        lambda: init.Constant(bad),
+        lambda: init.Uniform(0, bad),
+        lambda: init.Gaussian(bad, 1),
+        lambda: init.TruncatedNormal(0, bad),
+        lambda: init.Orthogonal(bad),
+        lambda: init.Eye(bad),
+    ):
+        with pytest.raises(ArgumentError, match="finite number"):
+            make()
+
+
+def test_impossible_ranges() -> None:
+    with pytest.raises(ArgumentError, match="low <= high"):
+        init.Uniform(1, 0)
+    with pytest.raises(ArgumentError, match="std >= 0"):
+        init.Gaussian(0, -1)
