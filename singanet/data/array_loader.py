@@ -1,0 +1,157 @@
+"""Batches of arrays in memory, in an order that only the seed and the epoch decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from singanet.data.position import checked_count, restored_position
+from singanet.errors import ArgumentError, DataError
+from singanet.types import Array
+
+Batch: TypeAlias = tuple[Any, Any]
+"""``(x, y)``: each an array, or a dict of arrays as it was given."""
+
+
+class ArrayLoader:
+    """Batches ``(x, y)`` of arrays or dicts of arrays that share their first axis.
+
+    Each epoch has one permutation, drawn from ``(seed, epoch)`` alone. Of it rank *r* takes
+    the positions r, r + world_size, ..., so every sample is in exactly one rank's shard and
+    shards differ by one sample at most: the first ``n % world_size`` ranks have one more. The
+    k-th batches of all ranks together are the k-th batch of one process with
+    ``batch_size × world_size``. ``drop_last`` leaves out what does not fill a batch on every
+    rank, and then all ranks take equally many steps; without it the last batch is smaller,
+    and where fewer samples than ranks remain, later ranks take one step less.
+
+    Iterating goes on from the current position to the end of the epoch; the next iteration
+    is the next epoch. `set_epoch` goes elsewhere.
+    """
+
+    def __init__(
+        self,
+        x: Array | Mapping[str, Array],
+        y: Array | Mapping[str, Array],
+        batch_size: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        where = "ArrayLoader"
+        self.x, self.y = x, y
+        self.samples = _common_length(x, y)
+        self.batch_size = checked_count(where, "batch_size", batch_size, 1)
+        self.shuffle = bool(shuffle)
+        self.seed = checked_count(where, "seed", seed, 0)
+        self.drop_last = bool(drop_last)
+        self.world_size = checked_count(where, "world_size", world_size, 1)
+        self.rank = checked_count(where, "rank", rank, 0)
+        if self.rank >= self.world_size:
+            raise ArgumentError(
+                where,
+                expected=f"a rank from 0 to {self.world_size - 1}",
+                received=f"{self.rank}",
+                advice="number the processes from 0",
+            )
+        if len(self) == 0:
+            raise DataError(
+                where,
+                expected=f"a batch for rank {self.rank} of {self.world_size}",
+                received=f"{self.samples} samples, batch_size {self.batch_size}"
+                + (", drop_last" if self.drop_last else ""),
+                advice="use a smaller batch_size, fewer processes, or more data",
+            )
+        self.epoch = 0
+        self.position = 0
+
+    def __len__(self) -> int:
+        """Batches in an epoch, for this rank."""
+        if self.drop_last:
+            return self.samples // (self.batch_size * self.world_size)
+        shard = len(range(self.rank, self.samples, self.world_size))
+        return -(-shard // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        shard = self._order(self.epoch)[self.rank :: self.world_size]
+        epoch, count = self.epoch, len(self)
+        if self.position >= count:
+            # Another rank had one batch more when it saved this position.
+            self.set_epoch(epoch + 1)
+            return
+        for k in range(self.position, count):
+            # Counted before it is handed out: a position saved while the caller works on a
+            # batch is the position after it.
+            self.epoch, self.position = (epoch, k + 1) if k + 1 < count else (epoch + 1, 0)
+            rows = shard[k * self.batch_size : (k + 1) * self.batch_size]
+            yield _take(self.x, rows), _take(self.y, rows)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of ``epoch``."""
+        self.epoch = checked_count("ArrayLoader", "epoch", epoch, 0)
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """The position, and what must be equal where it is restored. It is not the rank's own."""
+        return {"epoch": self.epoch, "position": self.position, **self._identity()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a position saved by `state_dict`; the batches after it are the same to the bit.
+
+        Errors: `ArgumentError` where the data or the settings differ; the loader then stays
+        where it is.
+        """
+        self.epoch, self.position = restored_position("ArrayLoader", state, self._identity())
+
+    def _identity(self) -> dict[str, int]:
+        return {
+            "samples": self.samples,
+            "batch_size": self.batch_size,
+            "shuffle": int(self.shuffle),
+            "seed": self.seed,
+            "drop_last": int(self.drop_last),
+            "world_size": self.world_size,
+        }
+
+    def _order(self, epoch: int) -> Array:
+        if not self.shuffle:
+            return np.arange(self.samples)
+        return np.random.default_rng([self.seed, epoch]).permutation(self.samples)
+
+
+def _take(data: Array | Mapping[str, Array], rows: Array) -> Any:
+    if isinstance(data, Mapping):
+        return {name: array[rows] for name, array in data.items()}
+    return data[rows]
+
+
+def _common_length(x: Array | Mapping[str, Array], y: Array | Mapping[str, Array]) -> int:
+    lengths: dict[str, int] = {}
+    for argument, data in (("x", x), ("y", y)):
+        named = (
+            {f"{argument}[{name!r}]": array for name, array in data.items()}
+            if isinstance(data, Mapping)
+            else {argument: data}
+        )
+        for name, array in named.items():
+            shape = getattr(array, "shape", ())
+            if not shape:
+                raise DataError(
+                    f"ArrayLoader, {name}",
+                    expected="an array whose first axis is the samples",
+                    received=f"{type(array).__name__} of no axis",
+                    advice="give numpy.asarray(...) of a batch of samples",
+                )
+            lengths[name] = int(shape[0])
+    if len(set(lengths.values())) != 1:
+        raise DataError(
+            "ArrayLoader",
+            expected="arrays with equally many samples",
+            received=", ".join(f"{name}: {length}" for name, length in lengths.items())
+            or "no array",
+            advice="give each sample its label",
+        )
+    return next(iter(lengths.values()))

@@ -1,0 +1,186 @@
+"""A data set for classification: float32 samples, integer labels, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from singanet.errors import DataError
+from singanet.types import Array, Shape
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Samples and labels for training and testing.
+
+    ``x_*``: float32, (N, C, H, W) for images, (N, D) for vectors. ``y_*``: int32 (N,), each
+    in [0, num_classes). `from_arrays` checks what it is given; the constructor does not.
+    """
+
+    name: str
+    x_train: Array
+    y_train: Array
+    x_test: Array
+    y_test: Array
+    num_classes: int
+
+    @classmethod
+    def from_arrays(
+        cls,
+        name: str,
+        x_train: Array,
+        y_train: Array,
+        x_test: Array,
+        y_test: Array,
+        scale: float = 255.0,
+    ) -> Dataset:
+        """A data set from plain arrays.
+
+        ``x_*``: (N, H, W), (N, C, H, W) or (N, D); uint8 is divided by ``scale``, floats are
+        kept. ``y_*``: integers (N,) from 0 to one less than the number of classes. Errors:
+        `DataError` naming the array and the first offending index.
+        """
+        samples = {"x_train": x_train, "x_test": x_test}
+        labels = {"y_train": y_train, "y_test": y_test}
+        for key, x in samples.items():
+            _check_samples(name, key, x)
+        for key, y in labels.items():
+            _check_labels(name, key, y)
+        _check_agreement(name, samples, labels)
+        ready = {key: _as_float32(name, key, x, scale) for key, x in samples.items()}
+        classes = int(y_train.max()) + 1
+        _check_classes(name, classes, y_train, y_test)
+        return cls(
+            name=name,
+            x_train=ready["x_train"],
+            y_train=y_train.astype(np.int32),
+            x_test=ready["x_test"],
+            y_test=y_test.astype(np.int32),
+            num_classes=classes,
+        )
+
+    @property
+    def sample_shape(self) -> Shape:
+        """The shape of one sample, without the batch axis."""
+        return tuple(self.x_train.shape[1:])
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name!r}, {len(self.x_train)} to train on, "
+            f"{len(self.x_test)} to test on, sample shape {self.sample_shape}, "
+            f"{self.num_classes} classes)"
+        )
+
+
+def _refused(name: str, key: str, expected: str, received: str, advice: str) -> DataError:
+    return DataError(
+        f"data {name!r}, array {key!r}", expected=expected, received=received, advice=advice
+    )
+
+
+def _check_samples(name: str, key: str, x: Array) -> None:
+    if x.ndim not in (2, 3, 4):
+        raise _refused(
+            name,
+            key,
+            "samples of shape (N, D), (N, H, W) or (N, C, H, W)",
+            f"shape {x.shape}",
+            "reshape it; the batch comes first",
+        )
+    if x.dtype != np.uint8 and x.dtype.kind != "f":
+        raise _refused(
+            name,
+            key,
+            "uint8 or float values",
+            f"{x.dtype}",
+            "convert it: .astype('uint8') for pixels 0 to 255, else .astype('float32')",
+        )
+    if x.size == 0:
+        raise _refused(
+            name, key, "at least one sample and no empty axis", f"shape {x.shape}", "put data in"
+        )
+
+
+def _check_labels(name: str, key: str, y: Array) -> None:
+    if y.ndim != 1:
+        raise _refused(
+            name,
+            key,
+            "one label a sample, shape (N,)",
+            f"shape {y.shape}",
+            "flatten a column with .reshape(-1), turn one-hot rows into .argmax(axis=1)",
+        )
+    if y.dtype.kind not in "iu":
+        raise _refused(
+            name, key, "integer labels", f"{y.dtype}", "number the classes from 0, .astype('int32')"
+        )
+    if y.size and int(y.min()) < 0:
+        first = int(np.argmax(y < 0))
+        raise _refused(
+            name,
+            key,
+            "labels from 0 on",
+            f"{int(y[first])} at index {first}",
+            "number the classes from 0",
+        )
+
+
+def _check_agreement(name: str, samples: dict[str, Array], labels: dict[str, Array]) -> None:
+    for (x_key, x), (y_key, y) in zip(samples.items(), labels.items(), strict=True):
+        if len(x) != len(y):
+            raise _refused(
+                name,
+                y_key,
+                f"{len(x)} labels, one for each sample of {x_key!r}",
+                f"{len(y)}",
+                "give each sample its label",
+            )
+    train, test = (x.shape[1:] for x in samples.values())
+    if train != test:
+        raise _refused(
+            name,
+            "x_test",
+            f"samples of shape {train} as in 'x_train'",
+            f"{test}",
+            "bring both to one shape",
+        )
+
+
+def _check_classes(name: str, classes: int, y_train: Array, y_test: Array) -> None:
+    if classes > len(y_train):
+        first = int(y_train.argmax())
+        raise _refused(
+            name,
+            "y_train",
+            f"labels below the number of samples, {len(y_train)}",
+            f"{classes - 1} at index {first}",
+            "number the classes from 0 without gaps",
+        )
+    if int(y_test.max()) >= classes:
+        first = int(np.argmax(y_test >= classes))
+        raise _refused(
+            name,
+            "y_test",
+            f"labels from 0 to {classes - 1}, those of 'y_train'",
+            f"{int(y_test[first])} at index {first}",
+            "train on samples of every class",
+        )
+
+
+def _as_float32(name: str, key: str, x: Array, scale: float) -> Array:
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(x, dtype=np.float32)
+    if x.dtype == np.uint8:
+        values /= np.float32(scale)
+    elif not (finite := np.isfinite(values)).all():
+        count = int(values.size - np.count_nonzero(finite))
+        first = np.unravel_index(int(np.argmin(finite)), values.shape)
+        raise _refused(
+            name,
+            key,
+            "finite values in float32",
+            f"{count} NaN or infinite, the first at index {tuple(int(i) for i in first)}",
+            "remove or replace them",
+        )
+    return values[:, None] if values.ndim == 3 else values

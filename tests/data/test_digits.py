@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import singanet.data
+from singanet.data import digits
+
+
+def test_shapes_and_values():
+    data = digits()
+    assert data.x_train.shape == (1442, 1, 8, 8)
+    assert data.x_test.shape == (355, 1, 8, 8)
+    assert data.num_classes == 10
+    values = np.concatenate([data.x_train, data.x_test])
+    assert values.min() == 0
+    assert values.max() == 1
+    assert set(np.unique(values * 16)) == set(range(17))
+
+
+def test_the_split_never_changes():
+    data = digits()
+    content = hashlib.sha256()
+    for array in (data.x_train * 16, data.y_train, data.x_test * 16, data.y_test):
+        content.update(array.astype(np.uint8).tobytes())
+    assert content.hexdigest() == "eb16a5b9fcc31197ecd8be8456b687084ffc10eb4cc2efbd406de3cc793713c8"
+
+
+def test_every_class_gives_a_fifth_to_the_test():
+    data = digits()
+    for digit in range(10):
+        train = np.count_nonzero(data.y_train == digit)
+        test = np.count_nonzero(data.y_test == digit)
+        assert test == (train + test) // 5
+
+
+def test_the_file_is_small_and_its_source_is_stated():
+    files = Path(singanet.data.__file__).parent / "files"
+    assert (files / "digits.npz").stat().st_size < 100_000
+    notice = (files / "NOTICE.md").read_text()
+    assert "Alpaydin" in notice
+    assert "CC BY 4.0" in notice
+
+
+def test_equal_to_the_copy_in_scikit_learn():
+    datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed")
+    images, labels = datasets.load_digits().images, datasets.load_digits().target
+    ours = digits()
+    seen = np.concatenate([ours.x_train, ours.x_test])[:, 0] * 16
+    both = np.concatenate([ours.y_train, ours.y_test])
+    rows = np.lexsort(np.column_stack([seen.reshape(1797, 64), both]).T)
+    theirs = np.lexsort(np.column_stack([images.reshape(1797, 64), labels]).T)
+    np.testing.assert_array_equal(seen[rows], images[theirs])
+    np.testing.assert_array_equal(both[rows], labels[theirs])
