@@ -1,0 +1,51 @@
+"""What one forward call of one layer leaves for its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from singanet.ops import NumpyOps
+from singanet.types import Array, Shape
+
+
+class Context:
+    """The surroundings of one call of one layer; it belongs to the call, not to the layer.
+
+    ``ops`` are the kernels, ``rng`` the generator for every random draw, ``params`` the live
+    parameter arrays by suffix, ``train`` tells training from evaluation, and
+    ``needs_input_grad`` tells in `Layer.backward` whether anybody wants the input gradient.
+    """
+
+    __slots__ = ("keep", "needs_input_grad", "ops", "out_shapes", "params", "rng", "saved", "train")
+
+    def __init__(
+        self,
+        ops: NumpyOps,
+        rng: np.random.Generator,
+        params: Mapping[str, Array],
+        train: bool,
+        keep: bool | None = None,
+    ) -> None:
+        self.ops = ops
+        self.rng = rng
+        self.params = params
+        self.train = train
+        self.keep = train if keep is None else keep
+        self.needs_input_grad = True
+        self.out_shapes: list[Shape] = []
+        self.saved: dict[str, Any] = {}
+
+    def save(self, **values: Any) -> None:
+        """Keep ``values`` for backward, where ``saved[name]`` gives them back.
+
+        Nothing is kept when no backward will follow.
+        """
+        if self.keep:
+            self.saved.update(values)
+
+    def update_state(self, suffix: str, array: Array) -> None:
+        """Replace the content of the state parameter ``suffix``, a running mean for example."""
+        self.ops.copyto(self.params[suffix], array)

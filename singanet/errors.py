@@ -1,0 +1,62 @@
+"""Errors in three parts: what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class SingaNetError(Exception):
+    """Base of every error singanet raises for a user's mistake.
+
+    ``where`` names the layer, file or argument; the other three parts are kept as attributes
+    so that a program can read them.
+    """
+
+    def __init__(self, where: str, *, expected: str, received: str, advice: str) -> None:
+        super().__init__(f"{where}: expected {expected}; received {received}; {advice}")
+        self.where = where
+        self.expected = expected
+        self.received = received
+        self.advice = advice
+
+
+class ShapeError(SingaNetError, ValueError):
+    """An array or a sample shape does not fit the layer, loss or parameter it meets."""
+
+
+class ArgumentError(SingaNetError, ValueError):
+    """An argument has a value or type that the function cannot take."""
+
+
+class GraphError(SingaNetError, ValueError):
+    """The layers do not form a directed acyclic graph with unique names."""
+
+
+class UnknownNameError(SingaNetError, LookupError):
+    """A name that nothing carries: a layer, parameter, model, optimizer or option."""
+
+
+class CallOrderError(SingaNetError, RuntimeError):
+    """A method was called before the one it depends on."""
+
+
+class DataError(SingaNetError, ValueError):
+    """Data or labels that cannot be trained on, or a data file that is not what it claims."""
+
+
+class BackendError(SingaNetError, RuntimeError):
+    """A backend or optional package that was asked for by name is missing or does not work."""
+
+
+def one_of(names: Iterable[str], limit: int = 12) -> str:
+    """``names`` as a readable list, cut after ``limit``."""
+    known = list(names)
+    shown = ", ".join(repr(name) for name in known[:limit])
+    return shown + (f", ... ({len(known)} in all)" if len(known) > limit else "")
+
+
+def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
+    """Advice that names the closest of ``names``, or ``otherwise`` where none is close."""
+    close = get_close_matches(str(name), list(names), n=1)
+    return f"did you mean {close[0]!r}?" if close else otherwise

@@ -1,0 +1,55 @@
+"""Element-wise activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.context import Context
+from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.layers.layer import Layer
+from singanet.ops import NumpyOps
+from singanet.types import Array, Shape, Shapes
+
+
+class Activation(Layer):
+    """A function of each element, by ``mode``.
+
+    relu max(x, 0); sigmoid; tanh; leaky_relu (``alpha`` x below zero, 0.01); elu
+    (``alpha`` (exp(x) - 1) below zero, 1); gelu x Φ(x), exact; silu x sigmoid(x); softplus
+    log(1 + exp(x)).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        mode: str = "relu",
+        input_sample_shape: Shape | None = None,
+        *,
+        alpha: float | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        if mode not in NumpyOps.activations:
+            raise UnknownNameError(
+                f"layer {name!r}, argument mode",
+                expected=f"one of {one_of(NumpyOps.activations)}",
+                received=repr(mode),
+                advice=did_you_mean(str(mode), NumpyOps.activations, "choose one of these"),
+            )
+        self.mode = mode
+        self.alpha = (0.01 if mode == "leaky_relu" else 1.0) if alpha is None else alpha
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape, unchanged."""
+        shapes: Shapes = in_shapes
+        return shapes
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The function of ``x``; keeps its input or its output, whichever backward wants."""
+        y = ctx.ops.activation(self.mode, x, self.alpha)
+        ctx.save(kept=x if ctx.ops.activation_keeps(self.mode) == "x" else y)
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` times the derivative."""
+        kept = ctx.saved["kept"]
+        return ctx.ops.activation_backward(self.mode, dy, kept, self.alpha), {}

@@ -1,0 +1,89 @@
+"""Batch normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.context import Context
+from singanet.errors import ArgumentError
+from singanet.initializer import Constant
+from singanet.layers.layer import Layer, ParamSpecs
+from singanet.types import Array, Shape, Shapes
+
+
+class BatchNormalization(Layer):
+    """y = gamma (x - mean) / sqrt(var + epsilon) + beta for each channel of (D,) or (C, H, W).
+
+    Training uses the batch's statistics and moves the running ones, ``mean`` and ``var``:
+    running ← (1 - momentum) running + momentum batch, so ``momentum`` is the weight of the new
+    value, as in SINGA (Keras and others weight the old one). The running variance is the unbiased
+    one. Evaluation uses the running statistics. Ioffe and Szegedy, 2015.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        momentum: float = 0.9,
+        beta_specs: ParamSpecs = None,
+        gamma_specs: ParamSpecs = None,
+        input_sample_shape: Shape | None = None,
+        *,
+        epsilon: float = 1e-5,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        if not 0.0 <= momentum <= 1.0 or not epsilon > 0.0:
+            raise ArgumentError(
+                f"layer {name!r}",
+                expected="momentum from 0 to 1 and a positive epsilon",
+                received=f"momentum={momentum}, epsilon={epsilon}",
+                advice="momentum weights the new value: Keras' 0.99 is 0.01 here",
+            )
+        self.momentum = momentum
+        self.beta_specs = beta_specs
+        self.gamma_specs = gamma_specs
+        self.epsilon = epsilon
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(D,) or (C, H, W), unchanged."""
+        if isinstance(in_shapes, list) or len(in_shapes) not in (1, 3):
+            raise self.shape_error(
+                "one input of sample shape (features,) or (channels, height, width)",
+                str(in_shapes),
+                "reshape or flatten the samples",
+            )
+        shape: Shape = in_shapes
+        channels = shape[:1]
+        self.add_param("gamma", channels, self.gamma_specs, default=Constant(1.0))
+        self.add_param("beta", channels, self.beta_specs)
+        self.add_state("mean", channels)
+        self.add_state("var", channels, value=1.0)
+        return shape
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The normalised ``x``."""
+        params, ops = ctx.params, ctx.ops
+        if ctx.train and len(x):
+            mean, var = ops.batch_norm_statistics(x)
+            count = x.size // x.shape[1]
+            unbiased = var * (count / max(count - 1, 1))
+            ctx.update_state("mean", self._moved(params["mean"], mean))
+            ctx.update_state("var", self._moved(params["var"], unbiased))
+        else:
+            # A copy, since a later training forward changes the running values in place.
+            mean, var = params["mean"].copy(), params["var"]
+        y, inverse = ops.batch_norm(
+            x, params["gamma"], params["beta"], mean, var, self.epsilon
+        )
+        ctx.save(x=x, mean=mean, inverse=inverse, fixed=not ctx.train)
+        return y
+
+    def _moved(self, running: Array, batch: Array) -> Array:
+        return (1.0 - self.momentum) * running + self.momentum * batch
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Gradients of x, gamma and beta."""
+        saved = ctx.saved
+        dx, dgamma, dbeta = ctx.ops.batch_norm_backward(
+            dy, saved["x"], ctx.params["gamma"], saved["mean"], saved["inverse"], saved["fixed"]
+        )
+        return dx, {"gamma": dgamma, "beta": dbeta}

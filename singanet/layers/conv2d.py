@@ -1,0 +1,104 @@
+"""Two-dimensional convolution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.context import Context
+from singanet.errors import ArgumentError
+from singanet.layers.geometry import expect_nchw, image_size, make_window
+from singanet.layers.layer import Layer, ParamSpecs
+from singanet.types import Array, Shape, Shapes
+
+
+class Conv2D(Layer):
+    """Cross-correlation of (C, H, W) images with ``nb_kernels`` kernels.
+
+    ``weight`` has shape (F, C/groups·kh·kw), channel-major then rows then columns; ``bias`` has
+    shape (F,). ``kernel``, ``stride``, ``pad`` and ``dilation`` are ints or (height, width).
+    ``pad`` overrides ``border_mode`` ('same': stride 1 keeps the size; 'valid': no padding).
+    ``cudnn_prefer`` and ``workspace_byte_limit`` (MB) are kept for a backend that chooses among
+    algorithms; the kernels here bound their scratch by themselves.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        nb_kernels: int,
+        kernel: Any = 3,
+        stride: Any = 1,
+        border_mode: str = "same",
+        cudnn_prefer: str = "fastest",
+        workspace_byte_limit: int = 1024,
+        data_format: str = "NCHW",
+        use_bias: bool = True,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        pad: Any = None,
+        input_sample_shape: Shape | None = None,
+        *,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        expect_nchw(name, data_format)
+        for what, value in (("nb_kernels", nb_kernels), ("groups", groups)):
+            if not isinstance(value, int) or value < 1:
+                raise ArgumentError(
+                    f"layer {name!r}, argument {what}",
+                    expected="a positive int",
+                    received=repr(value),
+                    advice=f"pass for example {what}=8",
+                )
+        self.nb_kernels = nb_kernels
+        self.window = make_window(name, kernel, stride, border_mode, pad, dilation)
+        self.cudnn_prefer = cudnn_prefer
+        self.workspace_byte_limit = workspace_byte_limit
+        self.use_bias = use_bias
+        self.W_specs = W_specs
+        self.b_specs = b_specs
+        self.groups = groups
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(C, H, W) → (nb_kernels, H', W')."""
+        shape = self.expect_rank(
+            in_shapes, 3, "(channels, height, width)", "reshape the samples to images"
+        )
+        if shape[0] % self.groups or self.nb_kernels % self.groups:
+            raise self.shape_error(
+                f"channels and nb_kernels divisible by groups={self.groups}",
+                f"{shape[0]} channels and nb_kernels={self.nb_kernels}",
+                "choose groups that divide both",
+            )
+        out = image_size(self, shape, self.window)
+        per_output = shape[0] // self.groups * self.window.kernel[0] * self.window.kernel[1]
+        per_input = self.nb_kernels * per_output // shape[0] if shape[0] else 0
+        self.add_param(
+            "weight", (self.nb_kernels, per_output), self.W_specs, fans=(per_output, per_input)
+        )
+        if self.use_bias:
+            self.add_param("bias", (self.nb_kernels,), self.b_specs)
+        return (self.nb_kernels, *out)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, H, W) → (N, F, H', W')."""
+        ctx.save(x=x)
+        weight = self._kernels(ctx, x)
+        return ctx.ops.conv2d(x, weight, ctx.params.get("bias"), self.window, self.groups)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        """Gradients of x, weight and bias; x is the only array kept."""
+        ops, x = ctx.ops, ctx.saved["x"]
+        weight = self._kernels(ctx, x)
+        dw = ops.conv2d_backward_weights(x, dy, weight.shape, self.window, self.groups)
+        grads = {"weight": dw.reshape(len(weight), -1)}
+        if self.use_bias:
+            grads["bias"] = ops.channel_sum(dy)
+        if not ctx.needs_input_grad:
+            return None, grads
+        return ops.conv2d_backward_data(dy, weight, x.shape, self.window, self.groups), grads
+
+    def _kernels(self, ctx: Context, x: Array) -> Array:
+        """The weight as (F, C/groups, kh, kw)."""
+        shape = (self.nb_kernels, x.shape[1] // self.groups, *self.window.kernel)
+        return ctx.params["weight"].reshape(shape)

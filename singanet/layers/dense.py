@@ -1,0 +1,67 @@
+"""The fully connected layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.context import Context
+from singanet.errors import ArgumentError
+from singanet.layers.layer import Layer, ParamSpecs
+from singanet.types import Array, Shape, Shapes
+
+
+class Dense(Layer):
+    """y = x W + b for samples of one axis.
+
+    ``weight`` has shape (in, out), or (out, in) with ``W_transpose``; ``bias`` has shape (out,).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        num_output: int,
+        use_bias: bool = True,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        W_transpose: bool = False,
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        if not isinstance(num_output, int) or num_output < 1:
+            raise ArgumentError(
+                f"layer {name!r}, argument num_output",
+                expected="a positive int",
+                received=repr(num_output),
+                advice="pass the number of output units",
+            )
+        self.num_output = num_output
+        self.use_bias = use_bias
+        self.W_specs = W_specs
+        self.b_specs = b_specs
+        self.W_transpose = W_transpose
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(in,) → (num_output,)."""
+        (size,) = self.expect_rank(in_shapes, 1, "(features,)", "put Flatten before it")
+        shape = (self.num_output, size) if self.W_transpose else (size, self.num_output)
+        self.add_param("weight", shape, self.W_specs, fans=(size, self.num_output))
+        if self.use_bias:
+            self.add_param("bias", (self.num_output,), self.b_specs)
+        return (self.num_output,)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, in) → (N, num_output)."""
+        ctx.save(x=x)
+        return ctx.ops.affine(x, self._matrix(ctx), ctx.params.get("bias"))
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        """dW = xᵀ dy, db = the sum of dy, dx = dy Wᵀ."""
+        ops, x = ctx.ops, ctx.saved["x"]
+        grads = {"weight": ops.matmul(dy.T, x) if self.W_transpose else ops.matmul(x.T, dy)}
+        if self.use_bias:
+            grads["bias"] = ops.sum(dy, axis=0)
+        return ops.matmul(dy, self._matrix(ctx).T) if ctx.needs_input_grad else None, grads
+
+    def _matrix(self, ctx: Context) -> Array:
+        """The weight as (in, out)."""
+        return ctx.params["weight"].T if self.W_transpose else ctx.params["weight"]

@@ -1,0 +1,191 @@
+"""The base of every layer: a name, parameters, and the shapes it was set up for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from singanet.context import Context
+from singanet.errors import ArgumentError, CallOrderError, ShapeError
+from singanet.initializer import Constant, GlorotUniform, Initializer
+from singanet.parameter import Param, ParamSpec, make_param
+from singanet.types import Array, Arrays, Shape, Shapes
+
+if TYPE_CHECKING:
+    from singanet.symbol import Symbol
+
+__all__ = ["Layer", "ParamSpecs"]
+
+ParamSpecs = Mapping[str, Any] | Param | None
+"""A spec dict, a `Param` of another layer to share, or None for the defaults."""
+
+
+class Layer:
+    """A named node with parameters; subclasses give `setup`, `forward` and `backward`.
+
+    A layer holds nothing between calls but its parameters: what backward needs goes through
+    the context, so several forwards may be in flight.
+    """
+
+    integer_input = False
+    """Whether inputs are indices, which the net then leaves as they are."""
+
+    def __init__(self, name: str, input_sample_shape: Shapes | None = None) -> None:
+        if not isinstance(name, str) or not name:
+            raise ArgumentError(
+                type(self).__name__,
+                expected="a name that is a non-empty string, as the first argument",
+                received=repr(name),
+                advice="name the layer, for example 'conv1'",
+            )
+        self.name = name
+        self.input_sample_shape = input_sample_shape
+        self.params: dict[str, Param] = {}
+        self.in_shapes: Shapes | None = None
+        self.out_shapes: Shapes | None = None
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Create the parameters for the sample shape(s) ``in_shapes``; return those that come out.
+
+        One input gives a tuple, several give a list of tuples; the same holds for the result.
+        """
+        raise self.missing("setup")
+
+    def forward(self, ctx: Context, x: Any) -> Arrays:
+        """The output array(s) for the input array(s) ``x``; ``ctx.save`` what backward needs."""
+        raise self.missing("forward")
+
+    def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
+        """The input gradient(s) and the gradient of each parameter by suffix.
+
+        ``dy`` has the form that `forward` returned; it is never changed in place.
+        """
+        raise self.missing("backward")
+
+    def missing(self, method: str) -> CallOrderError:
+        """The error for a subclass that lacks ``method``."""
+        return CallOrderError(
+            f"layer {self.name!r}",
+            expected=f"{type(self).__name__} to define {method}",
+            received="the base class's, which does nothing",
+            advice=f"write {method} in {type(self).__name__}",
+        )
+
+    def build(self, in_shapes: Shapes) -> Shapes:
+        """Run `setup` once; a later call only checks that the shapes are the same."""
+        in_shapes = normal_shapes(in_shapes)
+        if self.out_shapes is not None:
+            if in_shapes != self.in_shapes:
+                raise self.shape_error(
+                    f"input sample shape {self.in_shapes}, for which it was set up",
+                    f"{in_shapes}",
+                    "use another layer for another shape",
+                )
+            return self.out_shapes
+        try:
+            self.out_shapes = normal_shapes(self.setup(in_shapes))
+        except BaseException:
+            self.params.clear()
+            raise
+        self.in_shapes = in_shapes
+        return self.out_shapes
+
+    def unbuild(self) -> None:
+        """Forget the shapes and parameters, as before `build`."""
+        self.in_shapes = self.out_shapes = None
+        self.params.clear()
+
+    def get_output_sample_shape(self) -> Shapes:
+        """The sample shape(s) that come out; needs `build` or ``input_sample_shape``."""
+        if self.out_shapes is None and self.input_sample_shape is not None:
+            return self.build(self.input_sample_shape)
+        if self.out_shapes is None:
+            raise CallOrderError(
+                f"layer {self.name!r}",
+                expected="known input shapes",
+                received="a layer that was not set up",
+                advice="add it to a net, or pass input_sample_shape",
+            )
+        return self.out_shapes
+
+    def add_param(
+        self,
+        suffix: str,
+        shape: Shape,
+        specs: ParamSpecs = None,
+        default: Initializer | None = None,
+        fans: tuple[int, int] = (0, 0),
+    ) -> Param:
+        """Create the parameter ``name/suffix``; without specs it is Glorot-uniform when it has
+        fans (incoming and outgoing connections of a unit), else zero."""
+        default = default or (GlorotUniform() if fans != (0, 0) else Constant(0.0))
+        param = make_param(self.name, suffix, shape, specs, default, fans)
+        self.params[suffix] = param
+        return param
+
+    def add_state(
+        self, suffix: str, shape: Shape, value: float = 0.0, specs: ParamSpecs = None
+    ) -> Param:
+        """Create the array ``name/suffix`` that forward updates and no optimizer trains."""
+        param = self.add_param(suffix, shape, specs, default=Constant(value))
+        param.mark_as_state()
+        return param
+
+    @property
+    def trainable(self) -> bool:
+        """Whether any parameter is trained; assigning sets all of them, running state apart."""
+        return any(param.trainable for param in self.params.values())
+
+    @trainable.setter
+    def trainable(self, flag: bool) -> None:
+        for param in self.params.values():
+            if not param.is_state:
+                param.trainable = flag
+
+    def param_names(self) -> list[str]:
+        """The full parameter names, in the layer's order."""
+        return [param.name for param in self.params.values()]
+
+    def param_values(self) -> list[Array]:
+        """The live parameter arrays, in the layer's order."""
+        return [param.value for param in self.params.values()]
+
+    @property
+    def param_specs(self) -> list[ParamSpec]:
+        """The training settings of the parameters, in the layer's order."""
+        return [param.spec for param in self.params.values()]
+
+    def shape_error(self, expected: str, received: str, advice: str) -> ShapeError:
+        """An error about shapes that names this layer."""
+        return ShapeError(
+            f"layer {self.name!r}", expected=expected, received=received, advice=advice
+        )
+
+    def expect_rank(self, in_shape: Any, rank: int, meaning: str, advice: str) -> Shape:
+        """``in_shape`` itself when it is one sample shape of ``rank`` axes, else an error."""
+        if isinstance(in_shape, list) or len(in_shape) != rank:
+            raise self.shape_error(
+                f"one input of sample shape {meaning}", str(in_shape), advice
+            )
+        shape: Shape = in_shape
+        return shape
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Apply the layer to symbols; see `singanet.symbol`."""
+        from singanet.symbol import apply
+
+        return apply(self, inputs)
+
+    def __repr__(self) -> str:
+        shapes = "" if self.out_shapes is None else f", {self.in_shapes} -> {self.out_shapes}"
+        return f"{type(self).__name__}({self.name!r}{shapes})"
+
+
+def normal_shapes(shapes: Any) -> Shapes:
+    """``shapes`` as a tuple of ints, or a list of such tuples for several inputs."""
+    several = any(isinstance(part, (tuple, list)) for part in shapes)
+    if several:
+        return [tuple(int(axis) for axis in shape) for shape in shapes]
+    if isinstance(shapes, list) and not shapes:
+        return []
+    return tuple(int(axis) for axis in shapes)

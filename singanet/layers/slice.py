@@ -1,0 +1,67 @@
+"""One input cut into several outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.context import Context
+from singanet.errors import ArgumentError
+from singanet.layers.layer import Layer
+from singanet.types import Array, Shape, Shapes
+
+
+class Slice(Layer):
+    """The input cut at each of ``slice_point`` along ``axis``: n points give n + 1 outputs.
+
+    ``axis`` counts the batch axis; it is at least 1.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        axis: int,
+        slice_point: list[int],
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        points = [slice_point] if isinstance(slice_point, int) else list(slice_point)
+        rising = all(a < b for a, b in zip([0, *points], points, strict=False))
+        if not points or not rising or not isinstance(axis, int) or axis < 1:
+            raise ArgumentError(
+                f"layer {name!r}",
+                expected="an axis of at least 1 and rising positive slice points",
+                received=f"axis={axis}, slice_point={slice_point}",
+                advice="slice_point=[2] cuts after the first two",
+            )
+        self.axis = axis
+        self.slice_point = points
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """s → a list of sample shapes."""
+        k = self.axis - 1
+        fits = not isinstance(in_shapes, list) and k < len(in_shapes)
+        if not fits or in_shapes[k] <= self.slice_point[-1]:
+            raise self.shape_error(
+                f"one input longer than {self.slice_point[-1]} along axis {self.axis},"
+                " counted with the batch axis",
+                str(in_shapes),
+                "choose slice points inside the input",
+            )
+        bounds = [0, *self.slice_point, in_shapes[k]]
+        return [
+            (*in_shapes[:k], end - first, *in_shapes[k + 1 :])
+            for first, end in zip(bounds, bounds[1:], strict=False)
+        ]
+
+    def forward(self, ctx: Context, x: Array) -> list[Array]:
+        """Views of the input."""
+        bounds = [0, *self.slice_point, x.shape[self.axis]]
+        before = (slice(None),) * self.axis
+        return [
+            x[(*before, slice(first, end))]
+            for first, end in zip(bounds, bounds[1:], strict=False)
+        ]
+
+    def backward(self, ctx: Context, dy: list[Array]) -> tuple[Array, dict[str, Array]]:
+        """The gradients laid end to end again."""
+        return ctx.ops.concat(dy, self.axis), {}

@@ -1,0 +1,31 @@
+"""Kernels written over an array module, so that they serve NumPy and CuPy alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.ops.numpy.activation import Activations
+from singanet.ops.numpy.conv import Convolution
+from singanet.ops.numpy.elementwise import Elementwise
+from singanet.ops.numpy.linear import Linear
+from singanet.ops.numpy.normalise import Normalisation
+from singanet.ops.numpy.pool import Pooling
+from singanet.ops.numpy.random import Random
+from singanet.ops.numpy.softmax import Softmax
+
+__all__ = ["NumpyOps"]
+
+
+class NumpyOps(
+    Elementwise, Linear, Softmax, Activations, Convolution, Pooling, Normalisation, Random
+):
+    """The kernel interface, and its implementation over ``xp`` (numpy or cupy).
+
+    Every kernel takes arrays of one float type and returns that type; ``out=`` names the array
+    to fill. A faster backend overrides what it does better.
+    """
+
+    name = "numpy"
+
+    def __init__(self, xp: Any) -> None:
+        super().__init__(xp)

@@ -1,0 +1,46 @@
+"""Arithmetic, activations, copies and reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from singanet.types import Array, Shape
+
+
+class Elementwise:
+    """Kernels that treat every element alike, and the reductions over them."""
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+        # Bound once: calling them costs no more than calling the array module itself.
+        self.add, self.subtract = xp.add, xp.subtract
+        self.multiply, self.divide = xp.multiply, xp.divide
+        self.maximum, self.minimum = xp.maximum, xp.minimum
+        self.exp, self.log, self.log1p = xp.exp, xp.log, xp.log1p
+        self.sqrt, self.square, self.tanh = xp.sqrt, xp.square, xp.tanh
+        self.absolute, self.negative, self.sign = xp.abs, xp.negative, xp.sign
+        self.power, self.greater, self.where = xp.power, xp.greater, xp.where
+        self.sum, self.mean, self.copyto = xp.sum, xp.mean, xp.copyto
+
+    def empty(self, shape: Shape, like: Array) -> Array:
+        """An unfilled array of the type of ``like``."""
+        made: Array = self.xp.empty(shape, like.dtype)
+        return made
+
+    def zeros(self, shape: Shape, like: Array) -> Array:
+        """A zero array of the type of ``like``."""
+        made: Array = self.xp.zeros(shape, like.dtype)
+        return made
+
+    def add_all(self, arrays: Sequence[Array]) -> Array:
+        """The sum of at least two arrays of one shape, as a new array."""
+        total: Array = self.xp.add(arrays[0], arrays[1])
+        for array in arrays[2:]:
+            self.xp.add(total, array, out=total)
+        return total
+
+    def concat(self, arrays: Sequence[Array], axis: int) -> Array:
+        """The arrays end to end along ``axis``."""
+        joined: Array = self.xp.concatenate(arrays, axis=axis)
+        return joined

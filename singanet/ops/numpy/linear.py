@@ -1,0 +1,25 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.types import Array
+
+
+class Linear:
+    """Kernels around the matrix product."""
+
+    xp: Any
+
+    def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
+        """``a @ b``; a transposed view costs no copy."""
+        product: Array = self.xp.matmul(a, b, out=out)
+        return product
+
+    def affine(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """``x @ weight + bias`` for x (N, in), weight (in, out), bias (out,) or None."""
+        y: Array = self.xp.matmul(x, weight)
+        if bias is not None:
+            self.xp.add(y, bias, out=y)
+        return y

@@ -1,0 +1,21 @@
+"""Random draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from singanet.types import Array, Shape
+
+
+class Random:
+    """Draws come from the generator that the caller hands in, whatever the device."""
+
+    xp: Any
+
+    def keep_mask(self, rng: np.random.Generator, shape: Shape, keep: float) -> Array:
+        """A boolean array, each element True with probability ``keep``."""
+        # Drawn on the host, so that a seed gives the same mask on every device.
+        mask: Array = self.xp.asarray(rng.random(shape, dtype=np.float32) < keep)
+        return mask

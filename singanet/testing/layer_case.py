@@ -1,0 +1,219 @@
+"""The test case that every layer inherits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from singanet.context import Context
+from singanet.layers.layer import Layer
+from singanet.ops import ops_for
+from singanet.testing.gradients import check_gradients
+from singanet.types import Array, Shapes
+
+
+class LayerCase:
+    """Subclass it, give `make`, `in_shapes` and `expected`, and pytest runs every check.
+
+    The tests take the array module from a fixture named ``xp``: numpy, or cupy.
+    """
+
+    in_shapes: Shapes = (4,)
+    modes: tuple[bool, ...] = (True, False)
+    """Which of training and evaluation to check."""
+    tolerance = 1e-6
+    """Relative error allowed between backward and numerical gradients in float64."""
+    batch = 3
+
+    def make(self) -> Layer:
+        """A fresh layer, not yet set up."""
+        raise TypeError("a LayerCase defines make()")
+
+    def expected(self, params: dict[str, Array], x: Any) -> Any:
+        """The evaluation output for NumPy arrays by an independent formula; None skips the check
+        of values, for a layer whose output is random."""
+        raise TypeError("a LayerCase defines expected()")
+
+    def draw(self, rng: np.random.Generator, batch: int) -> Any:
+        """Random float64 input(s) of that batch size, as NumPy arrays."""
+        if isinstance(self.in_shapes, list):
+            return [rng.standard_normal((batch, *shape)) for shape in self.in_shapes]
+        return rng.standard_normal((batch, *self.in_shapes))
+
+    def built(self, xp: Any = np, dtype: Any = np.float32) -> Layer:
+        """A layer set up with random parameters of ``dtype`` in the array module ``xp``."""
+        layer = self.make()
+        layer.build(self.in_shapes)
+        rng = np.random.default_rng(3)
+        for param in layer.params.values():
+            values = 0.5 * rng.standard_normal(param.shape)
+            # Running variances have to be positive.
+            param.value = xp.asarray((np.abs(values) + 0.5 if param.is_state else values), dtype)
+        return layer
+
+    def run(self, layer: Layer, x: Any, train: bool, keep: bool = True) -> tuple[Context, Any]:
+        """One forward call in a context of its own."""
+        first = x[0] if isinstance(x, list) else x
+        params = {suffix: param.value for suffix, param in layer.params.items()}
+        ctx = Context(ops_for(first), np.random.default_rng(0), params, train, keep=keep)
+        return ctx, layer.forward(ctx, x)
+
+    def inputs(self, xp: Any, dtype: Any, batch: int | None = None, seed: int = 0) -> Any:
+        """Random inputs in ``xp``; integer inputs stay integers."""
+        drawn = self.draw(np.random.default_rng(seed), self.batch if batch is None else batch)
+        return _map(lambda a: xp.asarray(a.astype(dtype) if a.dtype.kind == "f" else a), drawn)
+
+    def gradient_like(self, y: Any, seed: int = 5) -> Any:
+        """A random gradient in the form of the output ``y``."""
+        rng = np.random.default_rng(seed)
+        return _map(
+            lambda a: ops_for(a).xp.asarray(rng.standard_normal(a.shape).astype(a.dtype)), y
+        )
+
+    # -- the checks -------------------------------------------------------------------------
+
+    def test_forward_equals_the_formula(self, xp: Any) -> None:
+        layer = self.built(xp, np.float64)
+        x = self.inputs(xp, np.float64)
+        params = {suffix: _host(param.value) for suffix, param in layer.params.items()}
+        expected = self.expected(params, _map(_host, x))
+        if expected is None:
+            return
+        _, y = self.run(layer, x, train=False, keep=False)
+        for got, want in zip(_parts(y), _parts(expected), strict=True):
+            assert got.shape == want.shape
+            np.testing.assert_allclose(_host(got), want, rtol=1e-10, atol=1e-10)
+
+    def test_output_has_the_shape_that_setup_promised(self, xp: Any) -> None:
+        layer = self.built(xp)
+        _, y = self.run(layer, self.inputs(xp, np.float32), train=False)
+        promised = layer.get_output_sample_shape()
+        shapes = promised if isinstance(promised, list) else [promised]
+        assert [part.shape[1:] for part in _parts(y)] == shapes
+
+    def test_gradients_equal_numerical_ones(self) -> None:
+        for train in self.modes:
+            layer = self.built(np, np.float64)
+            check_gradients(
+                layer, self.inputs(np, np.float64), train=train, tolerance=self.tolerance
+            )
+
+    def test_keeps_the_float_type(self, xp: Any) -> None:
+        for dtype in (np.float32, np.float64):
+            for train in self.modes:
+                layer = self.built(xp, dtype)
+                ctx, y = self.run(layer, self.inputs(xp, dtype), train)
+                dx, grads = layer.backward(ctx, self.gradient_like(y))
+                floats = [*_parts(y), *_parts(dx), *grads.values()]
+                assert {part.dtype for part in floats if part is not None} <= {np.dtype(dtype)}
+
+    def test_takes_an_empty_batch(self, xp: Any) -> None:
+        for train in self.modes:
+            layer = self.built(xp)
+            before = [_host(param.value).copy() for param in layer.params.values()]
+            x = self.inputs(xp, np.float32, batch=0)
+            ctx, y = self.run(layer, x, train)
+            dx, grads = layer.backward(ctx, self.gradient_like(y))
+            assert all(part.shape == p.shape for part, p in zip(_parts(dx), _parts(x), strict=True)
+                       if part is not None)  # fmt: skip
+            assert all(bool((grad == 0).all()) for grad in grads.values())
+            for value, param in zip(before, layer.params.values(), strict=True):
+                np.testing.assert_array_equal(_host(param.value), value)
+
+    def test_a_sample_alone_equals_itself_in_a_batch(self, xp: Any) -> None:
+        layer = self.built(xp, np.float64)
+        x = self.inputs(xp, np.float64, batch=4)
+        _, whole = self.run(layer, x, train=False)
+        _, alone = self.run(layer, _map(lambda a: a[:1], x), train=False)
+        for got, want in zip(_parts(alone), _parts(whole), strict=True):
+            share = len(want) // 4
+            np.testing.assert_allclose(_host(got), _host(want[:share]), rtol=1e-10, atol=1e-12)
+
+    def test_memory_layout_does_not_matter(self, xp: Any) -> None:
+        layer = self.built(xp, np.float64)
+        x = self.inputs(xp, np.float64)
+        spread = _map(_every_second, x)
+        for train in self.modes:
+            outcomes = []
+            for given in (x, spread):
+                ctx, y = self.run(layer, given, train)
+                dy = self.gradient_like(y)
+                outcomes.append((_parts(y), layer.backward(ctx, _map(_every_second, dy))))
+            (y0, (dx0, grads0)), (y1, (dx1, grads1)) = outcomes
+            pairs = [*zip(y0, y1, strict=True), *zip(_parts(dx0), _parts(dx1), strict=True)]
+            pairs += [(grads0[suffix], grads1[suffix]) for suffix in grads0]
+            for a, b in pairs:
+                if a is not None:
+                    np.testing.assert_allclose(_host(a), _host(b), rtol=1e-10, atol=1e-12)
+
+    def test_changes_neither_input_nor_gradient(self, xp: Any) -> None:
+        for train in self.modes:
+            layer = self.built(xp)
+            x = self.inputs(xp, np.float32)
+            copies = _map(lambda a: a.copy(), x)
+            ctx, y = self.run(layer, x, train)
+            dy = self.gradient_like(y)
+            dy_copies = _map(lambda a: a.copy(), dy)
+            layer.backward(ctx, dy)
+            for now, then in zip(
+                _parts(x) + _parts(dy), _parts(copies) + _parts(dy_copies), strict=True
+            ):
+                np.testing.assert_array_equal(_host(now), _host(then))
+
+    def test_several_forwards_may_be_in_flight(self, xp: Any) -> None:
+        layer = self.built(xp, np.float64)
+        xs = [self.inputs(xp, np.float64, seed=seed) for seed in (1, 2)]
+        alone = []
+        for x in xs:
+            ctx, y = self.run(layer, x, train=False)
+            alone.append(layer.backward(ctx, self.gradient_like(y)))
+        together = [self.run(layer, x, train=False) for x in xs]
+        for (ctx, y), (dx, grads) in reversed(list(zip(together, alone, strict=True))):
+            dx2, grads2 = layer.backward(ctx, self.gradient_like(y))
+            for a, b in zip(_parts(dx), _parts(dx2), strict=True):
+                if a is not None:
+                    np.testing.assert_array_equal(_host(a), _host(b))
+            for suffix, grad in grads.items():
+                np.testing.assert_array_equal(_host(grad), _host(grads2[suffix]))
+
+    def test_parameter_gradients_do_not_need_the_input_gradient(self, xp: Any) -> None:
+        layer = self.built(xp, np.float64)
+        ctx, y = self.run(layer, self.inputs(xp, np.float64), train=False)
+        dy = self.gradient_like(y)
+        _, grads = layer.backward(ctx, dy)
+        ctx.needs_input_grad = False
+        _, alone = layer.backward(ctx, dy)
+        assert grads.keys() == alone.keys()
+        for suffix, grad in grads.items():
+            np.testing.assert_array_equal(_host(grad), _host(alone[suffix]))
+
+    def test_evaluation_keeps_nothing(self, xp: Any) -> None:
+        layer = self.built(xp)
+        ctx, _ = self.run(layer, self.inputs(xp, np.float32), train=False, keep=False)
+        assert ctx.saved == {}
+
+    def test_spec_dicts_are_not_changed(self) -> None:
+        layer = self.built()
+        for attribute, value in vars(layer).items():
+            if attribute.endswith("_specs") and isinstance(value, dict):
+                assert "name" not in value
+
+
+def _parts(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _map(function: Any, value: Any) -> Any:
+    return [function(part) for part in value] if isinstance(value, (list, tuple)) else function(value)
+
+
+def _host(array: Any) -> Any:
+    return array.get() if hasattr(array, "get") else array
+
+
+def _every_second(array: Any) -> Any:
+    """The same values in memory with gaps, so that nothing is contiguous."""
+    wide = ops_for(array).xp.zeros((*array.shape, 2), array.dtype)
+    wide[..., 0] = array
+    return wide[..., 0]

@@ -1,0 +1,20 @@
+"""Names for the plain arrays and shapes that travel between the rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+"""A NumPy array, or a CuPy array, which offers the same interface."""
+
+Arrays: TypeAlias = Array | Sequence[Array]
+"""What a layer takes or returns: one array, or a sequence for several inputs or outputs."""
+
+Shape: TypeAlias = tuple[int, ...]
+"""A shape; for a layer's inputs and outputs a *sample* shape, without the batch axis."""
+
+Shapes: TypeAlias = Shape | list[Shape]
+"""One sample shape, or a list for a layer with several inputs or outputs."""

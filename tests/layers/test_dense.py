@@ -1,0 +1,89 @@
+"""Dense."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.errors import ArgumentError, ShapeError, UnknownNameError
+from singanet.layers import Dense
+from singanet.testing import LayerCase
+
+
+class TestDense(LayerCase):
+    in_shapes = (5,)
+
+    def make(self):
+        return Dense("fc", 3)
+
+    def expected(self, params, x):
+        return np.einsum("ni,io->no", x, params["weight"]) + params["bias"]
+
+
+class TestDenseTransposed(LayerCase):
+    in_shapes = (5,)
+
+    def make(self):
+        return Dense("fc", 3, use_bias=False, W_transpose=True)
+
+    def expected(self, params, x):
+        return np.einsum("ni,oi->no", x, params["weight"])
+
+
+def test_parameters_have_names_shapes_and_order():
+    layer = Dense("fc", 32, input_sample_shape=(64,))
+    assert layer.get_output_sample_shape() == (32,)
+    assert layer.param_names() == ["fc/weight", "fc/bias"]
+    assert [value.shape for value in layer.param_values()] == [(64, 32), (32,)]
+
+
+def test_default_weights_are_glorot_uniform_and_biases_zero():
+    layer = Dense("fc", 300, input_sample_shape=(200,))
+    layer.get_output_sample_shape()
+    weight, bias = layer.param_values()
+    bound = np.sqrt(6 / 500)
+    assert weight.dtype == np.float32
+    assert np.abs(weight).max() <= bound
+    # The variance of U(-a, a) is a²/3.
+    assert weight.var() == pytest.approx(bound**2 / 3, rel=0.02)
+    assert not bias.any()
+
+
+def test_init_specs_are_applied_and_left_alone():
+    specs = {"init": "gaussian", "mean": 2.0, "std": 0.1, "lr_mult": 3.0}
+    before = dict(specs)
+    layer = Dense("fc", 100, W_specs=specs, input_sample_shape=(100,))
+    layer.get_output_sample_shape()
+    assert layer.params["weight"].value.mean() == pytest.approx(2.0, abs=0.01)
+    assert layer.param_specs[0].lr_mult == 3.0
+    assert specs == before
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (), [(3,), (3,)]])
+def test_refuses_a_sample_that_is_not_flat(shape):
+    layer = Dense("fc", 3)
+    with pytest.raises(ShapeError, match=r"layer 'fc': expected .*\(features,\).*Flatten"):
+        layer.build(shape)
+    assert layer.params == {}
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, "3", None])
+def test_refuses_a_bad_number_of_outputs(count):
+    with pytest.raises(ArgumentError, match=r"'fc', argument num_output: expected"):
+        Dense("fc", count)
+
+
+def test_refuses_an_unknown_spec_key():
+    layer = Dense("fc", 3, W_specs={"lr_mlt": 2.0})
+    with pytest.raises(UnknownNameError, match="did you mean 'lr_mult'"):
+        layer.build((4,))
+
+
+def test_shares_a_parameter_given_as_a_spec():
+    first = Dense("enc", 3, input_sample_shape=(5,))
+    first.get_output_sample_shape()
+    second = Dense("dec", 5, W_specs=first.params["weight"], W_transpose=True)
+    with pytest.raises(ShapeError, match="shared parameter 'enc/weight'"):
+        Dense("bad", 4, W_specs=first.params["weight"]).build((5,))
+    assert second.build((3,)) == (5,)
+    assert second.params["weight"] is first.params["weight"]
