@@ -8,6 +8,7 @@ from singanet.ops.numpy.activation import Activations
 from singanet.ops.numpy.conv import Convolution
 from singanet.ops.numpy.elementwise import Elementwise
 from singanet.ops.numpy.linear import Linear
+from singanet.ops.numpy.loss import Losses
 from singanet.ops.numpy.normalise import Normalisation
 from singanet.ops.numpy.pool import Pooling
 from singanet.ops.numpy.random import Random
@@ -17,7 +18,7 @@ __all__ = ["NumpyOps"]
 
 
 class NumpyOps(
-    Elementwise, Linear, Softmax, Activations, Convolution, Pooling, Normalisation, Random
+    Elementwise, Linear, Softmax, Activations, Convolution, Pooling, Normalisation, Random, Losses
 ):
     """The kernel interface, and its implementation over ``xp`` (numpy or cupy).
 

@@ -1,0 +1,131 @@
+"""What every loss is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, one_of
+from singanet.flags import is_training
+from singanet.ops import NumpyOps, ops_for
+from singanet.types import Array
+
+_REDUCTIONS = ("mean", "sum")
+
+
+class Loss(ABC):
+    """A scalar measure of how far outputs are from their targets, and its gradient.
+
+    Every *position* of the output (a sample, a time step of it, or an element of it: the class
+    says which) has a loss. A sample's value is the mean over its positions; the loss of a batch
+    is the mean over all of them. ``reduction="sum"`` changes the gradient alone: it becomes that
+    of the sum over all positions, as SINGA's losses have it.
+
+    A subclass gives `_forward` and `_backward`, or overrides the public methods.
+    """
+
+    def __init__(self, reduction: str = "mean") -> None:
+        if reduction not in _REDUCTIONS:
+            raise ArgumentError(
+                f"{type(self).__name__}(reduction=)",
+                expected=one_of(_REDUCTIONS),
+                received=repr(reduction),
+                advice="'mean' divides the gradient by the batch, 'sum' does not",
+            )
+        self.reduction = reduction
+        self._kept: tuple[NumpyOps, Any, float, Array | None] | None = None
+
+    def forward(
+        self, flag: bool | int, x: Array, y: Array, sample_weight: Array | None = None
+    ) -> Array:
+        """Losses of shape (B,), of the type of ``x``, each times its ``sample_weight`` (B,).
+
+        In training (True or kTrain) what `backward` needs is kept, in place of what an earlier
+        call kept; evaluation (False or kEval) keeps nothing. Weights multiply; the mean still
+        divides by the batch. Errors: `ShapeError` and `DataError` for outputs, targets or
+        weights that do not fit.
+        """
+        training = is_training(flag)
+        if x.dtype.kind != "f" or x.ndim == 0:
+            raise DataError(
+                type(self).__name__,
+                expected="outputs that are floats with a batch axis",
+                received=f"outputs of type {x.dtype} and shape {x.shape}",
+                advice="let the net end in a layer that yields floats",
+            )
+        ops = ops_for(x)
+        if sample_weight is not None:
+            sample_weight = self._checked_weight(ops, x, sample_weight)
+        losses, count, saved = self._forward(ops, x, y)
+        batch = len(x)
+        if losses.ndim > 1:
+            # Not reshape(batch, -1): that cannot be worked out for an empty batch.
+            losses = losses.sum(axis=tuple(range(1, losses.ndim)))
+        if count != batch and count:
+            losses *= batch / count
+        if sample_weight is not None:
+            losses *= sample_weight
+        if training:
+            scale = 1.0 if self.reduction == "sum" or not count else 1.0 / count
+            self._kept = (ops, saved, scale, sample_weight)
+        return losses
+
+    def backward(self) -> Array:
+        """Gradient with respect to the ``x`` of the last training forward, and of its shape.
+
+        It is the gradient of ``forward(...).mean()``; with ``reduction="sum"`` of the sum over
+        all positions. What was kept is released. Errors: `CallOrderError` without a training
+        forward before it.
+        """
+        if self._kept is None:
+            raise CallOrderError(
+                f"{type(self).__name__}.backward",
+                expected="a training forward before it",
+                received="none, or one whose backward was run already",
+                advice="call forward(True, x, y) first; evaluation keeps nothing",
+            )
+        ops, saved, scale, sample_weight = self._kept
+        self._kept = None
+        dx = self._backward(ops, saved)
+        if sample_weight is not None:
+            dx *= (sample_weight * scale).reshape((-1,) + (1,) * (dx.ndim - 1))
+        elif scale != 1.0:
+            dx *= scale
+        return dx
+
+    def evaluate(
+        self, flag: bool | int, x: Array, y: Array, sample_weight: Array | None = None
+    ) -> float:
+        """Mean of `forward` as a float; 0 for an empty batch."""
+        losses = self.forward(flag, x, y, sample_weight)
+        return float(losses.mean()) if losses.size else 0.0
+
+    def link(self, x: Array) -> Array:
+        """What outputs ``x`` mean to a reader of predictions: here themselves."""
+        return x
+
+    @abstractmethod
+    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+        """New losses per position (B, ...), how many positions count, what `_backward` needs."""
+
+    @abstractmethod
+    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+        """Gradient of the sum over all positions, as a new array that the caller may change."""
+
+    def _checked_weight(self, ops: NumpyOps, x: Array, weight: Array) -> Array:
+        weight = ops.xp.asarray(weight)
+        if weight.shape != x.shape[:1]:
+            raise ShapeError(
+                f"{type(self).__name__}, sample_weight",
+                expected=f"one weight a sample, shape {x.shape[:1]}",
+                received=f"shape {weight.shape}",
+                advice="weigh whole samples",
+            )
+        if weight.dtype.kind not in "fiub":
+            raise DataError(
+                f"{type(self).__name__}, sample_weight",
+                expected="numbers",
+                received=f"type {weight.dtype}",
+                advice="pass floats",
+            )
+        return weight.astype(x.dtype)

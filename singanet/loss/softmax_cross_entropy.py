@@ -1,0 +1,94 @@
+"""Cross-entropy of the softmax of scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.errors import ArgumentError, DataError
+from singanet.loss.loss import Loss
+from singanet.loss.targets import class_labels, real_targets
+from singanet.ops import NumpyOps, ops_for
+from singanet.types import Array
+
+
+class SoftmaxCrossEntropy(Loss):
+    """−Σ_j t_j log softmax(x)_j for scores ``x`` (B, ..., C); a position is one row of C.
+
+    ``y`` holds integer labels (B, ...) or (B, ..., 1), or, with the shape of ``x``, rows of
+    non-negative numbers that are divided by their sum (one-hot, counts or probabilities), as in
+    SINGA. ``label_smoothing`` s replaces t by (1 − s) t + s / C (Szegedy et al. 2016).
+    Positions labelled ``ignore_index`` have no loss and no gradient, and the mean is over the
+    others, so that padded sequences cost nothing. Gradient of a position: softmax(x) − t.
+    """
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        ignore_index: int | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        if not 0.0 <= label_smoothing < 1.0:
+            raise ArgumentError(
+                "SoftmaxCrossEntropy(label_smoothing=)",
+                expected="a number in [0, 1)",
+                received=repr(label_smoothing),
+                advice="0.1 is usual, 0 smooths nothing",
+            )
+        self.label_smoothing = float(label_smoothing)
+        self.ignore_index = ignore_index
+
+    def link(self, x: Array) -> Array:
+        """softmax(x) along the last axis."""
+        return ops_for(x).softmax(x)
+
+    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+        if x.ndim < 2 or x.shape[-1] == 0:
+            raise DataError(
+                "SoftmaxCrossEntropy",
+                expected="outputs of shape (batch, ..., classes)",
+                received=f"outputs of shape {x.shape}",
+                advice="end the net in a layer with one output for every class",
+            )
+        rows = x.reshape(-1, x.shape[-1])
+        classes = x.shape[-1]
+        if y.ndim == x.ndim and y.shape[-1] == classes and (classes > 1 or y.dtype.kind == "f"):
+            target = self._distribution(ops, rows, real_targets("SoftmaxCrossEntropy", x, y))
+            losses, p = ops.softmax_cross_entropy_soft(rows, target)
+            return losses.reshape(x.shape[:-1]), len(rows), (x.shape, p, target, None)
+        labels, mask = class_labels("SoftmaxCrossEntropy", ops.xp, x, y, self.ignore_index)
+        losses, p = ops.softmax_cross_entropy(rows, labels, self.label_smoothing)
+        count = len(rows)
+        if mask is not None:
+            losses *= mask
+            count = int(mask.sum())
+        return losses.reshape(x.shape[:-1]), count, (x.shape, p, labels, mask)
+
+    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+        shape, p, target, mask = saved
+        if target.ndim == 2:
+            p -= target
+        else:
+            ops.softmax_cross_entropy_backward(p, target, self.label_smoothing)
+        if mask is not None:
+            p *= mask[:, None]
+        dx: Array = p.reshape(shape)
+        return dx
+
+    def _distribution(self, ops: NumpyOps, rows: Array, y: Array) -> Array:
+        """``y`` as rows that sum to 1, smoothed."""
+        target: Array = y.reshape(rows.shape)
+        total = target.sum(axis=1, keepdims=True)
+        if target.size and (float(target.min()) < 0 or float(total.min()) <= 0):
+            wrong = int(((target < 0).any(axis=1) | (total[:, 0] <= 0)).argmax())
+            raise DataError(
+                "SoftmaxCrossEntropy",
+                expected="target rows of non-negative numbers with a positive sum",
+                received=f"another kind of row at index {wrong}",
+                advice="give every sample at least one class, or pass integer labels",
+            )
+        target = ops.divide(target, total)
+        if self.label_smoothing:
+            target *= 1.0 - self.label_smoothing
+            target += self.label_smoothing / rows.shape[1]
+        return target

@@ -1,0 +1,97 @@
+"""Checks of targets, shared by the losses and metrics that read them the same way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.errors import DataError, ShapeError
+from singanet.types import Array
+
+__all__ = ["class_labels", "real_targets", "unit_targets"]
+
+
+def class_labels(
+    where: str, xp: Any, x: Array, y: Array, ignore: int | None = None
+) -> tuple[Array, Array | None]:
+    """Labels (N,) for outputs ``x`` (..., C), and where they count (None: everywhere).
+
+    ``y`` is integers of shape (...) or (..., 1), in [0, C) or equal to ``ignore``; an ignored
+    label comes back as 0 with False in the mask.
+    """
+    if y.dtype.kind not in "iu":
+        raise DataError(
+            where,
+            expected="integer labels",
+            received=f"labels of type {y.dtype} and shape {y.shape}",
+            advice="cast them with y.astype(int), or pass a distribution of the outputs' shape",
+        )
+    if y.shape != x.shape[:-1] and y.shape != (*x.shape[:-1], 1):
+        raise ShapeError(
+            where,
+            expected=f"labels of shape {x.shape[:-1]} for outputs of shape {x.shape}",
+            received=f"labels of shape {y.shape}",
+            advice="pass one integer label for every sample or position",
+        )
+    labels = y.reshape(-1)
+    if labels.size == 0:
+        return labels, None
+    mask = None
+    if ignore is not None:
+        mask = labels != ignore
+        labels = xp.where(mask, labels, 0)
+    # Seen as unsigned, a negative label is a huge one: one comparison finds both mistakes.
+    unsigned = labels.view(f"u{labels.dtype.itemsize}")
+    if int(unsigned.max()) >= x.shape[-1]:
+        wrong = int((unsigned >= x.shape[-1]).argmax())
+        raise DataError(
+            where,
+            expected=f"labels from 0 to {x.shape[-1] - 1}",
+            received=f"label {int(labels[wrong])} at index {_index(wrong, x.shape[:-1])}",
+            advice="give the net as many outputs as there are classes, or mend the labels",
+        )
+    return labels, mask
+
+
+def real_targets(where: str, x: Array, y: Array) -> Array:
+    """``y`` as an array of the shape and type of ``x``."""
+    if y.shape != x.shape:
+        raise ShapeError(
+            where,
+            expected=f"targets of the outputs' shape {x.shape}",
+            received=f"targets of shape {y.shape}",
+            advice="reshape the targets or change the last layer",
+        )
+    if y.dtype == x.dtype:
+        return y
+    if y.dtype.kind not in "fiub":
+        raise DataError(
+            where,
+            expected="targets that are numbers",
+            received=f"targets of type {y.dtype}",
+            advice="pass floats or integers",
+        )
+    return y.astype(x.dtype)
+
+
+def unit_targets(where: str, x: Array, y: Array) -> Array:
+    """`real_targets` that lie in [0, 1]."""
+    y = real_targets(where, x, y)
+    if y.size and (float(y.min()) < 0 or float(y.max()) > 1):
+        flat = y.reshape(-1)
+        wrong = int(((flat < 0) | (flat > 1)).argmax())
+        raise DataError(
+            where,
+            expected="targets from 0 to 1",
+            received=f"{float(flat[wrong])} at index {_index(wrong, y.shape)}",
+            advice="pass 0 and 1, or probabilities",
+        )
+    return y
+
+
+def _index(flat: int, shape: tuple[int, ...]) -> int | tuple[int, ...]:
+    """The index of element ``flat`` of an array of ``shape``, a plain int for one axis."""
+    index: list[int] = []
+    for size in reversed(shape):
+        index.append(flat % size)
+        flat //= size
+    return index[0] if len(index) == 1 else tuple(reversed(index))
