@@ -69,13 +69,12 @@ class Graph:
                 received="the same name a second time",
                 advice="rename one; to use one layer twice, call it on symbols",
             )
-        turns = dict(self._turns)
-        taken = []
+        taken: list[Source] = []
+        turns: dict[str, int] = {}
         for source, index in sources:
-            turn = turns.get(source, 0)
+            turn = self._turns.get(source, 0) + turns.get(source, 0)
             taken.append(Source(source, index, turn))
-            if index is None:
-                turns[source] = turn + 1
+            turns[source] = turns.get(source, 0) + (index is None)
         node = Node(name, layer, len(self.nodes), tuple(taken))
         self.nodes[name] = node
         try:
@@ -83,7 +82,8 @@ class Graph:
         except BaseException:
             del self.nodes[name]
             raise
-        self._turns = turns
+        for source, count in turns.items():
+            self._turns[source] = self._turns.get(source, 0) + count
         self.version += 1
         for done in settled:
             self._waiting.pop(done.name, None)
