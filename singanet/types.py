@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,3 +18,18 @@ Shape: TypeAlias = tuple[int, ...]
 
 Shapes: TypeAlias = Shape | list[Shape]
 """One sample shape, or a list for a layer with several inputs or outputs."""
+
+
+class RowSparse(NamedTuple):
+    """The gradient of a table whose other rows are zero: an embedding's.
+
+    ``indices`` (K,) are row numbers, each once and rising; ``rows`` (K, ...) are their gradients,
+    summed over all uses.
+    """
+
+    indices: Array
+    rows: Array
+
+
+Gradient: TypeAlias = Array | RowSparse
+"""What backward returns for a parameter: an array of its shape, or some rows of it."""
