@@ -1,0 +1,39 @@
+"""Share of samples whose class is among the first."""
+
+from __future__ import annotations
+
+from singanet.metric.checks import checked_top_k, scored_classes
+from singanet.metric.mean_metric import MeanMetric
+from singanet.ops import NumpyOps
+from singanet.types import Array
+
+
+class Accuracy(MeanMetric):
+    """1 where the right class is among the ``top_k`` highest of ``x`` (B, ..., C), else 0.
+
+    ``y`` is integer labels (B, ...) or (B, ..., 1), or rows of the shape of ``x`` whose largest
+    element is the class. Of equal scores the lowest class comes first; a score that is not a
+    number is never right. For
+    (B, T, C) a sample's value is the mean over its positions.
+    """
+
+    def __init__(self, top_k: int = 1) -> None:
+        self.top_k = checked_top_k("Accuracy", top_k)
+        super().__init__()
+
+    def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
+        labels = scored_classes("Accuracy", ops, x, y)
+        xp = ops.xp
+        rows = x.reshape(-1, x.shape[-1])
+        own = rows[xp.arange(len(rows)), labels][:, None]
+        # Written as "not lower" so that a score that is not a number always counts as ahead.
+        if self.top_k == 1:
+            right = (rows.argmax(axis=1) == labels) & (own[:, 0] == own[:, 0])
+        else:
+            ahead = ~(rows <= own)
+            ahead |= (rows == own) & (xp.arange(rows.shape[1]) < labels[:, None])
+            right = (ahead.sum(axis=1) < self.top_k) & (own[:, 0] == own[:, 0])
+        values: Array = right.astype("float64")
+        if x.ndim > 2:
+            values = values.reshape(x.shape[:-1]).mean(axis=tuple(range(1, x.ndim - 1)))
+        return values

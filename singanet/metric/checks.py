@@ -1,0 +1,62 @@
+"""Checks of arguments and targets that several metrics share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.errors import ArgumentError, DataError, ShapeError
+from singanet.loss.targets import class_labels
+from singanet.ops import NumpyOps
+from singanet.types import Array
+
+
+def checked_top_k(where: str, top_k: Any) -> int:
+    """``top_k`` where it is a positive integer."""
+    if not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1:
+        raise ArgumentError(
+            f"{where}(top_k=)",
+            expected="a positive integer",
+            received=repr(top_k),
+            advice="1 looks at the first class alone",
+        )
+    return int(top_k)
+
+
+def scored_classes(where: str, ops: NumpyOps, x: Array, y: Array) -> Array:
+    """Labels (N,) for scores ``x`` (..., C), from integers or from rows of the shape of ``x``."""
+    if x.ndim < 2 or x.shape[-1] == 0:
+        raise DataError(
+            where,
+            expected="outputs of shape (batch, ..., classes)",
+            received=f"outputs of shape {x.shape}",
+            advice="end the net in a layer with one output for every class",
+        )
+    if y.ndim == x.ndim and y.shape[-1] == x.shape[-1] and (y.shape[-1] > 1 or y.dtype.kind == "f"):
+        if y.shape != x.shape:
+            raise _other_shape(where, x, y)
+        labels: Array = y.argmax(axis=-1).reshape(-1)
+        return labels
+    return class_labels(where, ops.xp, x, y)[0]
+
+
+def multi_hot(where: str, x: Array, y: Array) -> Array:
+    """``y`` as booleans of the shape (B, C) of ``x``."""
+    if x.ndim != 2 or y.shape != x.shape:
+        raise _other_shape(where, x, y)
+    if y.dtype.kind not in "fiub":
+        raise DataError(
+            where,
+            expected="rows of 0 and 1",
+            received=f"targets of type {y.dtype}",
+            advice="pass booleans, integers or floats",
+        )
+    return y.astype(bool)
+
+
+def _other_shape(where: str, x: Array, y: Array) -> ShapeError:
+    return ShapeError(
+        where,
+        expected="targets of the shape (batch, classes) of the outputs",
+        received=f"targets of shape {y.shape} for outputs of shape {x.shape}",
+        advice="give every sample a row with an element for every class",
+    )

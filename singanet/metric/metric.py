@@ -1,0 +1,68 @@
+"""What every metric is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from copy import copy
+from typing import Any
+
+from singanet.errors import CallOrderError, DataError
+from singanet.ops import NumpyOps, ops_for
+from singanet.types import Array
+
+
+class Metric(ABC):
+    """A measure of outputs against targets that can be gathered over batches.
+
+    ``update`` each batch, ask ``result`` at the end: it is that of all samples together, not a
+    mean of the batches' results. A subclass gives `reset`, `update` and `_result`, and holds
+    what it has gathered in attributes that `reset` assigns anew.
+    """
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.reset()
+
+    def evaluate(self, x: Array, y: Array) -> float:
+        """The result of this batch alone; what was gathered is left as it is."""
+        alone = copy(self)
+        alone.reset()
+        alone.update(x, y)
+        return float(alone.result())
+
+    def result(self) -> Any:
+        """The measure of everything gathered since `reset`: a float unless the class says more.
+
+        Errors: `CallOrderError` where no sample has come.
+        """
+        if not self.samples:
+            raise CallOrderError(
+                f"{type(self).__name__}.result",
+                expected="at least one sample",
+                received="none since the last reset",
+                advice="call update(x, y) first",
+            )
+        return self._result()
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget every sample."""
+
+    @abstractmethod
+    def update(self, x: Array, y: Array) -> None:
+        """Gather a batch: outputs ``x`` (B, ...) and targets ``y``."""
+
+    @abstractmethod
+    def _result(self) -> Any:
+        """The measure, of at least one sample."""
+
+    def _outputs(self, x: Array, y: Array) -> tuple[NumpyOps, Array, Array]:
+        """The kernels for ``x``, and both arrays checked for a batch axis."""
+        if x.ndim == 0 or x.dtype.kind not in "fiu":
+            raise DataError(
+                type(self).__name__,
+                expected="outputs that are numbers with a batch axis",
+                received=f"outputs of type {x.dtype} and shape {x.shape}",
+                advice="pass the net's output for a batch",
+            )
+        return ops_for(x), x, y

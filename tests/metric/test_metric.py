@@ -1,0 +1,89 @@
+"""What every metric must do: gather exactly, and leave its inputs alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet import metric as metrics
+from singanet.errors import CallOrderError, DataError
+
+rng = np.random.default_rng(2)
+SCORES = rng.normal(size=(12, 5))
+LABELS = rng.integers(0, 5, 12)
+ROWS = rng.integers(0, 2, (12, 5))
+
+CASES: dict[str, tuple[Callable[[], Any], Any, Any]] = {
+    "accuracy": (metrics.Accuracy, SCORES, LABELS),
+    "accuracy, top 3": (lambda: metrics.Accuracy(top_k=3), SCORES, LABELS[:, None]),
+    "precision": (lambda: metrics.Precision(top_k=2), SCORES, ROWS),
+    "recall": (lambda: metrics.Recall(top_k=2), SCORES, ROWS),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: Any) -> tuple[Any, Any, Any]:
+    make, x, y = CASES[request.param]
+    return make(), x, y
+
+
+@given(cuts=st.lists(st.integers(0, 12), max_size=4))
+@pytest.mark.parametrize("name", CASES)
+def test_batches_of_any_size_give_the_result_of_the_whole(name: str, cuts: list[int]) -> None:
+    make, x, y = CASES[name]
+    metric = make()
+    edges = [0, *sorted(cuts), 12]
+    for start, stop in itertools.pairwise(edges):
+        metric.update(x[start:stop], y[start:stop])
+    np.testing.assert_allclose(metric.result(), make().evaluate(x, y), rtol=1e-12)
+    assert metric.samples == 12
+
+
+def test_evaluate_leaves_what_was_gathered(case: tuple[Any, Any, Any]) -> None:
+    metric, x, y = case
+    metric.update(x[:3], y[:3])
+    before = metric.result()
+    metric.evaluate(x, y)
+    np.testing.assert_array_equal(metric.result(), before)
+    assert metric.samples == 3
+
+
+def test_reset(case: tuple[Any, Any, Any]) -> None:
+    metric, x, y = case
+    metric.update(x[:6], y[:6])
+    metric.reset()
+    metric.update(x[6:], y[6:])
+    np.testing.assert_allclose(metric.result(), metric.evaluate(x[6:], y[6:]))
+
+
+def test_no_sample_no_result(case: tuple[Any, Any, Any]) -> None:
+    metric, x, y = case
+    with pytest.raises(CallOrderError, match="at least one sample"):
+        metric.result()
+    metric.update(x[:0], y[:0])
+    with pytest.raises(CallOrderError):
+        metric.result()
+
+
+def test_inputs_are_left_alone_and_strides_do_not_matter(case: tuple[Any, Any, Any]) -> None:
+    metric, x, y = case
+    kept_x, kept_y = x.copy(), y.copy()
+    expected = metric.evaluate(x, y)
+    np.testing.assert_array_equal(x, kept_x)
+    np.testing.assert_array_equal(y, kept_y)
+    strided = np.repeat(x, 2, axis=-1)[..., ::2]
+    assert metric.evaluate(strided, np.repeat(y, 2, axis=0)[::2]) == expected
+    assert metric.evaluate(x.astype(np.float32), y) == pytest.approx(expected, rel=1e-5)
+
+
+def test_outputs_that_are_no_batch_of_numbers(case: tuple[Any, Any, Any]) -> None:
+    metric, _, y = case
+    for x in (np.array(1.0), np.array(["a"])):
+        with pytest.raises(DataError, match=type(metric).__name__):
+            metric.evaluate(x, y)
