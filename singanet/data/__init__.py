@@ -5,7 +5,28 @@ from __future__ import annotations
 from singanet.data.array_loader import ArrayLoader
 from singanet.data.dataset import Dataset
 from singanet.data.digits import digits
+from singanet.data.generator_loader import GeneratorLoader
 from singanet.data.load import load
+from singanet.data.loader import Batch, Loader
 from singanet.data.npz import read_npz
+from singanet.data.prefetch import Prefetch
+from singanet.data.tabular import TabularDataset, tabular
+from singanet.data.text import TextDataset, plays
+from singanet.data.text_loader import TextLoader
 
-__all__ = ["ArrayLoader", "Dataset", "digits", "load", "read_npz"]
+__all__ = [
+    "ArrayLoader",
+    "Batch",
+    "Dataset",
+    "GeneratorLoader",
+    "Loader",
+    "Prefetch",
+    "TabularDataset",
+    "TextDataset",
+    "TextLoader",
+    "digits",
+    "load",
+    "plays",
+    "read_npz",
+    "tabular",
+]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from singanet.data.position import checked_count, restored_position
-from singanet.errors import ArgumentError, DataError
+from singanet.data.loader import Batch
+from singanet.data.position import checked_count, checked_rank, restored_position
+from singanet.errors import DataError
 from singanet.types import Array
-
-Batch: TypeAlias = tuple[Any, Any]
-"""``(x, y)``: each an array, or a dict of arrays as it was given."""
 
 
 class ArrayLoader:
@@ -48,15 +46,7 @@ class ArrayLoader:
         self.shuffle = bool(shuffle)
         self.seed = checked_count(where, "seed", seed, 0)
         self.drop_last = bool(drop_last)
-        self.world_size = checked_count(where, "world_size", world_size, 1)
-        self.rank = checked_count(where, "rank", rank, 0)
-        if self.rank >= self.world_size:
-            raise ArgumentError(
-                where,
-                expected=f"a rank from 0 to {self.world_size - 1}",
-                received=f"{self.rank}",
-                advice="number the processes from 0",
-            )
+        self.rank, self.world_size = checked_rank(where, rank, world_size)
         if len(self) == 0:
             raise DataError(
                 where,
@@ -104,7 +94,8 @@ class ArrayLoader:
         Errors: `ArgumentError` where the data or the settings differ; the loader then stays
         where it is.
         """
-        self.epoch, self.position = restored_position("ArrayLoader", state, self._identity())
+        most = -(-self.samples // (self.batch_size * self.world_size))
+        self.epoch, self.position = restored_position("ArrayLoader", state, self._identity(), most)
 
     def _identity(self) -> dict[str, int]:
         return {

@@ -22,12 +22,27 @@ def checked_count(where: str, name: str, value: SupportsIndex, least: int) -> in
     return whole
 
 
+def checked_rank(where: str, rank: SupportsIndex, world_size: SupportsIndex) -> tuple[int, int]:
+    """``(rank, world_size)`` as ints, 0 <= rank < world_size. Errors: `ArgumentError`."""
+    count = checked_count(where, "world_size", world_size, 1)
+    number = checked_count(where, "rank", rank, 0)
+    if number >= count:
+        raise ArgumentError(
+            where,
+            expected=f"a rank from 0 to {count - 1}",
+            received=f"{number}",
+            advice="number the processes from 0",
+        )
+    return number, count
+
+
 def restored_position(
-    where: str, state: Mapping[str, Any], identity: Mapping[str, int]
+    where: str, state: Mapping[str, Any], identity: Mapping[str, int], most: int
 ) -> tuple[int, int]:
     """``(epoch, position)`` of ``state``, saved by a loader with the same ``identity``.
 
-    Errors: `ArgumentError` naming the entries that are missing or differ.
+    Errors: `ArgumentError` naming the entries that are missing or differ, or a position
+    beyond ``most`` batches.
     """
     wanted = ["epoch", "position", *identity]
     missing = [name for name in wanted if name not in state]
@@ -47,10 +62,10 @@ def restored_position(
             advice="build the loader as it was when the position was saved",
         )
     epoch, position = int(state["epoch"]), int(state["position"])
-    if epoch < 0 or position < 0:
+    if epoch < 0 or not 0 <= position <= most:
         raise ArgumentError(
             f"{where}, state",
-            expected="an epoch and a position from 0 on",
+            expected=f"an epoch from 0 on and a position from 0 to {most}",
             received=f"epoch {epoch}, position {position}",
             advice="load what this loader's state_dict() gave",
         )

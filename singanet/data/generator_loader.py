@@ -1,0 +1,92 @@
+"""Batches from the user's own generator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from singanet.data.loader import Batch
+from singanet.data.position import checked_count, checked_rank, restored_position
+from singanet.errors import ArgumentError, DataError
+
+
+class GeneratorLoader:
+    """Batches from ``source(epoch)``, called anew for each epoch.
+
+    ``source`` takes the number of the epoch and returns an iterable of ``(x, y)``. Where it
+    depends on nothing else, so does the order, and a restored position is exact: the batches
+    before it are drawn again and dropped. Of several processes rank *r* takes the batches
+    r, r + world_size, ...; the first ranks may take one more. Its length is not known.
+    """
+
+    def __init__(
+        self, source: Callable[[int], Iterable[Batch]], rank: int = 0, world_size: int = 1
+    ) -> None:
+        if not callable(source):
+            raise ArgumentError(
+                "GeneratorLoader, source",
+                expected="a function of the epoch that returns batches",
+                received=f"a {type(source).__name__}",
+                advice="give the function itself: a running generator ends after one epoch",
+            )
+        self.source = source
+        self.rank, self.world_size = checked_rank("GeneratorLoader", rank, world_size)
+        self.epoch = 0
+        self.position = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches, first = self._first_batch()
+        epoch, k = self.epoch, self.position
+        while True:
+            self.epoch, self.position = epoch, k + 1
+            yield first
+            try:
+                first = _checked_batch(next(batches))
+            except StopIteration:
+                self.epoch, self.position = epoch + 1, 0
+                return
+            k += 1
+
+    def _first_batch(self) -> tuple[Iterator[Batch], Batch]:
+        """The batches from the position on, in the next epoch where this one has no more."""
+        for _ in range(2):
+            skipped = self.rank + self.position * self.world_size
+            batches = islice(iter(self.source(self.epoch)), skipped, None, self.world_size)
+            for first in batches:
+                return batches, _checked_batch(first)
+            if self.position == 0:
+                break
+            self.epoch, self.position = self.epoch + 1, 0
+        raise DataError(
+            "GeneratorLoader",
+            expected=f"a batch for rank {self.rank} of {self.world_size}",
+            received=f"none in epoch {self.epoch}",
+            advice="return a new iterable at each call of source",
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of ``epoch``."""
+        self.epoch = checked_count("GeneratorLoader", "epoch", epoch, 0)
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """The position, and what must be equal where it is restored."""
+        return {"epoch": self.epoch, "position": self.position, "world_size": self.world_size}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position. Errors: `ArgumentError` where world_size differs."""
+        identity = {"world_size": self.world_size}
+        self.epoch, self.position = restored_position("GeneratorLoader", state, identity, 1 << 62)
+
+
+def _checked_batch(batch: Any) -> Batch:
+    if not isinstance(batch, tuple) or len(batch) != 2:
+        raise DataError(
+            "GeneratorLoader",
+            expected="batches that are tuples (x, y)",
+            received=f"a {type(batch).__name__}"
+            + (f" of {len(batch)}" if isinstance(batch, tuple) else ""),
+            advice="yield x, y",
+        )
+    return batch

@@ -1,0 +1,84 @@
+"""Any loader, walked by a thread while the net works on the batches before."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from singanet.data.background import Background
+from singanet.data.loader import Batch, Loader
+from singanet.data.position import checked_count
+from singanet.errors import ArgumentError
+
+
+class Prefetch:
+    """The batches of ``loader``, at most ``capacity`` of them made ahead by a thread.
+
+    The position is that of the batches *taken*, not of those made: saved and restored, the
+    next batch is the one after the last taken. Ending an iteration early, by ``break`` or
+    `close`, ends the thread and puts the loader back to that position. An error in the thread
+    is raised here with its traceback. One iteration runs at a time: a new one closes the old.
+    """
+
+    def __init__(self, loader: Loader, capacity: int = 2) -> None:
+        for method in ("__iter__", "state_dict", "load_state_dict"):
+            if not hasattr(loader, method):
+                raise ArgumentError(
+                    "Prefetch",
+                    expected="a loader with state_dict and load_state_dict",
+                    received=f"a {type(loader).__name__} without {method}",
+                    advice="wrap a function that makes batches in a GeneratorLoader",
+                )
+        self.loader = loader
+        self.capacity = checked_count("Prefetch", "capacity", capacity, 1)
+        self._state = loader.state_dict()
+        # Weak, so that leaving a loop drops the last reference and with it ends the thread.
+        self._running: weakref.ref[Generator[Batch, None, None]] | None = None
+
+    def __len__(self) -> int:
+        """Batches in an epoch, where the loader knows."""
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.close()
+        self._state = self.loader.state_dict()
+        batches = self._batches()
+        self._running = weakref.ref(batches)
+        return batches
+
+    def close(self) -> None:
+        """End the iteration that is running, if one is, and its thread."""
+        running = None if self._running is None else self._running()
+        self._running = None
+        if running is not None:
+            running.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch taken."""
+        running = self._running is not None and self._running() is not None
+        return dict(self._state if running else self.loader.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position; an iteration that is running is closed."""
+        self.close()
+        self.loader.load_state_dict(state)
+
+    def _batches(self) -> Generator[Batch, None, None]:
+        ahead = Background(self._with_states(), self.capacity, "singanet-prefetch")
+        try:
+            with closing(iter(ahead)) as items:
+                for batch, state in items:
+                    self._state = state
+                    if batch is not None:
+                        yield batch
+        finally:
+            self.loader.load_state_dict(self._state)
+            self._running = None
+
+    def _with_states(self) -> Iterator[tuple[Batch | None, dict[str, Any]]]:
+        for batch in self.loader:
+            yield batch, self.loader.state_dict()
+        # Some loaders learn only here that the epoch is over.
+        yield None, self.loader.state_dict()

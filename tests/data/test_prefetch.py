@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import gc
+import threading
+import traceback
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet.data import ArrayLoader, GeneratorLoader, Prefetch
+from singanet.errors import ArgumentError
+
+
+def numbers(n=11, batch=2):
+    return ArrayLoader(np.arange(n), np.arange(n), batch, seed=2)
+
+
+def rows(batches):
+    return [x.tolist() for x, _ in batches]
+
+
+def endless(loader):
+    while True:
+        yield from loader
+
+
+def workers():
+    return [t for t in threading.enumerate() if t.name == "singanet-prefetch"]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    gc.collect()
+    assert workers() == []
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 50])
+def test_batches_are_those_of_the_loader(capacity):
+    ahead = Prefetch(numbers(), capacity)
+    plain = numbers()
+    assert len(ahead) == 6
+    for _ in range(3):
+        assert rows(ahead) == rows(plain)
+        assert ahead.state_dict() == plain.state_dict()
+
+
+@given(st.integers(0, 14), st.integers(1, 4), st.booleans())
+def test_the_position_is_that_of_the_batches_taken(taken, capacity, generated):
+    def fresh():
+        if generated:
+            return GeneratorLoader(lambda epoch: list(numbers()) if epoch % 2 else numbers())
+        return numbers()
+
+    straight = rows(islice(endless(fresh()), 24))
+    ahead = Prefetch(fresh(), capacity)
+    stream = endless(ahead)
+    assert rows(islice(stream, taken)) == straight[:taken]
+    state = ahead.state_dict()  # while the thread is further on
+    stream.close()
+    assert ahead.state_dict() == state
+    resumed = Prefetch(fresh(), capacity)
+    resumed.load_state_dict(state)
+    stream = endless(resumed)
+    assert rows(islice(stream, 24 - taken)) == straight[taken:]
+    stream.close()
+
+
+def test_leaving_a_loop_ends_the_thread_and_keeps_the_place():
+    ahead = Prefetch(numbers())
+    expected = rows(numbers())
+    for x, _ in ahead:
+        assert x.tolist() == expected[0]
+        break
+    assert workers() == []
+    assert rows(ahead) == expected[1:]
+
+
+def test_close_and_a_second_iteration_end_the_first():
+    ahead = Prefetch(numbers())
+    expected = rows(numbers())
+    first = iter(ahead)
+    next(first)
+    second = iter(ahead)
+    assert next(second)[0].tolist() == expected[1]
+    assert list(first) == []
+    assert len(workers()) == 1
+    ahead.close()
+    ahead.close()
+    assert workers() == []
+    assert ahead.state_dict()["position"] == 2
+
+
+def test_an_iterator_never_started_starts_nothing():
+    ahead = Prefetch(numbers())
+    waiting = iter(ahead)
+    assert workers() == []
+    ahead.load_state_dict(ahead.state_dict())
+    assert list(waiting) == []
+    assert len(rows(ahead)) == 6
+
+
+def test_an_error_of_the_thread_is_raised_with_its_traceback_after_the_good_batches():
+    def where_it_fails(epoch):
+        yield 1, 1
+        yield 2, 2
+        raise LookupError("third batch")
+
+    ahead = Prefetch(GeneratorLoader(where_it_fails), 8)
+    seen = []
+    with pytest.raises(LookupError, match="third batch") as caught:
+        seen.extend(x for x, _ in ahead)
+    assert seen == [1, 2]
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert "where_it_fails" in names
+    assert ahead.state_dict()["position"] == 2
+    assert workers() == []
+
+
+def test_it_is_ahead_by_its_capacity_and_no_more():
+    made = []
+    gate = threading.Semaphore(0)
+
+    def source(epoch):
+        for k in range(10):
+            made.append(k)
+            gate.release()
+            yield k, k
+
+    ahead = iter(Prefetch(GeneratorLoader(source), 3))
+    next(ahead)
+    # Taken 1, in the queue 3, in the hands of the thread 1.
+    for _ in range(5):
+        assert gate.acquire(timeout=30)
+    assert not gate.acquire(timeout=0.2)
+    assert made == [0, 1, 2, 3, 4]
+    ahead.close()
+
+
+def test_prefetched_prefetch():
+    assert rows(Prefetch(Prefetch(numbers()))) == rows(numbers())
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 1.5, None])
+def test_bad_capacity(capacity):
+    with pytest.raises(ArgumentError, match="capacity"):
+        Prefetch(numbers(), capacity)
+
+
+def test_what_is_no_loader_is_refused():
+    with pytest.raises(ArgumentError, match="a list without state_dict.*GeneratorLoader"):
+        Prefetch([(1, 1)])

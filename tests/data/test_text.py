@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet.data import TextDataset, plays
+from singanet.errors import ArgumentError, DataError, UnknownNameError
+
+
+def test_vocabulary_is_sorted_and_ids_are_its_places():
+    text = TextDataset("hello world, hello", validation=0.25)
+    assert text.characters == " ,dehlorw"
+    assert text.vocabulary_size == 9
+    assert text.train.tolist() == [text.characters.index(c) for c in "hello world, h"]
+    assert text.validation.tolist() == [text.characters.index(c) for c in "ello"]
+    assert text.train.dtype == np.int32
+
+
+@given(st.text(alphabet=st.characters(), min_size=40))
+def test_decode_undoes_encode_for_any_character(characters):
+    text = TextDataset(characters)
+    ids = text.encode(characters)
+    assert text.decode(ids) == characters
+    assert text.decode(np.concatenate([text.train, text.validation])) == characters
+    assert ids.dtype == np.int32
+
+
+def test_decode_reads_any_shape_in_order():
+    text = TextDataset("abc" * 10)
+    assert text.decode(np.array([[0, 1], [2, 0]])) == "abca"
+    assert text.decode(np.array([])) == ""
+    assert text.encode("").shape == (0,)
+
+
+@pytest.mark.parametrize("strange", ["\x00", "B", "z", "\U0001f600"])
+def test_a_character_that_is_not_in_the_vocabulary_is_named(strange):
+    with pytest.raises(UnknownNameError, match="at index 2"):
+        TextDataset("acbac" * 10).encode("ab" + strange)
+
+
+@pytest.mark.parametrize("ids", [[3], [-1], [0.5], [2**40]])
+def test_ids_out_of_range(ids):
+    with pytest.raises(DataError, match="integer ids from 0 to 2"):
+        TextDataset("abc" * 10).decode(np.array(ids))
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 2, float("nan")])
+def test_bad_fraction(fraction):
+    with pytest.raises(ArgumentError, match="validation"):
+        TextDataset("abc" * 10, validation=fraction)
+
+
+@pytest.mark.parametrize("text", ["", "a", "abcdefghijklmno"])
+def test_too_short(text):
+    with pytest.raises(DataError, match="longer text"):
+        TextDataset(text)
+
+
+def test_bytes_are_not_text():
+    with pytest.raises(DataError, match="bytes"):
+        TextDataset(b"abc" * 30)
+
+
+def test_from_file(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("é\r\nö\rü\n".encode() * 10)
+    text = TextDataset.from_file(path)
+    assert text.characters == "\néöü"
+    assert text.name == str(path)
+
+
+def test_from_file_names_the_byte_that_is_not_text(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"abc\xff" * 10)
+    with pytest.raises(DataError, match=r"a\.txt.*utf-8.*byte 0xff at 3"):
+        TextDataset.from_file(path)
+    assert TextDataset.from_file(path, encoding="latin-1").vocabulary_size == 4
+    for wrong in (tmp_path, tmp_path / "none.txt", "a\0b"):
+        with pytest.raises(DataError, match="check the path"):
+            TextDataset.from_file(wrong)
+
+
+def test_unknown_encoding_is_named(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("abc")
+    with pytest.raises(UnknownNameError, match="'utf-9'"):
+        TextDataset.from_file(path, encoding="utf-9")
+
+
+def test_plays():
+    text = plays()
+    assert len(text.train) + len(text.validation) == 464_385
+    assert len(text.validation) == 46_438
+    assert text.vocabulary_size == 70
+    assert text.decode(text.train[:6]) == "ACT I."
+    assert "To be, or not to be,--that is the question:--" in text.decode(text.train)
+    assert text.decode(text.validation).endswith("Juliet and her Romeo.\n\n[Exeunt.]\n")
+    assert len(repr(text)) < 100
