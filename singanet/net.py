@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -17,14 +17,16 @@ from singanet.layers.layer import Layer
 from singanet.parameter import Param, ParamSpec
 from singanet.summary import summary_table
 from singanet.symbol import Symbol, calls_between
-from singanet.types import Array
+from singanet.types import Array, Gradient
 
 if TYPE_CHECKING:
     from singanet.loss import Loss
     from singanet.metric import Metric
     from singanet.optimizer import Optimizer
 
-Src: TypeAlias = "Layer | str | tuple[Layer | str, int] | Sequence[Layer | str | tuple[Layer | str, int]] | None"  # noqa: E501
+Src: TypeAlias = (
+    "Layer | str | tuple[Layer | str, int] | Sequence[Layer | str | tuple[Layer | str, int]] | None"
+)
 
 
 class FeedForwardNet:
@@ -79,10 +81,13 @@ class FeedForwardNet:
                 advice="pass an instance such as Dense('fc', 10)",
             )
         if src is None:
-            sources = [] if self._last is None else [(self._last.name, None)]
+            sources: list[tuple[str, int | None]] = []
+            if self._last is not None:
+                sources.append((self._last.name, None))
         else:
             many = isinstance(src, list) or (isinstance(src, tuple) and not _names_output(src))
-            sources = [_source(layer, part) for part in (src if many else [src])]  # type: ignore[union-attr]
+            parts: Any = src if many else [src]
+            sources = [_source(layer, part) for part in parts]
         self._last = self._graph.add(layer, sources)
         return layer
 
@@ -244,29 +249,39 @@ class FeedForwardNet:
 
     # -- one batch --------------------------------------------------------------------------
 
-    def train(self, x: Any, y: Any) -> tuple[list[Array | None], tuple[float, float | None]]:
+    def train(self, x: Any, y: Any) -> tuple[list[Gradient | None], tuple[float, float | None]]:
         """All gradients of a batch at once, and ``(loss, metric)``.
 
         The gradients stand in the order of `param_names`, None for what is not trained. This
         holds every gradient in memory; `step` and `backward` do not.
         """
         dy, values = self._forward_loss(x, y)
-        by_name: dict[str, Array] = {}
+        by_name: dict[str, Gradient] = {}
         for names, _, grads in self.backward(dy):
             by_name.update(zip(names, grads, strict=True))
         return [by_name.get(name) for name in self.param_names()], values
 
-    def step(self, x: Any, y: Any, optimizer: Optimizer) -> tuple[float, float | None]:
+    def step(
+        self,
+        x: Any,
+        y: Any,
+        optimizer: Optimizer,
+        on_layer: Callable[[LayerGradients], None] | None = None,
+    ) -> tuple[float, float | None]:
         """The streaming loop for one batch: each layer is updated, then its gradients dropped.
 
-        Returns ``(loss, metric)`` from before the update.
+        ``on_layer`` sees each layer's gradients before they are applied. Returns
+        ``(loss, metric)`` from before the update.
         """
         dy, values = self._forward_loss(x, y)
         if self._registered != (optimizer, self._graph.version):
             optimizer.register_all(self.param_specs())
             self._registered = (optimizer, self._graph.version)
         for item in self.backward(dy):
+            if on_layer is not None:
+                on_layer(item)
             optimizer.update(*item)
+            # Else the loop variable would hold this layer's gradients through the next one's.
             del item
         return values
 

@@ -1,7 +1,7 @@
 """Tools to test layers with: numerical gradients, and the case that every layer inherits."""
 
 from singanet.testing.gradients import (
-    GradientMismatch,
+    GradientError,
     GradientRow,
     check_gradients,
     check_net_gradients,
@@ -9,7 +9,7 @@ from singanet.testing.gradients import (
 from singanet.testing.layer_case import LayerCase
 
 __all__ = [
-    "GradientMismatch",
+    "GradientError",
     "GradientRow",
     "LayerCase",
     "check_gradients",

@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.context import Context
 from singanet.errors import SingaNetError
+from singanet.gradient import dense_gradient
 from singanet.layers.layer import Layer
 from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
@@ -18,7 +19,7 @@ from singanet.parameter import Param
 from singanet.types import Array
 
 
-class GradientMismatch(SingaNetError, AssertionError):
+class GradientError(SingaNetError, AssertionError):
     """A gradient that backward returned differs from the numerical one."""
 
 
@@ -51,7 +52,7 @@ def check_gradients(
 
     ``x`` is one array (batch first) or a list. Each float input and each trained parameter is
     moved by ``step`` along random directions, in float64; random draws and running state are the
-    same at each evaluation. The layer is left as it was. Errors: `GradientMismatch` naming the
+    same at each evaluation. The layer is left as it was. Errors: `GradientError` naming the
     worst input or parameter when the relative error exceeds ``tolerance``.
     """
     many = isinstance(x, (list, tuple))
@@ -74,7 +75,7 @@ def check_gradients(
         dy = list(weights) if isinstance(y, (list, tuple)) else weights[0]
         dx, by_suffix = layer.backward(ctx, dy)
         named: dict[str, tuple[Array, Any]] = {
-            f"parameter {suffix!r}": (param.value, by_suffix.get(suffix))
+            f"parameter {suffix!r}": (param.value, _dense(by_suffix.get(suffix), param.value))
             for suffix, param in layer.params.items()
             if param.trainable
         }
@@ -105,7 +106,7 @@ def check_net_gradients(
     """Compare what ``net.backward`` yields with central differences of a training forward.
 
     Every output of the net gets a random gradient. The net's parameters, type and generator are
-    left as they were. Errors: `GradientMismatch`.
+    left as they were. Errors: `GradientError`.
     """
     params = net.params()
     dtype, generator = net.dtype, net.rng
@@ -139,7 +140,9 @@ def check_net_gradients(
                 outputs = y if isinstance(y, dict) else {"": y}
                 return sum(_weighted(outputs[name], dy) for name, dy in dys.items())
 
-            named = {p.name: (p.value, grads.get(p.name)) for p in params if p.trainable}
+            named = {
+                p.name: (p.value, _dense(grads.get(p.name), p.value)) for p in params if p.trainable
+            }
             return _compare("net", named, value, rng, directions, step, tolerance)
         finally:
             net.dtype, net.rng = dtype, generator
@@ -157,7 +160,7 @@ def _compare(
     rows = []
     for what, (array, grad) in named.items():
         if grad is None or tuple(grad.shape) != tuple(array.shape):
-            raise GradientMismatch(
+            raise GradientError(
                 f"{where}, {what}",
                 expected=f"a gradient of shape {tuple(array.shape)}",
                 received="none" if grad is None else f"shape {tuple(grad.shape)}",
@@ -176,7 +179,7 @@ def _compare(
             )
     worst = max(rows, key=lambda row: row.error, default=None)
     if worst is not None and not worst.error <= tolerance:
-        raise GradientMismatch(
+        raise GradientError(
             f"{where}, {worst.what}",
             expected=f"the numerical slope {worst.numerical:.9g}",
             received=f"{worst.analytic:.9g} from backward (relative error {worst.error:.2g})",
@@ -203,6 +206,11 @@ def _in_double(params: Iterable[Param]) -> Iterator[Callable[[], None]]:
     finally:
         for param, value in zip(listed, before, strict=True):
             param.value = value
+
+
+def _dense(grad: Any, like: Array) -> Any:
+    """A row-sparse gradient as an array of the shape of ``like``; anything else as it is."""
+    return dense_gradient(ops_for(like), grad, like.shape)
 
 
 def _double(array: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from singanet.context import Context
+from singanet.gradient import dense_gradient
 from singanet.layers.layer import Layer
 from singanet.ops import ops_for
 from singanet.testing.gradients import check_gradients
@@ -31,8 +32,10 @@ class LayerCase:
         raise TypeError("a LayerCase defines make()")
 
     def expected(self, params: dict[str, Array], x: Any) -> Any:
-        """The evaluation output for NumPy arrays by an independent formula; None skips the check
-        of values, for a layer whose output is random."""
+        """The evaluation output for NumPy arrays, by an independent formula.
+
+        None skips the check of values, for a layer whose output is random.
+        """
         raise TypeError("a LayerCase defines expected()")
 
     def draw(self, rng: np.random.Generator, batch: int) -> Any:
@@ -58,6 +61,14 @@ class LayerCase:
         params = {suffix: param.value for suffix, param in layer.params.items()}
         ctx = Context(ops_for(first), np.random.default_rng(0), params, train, keep=keep)
         return ctx, layer.forward(ctx, x)
+
+    def run_backward(self, layer: Layer, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
+        """The layer's backward, with row-sparse gradients of parameters made dense."""
+        dx, grads = layer.backward(ctx, dy)
+        shapes = {suffix: param.shape for suffix, param in layer.params.items()}
+        return dx, {
+            suffix: dense_gradient(ctx.ops, grad, shapes[suffix]) for suffix, grad in grads.items()
+        }
 
     def inputs(self, xp: Any, dtype: Any, batch: int | None = None, seed: int = 0) -> Any:
         """Random inputs in ``xp``; integer inputs stay integers."""
@@ -104,7 +115,7 @@ class LayerCase:
             for train in self.modes:
                 layer = self.built(xp, dtype)
                 ctx, y = self.run(layer, self.inputs(xp, dtype), train)
-                dx, grads = layer.backward(ctx, self.gradient_like(y))
+                dx, grads = self.run_backward(layer, ctx, self.gradient_like(y))
                 floats = [*_parts(y), *_parts(dx), *grads.values()]
                 assert {part.dtype for part in floats if part is not None} <= {np.dtype(dtype)}
 
@@ -114,7 +125,7 @@ class LayerCase:
             before = [_host(param.value).copy() for param in layer.params.values()]
             x = self.inputs(xp, np.float32, batch=0)
             ctx, y = self.run(layer, x, train)
-            dx, grads = layer.backward(ctx, self.gradient_like(y))
+            dx, grads = self.run_backward(layer, ctx, self.gradient_like(y))
             assert all(part.shape == p.shape for part, p in zip(_parts(dx), _parts(x), strict=True)
                        if part is not None)  # fmt: skip
             assert all(bool((grad == 0).all()) for grad in grads.values())
@@ -139,7 +150,7 @@ class LayerCase:
             for given in (x, spread):
                 ctx, y = self.run(layer, given, train)
                 dy = self.gradient_like(y)
-                outcomes.append((_parts(y), layer.backward(ctx, _map(_every_second, dy))))
+                outcomes.append((_parts(y), self.run_backward(layer, ctx, _map(_every_second, dy))))
             (y0, (dx0, grads0)), (y1, (dx1, grads1)) = outcomes
             pairs = [*zip(y0, y1, strict=True), *zip(_parts(dx0), _parts(dx1), strict=True)]
             pairs += [(grads0[suffix], grads1[suffix]) for suffix in grads0]
@@ -155,7 +166,7 @@ class LayerCase:
             ctx, y = self.run(layer, x, train)
             dy = self.gradient_like(y)
             dy_copies = _map(lambda a: a.copy(), dy)
-            layer.backward(ctx, dy)
+            self.run_backward(layer, ctx, dy)
             for now, then in zip(
                 _parts(x) + _parts(dy), _parts(copies) + _parts(dy_copies), strict=True
             ):
@@ -167,10 +178,10 @@ class LayerCase:
         alone = []
         for x in xs:
             ctx, y = self.run(layer, x, train=False)
-            alone.append(layer.backward(ctx, self.gradient_like(y)))
+            alone.append(self.run_backward(layer, ctx, self.gradient_like(y)))
         together = [self.run(layer, x, train=False) for x in xs]
         for (ctx, y), (dx, grads) in reversed(list(zip(together, alone, strict=True))):
-            dx2, grads2 = layer.backward(ctx, self.gradient_like(y))
+            dx2, grads2 = self.run_backward(layer, ctx, self.gradient_like(y))
             for a, b in zip(_parts(dx), _parts(dx2), strict=True):
                 if a is not None:
                     np.testing.assert_array_equal(_host(a), _host(b))
@@ -181,9 +192,9 @@ class LayerCase:
         layer = self.built(xp, np.float64)
         ctx, y = self.run(layer, self.inputs(xp, np.float64), train=False)
         dy = self.gradient_like(y)
-        _, grads = layer.backward(ctx, dy)
+        _, grads = self.run_backward(layer, ctx, dy)
         ctx.needs_input_grad = False
-        _, alone = layer.backward(ctx, dy)
+        _, alone = self.run_backward(layer, ctx, dy)
         assert grads.keys() == alone.keys()
         for suffix, grad in grads.items():
             np.testing.assert_array_equal(_host(grad), _host(alone[suffix]))
@@ -205,7 +216,9 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _map(function: Any, value: Any) -> Any:
-    return [function(part) for part in value] if isinstance(value, (list, tuple)) else function(value)
+    return (
+        [function(part) for part in value] if isinstance(value, (list, tuple)) else function(value)
+    )
 
 
 def _host(array: Any) -> Any:

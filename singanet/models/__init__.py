@@ -1,0 +1,7 @@
+"""Ready nets, built by name for any input shape and number of classes."""
+
+from __future__ import annotations
+
+from singanet.models.registry import ModelEntry, build, entries
+
+__all__ = ["ModelEntry", "build", "entries"]

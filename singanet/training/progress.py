@@ -1,0 +1,53 @@
+"""A progress bar that becomes plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, TextIO
+
+from singanet.training.loop import EpochResult
+
+
+class Progress:
+    """One epoch's line: loss, metric and samples per second; use it in a with statement."""
+
+    def __init__(self, title: str, batches: int, stream: TextIO | None = None) -> None:
+        self.title = title
+        self.batches = batches
+        self.stream = stream or sys.stderr
+        self.start = time.perf_counter()
+        self.last: EpochResult | None = None
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        if self.stream.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=self.batches, desc=self.title, file=self.stream, leave=True)
+        return self
+
+    def update(self, result: EpochResult) -> None:
+        """Show the means so far."""
+        self.last = result
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._text(result), refresh=False)
+            self._bar.update()
+
+    def _text(self, result: EpochResult) -> str:
+        rate = result.samples / max(time.perf_counter() - self.start, 1e-9)
+        metric = "" if result.metric is None else f"  metric {result.metric:.4f}"
+        return f"loss {result.loss:.4f}{metric}  {rate:,.0f} samples/s"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        elif self.last is not None and kind is None:
+            self.stream.write(f"{self.title}  {self._text(self.last)}\n")
+            self.stream.flush()

@@ -1,0 +1,42 @@
+"""Devices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet, device
+from singanet.errors import BackendError
+from singanet.layers import Dense
+
+
+def test_the_cpu_is_the_default():
+    assert device.get_default_device() is device.cpu()
+    array = np.ones(3)
+    assert device.cpu().put(array) is array
+    with device.cpu().scope():
+        assert device.cpu().ops.xp is np
+
+
+def test_a_net_moves_to_a_device_and_computes_there(xp):
+    where = device.cpu() if xp is np else device.cuda(0)
+    net = FeedForwardNet(seed=0)
+    net.add(Dense("fc", 3, input_sample_shape=(4,)))
+    x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
+    expected = net.forward(False, x)
+    net.to_device(where)
+    y = net.forward(True, x)
+    assert isinstance(y, xp.ndarray)
+    (item,) = net.backward(np.ones((2, 3), np.float32))
+    assert all(isinstance(array, xp.ndarray) for array in item.values + item.grads)
+    net.to_device(device.cpu())
+    np.testing.assert_allclose(net.forward(False, x), expected, rtol=1e-5)
+    assert isinstance(net.param_values()[0], np.ndarray)
+
+
+def test_a_missing_cupy_is_named_with_the_command_that_installs_it(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(BackendError, match=r"the package cupy.*pip install 'singanet\[cuda\]'"):
+        device.cuda(0)

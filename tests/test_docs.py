@@ -1,0 +1,32 @@
+"""Every Python block of the README and the guides runs, in order, one namespace a file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "__page__"}
+    for block in BLOCK.finditer(page.read_text()):
+        # Blank lines in front, so that a traceback shows the line of the page.
+        lines_before = page.read_text()[: block.start(1)].count("\n")
+        exec(compile("\n" * lines_before + block.group(1), str(page), "exec"), namespace)
+
+
+def test_the_readme_shows_two_commands_and_the_streaming_loop():
+    text = (ROOT / "README.md").read_text()
+    commands = re.findall(r"^```sh\n(.*?)\n```$", text, re.M | re.S)
+    assert len(commands) >= 2
+    assert all("\n" not in command for command in commands[:2])
+    assert "singanet train lenet --data digits" in commands[0]
+    assert "pytest" in commands[1]
+    assert "net.backward(" in text
