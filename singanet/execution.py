@@ -9,18 +9,20 @@ import numpy as np
 
 from singanet.context import Context
 from singanet.errors import ShapeError
+from singanet.gradient import add_gradients
 from singanet.graph import Node
 from singanet.layers.layer import Layer
 from singanet.ops import NumpyOps
 from singanet.parameter import Param
-from singanet.types import Array
+from singanet.types import Array, Gradient
 
 
-class LayerGradients(tuple[list[str], list[Array], list[Array]]):
+class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
     """What backward yields for a layer; unpacks as ``names, values, grads``.
 
-    ``values`` are the live parameter arrays. ``output_grads`` maps each layer that was asked for
-    and passed so far to the gradient of its output; ``layer`` is the name of this one.
+    ``values`` are the live parameter arrays; a gradient may be `RowSparse`. ``output_grads``
+    maps each layer that was asked for and passed so far to the gradient of its output; ``layer``
+    is the name of this one.
     """
 
     layer: str
@@ -30,7 +32,7 @@ class LayerGradients(tuple[list[str], list[Array], list[Array]]):
         cls,
         names: list[str],
         values: list[Array],
-        grads: list[Array],
+        grads: list[Gradient],
         layer: str = "",
         output_grads: dict[str, Any] | None = None,
     ) -> LayerGradients:
@@ -40,7 +42,7 @@ class LayerGradients(tuple[list[str], list[Array], list[Array]]):
         item.output_grads = {} if output_grads is None else output_grads
         return item
 
-    def __getnewargs__(self) -> tuple[list[str], list[Array], list[Array]]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[list[str], list[Array], list[Gradient]]:
         return (self[0], self[1], self[2])
 
     @property
@@ -54,7 +56,7 @@ class LayerGradients(tuple[list[str], list[Array], list[Array]]):
         return self[1]
 
     @property
-    def grads(self) -> list[Array]:
+    def grads(self) -> list[Gradient]:
         """Their gradients."""
         return self[2]
 
@@ -62,7 +64,16 @@ class LayerGradients(tuple[list[str], list[Array], list[Array]]):
 class Step:
     """One node with its inputs and outputs resolved to slots, numbered over the net."""
 
-    __slots__ = ("fed", "in_slots", "layer", "many_in", "many_out", "name", "out_slots")
+    __slots__ = (
+        "fed",
+        "in_slots",
+        "keeps_integers",
+        "layer",
+        "many_in",
+        "many_out",
+        "name",
+        "out_slots",
+    )
 
     def __init__(self, node: Node, in_slots: list[int], out_slots: list[int]) -> None:
         self.name = node.name
@@ -72,6 +83,7 @@ class Step:
         self.many_in = len(in_slots) > 1
         self.many_out = isinstance(node.out_shapes, list)
         self.fed = not in_slots
+        self.keeps_integers = self.layer.integer_input
 
     def params(self) -> dict[str, Array]:
         """The live parameter arrays by suffix."""
@@ -100,6 +112,7 @@ class Plan:
         self.frees: list[list[int]] = [[] for _ in self.steps]
         for slot, i in last.items():
             self.frees[i].append(slot)
+        self._let_integers_through()
         users: dict[int, int] = {}
         for layer in {id(step.layer): step.layer for step in self.steps}.values():
             for param in layer.params.values():
@@ -108,6 +121,15 @@ class Plan:
         for step in self.steps:
             uses_of_layer[id(step.layer)] = uses_of_layer.get(id(step.layer), 0) + 1
         self.has_shared = max([*users.values(), *uses_of_layer.values()], default=0) > 1
+
+    def _let_integers_through(self) -> None:
+        """Mark the steps that only move indices to layers that want them."""
+        readers: dict[int, list[Step]] = {}
+        for i, step in reversed(list(enumerate(self.steps))):
+            if step.layer.moves_only and i in readers:
+                step.keeps_integers = all(reader.keeps_integers for reader in readers[i])
+            for slot in step.in_slots:
+                readers.setdefault(self.producer[slot], []).append(step)
 
     def forward(
         self,
@@ -169,7 +191,7 @@ class BackwardWalk:
         self.below = self._useful_below()
         self.visited = self._reached()
         self.uses_left = self._uses() if plan.has_shared else {}
-        self.partial: dict[int, Array] = {}
+        self.partial: dict[int, Gradient] = {}
 
     def _useful_below(self) -> list[bool]:
         """For each step whether it, or anything before it, is trained or asked for."""
@@ -223,14 +245,18 @@ class BackwardWalk:
         item = LayerGradients([], [], [], step.name, self.output_grads)
         if not sources_useful and not step.layer.trainable:
             return item
-        ctx.needs_input_grad = sources_useful
-        dx, by_suffix = step.layer.backward(ctx, dy)
-        if sources_useful:
-            self._pass_on(step, dx, ctx.ops)
+        by_suffix: Mapping[str, Gradient] | None = None
+        # None where all that read this output take no gradient, as indices do.
+        if dy is not None:
+            ctx.needs_input_grad = sources_useful
+            dx, by_suffix = step.layer.backward(ctx, dy)
+            if sources_useful:
+                self._pass_on(step, dx, ctx.ops)
         for suffix, param in step.layer.params.items():
             if not param.trainable:
                 continue
-            grad = self._complete(param, _gradient(step, suffix, by_suffix), ctx.ops)
+            part = None if by_suffix is None else _gradient(step, suffix, by_suffix)
+            grad = self._complete(param, part, ctx.ops)
             if grad is not None:
                 item.names.append(param.name)
                 item.values.append(param.value)
@@ -238,11 +264,13 @@ class BackwardWalk:
         return item
 
     def _take_gradient(self, step: Step, ctx: Context) -> Any:
-        """The gradient of the step's output(s); zeros for outputs from which none came."""
+        """The gradient of the step's output(s), or None; of several, zeros where none came."""
         parts = [self.slot_grads.pop(slot, None) for slot in step.out_slots]
         if not step.many_out:
             return parts[0]
-        like = next(part for part in parts if part is not None)
+        like = next((part for part in parts if part is not None), None)
+        if like is None:
+            return None
         return [
             ctx.ops.zeros(shape, like) if part is None else part
             for part, shape in zip(parts, ctx.out_shapes, strict=True)
@@ -263,20 +291,22 @@ class BackwardWalk:
                 self.slot_grads[slot] = ops.add(before, grad)
                 self.owned.add(slot)
 
-    def _complete(self, param: Param, grad: Array, ops: NumpyOps) -> Array | None:
+    def _complete(self, param: Param, grad: Gradient | None, ops: NumpyOps) -> Gradient | None:
         """``grad``, summed over all uses of a shared parameter at its last use, else None."""
         key = id(param)
         left = self.uses_left.get(key, 1) - 1
-        if key in self.partial:
-            grad = ops.add(self.partial.pop(key), grad)
+        before = self.partial.pop(key, None)
+        if before is not None:
+            grad = before if grad is None else add_gradients(ops, before, grad)
         if left == 0:
             return grad
         self.uses_left[key] = left
-        self.partial[key] = grad
+        if grad is not None:
+            self.partial[key] = grad
         return None
 
 
-def _gradient(step: Step, suffix: str, by_suffix: Mapping[str, Array]) -> Array:
+def _gradient(step: Step, suffix: str, by_suffix: Mapping[str, Gradient]) -> Gradient:
     grad = by_suffix.get(suffix)
     if grad is None:
         raise ShapeError(

@@ -42,9 +42,7 @@ def _check_input(step: Step, x: Any, device: Device, dtype: np.dtype[Any]) -> An
     return _check_array(step, x, shapes or (), device, dtype)
 
 
-def _check_array(
-    step: Step, x: Any, shape: Shape, device: Device, dtype: np.dtype[Any]
-) -> Array:
+def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dtype[Any]) -> Array:
     if not hasattr(x, "dtype") or not hasattr(x, "shape"):
         raise ArgumentError(
             f"layer {step.name!r}, input",
@@ -67,7 +65,7 @@ def _check_array(
             advice="convert it with array.astype('float32')",
         )
     x = device.put(x)
-    if step.layer.integer_input or x.dtype == dtype:
+    if step.keeps_integers or x.dtype == dtype:
         return x
     converted: Array = x.astype(dtype)
     return converted

@@ -30,6 +30,11 @@ class RowSparse(NamedTuple):
     indices: Array
     rows: Array
 
+    @property
+    def nbytes(self) -> int:
+        """The memory of both arrays."""
+        return int(self.indices.nbytes + self.rows.nbytes)
+
 
 Gradient: TypeAlias = Array | RowSparse
 """What backward returns for a parameter: an array of its shape, or some rows of it."""

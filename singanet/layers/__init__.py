@@ -8,6 +8,7 @@ from singanet.layers.conv2d import Conv2D
 from singanet.layers.dense import Dense
 from singanet.layers.dropout import Dropout
 from singanet.layers.dummy import Dummy
+from singanet.layers.embedding import Embedding
 from singanet.layers.flatten import Flatten
 from singanet.layers.layer import Layer
 from singanet.layers.max_pooling2d import MaxPooling2D
@@ -25,6 +26,7 @@ __all__ = [
     "Dense",
     "Dropout",
     "Dummy",
+    "Embedding",
     "Flatten",
     "Layer",
     "MaxPooling2D",

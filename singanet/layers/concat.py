@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from singanet.context import Context
+from singanet.layers.arguments import expect_int
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
 
@@ -17,19 +18,23 @@ class Concat(Layer):
     Axis 0 stacks batches; axis 1 is the first axis of the sample, the channels of an image.
     """
 
+    moves_only = True
+
     def __init__(
         self, name: str, axis: int, input_sample_shapes: list[Shape] | None = None
     ) -> None:
         super().__init__(name, input_sample_shapes)
-        self.axis = axis
+        self.axis = expect_int(
+            name, "axis", axis, least=0, advice="axis=1 joins along the first axis of the samples"
+        )
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shapes that agree but for ``axis`` → one."""
         shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
-        rank = len(shapes[0])
+        rank = len(shapes[0]) if shapes else -1
         k = self.axis - 1
         rests = {(*shape[: max(k, 0)], *shape[self.axis :]) for shape in shapes}
-        if not 0 <= self.axis <= rank or any(len(s) != rank for s in shapes) or len(rests) > 1:
+        if self.axis > rank or any(len(s) != rank for s in shapes) or len(rests) > 1:
             raise self.shape_error(
                 f"inputs that have the axis {self.axis}, counted with the batch axis,"
                 " and agree on all others",
@@ -52,7 +57,6 @@ class Concat(Layer):
         ends = list(accumulate(ctx.saved["extents"]))
         before = (slice(None),) * self.axis
         parts = [
-            dy[(*before, slice(first, end))]
-            for first, end in zip([0, *ends], ends, strict=False)
+            dy[(*before, slice(first, end))] for first, end in zip([0, *ends], ends, strict=False)
         ]
         return (parts if len(parts) > 1 else parts[0]), {}

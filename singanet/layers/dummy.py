@@ -12,6 +12,8 @@ from singanet.types import Array, Shapes
 class Dummy(Layer):
     """y = x; names a place in a net where data go in or gradients come out."""
 
+    moves_only = True
+
     def setup(self, in_shapes: Shapes) -> Shapes:
         """Any sample shape."""
         return in_shapes

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from singanet.context import Context
-from singanet.errors import ArgumentError
+from singanet.layers.arguments import expect_int
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
 
@@ -18,20 +18,17 @@ class Flatten(Layer):
     into the batch, as in SINGA: axis 2 turns (N, 64, 12) into (N·64, 12).
     """
 
+    moves_only = True
+
     def __init__(self, name: str, axis: int = 1, input_sample_shape: Shape | None = None) -> None:
         super().__init__(name, input_sample_shape)
-        if not isinstance(axis, int) or axis < 1:
-            raise ArgumentError(
-                f"layer {name!r}, argument axis",
-                expected="an axis of at least 1, since axis 0 is the batch",
-                received=repr(axis),
-                advice="use axis=1 to flatten each sample",
-            )
-        self.axis = axis
+        self.axis = expect_int(
+            name, "axis", axis, advice="axis 0 is the batch: use axis=1 to flatten each sample"
+        )
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """s → (∏ s[axis-1:],)."""
-        if isinstance(in_shapes, list) or len(in_shapes) < self.axis:
+        """s → (∏ s[axis-1:],); a sample of no axes is a row of one."""
+        if isinstance(in_shapes, list) or max(len(in_shapes), 1) < self.axis:
             raise self.shape_error(
                 f"one input with at least {self.axis} sample axes",
                 str(in_shapes),

@@ -9,10 +9,10 @@ from singanet.context import Context
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.parameter import Param, ParamSpec, make_param
-from singanet.types import Array, Arrays, Shape, Shapes
+from singanet.types import Array, Arrays, Gradient, Shape, Shapes
 
 if TYPE_CHECKING:
-    from singanet.symbol import Symbol
+    pass
 
 __all__ = ["Layer", "ParamSpecs"]
 
@@ -29,6 +29,9 @@ class Layer:
 
     integer_input = False
     """Whether inputs are indices, which the net then leaves as they are."""
+
+    moves_only = False
+    """Whether outputs are the input's elements, moved: integers for later layers pass through."""
 
     def __init__(self, name: str, input_sample_shape: Shapes | None = None) -> None:
         if not isinstance(name, str) or not name:
@@ -55,10 +58,11 @@ class Layer:
         """The output array(s) for the input array(s) ``x``; ``ctx.save`` what backward needs."""
         raise self.missing("forward")
 
-    def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
+    def backward(self, ctx: Context, dy: Any) -> tuple[Any, Mapping[str, Gradient]]:
         """The input gradient(s) and the gradient of each parameter by suffix.
 
-        ``dy`` has the form that `forward` returned; it is never changed in place.
+        ``dy`` has the form that `forward` returned; it is never changed in place. An input that
+        has no gradient, such as indices, gets None.
         """
         raise self.missing("backward")
 
@@ -116,8 +120,11 @@ class Layer:
         default: Initializer | None = None,
         fans: tuple[int, int] = (0, 0),
     ) -> Param:
-        """Create the parameter ``name/suffix``; without specs it is Glorot-uniform when it has
-        fans (incoming and outgoing connections of a unit), else zero."""
+        """Create the parameter ``name/suffix``.
+
+        Without specs it is Glorot-uniform when it has ``fans``, the incoming and outgoing
+        connections of a unit, and else zero.
+        """
         default = default or (GlorotUniform() if fans != (0, 0) else Constant(0.0))
         param = make_param(self.name, suffix, shape, specs, default, fans)
         self.params[suffix] = param
@@ -164,9 +171,7 @@ class Layer:
     def expect_rank(self, in_shape: Any, rank: int, meaning: str, advice: str) -> Shape:
         """``in_shape`` itself when it is one sample shape of ``rank`` axes, else an error."""
         if isinstance(in_shape, list) or len(in_shape) != rank:
-            raise self.shape_error(
-                f"one input of sample shape {meaning}", str(in_shape), advice
-            )
+            raise self.shape_error(f"one input of sample shape {meaning}", str(in_shape), advice)
         shape: Shape = in_shape
         return shape
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from singanet.context import Context
 from singanet.errors import ArgumentError
+from singanet.layers.arguments import is_int
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
 
@@ -16,6 +18,8 @@ class Slice(Layer):
     ``axis`` counts the batch axis; it is at least 1.
     """
 
+    moves_only = True
+
     def __init__(
         self,
         name: str,
@@ -24,9 +28,10 @@ class Slice(Layer):
         input_sample_shape: Shape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
-        points = [slice_point] if isinstance(slice_point, int) else list(slice_point)
-        rising = all(a < b for a, b in zip([0, *points], points, strict=False))
-        if not points or not rising or not isinstance(axis, int) or axis < 1:
+        given = [slice_point] if is_int(slice_point) else slice_point
+        points = list(given) if isinstance(given, (list, tuple)) else []
+        rising = all(is_int(p) for p in points) and sorted(set(points)) == points
+        if not points or not rising or not is_int(axis):
             raise ArgumentError(
                 f"layer {name!r}",
                 expected="an axis of at least 1 and rising positive slice points",
@@ -50,17 +55,14 @@ class Slice(Layer):
         bounds = [0, *self.slice_point, in_shapes[k]]
         return [
             (*in_shapes[:k], end - first, *in_shapes[k + 1 :])
-            for first, end in zip(bounds, bounds[1:], strict=False)
+            for first, end in itertools.pairwise(bounds)
         ]
 
     def forward(self, ctx: Context, x: Array) -> list[Array]:
         """Views of the input."""
         bounds = [0, *self.slice_point, x.shape[self.axis]]
         before = (slice(None),) * self.axis
-        return [
-            x[(*before, slice(first, end))]
-            for first, end in zip(bounds, bounds[1:], strict=False)
-        ]
+        return [x[(*before, slice(first, end))] for first, end in itertools.pairwise(bounds)]
 
     def backward(self, ctx: Context, dy: list[Array]) -> tuple[Array, dict[str, Array]]:
         """The gradients laid end to end again."""

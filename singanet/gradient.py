@@ -1,0 +1,26 @@
+"""Sums and dense forms of gradients, which may be row-sparse."""
+
+from __future__ import annotations
+
+from singanet.ops import NumpyOps
+from singanet.types import Array, Gradient, RowSparse, Shape
+
+
+def add_gradients(ops: NumpyOps, a: Gradient, b: Gradient) -> Gradient:
+    """The sum of two gradients of one parameter, as a new one; row-sparse where both are."""
+    if isinstance(a, RowSparse):
+        if not isinstance(b, RowSparse):
+            return ops.add_to_rows(b, a.indices, a.rows)
+        indices = ops.concat([a.indices, b.indices], axis=0)
+        return RowSparse(*ops.sum_rows(indices, ops.concat([a.rows, b.rows], axis=0)))
+    if isinstance(b, RowSparse):
+        return ops.add_to_rows(a, b.indices, b.rows)
+    total: Array = ops.add(a, b)
+    return total
+
+
+def dense_gradient(ops: NumpyOps, grad: Gradient, shape: Shape) -> Array:
+    """``grad`` as an array of ``shape``, that of its parameter."""
+    if isinstance(grad, RowSparse):
+        return ops.add_to_rows(ops.zeros(shape, grad.rows), grad.indices, grad.rows)
+    return grad

@@ -1,0 +1,83 @@
+"""Rows of a table, looked up by index."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from singanet.context import Context
+from singanet.errors import DataError
+from singanet.layers.arguments import expect_int, expect_one_input
+from singanet.layers.layer import Layer, ParamSpecs
+from singanet.types import Array, RowSparse, Shape, Shapes
+
+
+class Embedding(Layer):
+    """y = weight[x] for integer samples x of any shape, from 0 to ``vocabulary_size`` - 1.
+
+    ``weight`` has shape (vocabulary_size, num_output); its gradient is `RowSparse`, so that a
+    step costs by the rows it used. A `Dense` with ``W_transpose=True`` and
+    ``W_specs=embedding.params["weight"]`` shares the table.
+    """
+
+    integer_input = True
+
+    def __init__(
+        self,
+        name: str,
+        vocabulary_size: int,
+        num_output: int,
+        W_specs: ParamSpecs = None,
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.vocabulary_size = expect_int(name, "vocabulary_size", vocabulary_size)
+        self.num_output = expect_int(name, "num_output", num_output)
+        self.W_specs = W_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape s → (*s, num_output)."""
+        shape = expect_one_input(self, in_shapes)
+        size = (self.vocabulary_size, self.num_output)
+        self.add_param("weight", size, self.W_specs, fans=size)
+        return (*shape, self.num_output)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, *s) → (N, *s, num_output); only the indices are kept.
+
+        Errors: indices that are no integers or out of range. On a GPU the check waits for it.
+        """
+        self._check(x)
+        ctx.save(x=x)
+        return ctx.ops.gather_rows(ctx.params["weight"], x)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, RowSparse]]:
+        """The gradients of the rows that were used, added up for each; none for the indices."""
+        x = ctx.saved["x"]
+        rows = dy.reshape(prod(x.shape), self.num_output)
+        return None, {"weight": RowSparse(*ctx.ops.sum_rows(x.reshape(-1), rows))}
+
+    def _check(self, x: Array) -> None:
+        if x.dtype.kind not in "iu":
+            raise DataError(
+                f"layer {self.name!r}",
+                expected="integer indices",
+                received=f"an array of type {x.dtype}",
+                advice="feed integers, through an input that no other kind of layer reads",
+            )
+        if not x.size or (int(x.min()) >= 0 and int(x.max()) < self.vocabulary_size):
+            return
+        flat = x.reshape(-1)
+        first = int(((flat < 0) | (flat >= self.vocabulary_size)).argmax())
+        position: list[int] = []
+        rest = first
+        for extent in reversed(x.shape):
+            rest, here = divmod(rest, extent)
+            position.insert(0, here)
+        raise DataError(
+            f"layer {self.name!r}",
+            expected=f"indices from 0 to {self.vocabulary_size - 1}"
+            f" (vocabulary_size={self.vocabulary_size})",
+            received=f"the index {int(flat[first])} at position {tuple(position)}",
+            advice="the first number of the position is the sample; map rare words to one index",
+        )

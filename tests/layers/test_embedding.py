@@ -1,0 +1,206 @@
+"""Embedding, and row-sparse gradients on their way through a net."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.errors import ArgumentError, DataError, ShapeError
+from singanet.layers import Concat, Dense, Dummy, Embedding, Flatten, Merge, Slice
+from singanet.net import FeedForwardNet
+from singanet.symbol import Input
+from singanet.testing import LayerCase, check_net_gradients
+from singanet.types import RowSparse
+
+
+class TestEmbedding(LayerCase):
+    in_shapes = (4,)
+
+    def make(self):
+        return Embedding("words", 7, 3)
+
+    def draw(self, rng, batch):
+        return rng.integers(0, 7, (batch, *self.in_shapes))
+
+    def expected(self, params, x):
+        one_hot = (x[..., None] == np.arange(7)).astype(float)
+        return one_hot @ params["weight"]
+
+
+class TestEmbeddingOfOneIndexASample(TestEmbedding):
+    in_shapes = ()
+
+
+class TestEmbeddingOfAnImageOfBytes(TestEmbedding):
+    in_shapes = (2, 3)
+
+    def draw(self, rng, batch):
+        return super().draw(rng, batch).astype(np.uint8)
+
+
+def only(items):
+    """The gradients of a whole walk by name; a name yielded twice is an error."""
+    grads = {}
+    for names, _, values in items:
+        for name, value in zip(names, values, strict=True):
+            assert name not in grads
+            grads[name] = value
+    return grads
+
+
+def test_the_gradient_holds_each_used_row_once_in_order():
+    net = FeedForwardNet(seed=0)
+    net.add(Embedding("words", 1_000_000, 2, input_sample_shape=(3,)))
+    net.forward(True, np.array([[9, 2, 9], [2, 9, 999_999]]))
+    dy = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    grad = only(net.backward(dy))["words/weight"]
+    assert isinstance(grad, RowSparse)
+    np.testing.assert_array_equal(grad.indices, [2, 9, 999_999])
+    np.testing.assert_array_equal(
+        grad.rows, [dy[0, 1] + dy[1, 0], dy[0, 0] + dy[0, 2] + dy[1, 1], dy[1, 2]]
+    )
+    assert grad.nbytes == 3 * (8 + 2 * 4)
+
+
+def test_equal_indices_are_added_in_the_order_in_which_they_stand():
+    # (1e8 + 1) - 1e8 is 0 in float32, any other order of the three gives 1.
+    net = FeedForwardNet(seed=0)
+    net.add(Embedding("words", 5, 1, input_sample_shape=(3,)))
+    net.forward(True, np.array([[4, 4, 4]]))
+    dy = np.array([[[1e8], [1], [-1e8]]], np.float32)
+    assert only(net.backward(dy))["words/weight"].rows.item() == 0.0
+
+
+@pytest.mark.parametrize("bad", [7, -1, 2**40])
+def test_an_index_out_of_range_is_named_with_its_position(bad):
+    net = FeedForwardNet(seed=0)
+    net.add(Embedding("words", 7, 3, input_sample_shape=(2, 2)))
+    x = np.zeros((3, 2, 2), np.int64)
+    x[1, 0, 1] = bad
+    with pytest.raises(
+        DataError,
+        match=rf"layer 'words': expected indices from 0 to 6 \(vocabulary_size=7\);"
+        rf" received the index {bad} at position \(1, 0, 1\)",
+    ):
+        net.forward(True, x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, bool])
+def test_indices_that_are_no_integers_are_refused(dtype):
+    net = FeedForwardNet(seed=0)
+    net.add(Embedding("words", 7, 3, input_sample_shape=(2,)))
+    with pytest.raises(DataError, match=r"'words': expected integer indices; received .* type"):
+        net.forward(False, np.ones((1, 2), dtype))
+
+
+@pytest.mark.parametrize(("vocabulary", "size"), [(0, 3), (7, 0), (7.0, 3), ("7", 3)])
+def test_refuses_bad_sizes(vocabulary, size):
+    with pytest.raises(ArgumentError, match=r"'words', argument .*: expected an int of at least 1"):
+        Embedding("words", vocabulary, size)
+
+
+def test_refuses_several_inputs():
+    with pytest.raises(ShapeError, match=r"layer 'words': expected one input"):
+        Embedding("words", 7, 3).build([(2,), (2,)])
+
+
+def tied(use_twice=False):
+    """Two tokens a sample → the scores of all words, with one table on both sides."""
+    net = FeedForwardNet(seed=1)
+    words = Embedding("words", 6, 3, input_sample_shape=(2,))
+    words.get_output_sample_shape()
+    net.add(words)
+    net.add(Flatten("flat"))
+    net.add(Dense("middle", 3))
+    net.add(Dense("scores", 6, W_specs=words.params["weight"], W_transpose=True))
+    return net
+
+
+def test_a_table_tied_to_the_output_has_one_dense_gradient():
+    net = tied()
+    x = np.array([[1, 5], [5, 0]])
+    check_net_gradients(net, x)
+    y = net.forward(True, x)
+    items = [(item.layer, list(item.names)) for item in net.backward(np.ones_like(y))]
+    assert items == [
+        ("scores", ["scores/bias"]),
+        ("middle", ["middle/weight", "middle/bias"]),
+        ("flat", []),
+        ("words", ["words/weight"]),
+    ]
+    y = net.forward(True, x)
+    assert only(net.backward(np.ones_like(y)))["words/weight"].shape == (6, 3)
+
+
+def twice():
+    """One table read by two inputs."""
+    words = Embedding("words", 9, 2)
+    left, right = Input("left", (3,)), Input("right", (3,))
+    total = Merge("sum")(words(left), words(right))
+    return FeedForwardNet(inputs=[left, right], outputs=total, seed=1)
+
+
+def test_a_table_used_twice_keeps_a_sparse_gradient():
+    net = twice()
+    feed = {"left": np.array([[1, 2, 1]]), "right": np.array([[8, 1, 0]])}
+    check_net_gradients(net, feed)
+    net.forward(True, feed)
+    dy = np.arange(1, 7, dtype=np.float32).reshape(1, 3, 2)
+    grad = only(net.backward(dy))["words/weight"]
+    assert isinstance(grad, RowSparse)
+    np.testing.assert_array_equal(grad.indices, [0, 1, 2, 8])
+    a, b, c = dy[0]
+    np.testing.assert_array_equal(grad.rows, [c, a + c + b, b, a])
+
+
+def test_integers_pass_an_input_and_layers_that_only_move_them():
+    # 2²⁴ + 1 has no float32.
+    big = 2**24 + 1
+    tokens = Input("tokens", (2, 2))
+    flat = Flatten("flat")(tokens)
+    first, second = Slice("cut", 1, [1])(flat)
+    both = Concat("join", 1)(second, first)
+    words = Embedding("words", big + 1, 1, W_specs={"init": "constant", "value": 0.0})
+    net = FeedForwardNet(inputs=tokens, outputs=words(both), seed=0)
+    x = np.array([[[big, 0], [0, 0]]])
+    net.forward(True, x)
+    grad = only(net.backward(np.ones((1, 4, 1), np.float32)))["words/weight"]
+    np.testing.assert_array_equal(grad.indices, [0, big])
+
+
+def test_integers_that_feed_other_layers_too_are_converted_and_refused():
+    x = Input("x", (2,))
+    words = Flatten("flat")(Embedding("words", 7, 3)(x))
+    net = FeedForwardNet(inputs=x, outputs=Concat("join", 1)(words, Dense("fc", 2)(x)), seed=0)
+    with pytest.raises(DataError, match="an input that no other kind of layer reads"):
+        net.forward(False, np.ones((1, 2), np.int64))
+
+
+def test_no_gradient_reaches_the_indices():
+    net = FeedForwardNet(seed=0)
+    net.add(Dummy("tokens", input_sample_shape=(2, 2)))
+    net.add(Flatten("flat"))
+    net.add(Embedding("words", 7, 3))
+    net.forward(True, np.zeros((1, 2, 2), np.int64))
+    items = list(net.backward(np.ones((1, 4, 3), np.float32), output=["tokens", "words"]))
+    assert items[-1].output_grads["tokens"] is None
+    assert items[-1].output_grads["words"].shape == (1, 4, 3)
+
+
+def test_equals_pytorch(rng):
+    torch = pytest.importorskip("torch")
+    layer = Embedding("words", 50, 8, input_sample_shape=(20,))
+    net = FeedForwardNet()
+    net.add(layer)
+    peer = torch.nn.Embedding(50, 8)
+    with torch.no_grad():
+        peer.weight[:] = torch.from_numpy(net.param_values()[0])
+    x = rng.integers(0, 50, (16, 20))
+    dy = rng.standard_normal((16, 20, 8)).astype(np.float32)
+    y = peer(torch.from_numpy(x))
+    y.backward(torch.from_numpy(dy))
+    np.testing.assert_array_equal(net.forward(True, x), y.detach().numpy())
+    grad = only(net.backward(dy))["words/weight"]
+    dense = np.zeros((50, 8), np.float32)
+    dense[grad.indices] = grad.rows
+    np.testing.assert_allclose(dense, peer.weight.grad.numpy(), rtol=1e-5, atol=1e-5)
