@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.context import Context
-from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.layers.arguments import expect_one_input, is_number
 from singanet.layers.layer import Layer
 from singanet.ops import NumpyOps
 from singanet.types import Array, Shape, Shapes
@@ -28,20 +29,27 @@ class Activation(Layer):
         alpha: float | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
-        if mode not in NumpyOps.activations:
+        if not isinstance(mode, str) or mode not in NumpyOps.activations:
             raise UnknownNameError(
                 f"layer {name!r}, argument mode",
                 expected=f"one of {one_of(NumpyOps.activations)}",
                 received=repr(mode),
                 advice=did_you_mean(str(mode), NumpyOps.activations, "choose one of these"),
             )
+        if alpha is not None and not is_number(alpha):
+            raise ArgumentError(
+                f"layer {name!r}, argument alpha",
+                expected="a finite number, or None for the usual one",
+                received=repr(alpha),
+                advice="use for example alpha=0.01 for leaky_relu",
+            )
         self.mode = mode
-        self.alpha = (0.01 if mode == "leaky_relu" else 1.0) if alpha is None else alpha
+        usual = 0.01 if mode == "leaky_relu" else 1.0
+        self.alpha = usual if alpha is None else float(alpha)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Any sample shape, unchanged."""
-        shapes: Shapes = in_shapes
-        return shapes
+        return expect_one_input(self, in_shapes)
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The function of ``x``; keeps its input or its output, whichever backward wants."""

@@ -7,6 +7,7 @@ from typing import Any
 from singanet.context import Context
 from singanet.errors import ArgumentError
 from singanet.initializer import Constant
+from singanet.layers.arguments import is_number
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes
 
@@ -31,7 +32,8 @@ class BatchNormalization(Layer):
         epsilon: float = 1e-5,
     ) -> None:
         super().__init__(name, input_sample_shape)
-        if not 0.0 <= momentum <= 1.0 or not epsilon > 0.0:
+        numbers = is_number(momentum) and is_number(epsilon)
+        if not numbers or not 0.0 <= momentum <= 1.0 or epsilon <= 0.0:
             raise ArgumentError(
                 f"layer {name!r}",
                 expected="momentum from 0 to 1 and a positive epsilon",
@@ -71,9 +73,7 @@ class BatchNormalization(Layer):
         else:
             # A copy, since a later training forward changes the running values in place.
             mean, var = params["mean"].copy(), params["var"]
-        y, inverse = ops.batch_norm(
-            x, params["gamma"], params["beta"], mean, var, self.epsilon
-        )
+        y, inverse = ops.batch_norm(x, params["gamma"], params["beta"], mean, var, self.epsilon)
         ctx.save(x=x, mean=mean, inverse=inverse, fixed=not ctx.train)
         return y
 

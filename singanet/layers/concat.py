@@ -48,7 +48,7 @@ class Concat(Layer):
 
     def forward(self, ctx: Context, x: Sequence[Array] | Array) -> Array:
         """One array; the extents of the inputs are kept."""
-        parts = list(x) if isinstance(x, (list, tuple)) else [x]
+        parts: list[Any] = list(x) if isinstance(x, (list, tuple)) else [x]
         ctx.save(extents=[part.shape[self.axis] for part in parts])
         return ctx.ops.concat(parts, self.axis)
 

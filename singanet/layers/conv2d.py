@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.context import Context
-from singanet.errors import ArgumentError
-from singanet.layers.geometry import expect_nchw, image_size, make_window
+from singanet.errors import ArgumentError, one_of
+from singanet.layers.arguments import expect_int
+from singanet.layers.geometry import expect_image, expect_nchw, image_size, make_window
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes
+
+_PREFERENCES = ("fastest", "autotune", "limited_workspace", "no_workspace")
 
 
 class Conv2D(Layer):
@@ -42,28 +45,25 @@ class Conv2D(Layer):
     ) -> None:
         super().__init__(name, input_sample_shape)
         expect_nchw(name, data_format)
-        for what, value in (("nb_kernels", nb_kernels), ("groups", groups)):
-            if not isinstance(value, int) or value < 1:
-                raise ArgumentError(
-                    f"layer {name!r}, argument {what}",
-                    expected="a positive int",
-                    received=repr(value),
-                    advice=f"pass for example {what}=8",
-                )
-        self.nb_kernels = nb_kernels
+        if cudnn_prefer not in _PREFERENCES:
+            raise ArgumentError(
+                f"layer {name!r}, argument cudnn_prefer",
+                expected=f"one of {one_of(_PREFERENCES)}",
+                received=repr(cudnn_prefer),
+                advice="leave it out for 'fastest'",
+            )
+        self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.window = make_window(name, kernel, stride, border_mode, pad, dilation)
         self.cudnn_prefer = cudnn_prefer
-        self.workspace_byte_limit = workspace_byte_limit
+        self.workspace_byte_limit = expect_int(name, "workspace_byte_limit", workspace_byte_limit)
         self.use_bias = use_bias
         self.W_specs = W_specs
         self.b_specs = b_specs
-        self.groups = groups
+        self.groups = expect_int(name, "groups", groups)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, H, W) → (nb_kernels, H', W')."""
-        shape = self.expect_rank(
-            in_shapes, 3, "(channels, height, width)", "reshape the samples to images"
-        )
+        shape = expect_image(self, in_shapes)
         if shape[0] % self.groups or self.nb_kernels % self.groups:
             raise self.shape_error(
                 f"channels and nb_kernels divisible by groups={self.groups}",
@@ -72,7 +72,7 @@ class Conv2D(Layer):
             )
         out = image_size(self, shape, self.window)
         per_output = shape[0] // self.groups * self.window.kernel[0] * self.window.kernel[1]
-        per_input = self.nb_kernels * per_output // shape[0] if shape[0] else 0
+        per_input = self.nb_kernels * per_output // shape[0]
         self.add_param(
             "weight", (self.nb_kernels, per_output), self.W_specs, fans=(per_output, per_input)
         )

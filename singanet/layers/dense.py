@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.context import Context
-from singanet.errors import ArgumentError
+from singanet.layers.arguments import expect_int
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes
 
@@ -27,14 +27,9 @@ class Dense(Layer):
         input_sample_shape: Shape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
-        if not isinstance(num_output, int) or num_output < 1:
-            raise ArgumentError(
-                f"layer {name!r}, argument num_output",
-                expected="a positive int",
-                received=repr(num_output),
-                advice="pass the number of output units",
-            )
-        self.num_output = num_output
+        self.num_output = expect_int(
+            name, "num_output", num_output, advice="pass the number of output units"
+        )
         self.use_bias = use_bias
         self.W_specs = W_specs
         self.b_specs = b_specs

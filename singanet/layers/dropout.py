@@ -6,6 +6,7 @@ from typing import Any
 
 from singanet.context import Context
 from singanet.errors import ArgumentError
+from singanet.layers.arguments import expect_one_input, is_number
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
 
@@ -18,19 +19,18 @@ class Dropout(Layer):
 
     def __init__(self, name: str, p: float = 0.5, input_sample_shape: Shape | None = None) -> None:
         super().__init__(name, input_sample_shape)
-        if not 0.0 <= p < 1.0:
+        if not is_number(p) or not 0.0 <= p < 1.0:
             raise ArgumentError(
                 f"layer {name!r}, argument p",
                 expected="the probability of dropping, from 0 to below 1",
                 received=repr(p),
                 advice="use p=0.5 to drop half",
             )
-        self.p = p
+        self.p = float(p)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Any sample shape, unchanged."""
-        shapes: Shapes = in_shapes
-        return shapes
+        return expect_one_input(self, in_shapes)
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """``x`` with a fresh mask in training; the mask is kept, one byte an element."""

@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.errors import ArgumentError
+from singanet.layers.arguments import is_int
 from singanet.layers.layer import Layer
-from singanet.ops.numpy.windows import Pair, Pads, Window
+from singanet.ops.numpy.windows import Pads, Pair, Window
 from singanet.types import Shape
 
-__all__ = ["expect_nchw", "image_size", "make_window", "pair"]
+__all__ = ["expect_image", "expect_nchw", "image_size", "make_window", "pair"]
 
 
 def pair(layer: str, what: str, value: Any, least: int = 1) -> Pair:
     """``value`` as (height, width); an int stands for both."""
-    parts = (value, value) if isinstance(value, int) else value
+    parts = (value, value) if is_int(value, least) else value
     good = (
         isinstance(parts, (tuple, list))
         and len(parts) == 2
-        and all(isinstance(part, int) and part >= least for part in parts)
+        and all(is_int(part, least) for part in parts)
     )
     if not good:
         raise ArgumentError(
@@ -76,6 +77,19 @@ def make_window(
             advice="or give pad=(height, width)",
         )
     return Window(size, step, pads, spread)
+
+
+def expect_image(layer: Layer, in_shapes: Any) -> Shape:
+    """``in_shapes`` itself when it is the (C, H, W) of one input with at least one pixel."""
+    meaning = "(channels, height, width)"
+    shape = layer.expect_rank(in_shapes, 3, meaning, "reshape the samples to images")
+    if min(shape) < 1:
+        raise layer.shape_error(
+            f"one input of sample shape {meaning}, each at least 1",
+            str(shape),
+            "check the layers before this one",
+        )
+    return shape
 
 
 def image_size(layer: Layer, in_shape: Shape, window: Window) -> Pair:

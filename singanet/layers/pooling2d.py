@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.layers.geometry import expect_nchw, image_size, make_window
+from singanet.layers.geometry import expect_image, expect_nchw, image_size, make_window
 from singanet.layers.layer import Layer
 from singanet.types import Shape, Shapes
 
@@ -28,9 +28,7 @@ class Pooling2D(Layer):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, H, W) → (C, H', W')."""
-        shape = self.expect_rank(
-            in_shapes, 3, "(channels, height, width)", "reshape the samples to images"
-        )
+        shape = expect_image(self, in_shapes)
         out = image_size(self, shape, self.window)
         for before, after, kernel in zip(
             self.window.pads, map(sum, self.window.pads), self.window.kernel, strict=True

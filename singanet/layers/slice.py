@@ -29,7 +29,7 @@ class Slice(Layer):
     ) -> None:
         super().__init__(name, input_sample_shape)
         given = [slice_point] if is_int(slice_point) else slice_point
-        points = list(given) if isinstance(given, (list, tuple)) else []
+        points: list[Any] = list(given) if isinstance(given, (list, tuple)) else []
         rising = all(is_int(p) for p in points) and sorted(set(points)) == points
         if not points or not rising or not is_int(axis):
             raise ArgumentError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.context import Context
+from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
 
@@ -12,21 +13,21 @@ from singanet.types import Array, Shape, Shapes
 class Softmax(Layer):
     """exp(x) / sum(exp(x)) along ``axis``, which counts the batch axis: 1 is the sample's first."""
 
-    def __init__(
-        self, name: str, axis: int = 1, input_sample_shape: Shape | None = None
-    ) -> None:
+    def __init__(self, name: str, axis: int = 1, input_sample_shape: Shape | None = None) -> None:
         super().__init__(name, input_sample_shape)
-        self.axis = axis
+        self.axis = expect_int(
+            name, "axis", axis, least=-99, advice="use axis=1 for the first axis of the sample"
+        )
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Any sample shape with that axis, unchanged."""
-        if isinstance(in_shapes, list) or not 1 <= self.axis % (len(in_shapes) + 1):
+        shape = expect_one_input(self, in_shapes)
+        if not (1 <= self.axis <= len(shape) or -len(shape) <= self.axis <= -1):
             raise self.shape_error(
                 f"one input whose sample has the axis {self.axis}, counted with the batch axis",
                 str(in_shapes),
                 "use axis=1 for the first axis of the sample, or -1 for the last",
             )
-        shape: Shape = in_shapes
         return shape
 
     def forward(self, ctx: Context, x: Array) -> Array:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from singanet.ops.numpy.erf import erf
+from singanet.ops.numpy.erf import normal_cdf
 from singanet.types import Array
 
-_SQRT_HALF = 0.7071067811865476
 _INV_SQRT_2PI = 0.3989422804014327
+_NO_DENSITY = 40.0
 _LARGEST_EXPONENT = {2: 10.0, 4: 87.0, 8: 700.0}
 
 
@@ -51,17 +51,19 @@ def _elu_backward(xp: Any, dy: Array, x: Array, slope: float) -> Array:
 
 
 def _gelu(xp: Any, x: Array, _: float) -> Array:
-    return 0.5 * x * (1.0 + erf(xp, x * _SQRT_HALF))  # type: ignore[no-any-return]
+    return x * normal_cdf(xp, x)
 
 
 def _gelu_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
-    density = _INV_SQRT_2PI * xp.exp(-0.5 * x * x)
-    return dy * (0.5 * (1.0 + erf(xp, x * _SQRT_HALF)) + x * density)  # type: ignore[no-any-return]
+    # Clipped where the density is zero, so that the square cannot overflow.
+    near = xp.clip(x, -_NO_DENSITY, _NO_DENSITY)
+    density = _INV_SQRT_2PI * xp.exp(-0.5 * near * near)
+    return dy * (normal_cdf(xp, x) + near * density)  # type: ignore[no-any-return]
 
 
 def _silu_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
     s = _sigmoid(xp, x)
-    return dy * (s * (1.0 + x * (1.0 - s)))  # type: ignore[no-any-return]
+    return dy * (s * (1.0 + x * (1.0 - s)))
 
 
 def _softplus(xp: Any, x: Array, _: float) -> Array:

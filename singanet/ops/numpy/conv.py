@@ -23,9 +23,7 @@ class Convolution(Windows):
         matrix = _weight_matrix(weight, groups)
         y: Array = self.xp.empty((n, oh, ow, f), x.dtype)
         for samples, rows in blocks(n, oh, self._row_bytes(x, weight, ow, groups)):
-            columns = self.columns(
-                self.padded(x[samples], window.pads), window, rows, ow, groups
-            )
+            columns = self.columns(self.padded(x[samples], window.pads), window, rows, ow, groups)
             part = y[samples, rows].reshape(-1, groups, f // groups).transpose(1, 0, 2)
             self.xp.matmul(columns, matrix, out=part)
         if bias is not None:
@@ -41,9 +39,7 @@ class Convolution(Windows):
         rows_of_dy = self.channels_last(dy)
         total = self.xp.zeros((groups, kh * kw * cg, f // groups), dy.dtype)
         for samples, rows in blocks(n, oh, ow * groups * kh * kw * cg * dy.itemsize):
-            columns = self.columns(
-                self.padded(x[samples], window.pads), window, rows, ow, groups
-            )
+            columns = self.columns(self.padded(x[samples], window.pads), window, rows, ow, groups)
             part = rows_of_dy[samples, rows].reshape(-1, groups, f // groups).transpose(1, 0, 2)
             total += self.xp.matmul(columns.transpose(0, 2, 1), part)
         taps = total.reshape(groups, kh, kw, cg, f // groups).transpose(0, 4, 3, 1, 2)
@@ -53,7 +49,7 @@ class Convolution(Windows):
     def conv2d_backward_data(
         self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
     ) -> Array:
-        """The gradient of x, of shape ``x_shape``: columns of gradients added where they came from."""
+        """The gradient of x: columns of gradients added where they came from."""
         n, c, h, w = x_shape
         (top, bottom), (left, right) = window.pads
         f, cg, kh, kw = weight.shape
@@ -76,7 +72,8 @@ class Convolution(Windows):
         """The sum over samples and positions, (C,), for dy (N, C, H, W): a bias gradient."""
         # Two stages keep the partial sums short, which keeps float32 exact enough.
         rows = self.channels_last(dy)
-        total: Array = rows.reshape(len(rows), -1, rows.shape[3]).sum(axis=1).sum(axis=0)
+        n, h, w, c = rows.shape
+        total: Array = rows.reshape(n, h * w, c).sum(axis=1).sum(axis=0)
         return total
 
     @staticmethod

@@ -44,7 +44,7 @@ class Normalisation:
         scale = gamma * inverse
         if fixed:
             return dy * _over_channels(dy, scale), dgamma, dbeta
-        count = rows.shape[0] * rows.shape[1]
+        count = max(rows.shape[0] * rows.shape[1], 1)
         x_hat *= _over_channels(x, dgamma / count)
         x_hat += _over_channels(x, dbeta / count)
         dx = self.xp.subtract(dy, x_hat, out=x_hat)
@@ -62,4 +62,4 @@ def _channel_rows(xp: Any, x: Array) -> Array:
     if x.ndim == 2:
         return x[:, None]
     rows: Array = xp.ascontiguousarray(x.transpose(0, 2, 3, 1))
-    return rows.reshape(x.shape[0], -1, x.shape[1])
+    return rows.reshape(x.shape[0], x.shape[2] * x.shape[3], x.shape[1])

@@ -1,0 +1,47 @@
+"""Checks of the plain arguments that layers take."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+from singanet.errors import ArgumentError
+from singanet.layers.layer import Layer
+from singanet.types import Shape
+
+__all__ = ["expect_int", "expect_one_input", "is_int", "is_number"]
+
+
+def is_int(value: Any, least: int = 1) -> bool:
+    """Whether ``value`` is an int, or a NumPy one, of at least ``least``; a bool is not."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is one finite real number; a bool is not."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def expect_int(layer: str, what: str, value: Any, least: int = 1, advice: str = "") -> int:
+    """``value`` itself when it is an int of at least ``least``; else an `ArgumentError`."""
+    if not is_int(value, least):
+        raise ArgumentError(
+            f"layer {layer!r}, argument {what}",
+            expected=f"an int of at least {least}",
+            received=repr(value),
+            advice=advice or f"pass for example {what}={max(least, 8)}",
+        )
+    return int(value)
+
+
+def expect_one_input(layer: Layer, in_shapes: Any) -> Shape:
+    """``in_shapes`` itself when it is the sample shape of one input; else a `ShapeError`."""
+    if isinstance(in_shapes, list):
+        raise layer.shape_error(
+            "one input",
+            f"{len(in_shapes)} inputs of sample shapes {in_shapes}",
+            "join them with Merge or Concat first",
+        )
+    shape: Shape = in_shapes
+    return shape

@@ -1,0 +1,203 @@
+"""Activation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from singanet.context import Context
+from singanet.errors import ArgumentError, UnknownNameError
+from singanet.layers import Activation
+from singanet.ops import numpy_ops
+from singanet.testing import LayerCase
+
+
+class ActivationCase(LayerCase):
+    in_shapes = (3, 4, 5)
+    mode = ""
+    alpha: float | None = None
+
+    def make(self):
+        return Activation("act", self.mode, alpha=self.alpha)
+
+    def draw(self, rng, batch):
+        # Away from the kink at zero, where central differences mean nothing.
+        x = 2.0 * rng.standard_normal((batch, *self.in_shapes))
+        return np.where(np.abs(x) < 1e-3, 0.5, x)
+
+
+class TestRelu(ActivationCase):
+    mode = "relu"
+
+    def expected(self, params, x):
+        return np.where(x > 0, x, 0.0)
+
+
+class TestSigmoid(ActivationCase):
+    mode = "sigmoid"
+
+    def expected(self, params, x):
+        return 0.5 * (1.0 + np.tanh(x / 2.0))
+
+
+class TestTanh(ActivationCase):
+    mode = "tanh"
+
+    def expected(self, params, x):
+        return (np.exp(x) - np.exp(-x)) / (np.exp(x) + np.exp(-x))
+
+
+class TestLeakyRelu(ActivationCase):
+    mode = "leaky_relu"
+
+    def expected(self, params, x):
+        return np.where(x > 0, x, 0.01 * x)
+
+
+class TestLeakyReluSteep(ActivationCase):
+    """A slope above one, where max(x, alpha x) would be wrong."""
+
+    mode = "leaky_relu"
+    alpha = 3.0
+
+    def expected(self, params, x):
+        return x * np.where(x > 0, 1.0, 3.0)
+
+
+class TestElu(ActivationCase):
+    mode = "elu"
+
+    def expected(self, params, x):
+        return np.where(x > 0, x, np.exp(x) - 1.0)
+
+
+class TestEluScaled(ActivationCase):
+    mode = "elu"
+    alpha = 0.3
+
+    def expected(self, params, x):
+        return np.where(x > 0, x, 0.3 * (np.exp(x) - 1.0))
+
+
+class TestGelu(ActivationCase):
+    mode = "gelu"
+
+    def expected(self, params, x):
+        return x * 0.5 * np.vectorize(math.erfc)(-x / math.sqrt(2.0))
+
+
+class TestSilu(ActivationCase):
+    mode = "silu"
+
+    def expected(self, params, x):
+        return x / (1.0 + np.exp(-x))
+
+
+class TestSoftplus(ActivationCase):
+    mode = "softplus"
+
+    def expected(self, params, x):
+        return np.logaddexp(0.0, x)
+
+
+class TestFeatures(ActivationCase):
+    in_shapes = (7,)
+    mode = "relu"
+
+    def expected(self, params, x):
+        return np.where(x > 0, x, 0.0)
+
+
+MODES = ["relu", "sigmoid", "tanh", "leaky_relu", "elu", "gelu", "silu", "softplus"]
+
+
+def run(mode, x, dy=None, alpha=None):
+    layer = Activation("act", mode, alpha=alpha)
+    layer.build(x.shape[1:])
+    ctx = Context(numpy_ops, np.random.default_rng(0), {}, True)
+    y = layer.forward(ctx, x)
+    return y, layer.backward(ctx, np.ones_like(x) if dy is None else dy)[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_stays_finite_and_in_its_type_for_extreme_inputs(mode, dtype):
+    largest = float(np.finfo(dtype).max)
+    x = np.array([[-largest, -1e4, -100, -20, -0.0, 0.0, 20, 100, 1e4, largest]], dtype)
+    y, dx = run(mode, x)
+    assert y.dtype == dx.dtype == dtype
+    assert np.isfinite(y).all()
+    assert np.isfinite(dx).all()
+    rises = {"relu": 1, "leaky_relu": 1, "elu": 1, "gelu": 1, "silu": 1, "softplus": 1}
+    assert y[0, -2] == (x[0, -2] if mode in rises else 1)
+    assert dx[0, -1] == rises.get(mode, 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nan_passes_through(mode):
+    y, _ = run(mode, np.array([[np.nan, 1.0]]))
+    assert np.isnan(y[0, 0])
+    assert np.isfinite(y[0, 1])
+
+
+def test_the_slope_of_relu_at_zero_is_zero():
+    """As in SINGA, whose derivative asks for x > 0."""
+    _, dx = run("relu", np.array([[-1.0, -0.0, 0.0, 1.0]]))
+    np.testing.assert_array_equal(dx, [[0, 0, 0, 1]])
+
+
+def test_relu_backward_multiplies_by_the_gradient():
+    """SINGA's CPU kernel forgot dy below zero."""
+    _, dx = run("relu", np.array([[-3.0, 2.0]]), np.array([[5.0, 7.0]]))
+    np.testing.assert_array_equal(dx, [[0, 7]])
+
+
+def test_gelu_keeps_relative_accuracy_in_its_left_tail():
+    """1 + erf would cancel there: Φ(−4) = 3.167124e-5."""
+    x = np.linspace(-5.0, -1.0, 41, dtype=np.float32)[None]
+    y, _ = run("gelu", x)
+    exact = [t * 0.5 * math.erfc(-t / math.sqrt(2.0)) for t in x[0].astype(float)]
+    np.testing.assert_allclose(y[0], exact, rtol=2e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_agrees_with_pytorch(mode):
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    peer = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}.get(mode) or getattr(functional, mode)
+    x = (3.0 * np.random.default_rng(7).standard_normal((5, 40))).astype(np.float32)
+    dy = np.random.default_rng(8).standard_normal(x.shape).astype(np.float32)
+    leaf = torch.tensor(x, requires_grad=True)
+    theirs = peer(leaf)
+    theirs.backward(torch.tensor(dy))
+    y, dx = run(mode, x, dy)
+    np.testing.assert_allclose(y, theirs.detach().numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(dx, leaf.grad.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_output_shape_of_singa():
+    layer = Activation("act", input_sample_shape=(64, 1, 12))
+    assert layer.get_output_sample_shape() == (64, 1, 12)
+    assert layer.mode == "relu"
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [("rleu", "did you mean 'relu'"), (3, "'relu'"), (None, "'relu'"), (["relu"], "'relu'")],
+)
+def test_refuses_an_unknown_mode(mode, message):
+    with pytest.raises(UnknownNameError, match=f"layer 'act', argument mode: expected.*{message}"):
+        Activation("act", mode)
+
+
+@pytest.mark.parametrize("alpha", ["0.1", float("nan"), float("inf"), [0.1]])
+def test_refuses_a_bad_alpha(alpha):
+    with pytest.raises(ArgumentError, match="layer 'act', argument alpha: expected"):
+        Activation("act", "elu", alpha=alpha)
+
+
+def test_refuses_several_inputs():
+    with pytest.raises(ValueError, match="layer 'act': expected one input; received"):
+        Activation("act").build([(3,), (3,)])

@@ -1,0 +1,116 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.context import Context
+from singanet.errors import ArgumentError, ShapeError
+from singanet.layers import Dropout
+from singanet.ops import numpy_ops
+from singanet.testing import LayerCase
+
+
+class TestDropout(LayerCase):
+    """In evaluation the identity; the checks of gradients draw the same mask at each step."""
+
+    in_shapes = (3, 4, 5)
+
+    def make(self):
+        return Dropout("drop", 0.3)
+
+    def expected(self, params, x):
+        return x.copy()
+
+
+class TestZero(LayerCase):
+    def make(self):
+        return Dropout("drop", 0.0)
+
+    def expected(self, params, x):
+        return x.copy()
+
+
+def context(seed=0, train=True, keep=True):
+    return Context(numpy_ops, np.random.default_rng(seed), {}, train, keep=keep)
+
+
+def made(p):
+    layer = Dropout("drop", p)
+    layer.build((100, 100))
+    return layer
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_p_is_the_share_that_is_dropped_and_the_mean_stays(p):
+    """SINGA gave cuDNN 1 − p."""
+    y = made(p).forward(context(), np.ones((10, 100, 100), np.float32))
+    # Of 100,000 draws the share lies within 5 deviations but once in two million seeds.
+    deviation = np.sqrt(p * (1 - p) / y.size)
+    assert abs((y == 0).mean() - p) < 5 * deviation
+    np.testing.assert_allclose(y[y != 0], 1 / (1 - p), rtol=1e-6)
+    assert y.mean() == pytest.approx(1.0, abs=5 * deviation / (1 - p))
+
+
+def test_elements_are_dropped_independently():
+    y = made(0.5).forward(context(), np.ones((10, 100, 100), np.float32)) - 1.0
+    for axis in range(3):
+        neighbour = np.roll(y, 1, axis=axis)
+        # The mean of 100,000 products of independent signs.
+        assert abs((y * neighbour).mean()) < 5 / np.sqrt(y.size)
+
+
+def test_backward_uses_the_mask_of_its_forward():
+    layer, x = made(0.4), np.ones((2, 100, 100))
+    first, second = context(1), context(2)
+    y1, y2 = layer.forward(first, x), layer.forward(second, x)
+    assert (y1 != y2).any()
+    dy = np.full_like(x, 3.0)
+    np.testing.assert_array_equal(layer.backward(first, dy)[0], 3.0 * y1)
+    np.testing.assert_array_equal(layer.backward(second, dy)[0], 3.0 * y2)
+
+
+def test_the_seed_fixes_the_mask_and_each_call_draws_another():
+    layer, x = made(0.5), np.ones((1, 100, 100))
+    one, same = context(3), context(3)
+    a, b = layer.forward(one, x), layer.forward(one, x)
+    assert (a != b).any()
+    np.testing.assert_array_equal(layer.forward(same, x), a)
+    np.testing.assert_array_equal(layer.forward(same, x), b)
+
+
+def test_the_mask_does_not_depend_on_the_float_type_or_the_memory_layout():
+    layer, x = made(0.5), np.ones((2, 100, 100), np.float32)
+    want = layer.forward(context(), x) != 0
+    np.testing.assert_array_equal(layer.forward(context(), x.astype(np.float64)) != 0, want)
+    fortran = np.asfortranarray(x)
+    np.testing.assert_array_equal(layer.forward(context(), fortran) != 0, want)
+
+
+@pytest.mark.parametrize(("p", "train"), [(0.0, True), (0.5, False)])
+def test_nothing_is_drawn_where_nothing_is_dropped(p, train):
+    ctx, x = context(train=train), np.arange(20000.0).reshape(2, 100, 100)
+    np.testing.assert_array_equal(made(p).forward(ctx, x), x)
+    assert ctx.rng.random() == np.random.default_rng(0).random()
+
+
+def test_the_mask_costs_one_byte_an_element():
+    ctx = context()
+    made(0.5).forward(ctx, np.ones((2, 100, 100)))
+    assert sum(array.nbytes for array in ctx.saved.values()) == 2 * 100 * 100
+
+
+def test_output_shape_of_singa():
+    assert Dropout("drop", input_sample_shape=(64, 1, 12)).get_output_sample_shape() == (64, 1, 12)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.0, 1.5, float("nan"), "0.5", None, [0.5]])
+def test_refuses_a_bad_probability(p):
+    with pytest.raises(ArgumentError, match="layer 'drop', argument p: expected"):
+        Dropout("drop", p)
+
+
+def test_refuses_several_inputs():
+    with pytest.raises(ShapeError, match="layer 'drop': expected one input; received"):
+        Dropout("drop").build([(3,), (3,)])
