@@ -51,7 +51,7 @@ class FeedForwardNet:
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         self.rng = np.random.default_rng(self.seed)
         self.device = get_default_device()
-        self.dtype = np.dtype(np.float32)
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self._graph = Graph()
         self._last: Node | None = None
         self._plan: Plan | None = None

@@ -65,7 +65,7 @@ class Param:
         self.fans = fans
         self.is_state = False
         self._trainable = trainable
-        self.dtype = np.dtype(np.float32)
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self.seed = 0
         self._value: Array | None = None
 

@@ -31,23 +31,23 @@ def _sigmoid(xp: Any, x: Array) -> Array:
     y: Array = xp.negative(xp.maximum(x, -_LARGEST_EXPONENT[x.dtype.itemsize]))
     xp.exp(y, out=y)
     y += 1.0
-    return xp.reciprocal(y, out=y)  # type: ignore[no-any-return]
+    return xp.reciprocal(y, out=y)
 
 
 def _leaky_relu(xp: Any, x: Array, slope: float) -> Array:
-    return xp.where(x > 0, x, x * slope)  # type: ignore[no-any-return]
+    return xp.where(x > 0, x, x * slope)
 
 
 def _leaky_relu_backward(xp: Any, dy: Array, x: Array, slope: float) -> Array:
-    return xp.where(x > 0, dy, dy * slope)  # type: ignore[no-any-return]
+    return xp.where(x > 0, dy, dy * slope)
 
 
 def _elu(xp: Any, x: Array, slope: float) -> Array:
-    return xp.where(x > 0, x, slope * xp.expm1(xp.minimum(x, 0)))  # type: ignore[no-any-return]
+    return xp.where(x > 0, x, slope * xp.expm1(xp.minimum(x, 0)))
 
 
 def _elu_backward(xp: Any, dy: Array, x: Array, slope: float) -> Array:
-    return xp.where(x > 0, dy, dy * (slope * xp.exp(xp.minimum(x, 0))))  # type: ignore[no-any-return]
+    return xp.where(x > 0, dy, dy * (slope * xp.exp(xp.minimum(x, 0))))
 
 
 def _gelu(xp: Any, x: Array, _: float) -> Array:
@@ -58,7 +58,7 @@ def _gelu_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
     # Clipped where the density is zero, so that the square cannot overflow.
     near = xp.clip(x, -_NO_DENSITY, _NO_DENSITY)
     density = _INV_SQRT_2PI * xp.exp(-0.5 * near * near)
-    return dy * (normal_cdf(xp, x) + near * density)  # type: ignore[no-any-return]
+    return dy * (normal_cdf(xp, x) + near * density)
 
 
 def _silu_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
@@ -67,7 +67,7 @@ def _silu_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
 
 
 def _softplus(xp: Any, x: Array, _: float) -> Array:
-    return xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0)  # type: ignore[no-any-return]
+    return xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0)
 
 
 _MODES = {

@@ -27,7 +27,7 @@ def erf(xp: Any, x: Array) -> Array:
     """The error function of every element, in the type of ``x``."""
     size = xp.abs(x)
     far = xp.copysign(1.0 - _upper(xp, size), x)
-    return xp.where(size <= _SPLIT, _central(xp, x, size), far).astype(x.dtype)  # type: ignore[no-any-return]
+    return xp.where(size <= _SPLIT, _central(xp, x, size), far).astype(x.dtype)
 
 
 def normal_cdf(xp: Any, x: Array) -> Array:
@@ -37,14 +37,14 @@ def normal_cdf(xp: Any, x: Array) -> Array:
     tail = 0.5 * _upper(xp, size)
     far = xp.where(z < 0, tail, 1.0 - tail)
     near = 0.5 + 0.5 * _central(xp, z, size)
-    return xp.where(size <= _SPLIT, near, far).astype(x.dtype)  # type: ignore[no-any-return]
+    return xp.where(size <= _SPLIT, near, far).astype(x.dtype)
 
 
 def _central(xp: Any, x: Array, size: Array) -> Array:
     """erf(x) where ``size``, its absolute value, is at most `_SPLIT`."""
     square = xp.square(xp.minimum(size, _SPLIT))
     ratio: Array = _polynomial(_NEAR_P, square) / _polynomial(_NEAR_Q, square)
-    return xp.clip(x, -_SPLIT, _SPLIT) * ratio  # type: ignore[no-any-return]
+    return xp.clip(x, -_SPLIT, _SPLIT) * ratio
 
 
 def _upper(xp: Any, size: Array) -> Array:
@@ -52,7 +52,7 @@ def _upper(xp: Any, size: Array) -> Array:
     wide = size.astype(xp.float32) if size.dtype.itemsize == 2 else size
     t = xp.clip(wide, _SPLIT, _ZERO_BEYOND)
     ratio: Array = _polynomial(_FAR_P, t) / _polynomial(_FAR_Q, t)
-    return xp.exp(-t * t) * ratio  # type: ignore[no-any-return]
+    return xp.exp(-t * t) * ratio
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
