@@ -1,0 +1,23 @@
+"""The sum of several inputs that may be spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from singanet.context import Context
+from singanet.layers.combine import Combine
+from singanet.types import Array
+
+
+class Add(Combine):
+    """y = the sum of the inputs; `Merge` is SINGA's, for inputs of one shape."""
+
+    def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
+        """The sum; no array is kept."""
+        ctx.save(shapes=[part.shape for part in x])
+        return self.combined(ctx, "add", x)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
+        """``dy`` for every input."""
+        shapes = ctx.saved["shapes"]
+        return self.spread_back(ctx, [dy] * len(shapes), shapes), {}

@@ -1,0 +1,54 @@
+"""What the layers share that pool over all positions of a sample."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from singanet.context import Context
+from singanet.layers.layer import Layer
+from singanet.types import Array, Shapes
+
+
+class GlobalPooling(Layer):
+    """(C, positions...) → (C,); subclasses say how many axes of positions there are."""
+
+    axes: ClassVar[str] = "(channels, height, width)"
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape (C, ...) → (C,)."""
+        shape = self.expect_rank(
+            in_shapes, self.axes.count(",") + 1, self.axes, "put it before Flatten"
+        )
+        if 0 in shape:
+            raise self.shape_error(
+                "at least one position to pool over", f"{shape}", "check the layers before it"
+            )
+        return (shape[0],)
+
+
+class GlobalAvgPooling(GlobalPooling):
+    """The mean of each channel."""
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, C); keeps no array."""
+        ctx.save(x_shape=x.shape)
+        return ctx.ops.global_avg_pool(x)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Each gradient is shared equally by the positions."""
+        return ctx.ops.global_avg_pool_backward(dy, ctx.saved["x_shape"]), {}
+
+
+class GlobalMaxPooling(GlobalPooling):
+    """The largest value of each channel; of equal values the first counts."""
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, C); keeps one integer an output."""
+        y, where = ctx.ops.global_max_pool(x, ctx.keep)
+        ctx.save(where=where, x_shape=x.shape)
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Each gradient goes to the position of its maximum."""
+        saved = ctx.saved
+        return ctx.ops.global_max_pool_backward(dy, saved["where"], saved["x_shape"]), {}

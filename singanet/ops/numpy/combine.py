@@ -1,0 +1,42 @@
+"""Several arrays combined element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from singanet.types import Array, Shape
+
+
+class Combining:
+    """The arrays have equally many axes; an axis of extent 1 spreads over the others' extent."""
+
+    xp: Any
+
+    def combine(self, mode: str, arrays: Sequence[Array], shape: Shape) -> Array:
+        """The "add", "multiply" or "maximum" of at least two arrays, as an array of ``shape``."""
+        function = getattr(self.xp, mode)
+        y: Array = self.xp.empty(shape, arrays[0].dtype)
+        function(arrays[0], arrays[1], out=y)
+        for array in arrays[2:]:
+            function(y, array, out=y)
+        return y
+
+    def first_equal(self, y: Array, arrays: Sequence[Array]) -> Array:
+        """For each element of ``y`` the number of the first array that holds it."""
+        where: Array = self.xp.zeros(y.shape, np.min_scalar_type(len(arrays) - 1))
+        for k in range(len(arrays) - 1, -1, -1):
+            self.xp.copyto(where, where.dtype.type(k), where=self.xp.equal(arrays[k], y))
+        return where
+
+    def select(self, dy: Array, where: Array, k: int) -> Array:
+        """``dy`` where ``where`` is ``k``, else zero."""
+        chosen: Array = self.xp.where(where == k, dy, 0)
+        return chosen
+
+    def sum_to(self, array: Array, shape: Shape) -> Array:
+        """``array`` summed along the axes whose extent in ``shape`` is 1; itself where none."""
+        axes = tuple(k for k, size in enumerate(shape) if size == 1 and array.shape[k] != 1)
+        return array.sum(axis=axes, keepdims=True) if axes else array

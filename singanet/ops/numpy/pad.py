@@ -1,0 +1,24 @@
+"""Borders around arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from singanet.types import Array
+
+
+class Padding:
+    """Kernels that lay arrays into larger ones."""
+
+    xp: Any
+
+    def pad(self, x: Array, pads: Sequence[tuple[int, int]], value: float) -> Array:
+        """``x`` with (before, after) elements of ``value`` along each axis."""
+        shape = [size + sum(ends) for size, ends in zip(x.shape, pads, strict=True)]
+        full: Array = self.xp.full(shape, value, x.dtype)
+        inside = [
+            slice(before, before + size) for size, (before, _) in zip(x.shape, pads, strict=True)
+        ]
+        full[tuple(inside)] = x
+        return full
