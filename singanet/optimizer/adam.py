@@ -1,0 +1,63 @@
+"""Adaptive moments."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from singanet.optimizer.constraint import Constraint
+from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.hyper import Hyper, at, checked
+from singanet.optimizer.regularizer import Regularizer
+from singanet.optimizer.state import ParamState
+from singanet.types import Array
+
+
+class Adam(ElementWise):
+    """m, v = moving means of g, g²; w −= α m / (√v + ε), α = lr √(1 − β₂ᵗ) / (1 − β₁ᵗ).
+
+    SINGA's form, which is that of section 2 of Kingma and Ba (2015): ε is added to √v before
+    the correction of its bias, where PyTorch adds it after. t counts the updates of each
+    parameter. State: m and v, two arrays a parameter.
+    """
+
+    slots = ("first", "second")
+    hypers = (*ElementWise.hypers, "beta_1", "beta_2", "epsilon")
+
+    def __init__(
+        self,
+        beta_1: Hyper = 0.9,
+        beta_2: Hyper = 0.999,
+        epsilon: Hyper = 1e-8,
+        lr: Hyper | None = None,
+        weight_decay: Hyper | None = None,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+    ) -> None:
+        super().__init__(lr, weight_decay, regularizer, constraint)
+        where = type(self).__name__
+        self.beta_1 = checked(where, "beta_1", beta_1, 0.0, 1.0)
+        self.beta_2 = checked(where, "beta_2", beta_2, 0.0, 1.0)
+        self.epsilon = checked(where, "epsilon", epsilon)
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        beta_1, beta_2 = at(self.beta_1, state.step), at(self.beta_2, state.step)
+        t = state.step + 1
+        alpha = rate * math.sqrt(1.0 - beta_2**t) / (1.0 - beta_1**t)
+        return alpha, beta_1, beta_2, at(self.epsilon, state.step)
+
+    def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
+        alpha, beta_1, beta_2, epsilon = n
+        first, second = arrays
+        xp.multiply(first, beta_1, out=first)
+        xp.multiply(g, 1.0 - beta_1, out=s)
+        xp.add(first, s, out=first)
+        xp.multiply(second, beta_2, out=second)
+        xp.multiply(g, g, out=s)
+        xp.multiply(s, 1.0 - beta_2, out=s)
+        xp.add(second, s, out=second)
+        xp.sqrt(second, out=s)
+        xp.add(s, epsilon, out=s)
+        xp.divide(first, s, out=s)
+        xp.multiply(s, alpha, out=s)
+        xp.subtract(w, s, out=w)

@@ -1,0 +1,119 @@
+"""Checks of what an optimizer is asked to update, made before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from singanet.errors import ArgumentError, DataError, ShapeError
+from singanet.ops import ops_for
+from singanet.optimizer.hyper import Hyper
+from singanet.optimizer.state import ParamState
+from singanet.types import Array, RowSparse, Shape
+
+Grad = Array | RowSparse | tuple[Array, Array] | None
+
+
+def check_lists(where: str, names: Sequence[str], values: Sequence[Any], grads: Any) -> None:
+    """The three lists have one length and no name comes twice."""
+    if not len(names) == len(values) == len(grads):
+        raise ArgumentError(
+            where,
+            expected="as many names as values and gradients",
+            received=f"{len(names)} names, {len(values)} values and {len(grads)} gradients",
+            advice="pass one item of net.backward as it is",
+        )
+    if len(names) > 1 and len(set(names)) != len(names):
+        twice = next(name for name in names if list(names).count(name) > 1)
+        raise ArgumentError(
+            where,
+            expected="names that differ, since state is kept by name",
+            received=f"{twice!r} more than once",
+            advice="sum the gradients of a shared parameter",
+        )
+
+
+def check_fit(where: str, name: str, value: Any, grad: Any, known: Shape | None) -> None:
+    """``grad`` fits ``value``, and ``value`` the shape its state was made for."""
+    shape = getattr(value, "shape", None)
+    if shape is None or (known is None and value.dtype.name not in ("float32", "float64")):
+        raise ArgumentError(
+            f"{where}, parameter {name!r}",
+            expected="an array of float32 or float64",
+            received=type(value).__name__ if shape is None else f"an array of {value.dtype}",
+            advice="pass the live parameter array",
+        )
+    if known is not None and known != shape:
+        raise ShapeError(
+            f"{where}, parameter {name!r}",
+            expected=f"shape {known}, which its state has",
+            received=f"a value of shape {shape}",
+            advice="give every parameter its own name, or start a new optimizer",
+        )
+    if isinstance(grad, tuple):
+        _check_rows(f"{where}, parameter {name!r}", shape, *grad)
+    elif getattr(grad, "shape", None) != shape:
+        raise ShapeError(
+            f"{where}, parameter {name!r}",
+            expected=f"a gradient of the value's shape {shape}",
+            received=f"shape {grad.shape}" if hasattr(grad, "shape") else type(grad).__name__,
+            advice="pass names, values and gradients in the same order",
+        )
+
+
+def check_loaded(where: str, state: ParamState, sizes: Sequence[int], value: Array) -> None:
+    """State that was loaded fits the parameter that it meets for the first time."""
+    received = tuple(array.size for array in state.arrays)
+    if received != tuple(sizes):
+        raise ShapeError(
+            f"{where}, parameter {state.name!r}",
+            expected=f"state of {tuple(sizes)} elements for a value of shape {value.shape}",
+            received=f"loaded state of {received} elements",
+            advice="load the state of the same net and the same kind of optimizer",
+        )
+
+
+def checked_name(where: str, name: str | None) -> str:
+    """``name``, which SINGA lets one leave out."""
+    if not isinstance(name, str):
+        raise ArgumentError(
+            where,
+            expected="the parameter's name, since state is kept by name",
+            received=f"name={name!r}",
+            advice="pass name=",
+        )
+    return name
+
+
+def expect_rate(where: str, lr: Hyper | None) -> Hyper:
+    """``lr``, which a caller of `apply_with_lr` may leave out."""
+    if lr is None:
+        raise ArgumentError(
+            where,
+            expected="a learning rate",
+            received="lr=None",
+            advice="construct the optimizer with lr=, or call apply_with_lr",
+        )
+    return lr
+
+
+def _check_rows(where: str, shape: Shape, indices: Array, rows: Array) -> None:
+    fits = indices.ndim == 1 and shape and rows.shape == indices.shape + shape[1:]
+    if not fits or indices.dtype.kind not in "iu":
+        raise ShapeError(
+            where,
+            expected=f"integer indices (n,) and rows (n, ...) of a value of shape {shape}",
+            received=f"indices {indices.shape} of {indices.dtype} and rows {rows.shape}",
+            advice="pass RowSparse(indices, rows)",
+        )
+    if not indices.size:
+        return
+    xp = ops_for(indices).xp
+    first, last = int(indices[0]), int(indices[-1])
+    if not bool(xp.all(indices[1:] > indices[:-1])) or first < 0 or last >= shape[0]:
+        raise DataError(
+            where,
+            expected=f"row indices that rise strictly from 0 to below {shape[0]}",
+            received=f"{indices.size} indices from {first} to {last}",
+            advice="sort them and sum the rows of equal ones",
+        )

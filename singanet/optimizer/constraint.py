@@ -1,0 +1,32 @@
+"""What a constraint is."""
+
+from __future__ import annotations
+
+from singanet.errors import ArgumentError
+from singanet.optimizer.hyper import at, checked
+from singanet.types import Array, RowSparse
+
+
+class Constraint:
+    """Keeps a parameter, or its gradient, within bounds; a subclass overrides what it needs."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = at(checked(type(self).__name__, "threshold", threshold), 0)
+        if not self.threshold:
+            raise ArgumentError(
+                f"{type(self).__name__}(threshold=)",
+                expected="a number above 0",
+                received=repr(threshold),
+                advice="leave the constraint out, or freeze the parameter",
+            )
+
+    def factor(self, grad: Array | RowSparse, scale: float = 1.0) -> float:
+        """What ``grad`` is multiplied by in place of ``scale``, before all else is done with it."""
+        return scale
+
+    def project(self, value: Array) -> None:
+        """Change the updated parameter, or its updated rows, in place."""
+
+    def apply(self, epoch: int, value: Array, grad: Array, step: int = -1) -> Array:
+        """The constrained gradient as a new array (SINGA's interface); only ``grad`` matters."""
+        return grad * self.factor(grad)

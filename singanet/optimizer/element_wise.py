@@ -1,0 +1,122 @@
+"""Optimizers whose rule treats every element alike, run block by block."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+
+from singanet.ops import ops_for
+from singanet.optimizer.constraint import Constraint
+from singanet.optimizer.hyper import Hyper
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.regularizer import Regularizer
+from singanet.optimizer.state import ParamState
+from singanet.types import Array, RowSparse
+
+BLOCK = 1 << 15
+
+
+class ElementWise(Optimizer):
+    """An `Optimizer` that gives its rule 32,768 elements at a time.
+
+    A block of value, gradient, state and two scratch arrays stays in the cache between the
+    arithmetic steps of the rule, and the scratch arrays are all the memory an update needs,
+    whatever the size of the parameter. CuPy arrays, and those that are not contiguous, are one
+    block.
+    """
+
+    def __init__(
+        self,
+        lr: Hyper | None = None,
+        weight_decay: Hyper | None = None,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+    ) -> None:
+        super().__init__(lr, weight_decay, regularizer, constraint)
+        self._scratch: dict[np.dtype[Any], tuple[Array, Array]] = {}
+
+    def _sweep(
+        self,
+        state: ParamState,
+        value: Array,
+        grad: Array,
+        arrays: list[Array],
+        penalty: float,
+        scalars: tuple[float, ...],
+        scale: float,
+    ) -> None:
+        xp = ops_for(value).xp
+        regularizer = state.regularizer if penalty else None
+        if xp is not np or not (value.flags.c_contiguous and grad.flags.c_contiguous):
+            shaped = [array.reshape(value.shape) for array in arrays]
+            a, b = xp.empty_like(value), xp.empty_like(value)
+            g = _prepared(xp, value, grad, regularizer, penalty, scale, a, b)
+            self._rule(xp, value, g, shaped, b, *scalars)
+            return
+        w, g = value.reshape(-1), grad.reshape(-1)
+        size = w.size
+        a, b = self._scratch_of(w)
+        if size <= BLOCK:
+            a, b = a[:size], b[:size]
+            g = _prepared(xp, w, g, regularizer, penalty, scale, a, b)
+            self._rule(xp, w, g, arrays, b, *scalars)
+            return
+        for start in range(0, size, BLOCK):
+            part = slice(start, min(start + BLOCK, size))
+            c, d = a[: part.stop - start], b[: part.stop - start]
+            h = _prepared(xp, w[part], g[part], regularizer, penalty, scale, c, d)
+            self._rule(xp, w[part], h, [array[part] for array in arrays], d, *scalars)
+
+    def _sweep_rows(
+        self,
+        state: ParamState,
+        value: Array,
+        grad: RowSparse,
+        penalty: float,
+        scalars: tuple[float, ...],
+        scale: float,
+    ) -> None:
+        rows = grad.indices
+        whole = [array.reshape(value.shape) for array in state.arrays]
+        w = value[rows]
+        arrays = [array[rows].reshape(-1) for array in whole]
+        self._sweep(state, w, grad.rows, arrays, penalty, scalars, scale)
+        if state.constraint is not None:
+            state.constraint.project(w)
+        value[rows] = w
+        for array, changed in zip(whole, arrays, strict=True):
+            array[rows] = changed.reshape(w.shape)
+
+    def _scratch_of(self, w: Array) -> tuple[Array, Array]:
+        """Two scratch arrays of the type of ``w``, of its size or of a block."""
+        pair = self._scratch.get(w.dtype)
+        needed = min(w.size, BLOCK)
+        if pair is None or pair[0].size < needed:
+            pair = np.empty(needed, w.dtype), np.empty(needed, w.dtype)
+            self._scratch[w.dtype] = pair
+        return pair
+
+    @abstractmethod
+    def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
+        """Change ``w`` and ``arrays`` in place, using ``s`` as scratch; ``g`` is only read."""
+
+
+def _prepared(
+    xp: Any,
+    w: Array,
+    g: Array,
+    regularizer: Regularizer | None,
+    penalty: float,
+    scale: float,
+    out: Array,
+    scratch: Array,
+) -> Array:
+    """``scale`` · ``g`` plus the penalty's gradient in ``out``; ``g`` itself where that is all."""
+    if regularizer is None:
+        return g if scale == 1.0 else xp.multiply(g, scale, out=out)
+    if scale != 1.0:
+        g = xp.multiply(g, scale, out=scratch)
+    regularizer.add(xp, w, g, penalty, out)
+    return out

@@ -1,0 +1,243 @@
+"""What every optimizer is."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from singanet.errors import ArgumentError
+from singanet.optimizer.checks import (
+    Grad,
+    check_fit,
+    check_lists,
+    check_loaded,
+    checked_name,
+    expect_rate,
+)
+from singanet.optimizer.constraint import Constraint
+from singanet.optimizer.hyper import Hyper, at, checked, dump_schedules, load_schedules
+from singanet.optimizer.l2_regularizer import L2Regularizer
+from singanet.optimizer.regularizer import Regularizer
+from singanet.optimizer.settings import as_constraint, as_regularizer, configured
+from singanet.optimizer.state import ParamState, dump, parse
+from singanet.parameter import ParamSpec
+from singanet.types import Array, RowSparse, Shape
+
+
+class Optimizer(ABC):
+    """Updates parameters from their gradients, layer by layer in any order.
+
+    ``lr`` and other hyper-parameters are numbers or schedules: callables of the parameter's own
+    step, 0 at its first update. ``weight_decay`` w adds w · value to the gradient, times the
+    parameter's ``decay_mult``; a ``regularizer`` (or a number, an L2 coefficient) takes its
+    place. ``constraint`` bounds gradients or weights (a number: `ClipNorm`). As in SINGA the
+    constraint comes first, then the regularizer, then the rule; what a parameter's own spec says
+    comes before what is said here.
+
+    A subclass names its state arrays in ``slots`` and its hyper-parameters in ``hypers``.
+    """
+
+    slots: tuple[str, ...] = ()
+    hypers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
+    decoupled: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        lr: Hyper | None = None,
+        weight_decay: Hyper | None = None,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+    ) -> None:
+        where = type(self).__name__
+        self.lr = None if lr is None else checked(where, "lr", lr)
+        self.weight_decay = checked(where, "weight_decay", weight_decay or 0.0)
+        self.regularizer = as_regularizer(where, regularizer)
+        self.constraint = as_constraint(where, constraint)
+        if weight_decay and not self.decoupled:
+            if regularizer is not None:
+                raise ArgumentError(
+                    where,
+                    expected="weight_decay or a regularizer",
+                    received="both",
+                    advice="weight_decay is an L2Regularizer: leave one of them out",
+                )
+            self.regularizer = L2Regularizer(self.weight_decay)
+        self._states: dict[str, ParamState] = {}
+
+    def register(self, name: str, spec: ParamSpec) -> None:
+        """Train the parameter ``name`` as ``spec`` says; again, or later, is no mistake."""
+        where = f"{type(self).__name__}, parameter {name!r}"
+        fresh = configured(where, name, spec, self.regularizer, self.constraint)
+        if name in self._states:
+            self._states[name].settle_as(fresh)
+        else:
+            self._states[name] = fresh
+
+    def register_all(self, specs: Iterable[ParamSpec]) -> None:
+        """`register` every spec under its own name."""
+        for spec in specs:
+            self.register(spec.name, spec)
+
+    def update(
+        self,
+        names: Sequence[str],
+        values: Sequence[Array],
+        grads: Sequence[Grad],
+        scale: float = 1.0,
+    ) -> None:
+        """Change ``values`` in place by ``scale`` · ``grads``, which are left as they are.
+
+        A gradient has the shape of its value, or is a `RowSparse`: then only those rows of the
+        value and of its state are touched. None skips a parameter. Errors, before anything is
+        changed: lists of unequal length, shapes that differ, a rate that is not finite.
+        """
+        self._run(names, values, grads, scale, None)
+
+    def apply(
+        self, epoch: int, grad: Grad, value: Array, name: str | None = None, step: int = -1
+    ) -> Array:
+        """Update one parameter (SINGA's interface); ``value`` is changed and returned.
+
+        ``epoch`` and ``step`` are not needed, since steps are counted by name.
+        """
+        self._run([checked_name(type(self).__name__, name)], [value], [grad], 1.0, None)
+        return value
+
+    def apply_with_lr(
+        self,
+        epoch: int,
+        lr: float,
+        grad: Grad,
+        value: Array,
+        name: str | None = None,
+        step: int = -1,
+    ) -> Array:
+        """`apply` at the rate ``lr``, times the parameter's ``lr_mult``."""
+        self._run([checked_name(type(self).__name__, name)], [value], [grad], 1.0, float(lr))
+        return value
+
+    def state_dict(self) -> dict[str, Array]:
+        """Copies of all state: ``name/step`` and ``name/slot`` for every parameter updated.
+
+        Schedules that learn, like `Plateau`, are under ``*``.
+        """
+        return {**dump(self._states, self.slots), **dump_schedules(self, self.hypers)}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on exactly where the optimizer of the `state_dict` stood.
+
+        Errors, before anything is changed: a slot that is unknown here or missing.
+        """
+        where = type(self).__name__
+        learnt = {key: array for key, array in state.items() if key.startswith("*/")}
+        rest = {key: array for key, array in state.items() if key not in learnt}
+        parsed = parse(where, rest, self.slots)
+        load_schedules(where, self, self.hypers, learnt)
+        for known in self._states.values():
+            known.forget()
+        for name, (step, arrays) in parsed.items():
+            entry = self._state(name)
+            entry.step, entry.arrays = step, arrays
+
+    def _run(
+        self,
+        names: Sequence[str],
+        values: Sequence[Array],
+        grads: Sequence[Grad],
+        scale: float,
+        lr: float | None,
+    ) -> None:
+        where = type(self).__name__
+        check_lists(where, names, values, grads)
+        jobs = []
+        for name, value, grad in zip(names, values, grads, strict=True):
+            if grad is not None:
+                state = self._states.get(name) or self._state(name)
+                check_fit(where, name, value, grad, state.shape)
+                if state.shape is None and state.arrays:
+                    check_loaded(where, state, self._slot_sizes(value.shape), value)
+                jobs.append((state, value, grad, *self._numbers(state, lr)))
+        for job in jobs:
+            self._update_one(*job, scale)
+
+    def _state(self, name: str) -> ParamState:
+        fresh = ParamState(name, self.regularizer, self.constraint)
+        return self._states.setdefault(name, fresh)
+
+    def _numbers(self, state: ParamState, lr: float | None) -> tuple[float, tuple[float, ...]]:
+        """The regularizer's coefficient and the rule's own numbers for this step."""
+        step = self._schedule_step(state.step)
+        if lr is None:
+            lr = at(expect_rate(type(self).__name__, self.lr), step)
+        rate = lr * state.lr_mult
+        if not math.isfinite(rate):
+            raise ArgumentError(
+                f"{type(self).__name__}, parameter {state.name!r}",
+                expected="a finite learning rate",
+                received=f"{rate} at step {step}",
+                advice="mend the schedule or the multiplier",
+            )
+        penalty = 0.0
+        if state.regularizer is not None:
+            penalty = at(state.regularizer.coefficient, step) * state.penalty_mult
+        return penalty, self._scalars(state, rate)
+
+    def _update_one(
+        self,
+        state: ParamState,
+        value: Array,
+        grad: Any,
+        penalty: float,
+        scalars: tuple[float, ...],
+        scale: float,
+    ) -> None:
+        if state.shape is None:
+            state.settle_on(value, self._slot_sizes(value.shape))
+        if state.constraint is not None:
+            scale = state.constraint.factor(grad, scale)
+        if isinstance(grad, tuple):
+            self._sweep_rows(state, value, RowSparse(*grad), penalty, scalars, scale)
+        else:
+            self._sweep(state, value, grad, state.arrays, penalty, scalars, scale)
+            if state.constraint is not None:
+                state.constraint.project(value)
+        state.step += 1
+
+    def _schedule_step(self, count: int) -> int:
+        """The step that schedules see after ``count`` updates."""
+        return count
+
+    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+        """Number of elements of each state array of a parameter."""
+        return (math.prod(shape),) * len(self.slots)
+
+    @abstractmethod
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        """The numbers that the rule needs in this step, worked out once a parameter."""
+
+    @abstractmethod
+    def _sweep(
+        self,
+        state: ParamState,
+        value: Array,
+        grad: Array,
+        arrays: list[Array],
+        penalty: float,
+        scalars: tuple[float, ...],
+        scale: float,
+    ) -> None:
+        """Update ``value`` and the flat state ``arrays`` in place."""
+
+    @abstractmethod
+    def _sweep_rows(
+        self,
+        state: ParamState,
+        value: Array,
+        grad: RowSparse,
+        penalty: float,
+        scalars: tuple[float, ...],
+        scale: float,
+    ) -> None:
+        """`_sweep` for the rows of ``value`` and of the state that ``grad`` names."""

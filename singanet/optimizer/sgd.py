@@ -1,0 +1,65 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.errors import ArgumentError
+from singanet.optimizer.constraint import Constraint
+from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.hyper import Hyper, at, checked
+from singanet.optimizer.regularizer import Regularizer
+from singanet.optimizer.state import ParamState
+from singanet.types import Array
+
+
+class SGD(ElementWise):
+    """w −= lr g; with momentum μ: h = μ h + lr g, w −= h (SINGA's form).
+
+    ``nesterov`` takes the step w −= μ h + lr g instead. At a constant rate both are PyTorch's;
+    when the rate changes, what h holds keeps the rate that it was made with. State: h, one array
+    a parameter, none without momentum.
+    """
+
+    hypers = (*ElementWise.hypers, "momentum")
+
+    def __init__(
+        self,
+        lr: Hyper | None = None,
+        momentum: Hyper | None = None,
+        weight_decay: Hyper | None = None,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+        nesterov: bool = False,
+    ) -> None:
+        super().__init__(lr, weight_decay, regularizer, constraint)
+        self.momentum = checked(type(self).__name__, "momentum", momentum or 0.0, 0.0, 1.0)
+        self.nesterov = bool(nesterov)
+        if self.momentum == 0.0 and nesterov:
+            raise ArgumentError(
+                type(self).__name__,
+                expected="a momentum above 0 with nesterov=True",
+                received=f"momentum={momentum!r}",
+                advice="0.9 is usual",
+            )
+        if self.momentum != 0.0:
+            self.slots = ("momentum",)
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        return rate, at(self.momentum, state.step)
+
+    def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
+        lr, momentum = n
+        xp.multiply(g, lr, out=s)
+        if not arrays:
+            xp.subtract(w, s, out=w)
+            return
+        h = arrays[0]
+        xp.multiply(h, momentum, out=h)
+        xp.add(h, s, out=h)
+        if self.nesterov:
+            xp.subtract(w, s, out=w)
+            xp.multiply(h, momentum, out=s)
+            xp.subtract(w, s, out=w)
+        else:
+            xp.subtract(w, h, out=w)

@@ -1,0 +1,78 @@
+"""Bounds on gradients and weights against their formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from singanet.errors import ArgumentError
+from singanet.optimizer import SGD, ClipNorm, Constraint, L2Constraint, MaxNorm
+from singanet.optimizer.norm import sum_of_squares
+from singanet.types import RowSparse
+
+rng = np.random.default_rng(0)
+
+
+def test_singas_constraint() -> None:
+    g = rng.normal(size=(3, 4))
+    expected = g * 0.02 / (np.linalg.norm(g) / g.size)
+    np.testing.assert_allclose(L2Constraint(0.02).apply(0, g, g), expected)
+    w = np.zeros((3, 4))
+    SGD(lr=1.0, constraint=L2Constraint(0.02)).update(["w"], [w], [g], scale=7.0)
+    np.testing.assert_allclose(w, -expected)
+    zero = np.zeros(3)
+    np.testing.assert_array_equal(L2Constraint(0.02).apply(0, zero, zero), zero)
+
+
+@pytest.mark.parametrize("size", [0.5, 3.0])
+def test_clip_norm(size: float) -> None:
+    g = rng.normal(size=(3, 4))
+    g *= size / np.linalg.norm(g)
+    expected = g * min(1.0, 1.0 / size)
+    np.testing.assert_allclose(ClipNorm(1.0).apply(0, g, g), expected)
+    w = np.zeros((3, 4))
+    SGD(lr=1.0, constraint=1.0).update(["w"], [w], [g], scale=2.0)
+    np.testing.assert_allclose(w, -2 * g * min(1.0, 1.0 / (2 * size)))
+
+
+def test_max_norm_bounds_the_weights_after_the_update() -> None:
+    w, g = rng.normal(size=(3, 4)), rng.normal(size=(3, 4))
+    moved = w - 0.5 * g
+    units = np.linalg.norm(moved, axis=0)
+    limit = float(np.median(units))
+    SGD(lr=0.5, constraint=MaxNorm(limit, axis=0)).update(["w"], [w], [g])
+    np.testing.assert_allclose(w, moved * np.minimum(1, limit / units))
+    whole = moved.copy()
+    MaxNorm(0.1).project(whole)
+    np.testing.assert_allclose(whole, moved * 0.1 / np.linalg.norm(moved))
+    zero = np.zeros(3)
+    MaxNorm(1.0).project(zero)
+    np.testing.assert_array_equal(zero, 0)
+
+
+def test_norm_of_rows_of_large_and_of_strided_gradients() -> None:
+    rows = rng.normal(size=(5, 3))
+    assert sum_of_squares(RowSparse(np.arange(5), rows)) == pytest.approx((rows**2).sum())
+    large = rng.normal(size=(3, 100_003)).astype(np.float32)
+    for view in (large, large.T, large[:, ::2], large[:0]):
+        exact = (view.astype(float) ** 2).sum()
+        assert sum_of_squares(view) == pytest.approx(exact, rel=1e-5)
+
+
+def test_the_base_changes_nothing() -> None:
+    g = rng.normal(size=3)
+    np.testing.assert_array_equal(Constraint(1.0).apply(0, g, g), g)
+
+
+@pytest.mark.parametrize("kind", [ClipNorm, L2Constraint, MaxNorm])
+@pytest.mark.parametrize("bad", [0, -1.0, float("inf"), "x"])
+def test_bad_thresholds(kind: Any, bad: Any) -> None:
+    with pytest.raises(ArgumentError, match="threshold"):
+        kind(bad)
+
+
+def test_bad_axis() -> None:
+    with pytest.raises(ArgumentError, match="axis"):
+        MaxNorm(1.0, axis="rows")  # type: ignore[arg-type]

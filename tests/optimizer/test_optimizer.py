@@ -1,0 +1,379 @@
+"""What every optimizer must do, whatever its rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet import optimizer as opt
+from singanet.errors import ArgumentError, DataError, ShapeError, UnknownNameError
+from singanet.parameter import ParamSpec
+from singanet.types import RowSparse
+
+OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "sgd": lambda **o: opt.SGD(**{"lr": 0.1, **o}),
+    "momentum": lambda **o: opt.SGD(**{"lr": 0.1, "momentum": 0.9, **o}),
+    "nesterov sgd": lambda **o: opt.SGD(**{"lr": 0.1, "momentum": 0.9, "nesterov": True, **o}),
+    "adam": lambda **o: opt.Adam(**{"lr": 0.1, **o}),
+}
+SHAPES = {"a/weight": (3, 4), "a/bias": (4,), "b/weight": (4, 2), "c": ()}
+
+
+@pytest.fixture(params=OPTIMIZERS)
+def make(request: Any) -> Callable[..., Any]:
+    return OPTIMIZERS[request.param]
+
+
+def params(seed: int = 0, dtype: Any = np.float64) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {name: np.asarray(rng.normal(size=shape), dtype) for name, shape in SHAPES.items()}
+
+
+def run(optimizer: Any, values: dict[str, Any], seeds: range) -> None:
+    for seed in seeds:
+        grads = params(100 + seed, next(iter(values.values())).dtype)
+        optimizer.update(list(values), list(values.values()), list(grads.values()))
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+        assert a[name].dtype == b[name].dtype
+
+
+def test_order_and_grouping_of_layers_do_not_matter(make: Any) -> None:
+    together, apart = params(), params()
+    one, other = make(), make()
+    for step in range(3):
+        grads = params(step + 1)
+        one.update(list(together), list(together.values()), list(grads.values()))
+        for name in reversed(list(apart)):
+            other.update([name], [apart[name]], [grads[name]])
+    same(together, apart)
+
+
+def test_steps_are_counted_by_name(make: Any) -> None:
+    values, alone = params(), params()
+    optimizer, other = make(), make()
+    for _ in range(3):
+        optimizer.update(["a/bias"], [values["a/bias"]], [np.ones(4)])
+    optimizer.update(["c"], [values["c"]], [np.array(2.0)])
+    other.update(["c"], [alone["c"]], [np.array(2.0)])
+    assert values["c"] == alone["c"]
+
+
+def test_values_change_in_place_and_gradients_stay(make: Any) -> None:
+    for options in ({}, {"regularizer": 0.1}, {"constraint": 0.1}):
+        value, grad = np.ones((3, 2)), np.full((3, 2), 0.5)
+        alias = value
+        make(**options).update(["w"], [value], [grad], scale=0.5)
+        assert alias is value
+        assert not np.allclose(value, 1)
+        np.testing.assert_array_equal(grad, 0.5)
+        frozen = np.full((3, 2), 0.5)
+        frozen.flags.writeable = False
+        make(**options).update(["w"], [value], [frozen], scale=0.5)
+
+
+def test_none_skips(make: Any) -> None:
+    values = params()
+    optimizer = make()
+    optimizer.update(["a/bias", "c"], [values["a/bias"], values["c"]], [None, np.array(1.0)])
+    np.testing.assert_array_equal(values["a/bias"], params()["a/bias"])
+    assert "a/bias/step" not in optimizer.state_dict()
+    optimizer.update([], [], [])
+
+
+def test_float32_stays_and_follows_float64(make: Any) -> None:
+    values, wide = params(dtype=np.float32), params()
+    small, large = make(), make()
+    run(small, values, range(4))
+    run(large, wide, range(4))
+    for name in values:
+        assert values[name].dtype == np.float32
+        np.testing.assert_allclose(values[name], wide[name], rtol=2e-4, atol=2e-5)
+    assert all(a.dtype == np.float32 for k, a in small.state_dict().items() if "/step" not in k)
+
+
+@pytest.mark.parametrize("size", [1, 32767, 32768, 32769, 70000])
+def test_blocks_do_not_show(make: Any, size: int) -> None:
+    rng = np.random.default_rng(size)
+    value = rng.normal(size=size)
+    whole, pieces = value.copy(), value.copy()
+    options = {"regularizer": 0.1}
+    one, other = make(**options), make(**options)
+    for _ in range(2):
+        grad = rng.normal(size=size)
+        one.update(["w"], [whole], [grad], scale=0.7)
+        for i, start in enumerate(range(0, size, 10000)):
+            part = slice(start, start + 10000)
+            other.update([f"w{i}"], [pieces[part]], [grad[part]], scale=0.7)
+    np.testing.assert_array_equal(whole, pieces)
+
+
+def test_strided_and_transposed_arrays(make: Any) -> None:
+    rng = np.random.default_rng(0)
+    start, grad = rng.normal(size=(6, 4)), rng.normal(size=(6, 4))
+    plain = start.copy()
+    views = [np.repeat(start, 2, axis=1)[:, ::2], np.asfortranarray(start), start.copy()]
+    grads = [grad, grad, np.asfortranarray(grad)]
+    reference = make(weight_decay=0.1)
+    for _ in range(2):
+        reference.update(["w"], [plain], [grad])
+    for value, g in zip(views, grads, strict=True):
+        optimizer = make(weight_decay=0.1)
+        for _ in range(2):
+            optimizer.update(["w"], [value], [g])
+        np.testing.assert_allclose(value, plain, rtol=1e-14)
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_row_sparse_touches_its_rows_alone_and_treats_them_as_dense(name: str, data: Any) -> None:
+    count = data.draw(st.integers(1, 6))
+    rows = sorted(data.draw(st.sets(st.integers(0, count - 1))))
+    rng = np.random.default_rng(data.draw(st.integers(0, 9)))
+    value, grad = rng.normal(size=(count, 3)), rng.normal(size=(len(rows), 3))
+    indices = np.array(rows, np.int64)
+    options = {"weight_decay": 0.1, "constraint": opt.MaxNorm(0.5, axis=1)}
+    sparse, dense = value.copy(), value[indices]
+    one, other = OPTIMIZERS[name](**options), OPTIMIZERS[name](**options)
+    for gradient in (RowSparse(indices, grad), (indices, 2 * grad)):
+        one.update(["w"], [sparse], [gradient], scale=0.5)
+        other.update(["w"], [dense], [gradient[1]], scale=0.5)
+    np.testing.assert_array_equal(sparse[indices], dense)
+    others = np.setdiff1d(np.arange(count), indices)
+    np.testing.assert_array_equal(sparse[others], value[others])
+    for key, array in one.state_dict().items():
+        if array.shape == value.shape:
+            assert not array[others].any(), key
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_resume_is_exact(make: Any, kept: int) -> None:
+    options = {"lr": lambda step: 0.1 / (1 + step), "weight_decay": 0.01}
+    whole, halved = params(dtype=np.float32), params(dtype=np.float32)
+    one, first, second = make(**options), make(**options), make(**options)
+    run(one, whole, range(6))
+    run(first, halved, range(kept))
+    saved = first.state_dict()
+    run(first, {name: v.copy() for name, v in halved.items()}, range(2))
+    second.load_state_dict(saved)
+    run(second, halved, range(kept, 6))
+    same(whole, halved)
+    same(one.state_dict(), second.state_dict())
+
+
+def test_loading_replaces_what_was_there(make: Any) -> None:
+    optimizer, values = make(), params()
+    run(optimizer, values, range(2))
+    optimizer.load_state_dict({})
+    assert optimizer.state_dict() == {}
+    fresh, again = params(), params()
+    run(optimizer, fresh, range(2))
+    run(make(), again, range(2))
+    same(fresh, again)
+
+
+def test_state_keeps_the_shape_of_its_parameter(make: Any) -> None:
+    optimizer = make()
+    run(optimizer, params(), range(1))
+    for key, array in optimizer.state_dict().items():
+        name, _, slot = key.rpartition("/")
+        assert array.shape == (() if slot == "step" else SHAPES[name])
+
+
+def test_bad_states(make: Any) -> None:
+    optimizer = make()
+    run(optimizer, params(), range(2))
+    good = optimizer.state_dict()
+    with pytest.raises(UnknownNameError, match="'c/wrong'"):
+        optimizer.load_state_dict({**good, "c/wrong": np.zeros(())})
+    with pytest.raises(UnknownNameError, match="'step'"):
+        optimizer.load_state_dict({**good, "step": np.zeros(())})
+    for slot in optimizer.slots:
+        with pytest.raises(DataError, match=f"parameter 'c'.*no '{slot}'"):
+            optimizer.load_state_dict({k: v for k, v in good.items() if k != f"c/{slot}"})
+        with pytest.raises(DataError, match="parameter 'c'.*no 'step'"):
+            optimizer.load_state_dict({k: v for k, v in good.items() if k != "c/step"})
+    for step in (-1, 0.5, [1, 2]):
+        with pytest.raises(DataError, match="the step a count"):
+            optimizer.load_state_dict({**good, "c/step": np.array(step)})
+    with pytest.raises(DataError, match="schedule"):
+        optimizer.load_state_dict({**good, "*/lr.best": np.zeros(())})
+    same(optimizer.state_dict(), good)
+
+
+def test_loaded_state_that_does_not_fit_its_parameter() -> None:
+    optimizer = opt.Adam(lr=0.1)
+    run(optimizer, params(), range(1))
+    value = np.ones(5)
+    other = opt.Adam(lr=0.1)
+    other.load_state_dict(optimizer.state_dict())
+    with pytest.raises(ShapeError, match=r"parameter 'a/bias'.*\(5,\).*loaded state of \(4, 4\)"):
+        other.update(["a/bias"], [value], [np.ones(5)])
+    np.testing.assert_array_equal(value, 1)
+
+
+def test_multipliers_and_own_rules(make: Any) -> None:
+    value, grad = np.array([1.0, -2.0]), np.array([0.3, 0.4])
+
+    def after(optimizer: Any, spec: ParamSpec | None = None) -> Any:
+        w = value.copy()
+        if spec is not None:
+            optimizer.register("w", spec)
+        for _ in range(2):
+            optimizer.update(["w"], [w], [grad])
+        return w
+
+    both = ParamSpec("w", lr_mult=0.5, decay_mult=3.0)
+    np.testing.assert_allclose(
+        after(make(lr=0.2, weight_decay=0.1), both), after(make(lr=0.1, weight_decay=0.3))
+    )
+    own = ParamSpec("w", decay_mult=3.0, regularizer=0.2)
+    if not make().decoupled:
+        np.testing.assert_allclose(after(make(weight_decay=0.5), own), after(make(regularizer=0.2)))
+    bound = ParamSpec("w", constraint=0.1)
+    np.testing.assert_allclose(after(make(constraint=5.0), bound), after(make(constraint=0.1)))
+    none = ParamSpec("w", decay_mult=0.0)
+    np.testing.assert_allclose(after(make(weight_decay=0.5), none), after(make()))
+
+
+def test_registering_again_changes_settings_and_keeps_state(make: Any) -> None:
+    optimizer, values = make(), params()
+    specs = [ParamSpec(name) for name in values]
+    optimizer.register_all(specs)
+    run(optimizer, values, range(2))
+    before = optimizer.state_dict()
+    optimizer.register_all(specs)
+    same(optimizer.state_dict(), before)
+    optimizer.register("c", ParamSpec("c", lr_mult=0.0))
+    optimizer.load_state_dict({})
+    kept = values["c"].copy()
+    optimizer.update(["c"], [values["c"]], [np.array(1.0)])
+    assert values["c"] == kept
+
+
+def test_constraint_then_regularizer_then_rule() -> None:
+    w, g = np.array([3.0, 4.0]), np.array([30.0, 40.0])
+    optimizer = opt.SGD(lr=0.1, constraint=1.0, regularizer=opt.L1Regularizer(0.5))
+    optimizer.update(["w"], [w], [g])
+    np.testing.assert_allclose(w, np.array([3, 4]) - 0.1 * (np.array([0.6, 0.8]) + 0.5))
+
+
+def test_schedules_see_the_step_of_the_parameter(make: Any) -> None:
+    seen: list[int] = []
+
+    def rate(step: int) -> float:
+        seen.append(step)
+        return 0.1
+
+    optimizer, values = make(lr=rate), params()
+    for _ in range(3):
+        optimizer.update(["c"], [values["c"]], [np.array(1.0)])
+    optimizer.update(["a/bias"], [values["a/bias"]], [np.ones(4)])
+    assert seen == [0, 1, 2, 0]
+
+
+def test_singas_interface_is_the_same_rule(make: Any) -> None:
+    values, other = params(), params()
+    one, two, three = make(), make(), make(lr=None)
+    third = params()
+    for step in range(3):
+        for name, grad in params(step + 1).items():
+            one.update([name], [values[name]], [grad])
+            assert two.apply(0, grad, other[name], name, step) is other[name]
+            three.apply_with_lr(1, 0.1, grad, third[name], name, step=step)
+    same(values, other)
+    same(values, third)
+    with pytest.raises(ArgumentError, match="the parameter's name"):
+        two.apply(0, np.ones(()), values["c"])
+
+
+def test_no_rate(make: Any) -> None:
+    with pytest.raises(ArgumentError, match="apply_with_lr"):
+        make(lr=None).update(["w"], [np.ones(2)], [np.ones(2)])
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf])
+def test_a_rate_that_is_not_finite(make: Any, rate: float) -> None:
+    optimizer = make(lr=lambda step: rate if step else 0.1)
+    values = [np.ones(2), np.ones(2)]
+    optimizer.update(["w", "v"], values, values[::-1])
+    kept = [v.copy() for v in values]
+    state = optimizer.state_dict()
+    with pytest.raises(ArgumentError, match=r"parameter 'w'.*finite.*at step 1"):
+        optimizer.update(["w", "v"], values, [np.ones(2), np.ones(2)])
+    np.testing.assert_array_equal(values, kept)
+    same(optimizer.state_dict(), state)
+
+
+def test_bad_updates_change_nothing(make: Any) -> None:
+    optimizer, values = make(), params()
+    run(optimizer, values, range(1))
+    state, kept = optimizer.state_dict(), {n: v.copy() for n, v in values.items()}
+    a, c = values["a/bias"], values["c"]
+    bad: list[tuple[Any, Any, Any, Any, str]] = [
+        (ArgumentError, ["a/bias"], [a, c], [a, c], "1 names, 2 values and 2 gradients"),
+        (ArgumentError, ["c", "c"], [c, c], [c, c], "'c' more than once"),
+        (ShapeError, ["c", "a/bias"], [c, a], [c, np.ones(3)], r"shape \(4,\).*shape \(3,\)"),
+        (ShapeError, ["c", "a/bias"], [c, a], [c, [1, 1, 1, 1]], "received list"),
+        (ShapeError, ["c", "a/bias"], [c, np.ones(5)], [c, np.ones(5)], r"\(4,\), which its"),
+        (ArgumentError, ["c", "n"], [c, np.ones(2, int)], [c, np.ones(2)], "int64"),
+        (ArgumentError, ["c", "n"], [c, np.ones(2, "f2")], [c, np.ones(2)], "float16"),
+        (ArgumentError, ["c", "n"], [c, [1.0]], [c, np.ones(1)], "received list"),
+    ]
+    for error, names, vs, gs, text in bad:
+        with pytest.raises(error, match=text):
+            optimizer.update(names, vs, gs)
+    same(values, kept)
+    same(optimizer.state_dict(), state)
+
+
+@pytest.mark.parametrize(
+    ("indices", "rows", "error", "text"),
+    [
+        ([0, 4], (2, 3), DataError, "below 4; received 2 indices from 0 to 4"),
+        ([-1, 2], (2, 3), DataError, "from -1 to 2"),
+        ([2, 1], (2, 3), DataError, "sort them"),
+        ([1, 1], (2, 3), DataError, "sum the rows"),
+        ([1, 2], (3, 3), ShapeError, r"rows \(3, 3\)"),
+        ([1, 2], (2, 2), ShapeError, r"value of shape \(4, 3\)"),
+        ([[1], [2]], (2, 3), ShapeError, r"indices \(2, 1\)"),
+        ([0.0, 1.0], (2, 3), ShapeError, "float64"),
+    ],
+)
+def test_bad_rows(make: Any, indices: Any, rows: Any, error: Any, text: str) -> None:
+    value = np.ones((4, 3))
+    with pytest.raises(error, match=text):
+        make().update(["w"], [value], [RowSparse(np.array(indices), np.ones(rows))])
+    np.testing.assert_array_equal(value, 1)
+
+
+@pytest.mark.parametrize("bad", [-0.1, math.nan, math.inf, "0.1", True])
+def test_bad_settings(make: Any, bad: Any) -> None:
+    for name in ("lr", "weight_decay"):
+        with pytest.raises(ArgumentError, match=rf"\({name}=\).*finite"):
+            make(**{name: bad})
+    if not isinstance(bad, bool):
+        with pytest.raises(ArgumentError, match="lr_mult"):
+            make().register("w", ParamSpec("w", lr_mult=bad))
+        with pytest.raises(ArgumentError, match="decay_mult"):
+            make().register("w", ParamSpec("w", decay_mult=bad))
+
+
+def test_bad_regularizers_and_constraints(make: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"regularizer=\).*received str"):
+        make(regularizer="l2")
+    with pytest.raises(ArgumentError, match=r"constraint=\).*received str"):
+        make(constraint="l2")
+    if not make().decoupled:
+        with pytest.raises(ArgumentError, match="both"):
+            make(weight_decay=0.1, regularizer=0.1)
