@@ -16,8 +16,8 @@ from singanet import (
 )
 from singanet.execution import LayerGradients
 from singanet.flags import kEval, kTrain
+from singanet.layers.input import Input
 from singanet.net import FeedForwardNet
-from singanet.symbol import Input
 
 __all__ = [
     "FeedForwardNet",

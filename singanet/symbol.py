@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from singanet.errors import ArgumentError, GraphError
-from singanet.layers.dummy import Dummy
-from singanet.layers.layer import Layer, normal_shapes
 from singanet.types import Shape
 
-__all__ = ["Input", "Symbol", "apply", "calls_between"]
+if TYPE_CHECKING:
+    from singanet.layers.layer import Layer
+
+__all__ = ["Symbol", "apply", "calls_between", "source"]
 
 _creation = itertools.count()
 
@@ -41,10 +42,9 @@ class Symbol:
         return f"Symbol({self.call.layer.name!r}, index={self.index}, shape={self.shape})"
 
 
-def Input(name: str, sample_shape: Shape) -> Symbol:  # noqa: N802 - reads as the layer it stands for
-    """A symbol for an array of ``sample_shape`` (no batch axis) that the user feeds by ``name``."""
-    layer = Dummy(name, input_sample_shape=sample_shape)
-    return Symbol(Call(layer, ()), 0, _one_shape(layer.build(normal_shapes(sample_shape))))
+def source(layer: Layer, shape: Shape) -> Symbol:
+    """The symbol of an input layer, which is built for ``shape`` already."""
+    return Symbol(Call(layer, ()), 0, shape)
 
 
 def apply(layer: Layer, inputs: tuple[Any, ...]) -> Symbol | tuple[Symbol, ...]:
@@ -104,8 +104,3 @@ def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[C
 
 def _listed(names: Iterable[str]) -> str:
     return "[" + ", ".join(sorted(names)) + "]"
-
-
-def _one_shape(shapes: Any) -> Shape:
-    shape: Shape = shapes
-    return shape

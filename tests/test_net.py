@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import itertools
 import tracemalloc
 import weakref
 
@@ -33,15 +34,15 @@ from singanet.layers import (
     Slice,
     Split,
 )
+from singanet.layers.input import Input
 from singanet.net import FeedForwardNet
-from singanet.symbol import Input
 from singanet.testing import check_net_gradients
 
 
 def mlp(sizes=(5, 4, 3), seed=0, **given):
     """Dense layers fc0, fc1, ... with tanh between them."""
     net = FeedForwardNet(seed=seed, **given)
-    for k, (size, out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for k, (size, out) in enumerate(itertools.pairwise(sizes)):
         shape = {"input_sample_shape": (size,)} if k == 0 else {}
         if k:
             net.add(Activation(f"tanh{k}", "tanh"))

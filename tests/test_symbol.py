@@ -7,8 +7,8 @@ import pytest
 
 from singanet.errors import ArgumentError, GraphError, ShapeError
 from singanet.layers import Concat, Dense, Flatten, Merge, Slice
+from singanet.layers.input import Input
 from singanet.net import FeedForwardNet
-from singanet.symbol import Input
 from singanet.testing import check_net_gradients
 
 

@@ -17,6 +17,7 @@ from singanet.layers.global_avg_pooling1d import GlobalAvgPooling1D
 from singanet.layers.global_avg_pooling2d import GlobalAvgPooling2D
 from singanet.layers.global_max_pooling1d import GlobalMaxPooling1D
 from singanet.layers.global_max_pooling2d import GlobalMaxPooling2D
+from singanet.layers.input import Input
 from singanet.layers.layer import Layer
 from singanet.layers.max_pooling2d import MaxPooling2D
 from singanet.layers.maximum import Maximum
@@ -47,6 +48,7 @@ __all__ = [
     "GlobalAvgPooling2D",
     "GlobalMaxPooling1D",
     "GlobalMaxPooling2D",
+    "Input",
     "Layer",
     "MaxPooling2D",
     "Maximum",

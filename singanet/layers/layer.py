@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from singanet.context import Context
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.parameter import Param, ParamSpec, make_param
+from singanet.symbol import apply
 from singanet.types import Array, Arrays, Gradient, Shape, Shapes
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Layer", "ParamSpecs"]
 
@@ -32,6 +30,9 @@ class Layer:
 
     moves_only = False
     """Whether outputs are the input's elements, moved: integers for later layers pass through."""
+
+    any_extent = False
+    """Whether a sample axis may be None, of another extent at each call; shapes show it as -1."""
 
     def __init__(self, name: str, input_sample_shape: Shapes | None = None) -> None:
         if not isinstance(name, str) or not name:
@@ -86,6 +87,7 @@ class Layer:
                     "use another layer for another shape",
                 )
             return self.out_shapes
+        self._expect_extents(in_shapes)
         try:
             self.out_shapes = normal_shapes(self.setup(in_shapes))
         except BaseException:
@@ -93,6 +95,16 @@ class Layer:
             raise
         self.in_shapes = in_shapes
         return self.out_shapes
+
+    def _expect_extents(self, in_shapes: Shapes) -> None:
+        shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
+        lowest = -1 if self.any_extent else 0
+        if any(axis < lowest for shape in shapes for axis in shape):
+            raise self.shape_error(
+                "a known extent along every axis" if lowest == 0 else "extents, or None for any",
+                str(in_shapes),
+                "give the axis a number; only layers over sequences take any extent",
+            )
 
     def unbuild(self) -> None:
         """Forget the shapes and parameters, as before `build`."""
@@ -177,8 +189,6 @@ class Layer:
 
     def __call__(self, *inputs: Any) -> Any:
         """Apply the layer to symbols; see `singanet.symbol`."""
-        from singanet.symbol import apply
-
         return apply(self, inputs)
 
     def __repr__(self) -> str:
@@ -187,10 +197,13 @@ class Layer:
 
 
 def normal_shapes(shapes: Any) -> Shapes:
-    """``shapes`` as a tuple of ints, or a list of such tuples for several inputs."""
+    """``shapes`` as a tuple of ints, or a list of such tuples for several inputs.
+
+    None, for an axis of any extent, becomes -1.
+    """
     several = any(isinstance(part, (tuple, list)) for part in shapes)
     if several:
-        return [tuple(int(axis) for axis in shape) for shape in shapes]
+        return [tuple(-1 if axis is None else int(axis) for axis in shape) for shape in shapes]
     if isinstance(shapes, list) and not shapes:
         return []
-    return tuple(int(axis) for axis in shapes)
+    return tuple(-1 if axis is None else int(axis) for axis in shapes)
