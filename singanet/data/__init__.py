@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from singanet.data import image_tool
 from singanet.data.array_loader import ArrayLoader
 from singanet.data.dataset import Dataset
 from singanet.data.digits import digits
+from singanet.data.folder_loader import FolderLoader
 from singanet.data.generator_loader import GeneratorLoader
+from singanet.data.image_batch_iter import ImageBatchIter
+from singanet.data.image_tool import ImageTool
 from singanet.data.load import load
 from singanet.data.loader import Batch, Loader
 from singanet.data.npz import read_npz
@@ -18,13 +22,17 @@ __all__ = [
     "ArrayLoader",
     "Batch",
     "Dataset",
+    "FolderLoader",
     "GeneratorLoader",
+    "ImageBatchIter",
+    "ImageTool",
     "Loader",
     "Prefetch",
     "TabularDataset",
     "TextDataset",
     "TextLoader",
     "digits",
+    "image_tool",
     "load",
     "plays",
     "read_npz",

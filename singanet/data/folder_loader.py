@@ -1,0 +1,170 @@
+"""Images in folders, one folder a class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.data.array_loader import ArrayLoader
+from singanet.data.images import image_to_array, pillow, read_image
+from singanet.data.position import checked_count
+from singanet.errors import ArgumentError, DataError
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    Transform = Callable[[Image, np.random.Generator], Image]
+
+_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+class FolderLoader:
+    """Batches of the images below ``folder``, whose subfolders are the classes.
+
+    Classes are numbered in the order of their sorted names (``classes``); ``files`` and
+    ``labels`` list what was found. Batches are ``(x, y)``: float32 (N, C, H, W) in [0, 1], C
+    3 or with ``grayscale`` 1; int32 (N,). ``size`` = (height, width) resizes; without it all
+    images must be of one size. ``transform(image, rng)`` is applied before that, with a
+    generator drawn from seed, epoch and file. Order, sharding and position are those of
+    `ArrayLoader`. Errors: `DataError` naming the folder without images or the broken file.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        batch_size: int,
+        size: tuple[int, int] | None = None,
+        grayscale: bool = False,
+        transform: Transform | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        pillow()  # that it is missing is better known now than at the first batch
+        self.classes, self.files, self.labels = _listing(folder)
+        self.size = None if size is None else _checked_size(size)
+        self.grayscale = bool(grayscale)
+        self.transform = transform
+        self._places = ArrayLoader(
+            np.arange(len(self.files)),
+            self.labels,
+            batch_size,
+            shuffle,
+            seed,
+            drop_last,
+            rank,
+            world_size,
+        )
+
+    def __len__(self) -> int:
+        """Batches in an epoch, for this rank."""
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[tuple[Array, Array]]:
+        epoch = self._places.epoch
+        for places, labels in self._places:
+            yield self._batch(epoch, places), labels
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of ``epoch``."""
+        self._places.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """The position, and what must be equal where it is restored."""
+        return self._places.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position. Errors: `ArgumentError` where files or settings differ."""
+        self._places.load_state_dict(state)
+
+    def _batch(self, epoch: int, places: Array) -> Array:
+        images: list[Array] = []
+        for place in places.tolist():
+            pixels = self._image(epoch, place)
+            if images and pixels.shape != images[0].shape:
+                raise DataError(
+                    f"image file {str(self.files[place])!r}",
+                    expected=f"{_measure(images[0])} as {str(self.files[int(places[0])])!r}",
+                    received=_measure(pixels),
+                    advice="pass size=(height, width) to resize all images",
+                )
+            images.append(pixels)
+        batch = np.stack(images).astype(np.float32)
+        batch /= np.float32(255)
+        return batch
+
+    def _image(self, epoch: int, place: int) -> Array:
+        image = read_image(self.files[place], self.grayscale)
+        if self.transform is not None:
+            rng = np.random.default_rng([self._places.seed, epoch, place])
+            image = self.transform(image, rng)
+        if self.size is not None and image.size != self.size[::-1]:
+            image = image.resize(self.size[::-1])
+        return image_to_array(image)
+
+
+def _listing(folder: str | Path) -> tuple[tuple[str, ...], tuple[Path, ...], Array]:
+    root = Path(folder)
+    where = f"image folder {str(folder)!r}"
+    classes = _names(root, where, lambda entry: entry.is_dir())
+    if not classes:
+        raise DataError(
+            where,
+            expected="a subfolder for each class",
+            received="none",
+            advice="put the images of each class in a folder of its own",
+        )
+    files: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        inner = f"image folder {str(root / name)!r}"
+        found = _names(root / name, inner, _is_image)
+        if not found:
+            raise DataError(
+                inner,
+                expected=f"images ({' '.join(_SUFFIXES)})",
+                received="none",
+                advice="put images in it or remove it: every subfolder is a class",
+            )
+        files += [root / name / file for file in found]
+        labels += [label] * len(found)
+    return tuple(classes), tuple(files), np.array(labels, np.int32)
+
+
+def _names(folder: Path, where: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+    """Sorted, since the order in which a disk lists names is nobody's."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(e.name for e in entries if not e.name.startswith(".") and wanted(e))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            where, expected="a readable folder", received=str(error), advice="check the path"
+        ) from error
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    return Path(entry.name).suffix.lower() in _SUFFIXES and entry.is_file()
+
+
+def _checked_size(size: tuple[int, int]) -> tuple[int, int]:
+    if not isinstance(size, tuple | list) or len(size) != 2:
+        raise ArgumentError(
+            "FolderLoader, size",
+            expected="(height, width)",
+            received=f"{size!r}",
+            advice="give two whole numbers, or None to leave the images as they are",
+        )
+    height, width = (checked_count("FolderLoader, size", "side", side, 1) for side in size)
+    return height, width
+
+
+def _measure(pixels: Array) -> str:
+    channels, height, width = pixels.shape
+    return f"{height}×{width} with {channels} channels"

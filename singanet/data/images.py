@@ -1,0 +1,73 @@
+"""Image files read through Pillow, which is imported only when one is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from singanet.data.magic import describe, open_data_file
+from singanet.errors import BackendError, DataError
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def pillow() -> ModuleType:
+    """The module ``PIL.Image``. Errors: `BackendError` with the command that installs it."""
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise BackendError(
+            "images",
+            expected="the package pillow, which reads image files",
+            received=f"{error}",
+            advice="install it: pip install 'singanet[images]'",
+        ) from error
+    return PIL.Image
+
+
+def read_image(path: str | Path, grayscale: bool = False) -> Image:
+    """The image in a file, as 8-bit RGB, or one grey channel.
+
+    Errors: `DataError` naming a file that is missing, cut short, no image, or deeper than 8
+    bits a channel, whose values a conversion would silently clip.
+    """
+    opener = pillow()
+    where = f"image file {str(path)!r}"
+    with open_data_file(path) as stream:
+        start = stream.read(16)
+        stream.seek(0)
+        try:
+            image: Image = opener.open(stream)
+            image.load()
+        # Pillow's readers raise whatever a broken file leads them to, SyntaxError included.
+        except Exception as error:
+            raise DataError(
+                where,
+                expected="a whole image in a format that Pillow reads",
+                received=f"{describe(start)} ({type(error).__name__}: {error})",
+                advice="replace or remove the file",
+            ) from error
+    if image.mode[0] in "IF":
+        raise DataError(
+            where,
+            expected="8 bits a channel",
+            received=f"Pillow's mode {image.mode!r}",
+            advice="convert it to 8 bits first",
+        )
+    if image.mode == "P":
+        # By way of RGBA, since palettes with transparency have no straight way to RGB.
+        image = image.convert("RGBA")
+    return image.convert("L" if grayscale else "RGB")
+
+
+def image_to_array(image: Image) -> Array:
+    """(C, H, W), uint8, of an image in mode RGB or L."""
+    pixels = np.asarray(image, dtype=np.uint8)
+    if pixels.ndim == 2:
+        return pixels[None]
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
