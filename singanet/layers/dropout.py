@@ -1,4 +1,4 @@
-"""Dropout."""
+"""Dropout of random elements."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class Dropout(Layer):
 
     Evaluation passes the input on. Srivastava et al., 2014, in the inverted form.
     """
+
+    any_extent = True
 
     def __init__(self, name: str, p: float = 0.5, input_sample_shape: Shape | None = None) -> None:
         super().__init__(name, input_sample_shape)
