@@ -14,6 +14,7 @@ from singanet import (
     ops,
     optimizer,
 )
+from singanet.config import register
 from singanet.execution import LayerGradients
 from singanet.flags import kEval, kTrain
 from singanet.layers.input import Input
@@ -35,6 +36,7 @@ __all__ = [
     "models",
     "ops",
     "optimizer",
+    "register",
 ]
 
 __version__ = "0.1.0"

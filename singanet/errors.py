@@ -45,6 +45,38 @@ class DataError(SingaNetError, ValueError):
     """Data or labels that cannot be trained on, or a data file that is not what it claims."""
 
 
+class CheckpointError(SingaNetError):
+    """Base of the errors about checkpoint files."""
+
+
+class FileFormatError(CheckpointError, ValueError):
+    """A checkpoint file is damaged, truncated, or not what it claims to be."""
+
+
+class UnsafeFileError(FileFormatError):
+    """A checkpoint file asks for what reading weights never needs: code, links, huge claims."""
+
+
+class ChecksumError(FileFormatError):
+    """The bytes of an array are not those that were written."""
+
+
+class VersionError(FileFormatError):
+    """A checkpoint file was written by a newer library than this one."""
+
+
+class StateMismatchError(CheckpointError, ValueError):
+    """The arrays of a checkpoint do not fit those of the net; nothing was loaded."""
+
+
+class FileAccessError(CheckpointError, OSError):
+    """A checkpoint file cannot be opened, written or moved into place."""
+
+
+class ConfigError(SingaNetError, ValueError):
+    """A net that cannot be described as data, or data that describe no net."""
+
+
 class BackendError(SingaNetError, RuntimeError):
     """A backend or optional package that was asked for by name is missing or does not work."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from singanet import inputs as checks
+from singanet.config import add_from_config, net_to_config
 from singanet.device import Device, get_default_device
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.execution import BackwardWalk, LayerGradients, Plan
@@ -88,8 +89,15 @@ class FeedForwardNet:
             many = isinstance(src, list) or (isinstance(src, tuple) and not _names_output(src))
             parts: Any = src if many else [src]
             sources = [_source(layer, part) for part in parts]
-        self._last = self._graph.add(layer, sources)
+        self.add_node(layer, sources, layer.name)
         return layer
+
+    def add_node(self, layer: Layer, sources: list[tuple[str, int | None]], name: str) -> None:
+        """Add a use of ``layer`` as ``name`` behind ``(name, output index)`` sources.
+
+        `add` and symbols come down to this; a layer may be used under several names.
+        """
+        self._last = self._graph.add(layer, sources, name)
 
     def _add_symbols(self, inputs: list[Symbol], outputs: list[Symbol]) -> None:
         names: dict[int, str] = {}
@@ -98,8 +106,10 @@ class FeedForwardNet:
             count = uses[id(call.layer)] = uses.get(id(call.layer), 0) + 1
             name = call.layer.name if count == 1 else f"{call.layer.name}@{count}"
             names[call.born] = name
-            sources = [(names[symbol.call.born], symbol.index) for symbol in call.inputs]
-            self._last = self._graph.add(call.layer, sources, name)
+            sources: list[tuple[str, int | None]] = [
+                (names[symbol.call.born], symbol.index) for symbol in call.inputs
+            ]
+            self.add_node(call.layer, sources, name)
 
     def __getitem__(self, name: str) -> Layer:
         """The layer called ``name``."""
@@ -108,6 +118,11 @@ class FeedForwardNet:
 
     def __contains__(self, name: object) -> bool:
         return name in self._graph.nodes
+
+    def nodes(self) -> list[Node]:
+        """The uses of layers, in the order of adding."""
+        self._sorted()
+        return list(self._graph.nodes.values())
 
     @property
     def layers(self) -> list[Layer]:
@@ -320,6 +335,24 @@ class FeedForwardNet:
                 advice="build it with FeedForwardNet(loss), or use forward and backward",
             )
         return self.loss
+
+    def to_config(self) -> dict[str, Any]:
+        """The net's structure, loss and metric as JSON types, without parameter values.
+
+        Errors: `ConfigError` for a class that is neither singanet's nor registered.
+        """
+        return net_to_config(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], seed: int | None = None) -> FeedForwardNet:
+        """The net that `to_config` described, with fresh parameters.
+
+        Only singanet's classes and those given to `singanet.register` are constructed. Errors:
+        `ConfigError` and `UnknownNameError` for anything else.
+        """
+        net = cls(seed=seed)
+        add_from_config(net, config)
+        return net
 
     def summary(self) -> str:
         """A table of the layers with output shapes, parameter counts and sources."""

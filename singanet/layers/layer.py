@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from singanet.configurable import Configurable
 from singanet.context import Context
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
@@ -18,7 +19,7 @@ ParamSpecs = Mapping[str, Any] | Param | None
 """A spec dict, a `Param` of another layer to share, or None for the defaults."""
 
 
-class Layer:
+class Layer(Configurable):
     """A named node with parameters; subclasses give `setup`, `forward` and `backward`.
 
     A layer holds nothing between calls but its parameters: what backward needs goes through

@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from copy import copy
 from typing import Any
 
+from singanet.configurable import Configurable
 from singanet.errors import CallOrderError, DataError
 from singanet.ops import NumpyOps, ops_for
 from singanet.types import Array
 
 
-class Metric(ABC):
+class Metric(Configurable, ABC):
     """A measure of outputs against targets that can be gathered over batches.
 
     ``update`` each batch, ask ``result`` at the end: it is that of all samples together, not a

@@ -1,0 +1,33 @@
+"""Objects that remember how they were constructed, so that a file can describe them."""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any, TypeVar
+
+_T = TypeVar("_T", bound="Configurable")
+
+
+class Configurable:
+    """Keeps the constructor's arguments, by name, in ``arguments``; defaults are left out."""
+
+    arguments: dict[str, Any]
+
+    def __new__(cls: type[_T], *args: Any, **kwargs: Any) -> _T:
+        """As object does, with the arguments written down."""
+        made = super().__new__(cls)
+        try:
+            bound = _signature(cls).bind(made, *args, **kwargs).arguments
+        except TypeError:
+            # The constructor says better what is wrong; it runs next.
+            bound = {}
+        made.arguments = {}
+        for name, value in list(bound.items())[1:]:
+            made.arguments.update(value if name == "kwargs" else {name: value})
+        return made
+
+
+@cache
+def _signature(cls: type) -> inspect.Signature:
+    return inspect.signature(cls.__init__)
