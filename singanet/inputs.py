@@ -50,7 +50,7 @@ def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dty
             received=type(x).__name__,
             advice="convert it with numpy.asarray",
         )
-    if tuple(x.shape[1:]) != shape or not x.shape:
+    if not x.shape or not _fits(tuple(x.shape[1:]), shape):
         raise ShapeError(
             f"layer {step.name!r}, input",
             expected=f"an array of shape {batch_of(shape)}",
@@ -69,6 +69,15 @@ def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dty
         return x
     converted: Array = x.astype(dtype)
     return converted
+
+
+def _fits(received: Shape, shape: Shape) -> bool:
+    """Whether ``received`` is ``shape``, in which -1 stands for any extent."""
+    return received == shape or (
+        -1 in shape
+        and len(received) == len(shape)
+        and all(want in (-1, got) for got, want in zip(received, shape, strict=True))
+    )
 
 
 def _shape_advice(received: Shape, shape: Shape) -> str:
@@ -160,4 +169,4 @@ def shapes_of(value: Any) -> Any:
 
 def batch_of(shape: Shape) -> str:
     """``shape`` written with its batch axis."""
-    return "(batch" + "".join(f", {axis}" for axis in shape) + ")"
+    return "(batch" + "".join(f", {'any' if axis == -1 else axis}" for axis in shape) + ")"

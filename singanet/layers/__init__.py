@@ -17,8 +17,10 @@ from singanet.layers.global_avg_pooling1d import GlobalAvgPooling1D
 from singanet.layers.global_avg_pooling2d import GlobalAvgPooling2D
 from singanet.layers.global_max_pooling1d import GlobalMaxPooling1D
 from singanet.layers.global_max_pooling2d import GlobalMaxPooling2D
+from singanet.layers.gru import GRU
 from singanet.layers.input import Input
 from singanet.layers.layer import Layer
+from singanet.layers.lstm import LSTM
 from singanet.layers.max_pooling2d import MaxPooling2D
 from singanet.layers.maximum import Maximum
 from singanet.layers.merge import Merge
@@ -26,11 +28,15 @@ from singanet.layers.multiply import Multiply
 from singanet.layers.pad import Pad
 from singanet.layers.permute import Permute
 from singanet.layers.reshape import Reshape
+from singanet.layers.rnn import RNN
 from singanet.layers.slice import Slice
 from singanet.layers.softmax import Softmax
 from singanet.layers.split import Split
 
 __all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
     "Activation",
     "Add",
     "Average",

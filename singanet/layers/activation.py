@@ -20,6 +20,8 @@ class Activation(Layer):
     log(1 + exp(x)).
     """
 
+    any_extent = True
+
     def __init__(
         self,
         name: str,

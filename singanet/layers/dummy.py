@@ -14,6 +14,8 @@ class Dummy(Layer):
 
     moves_only = True
 
+    any_extent = True
+
     def setup(self, in_shapes: Shapes) -> Shapes:
         """Any sample shape."""
         return in_shapes

@@ -16,6 +16,8 @@ class Merge(Layer):
     As an input layer of a net it takes a list of arrays; ``input_sample_shape`` is then a list.
     """
 
+    any_extent = True
+
     def setup(self, in_shapes: Any) -> Shapes:
         """k times s → s."""
         several = isinstance(in_shapes, list) and len(in_shapes) > 1

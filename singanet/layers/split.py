@@ -18,6 +18,8 @@ class Split(Layer):
 
     moves_only = True
 
+    any_extent = True
+
     def __init__(self, name: str, num_output: int, input_sample_shape: Shape | None = None) -> None:
         super().__init__(name, input_sample_shape)
         self.num_output = expect_int(

@@ -12,13 +12,23 @@ from singanet.ops.numpy.loss import Losses
 from singanet.ops.numpy.normalise import Normalisation
 from singanet.ops.numpy.pool import Pooling
 from singanet.ops.numpy.random import Random
+from singanet.ops.numpy.recurrent import Recurrent
 from singanet.ops.numpy.softmax import Softmax
 
 __all__ = ["NumpyOps"]
 
 
 class NumpyOps(
-    Elementwise, Linear, Softmax, Activations, Convolution, Pooling, Normalisation, Random, Losses
+    Elementwise,
+    Linear,
+    Softmax,
+    Activations,
+    Convolution,
+    Pooling,
+    Normalisation,
+    Random,
+    Losses,
+    Recurrent,
 ):
     """The kernel interface, and its implementation over ``xp`` (numpy or cupy).
 

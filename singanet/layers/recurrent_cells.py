@@ -1,0 +1,205 @@
+"""What sets the recurrent modes apart: their gates, their states and their kernels."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from singanet.initializer import Initializer
+from singanet.ops import NumpyOps
+from singanet.types import Array, Shape
+
+Trace = dict[str, Array]
+"""What a run of one direction leaves: states "h" (and "c") around the steps, and the gates."""
+
+
+class Cell(ABC):
+    """The formula of one step; the kernels run it over all steps of one direction.
+
+    ``gates`` are the names of the blocks of the weights in SINGA's and cuDNN's order, ``states``
+    the names of what is handed from step to step.
+    """
+
+    gates: tuple[str, ...]
+    states: tuple[str, ...] = ("h",)
+
+    def input_bias(self, ops: NumpyOps, bias_x: Array, bias_h: Array) -> Array:
+        """What is added to x W_x once for all steps."""
+        total: Array = ops.add(bias_x, bias_h)
+        return total
+
+    def bias_start(self) -> Initializer | None:
+        """How ``bias_x`` starts when it is not zero."""
+        return None
+
+    @abstractmethod
+    def run(
+        self,
+        ops: NumpyOps,
+        gates: Array,
+        params: Mapping[str, Array],
+        starts: Sequence[Array | None],
+        counts: Sequence[int],
+        reverse: bool,
+    ) -> Trace:
+        """All steps of one direction; ``gates`` (T, N, G·H) is overwritten."""
+
+    @abstractmethod
+    def run_back(
+        self,
+        ops: NumpyOps,
+        dy: Array | None,
+        dstates: Sequence[Array],
+        trace: Mapping[str, Array],
+        weight: Array,
+        counts: Sequence[int],
+        reverse: bool,
+    ) -> tuple[Array, Array]:
+        """Gradients of the input's and of the state's share of the gates, (T, N, G·H) each.
+
+        They may be one array. ``dstates`` hold the gradients of the last states and on return
+        those of the first.
+        """
+
+
+class LSTMCell(Cell):
+    """Long short-term memory; the forget gate's bias starts at 1 (Jozefowicz et al. 2015)."""
+
+    gates = ("i", "f", "g", "o")
+    states = ("h", "c")
+
+    def bias_start(self) -> Initializer:
+        """1 in the block of the forget gate."""
+        return _OneInBlock(self.gates.index("f"), len(self.gates))
+
+    def run(
+        self,
+        ops: NumpyOps,
+        gates: Array,
+        params: Mapping[str, Array],
+        starts: Sequence[Array | None],
+        counts: Sequence[int],
+        reverse: bool,
+    ) -> Trace:
+        """See `Cell.run`."""
+        h, c = ops.lstm(gates, params["weight_h"], starts[0], starts[1], counts, reverse)
+        return {"gates": gates, "h": h, "c": c}
+
+    def run_back(
+        self,
+        ops: NumpyOps,
+        dy: Array | None,
+        dstates: Sequence[Array],
+        trace: Mapping[str, Array],
+        weight: Array,
+        counts: Sequence[int],
+        reverse: bool,
+    ) -> tuple[Array, Array]:
+        """See `Cell.run_back`."""
+        dh, dc = dstates
+        gates, c = trace["gates"], trace["c"]
+        dgates = ops.lstm_backward(dy, dh, dc, gates, c, weight, counts, reverse)
+        return dgates, dgates
+
+
+class GRUCell(Cell):
+    """Gated recurrent unit; the bias of n behind the reset gate is added step by step."""
+
+    gates = ("r", "z", "n")
+
+    def input_bias(self, ops: NumpyOps, bias_x: Array, bias_h: Array) -> Array:
+        """Both biases for r and z, the input's alone for n."""
+        split = 2 * (len(bias_x) // 3)
+        total: Array = ops.concat([ops.add(bias_x[:split], bias_h[:split]), bias_x[split:]], axis=0)
+        return total
+
+    def run(
+        self,
+        ops: NumpyOps,
+        gates: Array,
+        params: Mapping[str, Array],
+        starts: Sequence[Array | None],
+        counts: Sequence[int],
+        reverse: bool,
+    ) -> Trace:
+        """See `Cell.run`."""
+        weight = params["weight_h"]
+        bias_n = params["bias_h"][2 * len(weight) :]
+        h, linear = ops.gru(gates, weight, bias_n, starts[0], counts, reverse)
+        return {"gates": gates, "linear": linear, "h": h}
+
+    def run_back(
+        self,
+        ops: NumpyOps,
+        dy: Array | None,
+        dstates: Sequence[Array],
+        trace: Mapping[str, Array],
+        weight: Array,
+        counts: Sequence[int],
+        reverse: bool,
+    ) -> tuple[Array, Array]:
+        """See `Cell.run_back`."""
+        kept = trace["gates"], trace["linear"], trace["h"]
+        return ops.gru_backward(dy, dstates[0], *kept, weight, counts, reverse)
+
+
+@dataclass(frozen=True)
+class ElmanCell(Cell):
+    """Simple recurrent unit with the function ``mode``: tanh or relu."""
+
+    mode: str
+    gates = ("h",)
+
+    def run(
+        self,
+        ops: NumpyOps,
+        gates: Array,
+        params: Mapping[str, Array],
+        starts: Sequence[Array | None],
+        counts: Sequence[int],
+        reverse: bool,
+    ) -> Trace:
+        """See `Cell.run`."""
+        return {"h": ops.elman(gates, params["weight_h"], starts[0], counts, reverse, self.mode)}
+
+    def run_back(
+        self,
+        ops: NumpyOps,
+        dy: Array | None,
+        dstates: Sequence[Array],
+        trace: Mapping[str, Array],
+        weight: Array,
+        counts: Sequence[int],
+        reverse: bool,
+    ) -> tuple[Array, Array]:
+        """See `Cell.run_back`."""
+        dgates = ops.elman_backward(dy, dstates[0], trace["h"], weight, counts, reverse, self.mode)
+        return dgates, dgates
+
+
+@dataclass(frozen=True)
+class _OneInBlock(Initializer):
+    """Zero, but 1 in one of ``blocks`` equal parts."""
+
+    block: int
+    blocks: int
+
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """Fill; see `Initializer`."""
+        values: np.ndarray[Any, np.dtype[np.float64]] = np.zeros(shape)
+        size = shape[0] // self.blocks
+        values[self.block * size : (self.block + 1) * size] = 1.0
+        return values
+
+
+CELLS: dict[str, Cell] = {
+    "lstm": LSTMCell(),
+    "gru": GRUCell(),
+    "tanh": ElmanCell("tanh"),
+    "relu": ElmanCell("relu"),
+}
+"""The cells by SINGA's ``rnn_mode``."""

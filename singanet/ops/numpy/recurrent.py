@@ -1,0 +1,13 @@
+"""The recurrent kernels together."""
+
+from __future__ import annotations
+
+from singanet.ops.numpy.elman import ElmanKernels
+from singanet.ops.numpy.gru import GRUKernels
+from singanet.ops.numpy.lstm import LSTMKernels
+
+__all__ = ["Recurrent"]
+
+
+class Recurrent(LSTMKernels, GRUKernels, ElmanKernels):
+    """Whole sequences at a time: a backend with kernels of its own overrides these."""

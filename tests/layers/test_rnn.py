@@ -1,0 +1,445 @@
+"""RNN in all modes, against loops over steps and samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.context import Context
+from singanet.errors import ArgumentError, DataError, ShapeError, UnknownNameError
+from singanet.layers import GRU, LSTM, RNN
+from singanet.ops import numpy_ops
+from singanet.testing import LayerCase, check_gradients
+
+MODES = ("lstm", "gru", "tanh", "relu")
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def step(mode, x_part, weight_h, bias_x, bias_h, h, c):
+    """One sample, one step: what x adds without bias → new h and c. From the definitions."""
+    size = len(h)
+    a = x_part + bias_x
+    b = h @ weight_h + bias_h
+    if mode == "lstm":
+        i, f, g, o = np.split(a + b, 4)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        return sigmoid(o) * np.tanh(c), c
+    if mode == "gru":
+        r = sigmoid(a[:size] + b[:size])
+        z = sigmoid(a[size : 2 * size] + b[size : 2 * size])
+        n = np.tanh(a[2 * size :] + r * b[2 * size :])
+        return (1 - z) * n + z * h, c
+    return (np.tanh(a + b) if mode == "tanh" else np.maximum(a + b, 0)), c
+
+
+def loops(layer, params, x, h0=None, c0=None, lengths=None):
+    """Outputs (N, T, D·H) and final h and c (N, stacks·D, H), sample by sample."""
+    n, steps, _ = x.shape
+    size, directions = layer.hidden_size, 2 if layer.bidirectional else 1
+    count = layer.num_stacks * directions
+    lengths = np.full(n, steps) if lengths is None else lengths.reshape(n).astype(int)
+    zero = np.zeros((n, count, size))
+    h_last, c_last = [(zero if s is None else s).copy() for s in (h0, c0)]
+    y = np.zeros((n, steps, directions * size))
+    for s in range(n):
+        below = x[s, : lengths[s]]
+        for stack in range(layer.num_stacks):
+            outs = np.zeros((lengths[s], directions * size))
+            for d in range(directions):
+                p = {k: params.get(f"l{stack}/{('forward', 'backward')[d]}/{k}")
+                     for k in ("weight_x", "weight_h", "bias_x", "bias_h")}  # fmt: skip
+                k = stack * directions + d
+                h, c = h_last[s, k], c_last[s, k]
+                for t in list(range(lengths[s]))[:: -1 if d else 1]:
+                    blocks = len(p["bias_x"]) // size
+                    part = np.tile(below[t], blocks)
+                    if p["weight_x"] is not None:
+                        part = below[t] @ p["weight_x"]
+                    h, c = step(layer.rnn_mode, part, p["weight_h"], p["bias_x"], p["bias_h"], h, c)
+                    outs[t, d * size : (d + 1) * size] = h
+                h_last[s, k], c_last[s, k] = h, c
+            below = outs
+        y[s, : lengths[s]] = below
+    return y, h_last, c_last
+
+
+class RNNCase(LayerCase):
+    """The layer ``make`` gives, against the loops."""
+
+    modes = (True,)
+
+    def expected(self, params, x):
+        layer = self.built()
+        parts = x if isinstance(x, list) else [x]
+        states = parts[1 : 1 + layer.inputs.states]
+        lengths = parts[-1] if layer.inputs.lengths else None
+        y, h, c = loops(layer, params, parts[0], *states, lengths=lengths)
+        if not layer.return_sequences:
+            y = h[:, -layer.directions :].reshape(len(y), -1)
+        finals = [h, c] if layer.rnn_mode == "lstm" else [h]
+        return [y, *finals] if layer.return_state else y
+
+
+class TestLSTM(RNNCase):
+    in_shapes = (5, 3)
+
+    def make(self):
+        return LSTM("rnn", 4)
+
+
+class TestGRU(TestLSTM):
+    def make(self):
+        return GRU("rnn", 4)
+
+
+class TestTanh(TestLSTM):
+    def make(self):
+        return RNN("rnn", 4, "tanh")
+
+
+class TestRelu(TestLSTM):
+    def make(self):
+        return RNN("rnn", 4, "relu")
+
+
+class TestOneStep(TestLSTM):
+    in_shapes = (1, 3)
+
+
+class Everything(RNNCase):
+    """Two stacks, both directions, states in and out, lengths in no order and with a zero."""
+
+    mode = "lstm"
+    options = {}
+    batch = 4
+
+    @property
+    def in_shapes(self):
+        states = 2 if self.mode == "lstm" else 1
+        return [(5, 4), *[(4, 4)] * states, ()]
+
+    def make(self):
+        options = {"num_stacks": 2, "bidirectional": True, "return_state": True, **self.options}
+        return RNN("rnn", 4, self.mode, **options)
+
+    def draw(self, rng, batch):
+        parts = [rng.standard_normal((batch, *shape)) for shape in self.in_shapes[:-1]]
+        return [*parts, np.array([3, 5, 0, 4])[:batch]]
+
+
+class TestEverythingLSTM(Everything):
+    pass
+
+
+class TestEverythingGRU(Everything):
+    mode = "gru"
+
+
+class TestEverythingTanh(Everything):
+    mode = "tanh"
+
+
+class TestEverythingRelu(Everything):
+    mode = "relu"
+
+
+class TestEverythingSkip(Everything):
+    options = {"input_mode": "skip"}
+
+
+class TestEverythingSkipGRU(Everything):
+    mode = "gru"
+    options = {"input_mode": "skip"}
+
+
+class TestLastStatesOnly(Everything):
+    options = {"return_sequences": False}
+
+
+class TestLastStatesOnlyGRU(Everything):
+    mode = "gru"
+    options = {"return_sequences": False, "return_state": False}
+
+
+class TestLengthsInAColumn(RNNCase):
+    in_shapes = [(3, 2), (1,)]
+
+    def make(self):
+        return GRU("rnn", 3)
+
+    def draw(self, rng, batch):
+        # Falling, so nothing has to be sorted.
+        return [rng.standard_normal((batch, 3, 2)), np.array([[3], [2], [1], [1]])[:batch]]
+
+
+class TestStatesWithoutLengths(RNNCase):
+    in_shapes = [(3, 2), (1, 3), (1, 3)]
+
+    def make(self):
+        return LSTM("rnn", 3, return_sequences=False)
+
+
+class TestDropoutBetweenStacks(RNNCase):
+    in_shapes = (4, 3)
+    modes = (True, False)
+
+    def make(self):
+        return LSTM("rnn", 3, dropout=0.4, num_stacks=3)
+
+
+def run(layer, x, train=True, seed=0):
+    params = {suffix: param.value for suffix, param in layer.params.items()}
+    ctx = Context(numpy_ops, np.random.default_rng(seed), params, train, keep=True)
+    return ctx, layer.forward(ctx, x)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_stands_past_the_length_changes_nothing(mode, rng):
+    layer = RNN("rnn", 3, mode, num_stacks=2, bidirectional=True)
+    layer.build([(6, 2), ()])
+    lengths = np.array([2, 6, 4])
+    x = rng.standard_normal((3, 6, 2)).astype(np.float32)
+    other = x.copy()
+    other[0, 2:], other[2, 4:] = np.nan, np.inf
+    (ctx, y), (ctx2, y2) = run(layer, [x, lengths]), run(layer, [other, lengths])
+    np.testing.assert_array_equal(y, y2)
+    assert not y[0, 2:].any()
+    dy = rng.standard_normal(y.shape).astype(np.float32)
+    dy2 = dy.copy()
+    dy2[0, 2:] = 1e30
+    (dx, none), grads = layer.backward(ctx, dy)
+    (dx2, _), grads2 = layer.backward(ctx2, dy2)
+    assert none is None
+    assert not dx[0, 2:].any()
+    np.testing.assert_array_equal(dx, dx2)
+    for suffix, grad in grads.items():
+        np.testing.assert_array_equal(grad, grads2[suffix])
+
+
+def test_states_handed_on_give_the_run_in_one_piece(rng):
+    layer = LSTM("rnn", 4, num_stacks=2, return_state=True)
+    layer.build([(None, 3), (2, 4), (2, 4)])
+    x = rng.standard_normal((2, 7, 3)).astype(np.float32)
+    states = [np.zeros((2, 2, 4), np.float32)] * 2
+    _, (whole, *finals) = run(layer, [x, *states])
+    pieces = []
+    for t in range(7):
+        _, (y, *states) = run(layer, [x[:, t : t + 1], *states], train=False)
+        pieces.append(y)
+    np.testing.assert_allclose(np.concatenate(pieces, axis=1), whole, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(states, finals, rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_is_the_probability_of_dropping_and_spares_the_last_stack():
+    # Wide identity-like stacks: relu with unit weights hands the first stack's values on.
+    layer = RNN("rnn", 2000, "relu", dropout=0.25, num_stacks=2, input_mode="skip")
+    layer.build((1, 2000))
+    for suffix, param in layer.params.items():
+        param.value[...] = np.eye(2000) if suffix == "l1/forward/weight_x" else 0.0
+    x = np.ones((3, 1, 2000), np.float32)
+    _, y = run(layer, x)
+    assert set(np.unique(y)) == {0.0, np.float32(1 / 0.75)}
+    # Six standard deviations of 6,000 draws.
+    assert abs((y == 0).mean() - 0.25) < 6 * np.sqrt(0.25 * 0.75 / 6000)
+    _, still = run(layer, x, train=False)
+    np.testing.assert_array_equal(still, x)
+    single = RNN("rnn", 3, "relu", dropout=0.9)
+    single.build((2, 3))
+    x = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32)
+    np.testing.assert_array_equal(run(single, x)[1], run(single, x, train=False)[1])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_unequal_lengths_sorted_or_not_are_the_samples_alone(mode, rng):
+    layer = RNN("rnn", 3, mode, bidirectional=True, return_state=True)
+    layer.build([(None, 2), ()])
+    lengths = rng.integers(0, 6, 9)
+    x = rng.standard_normal((9, 5, 2)).astype(np.float32)
+    lengths = np.minimum(lengths, 5)
+    _, together = run(layer, [x, lengths.astype(np.float32)], train=False)
+    for s, length in enumerate(lengths):
+        _, (y, *finals) = run(layer, [x[s : s + 1, :length], lengths[s : s + 1]], train=False)
+        np.testing.assert_allclose(together[0][s, :length], y[0], rtol=1e-5, atol=1e-6)
+        for got, want in zip(together[1:], finals, strict=True):
+            np.testing.assert_allclose(got[s], want[0], rtol=1e-5, atol=1e-6)
+
+
+def test_one_array_for_all_steps_of_zero_length(rng):
+    layer = GRU("rnn", 3, return_state=True)
+    layer.build((None, 2))
+    ctx, (y, h) = run(layer, rng.standard_normal((2, 0, 2)).astype(np.float32))
+    assert y.shape == (2, 0, 3)
+    assert not h.any()
+    dx, grads = layer.backward(ctx, [y, h])
+    assert dx.shape == (2, 0, 2)
+    assert not any(grad.any() for grad in grads.values())
+
+
+def test_both_bias_gradients_are_arrays_of_their_own(rng):
+    layer = LSTM("rnn", 3)
+    layer.build((4, 2))
+    ctx, y = run(layer, rng.standard_normal((2, 4, 2)).astype(np.float32))
+    _, grads = layer.backward(ctx, y)
+    assert not np.shares_memory(grads["l0/forward/bias_x"], grads["l0/forward/bias_h"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_long_sequences_of_large_values_stay_finite(mode):
+    layer = RNN("rnn", 4, mode, bidirectional=True)
+    layer.build((50, 3))
+    if mode == "relu":
+        for param in layer.params.values():
+            param.value *= 0.1
+    x = np.full((2, 50, 3), 1e4, np.float32)
+    ctx, y = run(layer, x)
+    dx, grads = layer.backward(ctx, np.ones_like(y))
+    assert np.isfinite(y).all()
+    assert all(np.isfinite(part).all() for part in (dx, *grads.values()))
+
+
+def test_gradients_of_a_long_run():
+    layer = GRU("rnn", 3, num_stacks=2)
+    x = np.random.default_rng(1).standard_normal((2, 40, 3))
+    assert check_gradients(layer, x)
+
+
+# -- arguments and shapes ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argument", ["hidden_size", "num_stacks"])
+@pytest.mark.parametrize("value", [0, -2, 1.5, "4", True, None])
+def test_refuses_a_bad_size(argument, value):
+    given = {"hidden_size": 3, argument: value}
+    with pytest.raises(ArgumentError, match=f"layer 'rnn', argument {argument}: expected"):
+        LSTM("rnn", **given)
+
+
+@pytest.mark.parametrize("value", [1.0, -0.1, float("nan"), "0.5", None])
+def test_refuses_a_bad_dropout(value):
+    with pytest.raises(ArgumentError, match=r"probability of dropping.*received"):
+        GRU("rnn", 3, dropout=value)
+
+
+def test_refuses_unknown_modes_by_name():
+    with pytest.raises(UnknownNameError, match="did you mean 'tanh'"):
+        RNN("rnn", 3, "tan")
+    with pytest.raises(UnknownNameError, match="did you mean 'linear'"):
+        RNN("rnn", 3, input_mode="liner")
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        (3,),
+        (),
+        (4, 3, 2),
+        (4, 0),
+        [(4, 3), (1, 5)],  # LSTM wants both states
+        [(4, 3), (1, 5), (1, 5), (1, 5)],
+        [(4, 3), (1, 4), (1, 5)],
+        [(4, 3), (), (1, 5), (1, 5)],  # lengths come last
+        [(), (4, 3)],
+        [(4, 3), (2,)],
+        [(4, 3), (4, 3)],
+    ],
+)
+def test_refuses_other_inputs_at_setup(shapes):
+    layer = LSTM("rnn", 5)
+    with pytest.raises(ShapeError, match=r"layer 'rnn': expected sequences of sample shape"):
+        layer.build(shapes)
+    assert layer.params == {}
+    assert layer.out_shapes is None
+
+
+def test_skip_needs_features_of_the_hidden_size():
+    with pytest.raises(ShapeError, match="expected 4 features, the hidden size.*received 3"):
+        LSTM("rnn", 4, input_mode="skip").build((5, 3))
+
+
+@pytest.mark.parametrize("wrong", [6, -1, 2.5, float("nan"), float("inf")])
+def test_refuses_a_length_that_is_not_there(wrong):
+    layer = LSTM("rnn", 2)
+    layer.build([(5, 3), ()])
+    lengths = np.array([5.0, wrong])
+    with pytest.raises(DataError, match=r"'rnn', input lengths: .* 0 to 5.*for sample 1; cut"):
+        run(layer, [np.zeros((2, 5, 3), np.float32), lengths])
+
+
+def test_refuses_inputs_of_other_batches():
+    layer = LSTM("rnn", 2)
+    layer.build([(5, 3), (1, 2), (1, 2)])
+    x, h = np.zeros((3, 5, 3), np.float32), np.zeros((2, 1, 2), np.float32)
+    with pytest.raises(ShapeError, match="expected inputs with 3 samples each"):
+        run(layer, [x, h, h])
+
+
+def test_default_start_is_glorot_orthogonal_zero_and_one_for_the_forget_gate():
+    layer = LSTM("rnn", 30)
+    layer.build((None, 20))
+    p = {suffix: param.value for suffix, param in layer.params.items()}
+    bound = np.sqrt(6 / (20 + 120))
+    assert 0.9 * bound < np.abs(p["l0/forward/weight_x"]).max() <= bound
+    rows = p["l0/forward/weight_h"]
+    np.testing.assert_allclose(rows @ rows.T, np.eye(30), atol=1e-5)
+    np.testing.assert_array_equal(p["l0/forward/bias_x"].reshape(4, 30).sum(1), [0, 30, 0, 0])
+    assert not p["l0/forward/bias_h"].any()
+    gru = GRU("rnn", 30)
+    gru.build((None, 20))
+    assert not gru.params["l0/forward/bias_x"].value.any()
+
+
+def test_specs_may_stand_for_all_arrays_a_kind_or_one():
+    everywhere = {"init": "uniform", "low": -0.08, "high": 0.08, "lr_mult": 2.0}
+    for specs in (everywhere, [everywhere]):
+        layer = LSTM("rnn", 3, param_specs=specs)
+        layer.build((4, 2))
+        assert all(param.spec.lr_mult == 2.0 for param in layer.params.values())
+        assert all(0 < np.abs(v).max() <= 0.08 for v in layer.param_values())
+        assert "name" not in everywhere
+    layer = LSTM(
+        "rnn",
+        3,
+        num_stacks=2,
+        param_specs={"bias_h": {"decay_mult": 0.0}, "l1/forward/bias_h": {"lr_mult": 5.0}},
+    )
+    layer.build((4, 2))
+    specs = {suffix: param.spec for suffix, param in layer.params.items()}
+    assert specs["l0/forward/bias_h"].decay_mult == 0.0
+    assert (specs["l1/forward/bias_h"].decay_mult, specs["l1/forward/bias_h"].lr_mult) == (1, 5)
+    assert specs["l0/forward/bias_x"].decay_mult == 1.0
+
+
+def test_a_name_in_a_spec_for_all_is_the_start_of_each_name():
+    layer = GRU("rnn", 3, param_specs={"name": "char/weight"})
+    layer.build((4, 2))
+    assert layer.param_names()[0] == "char/weight/l0/forward/weight_x"
+    assert len(set(layer.param_names())) == 4
+
+
+def test_shares_an_array_of_another_layer():
+    first, name = GRU("one", 3), "l0/forward/weight_h"
+    first.build((4, 2))
+    second = GRU("two", 3, param_specs={name: first.params[name]})
+    second.build((9, 7))
+    assert second.params[name] is first.params[name]
+
+
+def test_refuses_unknown_arrays_in_specs():
+    with pytest.raises(UnknownNameError, match="did you mean 'weight_x'"):
+        GRU("rnn", 3, param_specs={"weight_x": {}, "weight_y/": {}}).build((4, 2))
+    with pytest.raises(ArgumentError, match="param_specs: expected one spec.*list of 2"):
+        GRU("rnn", 3, param_specs=[{}, {}])
+
+
+def test_parameters_have_names_shapes_and_order():
+    layer = GRU("rnn", 3, num_stacks=2, bidirectional=True)
+    layer.build((4, 5))
+    ways = [f"l{stack}/{way}" for stack in (0, 1) for way in ("forward", "backward")]
+    kinds = ("weight_x", "weight_h", "bias_x", "bias_h")
+    assert layer.param_names() == [f"rnn/{way}/{kind}" for way in ways for kind in kinds]
+    shapes = [value.shape for value in layer.param_values()]
+    assert shapes[:4] == [(5, 9), (3, 9), (9,), (9,)]
+    assert shapes[8] == (6, 9)
