@@ -29,5 +29,5 @@ class Configurable:
 
 
 @cache
-def _signature(cls: type) -> inspect.Signature:
+def _signature(cls: Any) -> inspect.Signature:
     return inspect.signature(cls.__init__)
