@@ -17,8 +17,9 @@ class Configurable:
     def __new__(cls: type[_T], *args: Any, **kwargs: Any) -> _T:
         """As object does, with the arguments written down."""
         made = super().__new__(cls)
+        kind: Any = cls
         try:
-            bound = _signature(cls).bind(made, *args, **kwargs).arguments
+            bound = _signature(kind).bind(made, *args, **kwargs).arguments
         except TypeError:
             # The constructor says better what is wrong; it runs next.
             bound = {}
