@@ -10,7 +10,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
 from singanet.types import Shape
 
-__all__ = ["expect_int", "expect_one_input", "is_int", "is_number"]
+__all__ = ["expect_int", "expect_one_input", "expect_positive", "is_int", "is_number"]
 
 
 def is_int(value: Any, least: int = 1) -> bool:
@@ -33,6 +33,18 @@ def expect_int(layer: str, what: str, value: Any, least: int = 1, advice: str = 
             advice=advice or f"pass for example {what}={max(least, 8)}",
         )
     return int(value)
+
+
+def expect_positive(layer: str, what: str, value: Any) -> float:
+    """``value`` as a float when it is a positive finite number; else an `ArgumentError`."""
+    if not is_number(value) or not value > 0:
+        raise ArgumentError(
+            f"layer {layer!r}, argument {what}",
+            expected="a positive number",
+            received=repr(value),
+            advice=f"pass for example {what}=1e-5",
+        )
+    return float(value)
 
 
 def expect_one_input(layer: Layer, in_shapes: Any) -> Shape:

@@ -1,0 +1,72 @@
+"""Group normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.context import Context
+from singanet.initializer import Constant
+from singanet.layers.arguments import expect_int, expect_one_input, expect_positive
+from singanet.layers.layer import Layer, ParamSpecs
+from singanet.types import Array, Shape, Shapes
+
+
+class GroupNorm(Layer):
+    """y = gamma (x - mean) / sqrt(var + epsilon) + beta over each group of channels of a sample.
+
+    Samples are (C, ...); the C channels form ``groups`` groups, normalised over their channels
+    and all positions. ``gamma`` and ``beta`` have shape (C,); ``affine=False`` leaves them out. The
+    variance is the biased one. Wu and He, 2018.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        groups: int = 32,
+        epsilon: float = 1e-5,
+        affine: bool = True,
+        gamma_specs: ParamSpecs = None,
+        beta_specs: ParamSpecs = None,
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.groups = expect_int(name, "groups", groups)
+        self.epsilon = expect_positive(name, "epsilon", epsilon)
+        self.affine = affine
+        self.gamma_specs = gamma_specs
+        self.beta_specs = beta_specs
+
+    def groups_of(self, channels: int) -> int:
+        """How many groups ``channels`` channels form."""
+        return self.groups
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape (C, ...), unchanged."""
+        shape = expect_one_input(self, in_shapes)
+        if not shape or 0 in shape or shape[0] % self.groups_of(shape[0]):
+            raise self.shape_error(
+                f"samples whose channels form {self.groups} groups",
+                f"sample shape {shape}",
+                "choose groups that divides the channels",
+            )
+        if self.affine:
+            self.add_param("gamma", shape[:1], self.gamma_specs, default=Constant(1.0))
+            self.add_param("beta", shape[:1], self.beta_specs)
+        return shape
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The normalised ``x``; x and two numbers a group are kept."""
+        gamma, beta = ctx.params.get("gamma"), ctx.params.get("beta")
+        groups = self.groups_of(x.shape[1])
+        y, statistics = ctx.ops.group_norm(x, groups, gamma, beta, self.epsilon)
+        ctx.save(x=x, statistics=statistics)
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Gradients of x, gamma and beta."""
+        x, statistics = ctx.saved["x"], ctx.saved["statistics"]
+        dx, dgamma, dbeta = ctx.ops.group_norm_backward(
+            dy, x, self.groups_of(x.shape[1]), ctx.params.get("gamma"), statistics
+        )
+        named = {"gamma": dgamma, "beta": dbeta}
+        return dx, {suffix: grad for suffix, grad in named.items() if grad is not None}

@@ -1,0 +1,91 @@
+"""Layer normalisation."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from singanet.context import Context
+from singanet.errors import ArgumentError
+from singanet.initializer import Constant
+from singanet.layers.arguments import expect_one_input, expect_positive, is_int
+from singanet.layers.layer import Layer, ParamSpecs
+from singanet.types import Array, Shape, Shapes
+
+
+class LayerNorm(Layer):
+    """y = gamma (x - mean) / sqrt(var + epsilon) + beta over the axes from ``axis`` on.
+
+    ``axis`` counts the batch axis; -1, the default, is the last one: the features of each step of
+    a sequence (L, D). ``gamma`` and ``beta`` have the shape of these axes; ``affine=False`` leaves
+    them out. The variance is the biased one. Ba, Kiros and Hinton, 2016.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        axis: int = -1,
+        epsilon: float = 1e-5,
+        affine: bool = True,
+        gamma_specs: ParamSpecs = None,
+        beta_specs: ParamSpecs = None,
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        if not (is_int(axis) or (is_int(axis, -32) and axis < 0)):
+            raise ArgumentError(
+                f"layer {name!r}, argument axis",
+                expected="an axis of the sample, from 1, or negative to count from the last",
+                received=repr(axis),
+                advice="axis 0 is the batch; use -1 for the last axis alone",
+            )
+        self.axis = int(axis)
+        self.epsilon = expect_positive(name, "epsilon", epsilon)
+        self.affine = affine
+        self.gamma_specs = gamma_specs
+        self.beta_specs = beta_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape that has the axis, unchanged."""
+        shape = expect_one_input(self, in_shapes)
+        first = self._first(len(shape) + 1)
+        if not 1 <= first <= len(shape) or 0 in shape[first - 1 :]:
+            raise self.shape_error(
+                f"samples with elements along axis {self.axis}, counted with the batch axis",
+                f"sample shape {shape}",
+                "use axis=-1 for the last axis alone",
+            )
+        if self.affine:
+            self.add_param("gamma", shape[first - 1 :], self.gamma_specs, default=Constant(1.0))
+            self.add_param("beta", shape[first - 1 :], self.beta_specs)
+        return shape
+
+    def _first(self, rank: int) -> int:
+        """The first normalised axis of an array of ``rank`` axes."""
+        return self.axis if self.axis > 0 else rank + self.axis
+
+    def _rows(self, x: Array) -> Array:
+        """Each set of elements that is normalised together as a row."""
+        first = self._first(x.ndim)
+        return x.reshape(prod(x.shape[:first]), prod(x.shape[first:]))
+
+    def _flat(self, ctx: Context, suffix: str) -> Array | None:
+        return ctx.params[suffix].reshape(-1) if self.affine else None
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The normalised ``x``; x and two numbers a row are kept."""
+        gamma, beta = self._flat(ctx, "gamma"), self._flat(ctx, "beta")
+        y, statistics = ctx.ops.layer_norm(self._rows(x), gamma, beta, self.epsilon)
+        ctx.save(x=x, statistics=statistics)
+        return y.reshape(x.shape)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Gradients of x, gamma and beta."""
+        x, statistics = ctx.saved["x"], ctx.saved["statistics"]
+        dx, dgamma, dbeta = ctx.ops.layer_norm_backward(
+            self._rows(dy), self._rows(x), self._flat(ctx, "gamma"), statistics
+        )
+        named = {"gamma": dgamma, "beta": dbeta}
+        shape = x.shape[self._first(x.ndim) :]
+        grads = {suffix: g.reshape(shape) for suffix, g in named.items() if g is not None}
+        return dx.reshape(x.shape), grads

@@ -1,0 +1,73 @@
+"""A factor and an offset for each channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.context import Context
+from singanet.errors import ArgumentError
+from singanet.initializer import Constant
+from singanet.layers.arguments import expect_one_input, is_number
+from singanet.layers.layer import Layer, ParamSpecs
+from singanet.types import Array, Shape, Shapes
+
+
+class Scale(Layer):
+    """y = gamma x + beta for each channel of (C, ...); with ``factor`` y = factor x.
+
+    ``gamma`` starts at 1; ``use_bias=False`` leaves ``beta`` out. A fixed factor has no parameters.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        factor: float | None = None,
+        use_bias: bool = True,
+        gamma_specs: ParamSpecs = None,
+        beta_specs: ParamSpecs = None,
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        if factor is not None and not is_number(factor):
+            raise ArgumentError(
+                f"layer {name!r}, argument factor",
+                expected="a number, or None for a factor a channel that is learned",
+                received=repr(factor),
+                advice="use Multiply for the product of two inputs",
+            )
+        self.factor = None if factor is None else float(factor)
+        self.use_bias = use_bias
+        self.gamma_specs = gamma_specs
+        self.beta_specs = beta_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape (C, ...), unchanged; with ``factor`` any."""
+        shape = expect_one_input(self, in_shapes)
+        if self.factor is not None:
+            return shape
+        if not shape:
+            raise self.shape_error(
+                "samples of shape (channels, ...)", f"sample shape {shape}", "pass factor=..."
+            )
+        self.add_param("gamma", shape[:1], self.gamma_specs, default=Constant(1.0))
+        if self.use_bias:
+            self.add_param("beta", shape[:1], self.beta_specs)
+        return shape
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The scaled ``x``, which is kept unless the factor is fixed."""
+        if self.factor is not None:
+            y: Array = ctx.ops.multiply(x, self.factor)
+            return y
+        ctx.save(x=x)
+        return ctx.ops.scale(x, ctx.params["gamma"], ctx.params.get("beta"))
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Gradients of x, gamma and beta."""
+        ops = ctx.ops
+        if self.factor is not None:
+            return ops.multiply(dy, self.factor), {}
+        grads = {"gamma": ops.channel_total(ops.multiply(dy, ctx.saved["x"]))}
+        if self.use_bias:
+            grads["beta"] = ops.channel_total(dy)
+        return ops.scale(dy, ctx.params["gamma"], None), grads
