@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from singanet.data import image_tool
 from singanet.data.array_loader import ArrayLoader
+from singanet.data.cifar import cifar10, cifar100
 from singanet.data.dataset import Dataset
 from singanet.data.digits import digits
 from singanet.data.folder_loader import FolderLoader
 from singanet.data.generator_loader import GeneratorLoader
+from singanet.data.idx import read_idx
 from singanet.data.image_batch_iter import ImageBatchIter
 from singanet.data.image_tool import ImageTool
 from singanet.data.load import load
 from singanet.data.loader import Batch, Loader
+from singanet.data.mnist import mnist
 from singanet.data.npz import read_npz
 from singanet.data.prefetch import Prefetch
 from singanet.data.tabular import TabularDataset, tabular
@@ -31,10 +34,14 @@ __all__ = [
     "TabularDataset",
     "TextDataset",
     "TextLoader",
+    "cifar10",
+    "cifar100",
     "digits",
     "image_tool",
     "load",
+    "mnist",
     "plays",
+    "read_idx",
     "read_npz",
     "tabular",
 ]

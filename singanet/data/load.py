@@ -1,37 +1,54 @@
-"""A data set by its name or by the path of its file."""
+"""A data set by its name or by the path of its files."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from singanet.data.cifar import cifar10, cifar100
+from singanet.data.cifar_files import which_cifar
 from singanet.data.dataset import Dataset
 from singanet.data.digits import digits
+from singanet.data.mnist import is_mnist, mnist
 from singanet.data.npz import DEFAULT_MAX_BYTES, read_npz
-from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.errors import DataError, UnknownNameError, did_you_mean, one_of
 
 _EMBEDDED = {"digits": digits}
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTES) -> Dataset:
-    """The embedded data set of that name, or the one in an ``.npz`` file.
+    """The embedded data set of that name, or the one that lies at a path.
 
-    The file holds ``x_train``, ``y_train``, ``x_test`` and ``y_test``: samples (N, H, W),
-    (N, C, H, W) or (N, D), uint8 (scaled to [0, 1]) or float; labels (N,), integers.
-    ``max_bytes`` bounds the memory its arrays may claim. Errors: `UnknownNameError` for a
-    name that is neither, `DataError` for a file that is not what it should be.
+    A path is a folder or archive of MNIST, CIFAR-10 or CIFAR-100 (`mnist`, `cifar10`,
+    `cifar100`), or an ``.npz`` file, which holds ``x_train``, ``y_train``, ``x_test`` and
+    ``y_test``: samples (N, H, W), (N, C, H, W) or (N, D), uint8 (scaled to [0, 1]) or float;
+    labels (N,), integers. ``max_bytes`` bounds the memory its arrays may claim. Errors:
+    `UnknownNameError` for a name that is neither, `DataError` for a file that is not what it
+    should be.
     """
     name = os.fspath(name_or_path)
     if name in _EMBEDDED:
         return _EMBEDDED[name]()
     path = Path(name)
-    if path.suffix == "" and path.name == name and not path.exists():
+    if path.suffix == "" and path.name == name and not os.path.exists(path):
         raise UnknownNameError(
             f"data {name!r}",
-            expected=f"one of {one_of(_EMBEDDED)}, or the path of an .npz file",
+            expected=f"one of {one_of(_EMBEDDED)}, or a path",
             received=f"{name!r}, which is neither",
             advice=did_you_mean(name, _EMBEDDED, "check the name"),
+        )
+    if is_mnist(path):
+        return mnist(path)
+    if (cifar := which_cifar(path)) is not None:
+        return cifar10(path) if cifar == "CIFAR-10" else cifar100(path)
+    if os.path.isdir(path):
+        raise DataError(
+            f"data folder {name!r}",
+            expected="the files of MNIST, CIFAR-10 or CIFAR-100",
+            received="none of them",
+            advice="give the folder that holds the files, or an .npz file; images in a folder a "
+            "class are read by FolderLoader",
         )
     arrays = read_npz(path, _ARRAYS, max_bytes)
     x_train, y_train, x_test, y_test = (arrays[key] for key in _ARRAYS)

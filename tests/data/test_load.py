@@ -64,3 +64,14 @@ def test_the_error_of_an_array_names_the_file(tmp_path):
 def test_max_bytes(tmp_path):
     with pytest.raises(DataError, match="at most 100 bytes"):
         load(save(tmp_path / "mine.npz"), max_bytes=100)
+
+
+def test_a_folder_of_nothing_known(tmp_path):
+    with pytest.raises(DataError, match="none of them.*FolderLoader"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "a\0b", ""])
+def test_impossible_names(name):
+    with pytest.raises((UnknownNameError, DataError)):
+        load(name)

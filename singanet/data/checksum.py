@@ -1,0 +1,28 @@
+"""Published checksums of data archives, compared before anything is read from them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from singanet.data.magic import open_data_file
+from singanet.errors import DataError
+
+
+def check_md5(path: str | Path, published: Sequence[str], advice: str) -> None:
+    """Nothing, where the file has one of the published MD5s. Errors: `DataError` with them.
+
+    MD5 is what the publishers give: it finds a damaged copy, not one forged with care.
+    """
+    digest = hashlib.md5(usedforsecurity=False)
+    with open_data_file(path) as stream:
+        while piece := stream.read(1 << 20):
+            digest.update(piece)
+    if digest.hexdigest() not in published:
+        raise DataError(
+            f"data file {str(path)!r}",
+            expected=f"MD5 {' or '.join(published)}, as published",
+            received=digest.hexdigest(),
+            advice=advice,
+        )

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import collections
+import datetime
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet.data.safe_pickle import load_plain_pickle
+from singanet.errors import DataError
+
+
+def python2_batch(data, labels=(6, 9)):
+    """The bytes Python 2.7 and its NumPy wrote for a batch of CIFAR: protocol 2, no memo."""
+    raw = data.tobytes()
+    shape = b"".join(b"M" + size.to_bytes(2, "little") for size in data.shape)
+    return (
+        b"\x80\x02}(U\x0bbatch_labelU\x10testing batch 1 "
+        b"U\x06labels](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
+        b"U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+        b"(K\x01" + shape + b"\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN"
+        b"J\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T"
+        + len(raw).to_bytes(4, "little")
+        + raw
+        + b"tbu."
+    )
+
+
+SMALL = python2_batch(np.arange(6, dtype=np.uint8).reshape(2, 3))
+
+
+def attempt(content):
+    try:
+        return load_plain_pickle(content, "file 'a'")
+    except DataError as error:
+        return error
+
+
+@pytest.mark.filterwarnings("ignore:.*numpy.core:DeprecationWarning")
+def test_a_batch_of_python_2_reads_as_pickle_reads_it():
+    plain = pickle.loads(SMALL, encoding="bytes")
+    found = load_plain_pickle(SMALL, "a")
+    assert list(found) == [key.decode() for key in plain] == ["batch_label", "labels", "data"]
+    assert found["labels"] == plain[b"labels"] == [6, 9]
+    assert found["batch_label"] == b"testing batch 1 "
+    np.testing.assert_array_equal(found["data"], plain[b"data"], strict=True)
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("array", [np.arange(6.0), np.arange(6, dtype=">i2"), np.zeros((2, 0))])
+def test_what_python_3_writes(protocol, array):
+    value = {"a": [1, -5, 2**70, "é", b"\xff"], "b": array.reshape(2, -1), "c": None, "d": ()}
+    if protocol >= 3:
+        # There bytes and text are told apart by instructions of their own.
+        value["f"] = np.asfortranarray(array.reshape(2, -1))
+    found = attempt(pickle.dumps(value, protocol))
+    if isinstance(found, DataError):
+        # Protocol 4 looks names up on a stack, which is not allowed.
+        assert protocol == 4
+        assert "STACK_GLOBAL" in str(found)
+        return
+    assert found["a"] == value["a"]
+    assert found["c"] is None
+    for key in {"b", "f"} & set(value):
+        np.testing.assert_array_equal(found[key], value[key])
+        assert found[key].dtype == array.dtype
+
+
+class Runs:
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+HARMFUL = {
+    "eval": Runs(eval, "1/0"),
+    "exec": Runs(exec, "raise SystemExit"),
+    "subprocess": Runs(subprocess.call, ["false"]),
+    "getattr": Runs(getattr, "", "join"),
+    "class": collections.OrderedDict(),
+    "date": datetime.date(2020, 1, 1),
+    "numpy function": Runs(np.fromfile, "/etc/passwd"),
+    "object array": np.array([Runs(eval, "1/0")], dtype=object),
+    "text array": np.array(["a"]),
+    "dates": np.array(["2020"], "M8[Y]"),
+    "records": np.array([(1, 2.0)], "i4,f4"),
+}
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 3, 4, 5])
+@pytest.mark.parametrize("harm", HARMFUL.values(), ids=HARMFUL)
+def test_names_that_are_not_allowed_are_refused_unlooked_up(harm, protocol):
+    for value in ({"data": harm}, [harm], harm):
+        with pytest.raises(DataError, match="file 'a'"):
+            load_plain_pickle(pickle.dumps(value, protocol), "file 'a'")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"ceval\neval\n.",
+        b"cnumpy.core.multiarray\nnonsense\n.",
+        b"cnumpy\nndarray.tofile\n.",
+        b"(iposix\nsystem\n.",
+        b"(S'1'\nios\nsystem\n.",
+        b"\x82\x01.",
+        b"Pname\n.",
+        b"",
+        b".",
+        b"no pickle",
+        pickle.dumps([1, 2]),
+        pickle.dumps({"a": {"b": 1}}),
+        pickle.dumps({"a": [[1]]}),
+        pickle.dumps({"a": 1.5}),
+        pickle.dumps({"a": {1, 2}}),
+        b"}r\xff\xff\xff\xff.",  # a memo of four billion places
+        b"}p4000000000\n.",
+        b"}(" + b")\x85" * 2000 + b"K\x01u.",  # tuples two thousand deep, to be hashed
+        b"}(U\x01aT\xff\xff\xff\x7fabcu.",  # claims two gigabytes of text
+        b"}(U\x01acnumpy\nndarray\nu.",  # a stand-in that never became an array
+        b"}(U\x01acnumpy.core.multiarray\n_reconstruct\n)Ru.",
+    ],
+)
+def test_refused(content):
+    assert isinstance(attempt(content), DataError)
+
+
+def test_a_pickle_cannot_change_what_reads_the_next_one():
+    for name in (
+        b"cnumpy.core.multiarray\n_reconstruct\n",
+        b"c_codecs\nencode\n",
+        b"cnumpy\ndtype\n",
+    ):
+        for state in (b"}U\x01aK\x01s", b"N}U\x01aK\x01s\x86"):
+            assert isinstance(attempt(b"}(U\x01a" + name + state + b"bu."), DataError)
+    assert list(load_plain_pickle(SMALL, "a")) == ["batch_label", "labels", "data"]
+
+
+def test_arrays_whose_size_is_not_their_bytes():
+    honest = python2_batch(np.zeros((300, 2), np.uint8))
+    assert honest.count(b"M\x2c\x01M\x02\x00") == 1
+    forged = honest.replace(b"M\x2c\x01M\x02\x00", b"J\xff\xff\xff\x7fM\x02\x00")
+    assert "600 bytes for shape (2147483647, 2)" in str(attempt(forged))
+    negative = honest.replace(b"M\x2c\x01M\x02\x00", b"J\xd4\xfe\xff\xffJ\xfe\xff\xff\xff")
+    assert isinstance(attempt(negative), DataError)
+
+
+def test_the_error_names_the_byte_or_the_name():
+    assert "byte 1" in str(attempt(b"}\x93."))
+    assert "builtins.eval" in str(attempt(pickle.dumps({"a": eval}, 2, fix_imports=False)))
+
+
+def test_truncated_at_every_byte():
+    for length in range(len(SMALL)):
+        assert isinstance(attempt(SMALL[:length]), DataError)
+
+
+@given(st.data())
+def test_mutated_pickles_are_read_or_refused(data):
+    content = bytearray(SMALL)
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    found = attempt(bytes(content))
+    assert isinstance(found, DataError | dict)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(content):
+    assert isinstance(attempt(content), DataError | dict)
+
+
+def test_nothing_is_imported():
+    code = (
+        "import sys, pickle; from singanet.data.safe_pickle import load_plain_pickle\n"
+        "from singanet.errors import DataError\n"
+        "try: load_plain_pickle(b'cantigravity\\nx\\n.', 'a')\n"
+        "except DataError: print('antigravity' in sys.modules)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
