@@ -3,11 +3,15 @@
 from singanet.layers.activation import Activation
 from singanet.layers.add import Add
 from singanet.layers.average import Average
+from singanet.layers.avg_pooling1d import AvgPooling1D
 from singanet.layers.avg_pooling2d import AvgPooling2D
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.concat import Concat
+from singanet.layers.conv1d import Conv1D
 from singanet.layers.conv2d import Conv2D
+from singanet.layers.conv2d_transpose import Conv2DTranspose
 from singanet.layers.dense import Dense
+from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.dropout import Dropout
 from singanet.layers.dummy import Dummy
 from singanet.layers.embedding import Embedding
@@ -17,34 +21,54 @@ from singanet.layers.global_avg_pooling1d import GlobalAvgPooling1D
 from singanet.layers.global_avg_pooling2d import GlobalAvgPooling2D
 from singanet.layers.global_max_pooling1d import GlobalMaxPooling1D
 from singanet.layers.global_max_pooling2d import GlobalMaxPooling2D
+from singanet.layers.group_norm import GroupNorm
 from singanet.layers.gru import GRU
 from singanet.layers.input import Input
+from singanet.layers.instance_norm import InstanceNorm
+from singanet.layers.l2_norm import L2Norm
 from singanet.layers.layer import Layer
+from singanet.layers.layer_norm import LayerNorm
+from singanet.layers.lrn import LRN
 from singanet.layers.lstm import LSTM
+from singanet.layers.matmul import MatMul
+from singanet.layers.max_pooling1d import MaxPooling1D
 from singanet.layers.max_pooling2d import MaxPooling2D
 from singanet.layers.maximum import Maximum
 from singanet.layers.merge import Merge
+from singanet.layers.multi_head_attention import MultiHeadAttention
 from singanet.layers.multiply import Multiply
 from singanet.layers.pad import Pad
 from singanet.layers.permute import Permute
+from singanet.layers.position_embedding import PositionEmbedding
+from singanet.layers.prelu import PReLU
 from singanet.layers.reshape import Reshape
 from singanet.layers.rnn import RNN
+from singanet.layers.scale import Scale
+from singanet.layers.sequences import padded_to_steps, steps_to_padded
+from singanet.layers.sinusoidal_position import SinusoidalPosition
 from singanet.layers.slice import Slice
 from singanet.layers.softmax import Softmax
 from singanet.layers.split import Split
+from singanet.layers.step_list import StepList
+from singanet.layers.upsampling2d import Upsampling2D
 
 __all__ = [
     "GRU",
+    "LRN",
     "LSTM",
     "RNN",
     "Activation",
     "Add",
     "Average",
+    "AvgPooling1D",
     "AvgPooling2D",
     "BatchNormalization",
     "Concat",
+    "Conv1D",
     "Conv2D",
+    "Conv2DTranspose",
     "Dense",
+    "DepthwiseConv2D",
     "Dropout",
     "Dummy",
     "Embedding",
@@ -54,16 +78,31 @@ __all__ = [
     "GlobalAvgPooling2D",
     "GlobalMaxPooling1D",
     "GlobalMaxPooling2D",
+    "GroupNorm",
     "Input",
+    "InstanceNorm",
+    "L2Norm",
     "Layer",
+    "LayerNorm",
+    "MatMul",
+    "MaxPooling1D",
     "MaxPooling2D",
     "Maximum",
     "Merge",
+    "MultiHeadAttention",
     "Multiply",
+    "PReLU",
     "Pad",
     "Permute",
+    "PositionEmbedding",
     "Reshape",
+    "Scale",
+    "SinusoidalPosition",
     "Slice",
     "Softmax",
     "Split",
+    "StepList",
+    "Upsampling2D",
+    "padded_to_steps",
+    "steps_to_padded",
 ]

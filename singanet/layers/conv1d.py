@@ -1,0 +1,53 @@
+"""One-dimensional convolution."""
+
+from __future__ import annotations
+
+from singanet.layers.conv2d import Conv2D
+from singanet.layers.layer import ParamSpecs
+from singanet.layers.one_axis import OneAxis, along_width
+from singanet.types import Shape
+
+
+class Conv1D(OneAxis, Conv2D):
+    """Cross-correlation of sequences (C, L), or (L,) of one channel, with ``nb_kernels`` kernels.
+
+    The output is (F, L'). ``weight`` has shape (F, C/groups·k), channel-major; ``bias`` has shape
+    (F,). The other arguments are as for `Conv2D`, each one int.
+    """
+
+    keeps_channels = False
+
+    def __init__(
+        self,
+        name: str,
+        nb_kernels: int,
+        kernel: int = 3,
+        stride: int = 1,
+        border_mode: str = "same",
+        cudnn_prefer: str = "fastest",
+        workspace_byte_limit: int = 1024,
+        use_bias: bool = True,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        pad: int | None = None,
+        input_sample_shape: Shape | None = None,
+        *,
+        dilation: int = 1,
+        groups: int = 1,
+    ) -> None:
+        super().__init__(
+            name,
+            nb_kernels,
+            kernel=along_width(name, "kernel", kernel, 1),
+            stride=along_width(name, "stride", stride, 1),
+            border_mode=border_mode,
+            cudnn_prefer=cudnn_prefer,
+            workspace_byte_limit=workspace_byte_limit,
+            use_bias=use_bias,
+            W_specs=W_specs,
+            b_specs=b_specs,
+            pad=along_width(name, "pad", pad, 0, least=0),
+            input_sample_shape=input_sample_shape,
+            dilation=along_width(name, "dilation", dilation, 1),
+            groups=groups,
+        )

@@ -1,0 +1,114 @@
+"""Transposed convolution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.context import Context
+from singanet.errors import ArgumentError
+from singanet.layers.arguments import expect_int
+from singanet.layers.geometry import expect_image, make_window, pair
+from singanet.layers.layer import Layer, ParamSpecs
+from singanet.types import Array, Shape, Shapes
+
+
+class Conv2DTranspose(Layer):
+    """The map that a `Conv2D` of the same arguments has for its input gradient, on (C, H, W).
+
+    The output size is (in - 1)·stride - padding + dilation·(kernel - 1) + 1 + ``output_padding``.
+    ``output_padding`` is stride - 1 with border_mode='same', so that the size becomes in·stride,
+    and else 0. ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,). Zeiler et al., 2010.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        nb_kernels: int,
+        kernel: Any = 3,
+        stride: Any = 1,
+        border_mode: str = "same",
+        use_bias: bool = True,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        pad: Any = None,
+        output_padding: Any = None,
+        input_sample_shape: Shape | None = None,
+        *,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
+        self.groups = expect_int(name, "groups", groups)
+        self.window = make_window(name, kernel, stride, border_mode, pad, dilation)
+        strides = self.window.stride
+        if output_padding is None:
+            full = pad is None and border_mode == "same"
+            output_padding = (strides[0] - 1, strides[1] - 1) if full else 0
+        self.output_padding = pair(name, "output_padding", output_padding, least=0)
+        if any(extra >= s for extra, s in zip(self.output_padding, strides, strict=True)):
+            raise ArgumentError(
+                f"layer {name!r}, argument output_padding",
+                expected=f"less than the stride {strides}",
+                received=repr(output_padding),
+                advice="more than that adds rows that no input reaches",
+            )
+        self.use_bias = use_bias
+        self.W_specs = W_specs
+        self.b_specs = b_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(C, H, W) → (nb_kernels, H', W')."""
+        shape = expect_image(self, in_shapes)
+        if shape[0] % self.groups or self.nb_kernels % self.groups:
+            raise self.shape_error(
+                f"channels and nb_kernels divisible by groups={self.groups}",
+                f"{shape[0]} channels and nb_kernels={self.nb_kernels}",
+                "choose groups that divide both",
+            )
+        height, width = (self._size(k, shape[k + 1]) for k in (0, 1))
+        if min(height, width) < 1:
+            raise self.shape_error(
+                f"images that padding {self.window.pads} leaves something of",
+                f"sample shape {shape}, of which {(height, width)} would be left",
+                "use less padding",
+            )
+        taps = self.window.kernel[0] * self.window.kernel[1]
+        per_input = self.nb_kernels // self.groups * taps
+        fans = (shape[0] // self.groups * taps, per_input)
+        self.add_param("weight", (shape[0], per_input), self.W_specs, fans=fans)
+        if self.use_bias:
+            self.add_param("bias", (self.nb_kernels,), self.b_specs)
+        return (self.nb_kernels, height, width)
+
+    def _size(self, k: int, size: int) -> int:
+        window = self.window
+        extent = window.dilation[k] * (window.kernel[k] - 1) + 1
+        grown = (size - 1) * window.stride[k] + extent
+        return grown - sum(window.pads[k]) + self.output_padding[k]
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, H, W) → (N, F, H', W')."""
+        ctx.save(x=x)
+        ops, bias = ctx.ops, ctx.params.get("bias")
+        out_shape: Any = self.out_shapes
+        weight = self._kernels(ctx)
+        y = ops.conv2d_backward_data(x, weight, (len(x), *out_shape), self.window, self.groups)
+        return y if bias is None else ops.add(y, bias[:, None, None], out=y)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        """Gradients of x, weight and bias; x is the only array kept."""
+        ops, x = ctx.ops, ctx.saved["x"]
+        weight = self._kernels(ctx)
+        dw = ops.conv2d_backward_weights(dy, x, weight.shape, self.window, self.groups)
+        grads = {"weight": dw.reshape(len(weight), -1)}
+        if self.use_bias:
+            grads["bias"] = ops.channel_sum(dy)
+        if not ctx.needs_input_grad:
+            return None, grads
+        return ops.conv2d(dy, weight, None, self.window, self.groups), grads
+
+    def _kernels(self, ctx: Context) -> Array:
+        """The weight as (C, F/groups, kh, kw): that of the convolution from output to input."""
+        weight = ctx.params["weight"]
+        return weight.reshape(len(weight), self.nb_kernels // self.groups, *self.window.kernel)

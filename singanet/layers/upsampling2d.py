@@ -1,0 +1,56 @@
+"""Upsampling of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.context import Context
+from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.layers.geometry import expect_image, pair
+from singanet.layers.layer import Layer
+from singanet.types import Array, Shape, Shapes
+
+_MODES = ("nearest", "bilinear")
+
+
+class Upsampling2D(Layer):
+    """(C, H, W) images made ``size`` times as large, an int or (height, width).
+
+    ``mode`` 'nearest' repeats pixels; 'bilinear' interpolates between pixel centres (corners not
+    aligned, as Keras does and PyTorch by default).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        size: Any = 2,
+        mode: str = "nearest",
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.factors = pair(name, "size", size)
+        if mode not in _MODES:
+            raise UnknownNameError(
+                f"layer {name!r}, argument mode",
+                expected=f"one of {one_of(_MODES)}",
+                received=repr(mode),
+                advice=did_you_mean(str(mode), _MODES, "choose one of these"),
+            )
+        self.mode = mode
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(C, H, W) → (C, H·size, W·size)."""
+        channels, height, width = expect_image(self, in_shapes)
+        return (channels, height * self.factors[0], width * self.factors[1])
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The larger images; nothing is kept."""
+        if self.mode == "nearest":
+            return ctx.ops.upsample_nearest(x, self.factors)
+        return ctx.ops.upsample_bilinear(x, self.factors)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Each gradient goes back to the pixels it came from."""
+        if self.mode == "nearest":
+            return ctx.ops.upsample_nearest_backward(dy, self.factors), {}
+        return ctx.ops.upsample_bilinear_backward(dy, self.factors), {}

@@ -1,0 +1,145 @@
+"""Conv1D."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.errors import ArgumentError, ShapeError
+from singanet.layers import AvgPooling1D, Conv1D, Dense, Flatten, MaxPooling1D
+from singanet.net import FeedForwardNet
+from singanet.testing import LayerCase, check_net_gradients
+
+
+def by_loops(x, weight, stride, pads, dilation=1, groups=1):
+    """x (N, C, L), weight (F, C/groups, k)."""
+    x = np.pad(x, ((0, 0), (0, 0), pads))
+    f, cg, k = weight.shape
+    length = (x.shape[2] - dilation * (k - 1) - 1) // stride + 1
+    y = np.zeros((len(x), f, length))
+    for out in range(f):
+        first = out // (f // groups) * cg
+        for i in range(length):
+            for tap in range(k):
+                column = x[:, first : first + cg, i * stride + tap * dilation]
+                y[:, out, i] += column @ weight[out, :, tap]
+    return y
+
+
+class TestConv1D(LayerCase):
+    in_shapes = (2, 7)
+
+    def make(self):
+        return Conv1D("conv", 4)
+
+    def expected(self, params, x):
+        weight = params["weight"].reshape(4, 2, 3)
+        return by_loops(x, weight, 1, (1, 1)) + params["bias"][:, None]
+
+
+class TestConv1DOfSingasShape(LayerCase):
+    """(L,) is one channel; pad and stride are the user's, which SINGA dropped."""
+
+    in_shapes = (9,)
+
+    def make(self):
+        return Conv1D("conv", 3, kernel=4, stride=2, pad=2)
+
+    def expected(self, params, x):
+        weight = params["weight"].reshape(3, 1, 4)
+        return by_loops(x[:, None], weight, 2, (2, 2)) + params["bias"][:, None]
+
+
+class TestConv1DInGroups(LayerCase):
+    in_shapes = (4, 9)
+
+    def make(self):
+        return Conv1D(
+            "conv", 6, kernel=2, border_mode="valid", dilation=3, groups=2, use_bias=False
+        )
+
+    def expected(self, params, x):
+        return by_loops(x, params["weight"].reshape(6, 2, 2), 1, (0, 0), dilation=3, groups=2)
+
+
+class TestConv1DOfAnEvenKernel(LayerCase):
+    in_shapes = (1, 5)
+
+    def make(self):
+        return Conv1D("conv", 1, kernel=2, use_bias=False)
+
+    def expected(self, params, x):
+        return by_loops(x, params["weight"].reshape(1, 1, 2), 1, (0, 1))
+
+
+def test_shapes_of_singas_own_test():
+    layer = Conv1D("conv", 64, 3, input_sample_shape=(224,))
+    assert layer.get_output_sample_shape() == (64, 224)
+    assert [(p.name, p.shape) for p in layer.params.values()] == [
+        ("conv/weight", (64, 3)),
+        ("conv/bias", (64,)),
+    ]
+
+
+def test_two_layers_without_specs_have_names_of_their_own():
+    # SINGA's default dicts were shared and changed.
+    names = [Conv1D(name, 2, input_sample_shape=(5,)) for name in ("a", "b")]
+    for layer in names:
+        layer.get_output_sample_shape()
+    assert names[1].param_names() == ["b/weight", "b/bias"]
+
+
+def test_layers_follow_each_other_in_a_net(rng):
+    net = FeedForwardNet(seed=0)
+    net.add(Conv1D("conv1", 3, 3, input_sample_shape=(12,)))
+    net.add(MaxPooling1D("max", 2, 2, border_mode="valid"))
+    net.add(Conv1D("conv2", 2, 3, stride=2))
+    net.add(AvgPooling1D("avg", 3, 1))
+    net.add(Flatten("flat"))
+    net.add(Dense("fc", 2))
+    check_net_gradients(net, rng.standard_normal((3, 12)))
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [("kernel", (1, 3)), ("kernel", 0), ("stride", 0), ("stride", None), ("pad", -1),
+     ("pad", (0, 1)), ("dilation", 1.5), ("kernel", "3")],
+)  # fmt: skip
+def test_refuses_bad_arguments(what, value):
+    with pytest.raises(ArgumentError, match=rf"'conv', argument {what}: expected an int of at"):
+        Conv1D("conv", 2, **{what: value})
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3, 4), (0, 5), (2, 0), [(2, 5), (2, 5)]])
+def test_refuses_what_is_no_sequence(shape):
+    with pytest.raises(ShapeError, match=r"layer 'conv': expected .*\(channels, length\)"):
+        Conv1D("conv", 2).build(shape)
+
+
+def test_refuses_a_sequence_shorter_than_the_kernel():
+    with pytest.raises(
+        ShapeError, match=r"'conv': expected sequences at least as long as the kernel 5.*\(2, 4\)"
+    ):
+        Conv1D("conv", 2, 5, border_mode="valid").build((2, 4))
+
+
+@pytest.mark.parametrize(("stride", "pad", "dilation", "groups"), [(1, 1, 1, 1), (2, 3, 2, 4)])
+def test_equals_pytorch(stride, pad, dilation, groups, rng):
+    torch = pytest.importorskip("torch")
+    case = LayerCase()
+    case.make = lambda: Conv1D("conv", 8, 5, stride, pad=pad, dilation=dilation, groups=groups)
+    case.in_shapes = (4, 30)
+    layer = case.built()
+    x = rng.standard_normal((6, 4, 30)).astype(np.float32)
+    ctx, y = case.run(layer, x, train=True)
+    dy = rng.standard_normal(y.shape).astype(np.float32)
+    dx, grads = layer.backward(ctx, dy)
+    w, b = layer.param_values()
+    xt, wt, bt = (
+        torch.from_numpy(a).requires_grad_() for a in (x, w.reshape(8, 4 // groups, 5), b)
+    )
+    yt = torch.nn.functional.conv1d(xt, wt, bt, stride, pad, dilation, groups)
+    yt.backward(torch.from_numpy(dy))
+    peers = [yt.detach(), xt.grad, wt.grad.reshape(8, -1), bt.grad]
+    for got, want in zip([y, dx, grads["weight"], grads["bias"]], peers, strict=True):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
