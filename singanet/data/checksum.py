@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,8 @@ def check_md5(path: str | Path, published: Sequence[str], advice: str) -> None:
 
     MD5 is what the publishers give: it finds a damaged copy, not one forged with care.
     """
+    import hashlib  # here, so that importing singanet stays quick
+
     digest = hashlib.md5(usedforsecurity=False)
     with open_data_file(path) as stream:
         while piece := stream.read(1 << 20):

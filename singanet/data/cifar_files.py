@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -80,6 +79,8 @@ def _from_folder(name: str, path: Path) -> tuple[str, bytes]:
 def _from_archive(
     name: str, path: Path, files: Sequence[str], checksums: bool
 ) -> list[tuple[str, bytes]]:
+    import tarfile  # here, so that importing singanet stays quick
+
     where = f"archive {str(path)!r}"
     _, md5 = _ARCHIVES.get(path.name, ("", ""))
     if checksums and md5:
@@ -103,6 +104,8 @@ def _from_archive(
 
 @contextmanager
 def _broken_named(where: str, path: Path) -> Iterator[None]:
+    import tarfile
+
     try:
         yield
     except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as error:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -15,10 +14,12 @@ from singanet.data.npy import NpyHeader, read_npy_header
 from singanet.errors import DataError, one_of
 from singanet.types import Array
 
+if TYPE_CHECKING:
+    import zipfile
+
 DEFAULT_MAX_BYTES = 8 << 30
 # Deflate cannot expand further than this, so a larger claim is a lie.
 _LARGEST_RATIO = 1032
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
 
 
 def read_npz(
@@ -40,10 +41,13 @@ def read_npz(
                 advice="write one with numpy.savez(path, x_train=..., y_train=..., ...)",
             )
         stream.seek(0)
+        import zipfile  # here, so that importing singanet stays quick
+
+        broken = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
         try:
             with zipfile.ZipFile(stream) as archive:
                 return _read_members(archive, names, max_bytes, where)
-        except _BROKEN as error:
+        except broken as error:
             raise DataError(
                 where,
                 expected="a whole .npz archive",
