@@ -8,9 +8,11 @@ First the matrices of each stack and direction, the input's gates and then the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import TYPE_CHECKING
 
 from singanet.errors import CallOrderError
+from singanet.ops import ops_for
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -20,14 +22,14 @@ if TYPE_CHECKING:
 def packed_size(layer: RNN) -> int:
     """The number of elements: the sum over stacks of G·D·H·(in + H + 2)."""
     _expect_built(layer)
-    return sum(_size(param.shape) for param in layer.params.values())
+    return sum(prod(param.shape) for param in layer.params.values())
 
 
 def pack(layer: RNN, arrays: Mapping[str, Array]) -> Array:
     """``arrays``, the parameters or their gradients by suffix, as one array of one axis."""
-    ops = layer.ops_of_params()
     # A block (in, H) of the fused matrix is SINGA's gate (H, in) transposed.
-    return ops.concat([block.T.reshape(-1) for block in _blocks(layer, arrays)], axis=0)
+    rows = [block.T.reshape(-1) for block in _blocks(layer, arrays)]
+    return ops_for(rows[0]).concat(rows, axis=0)
 
 
 def unpack(layer: RNN, packed: Array) -> None:
@@ -42,7 +44,8 @@ def unpack(layer: RNN, packed: Array) -> None:
     start = 0
     for block in _blocks(layer, {s: p.value for s, p in layer.params.items()}):
         part = packed[start : start + block.size]
-        block.T[...] = part.reshape(block.T.shape)
+        # A file's array lies on the host, the parameters perhaps on a device.
+        block.T[...] = ops_for(block).xp.asarray(part.reshape(block.T.shape))
         start += block.size
 
 
@@ -67,13 +70,6 @@ def _blocks(layer: RNN, arrays: Mapping[str, Array]) -> Iterator[Array]:
             for suffix in (f"{run.prefix}/{kind}" for kind in kinds):
                 for k in range(len(layer.cell.gates) if suffix in layer.params else 0):
                     yield arrays[suffix][..., k * size : (k + 1) * size]
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    count = 1
-    for axis in shape:
-        count *= axis
-    return count
 
 
 def _expect_built(layer: RNN) -> None:

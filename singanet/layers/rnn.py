@@ -15,7 +15,6 @@ from singanet.layers.recurrent_cells import CELLS
 from singanet.layers.recurrent_inputs import Ragged, check_batches, read_lengths, read_shapes
 from singanet.layers.recurrent_params import KINDS, RNNSpecs, Run, all_runs, normal_specs, spec_of
 from singanet.layers.recurrent_walk import Backward, Forward
-from singanet.ops import NumpyOps, ops_for
 from singanet.types import Array, Shape, Shapes
 
 
@@ -151,10 +150,6 @@ class RNN(Layer):
     def unpack(self, array: Array) -> None:
         """Fill the parameters from the packed form. Errors: a wrong shape."""
         packed.unpack(self, array)
-
-    def ops_of_params(self) -> NumpyOps:
-        """The kernels of the device on which the parameters are."""
-        return ops_for(self.params[f"{self.runs[0].prefix}/weight_h"].value)
 
 
 def _expect_one_of(layer: str, what: str, value: str, known: tuple[str, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.ops.numpy.activation import Activations
+from singanet.ops.numpy.attention import Attention
 from singanet.ops.numpy.conv import Convolution
 from singanet.ops.numpy.elementwise import Elementwise
 from singanet.ops.numpy.linear import Linear
@@ -29,6 +30,7 @@ class NumpyOps(
     Random,
     Losses,
     Recurrent,
+    Attention,
 ):
     """The kernel interface, and its implementation over ``xp`` (numpy or cupy).
 

@@ -1,0 +1,96 @@
+"""SINGA's way to call a recurrent layer: on lists of steps, outside a net."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from singanet.context import Context
+from singanet.errors import ArgumentError, CallOrderError
+from singanet.flags import is_training
+from singanet.layers import packed
+from singanet.layers.rnn import RNN
+from singanet.layers.sequences import padded_to_steps, steps_to_padded
+from singanet.ops import ops_for
+from singanet.types import Array
+
+
+class StepList:
+    """Calls ``layer`` as SINGA does: [x1..xT, hx(, cx)] in, [y1..yT, hy(, cy)] out.
+
+    x_t is (batch_t, F) with batch sizes that never grow, y_t (batch_t, H·directions); the states
+    are (stacks·directions, batch_1, H), and an empty array or None stands for zeros.
+    ``layer`` is a recurrent layer with ``return_state=True`` that is not part of a net. Random
+    draws come from ``rng``.
+    """
+
+    def __init__(self, layer: RNN, rng: np.random.Generator | None = None) -> None:
+        if not isinstance(layer, RNN) or not (layer.return_state and layer.return_sequences):
+            raise ArgumentError(
+                "StepList",
+                expected="an RNN, LSTM or GRU with return_sequences=True and return_state=True",
+                received=repr(layer),
+                advice="make the layer with return_state=True",
+            )
+        self.layer = layer
+        self.rng = np.random.default_rng() if rng is None else rng
+        self._pass: tuple[Context, list[int]] | None = None
+
+    def forward(self, flag: int | bool, inputs: Sequence[Array | None]) -> list[Array]:
+        """Run all steps; with ``flag`` True or ``kTrain`` a backward may follow."""
+        layer, count = self.layer, len(self.layer.cell.states)
+        self._pass = None
+        xs = [x for x in inputs[:-count] if x is not None]
+        padded, lengths = steps_to_padded(xs)
+        ops = ops_for(padded)
+        shape = (len(layer.runs), len(padded), layer.hidden_size)
+        states = []
+        for given in inputs[-count:]:
+            state = ops.zeros(shape, padded) if given is None or given.size == 0 else given
+            if tuple(state.shape) != shape:
+                raise layer.shape_error(
+                    f"initial states of shape {shape}, or empty ones, after the steps",
+                    f"shape {tuple(state.shape)}",
+                    "(stacks x directions, batch of the first step, hidden)",
+                )
+            states.append(state.transpose(1, 0, 2))
+        per_sample = [shape[::2]] * count
+        layer.build([(None, padded.shape[2]), *per_sample, ()])  # type: ignore[list-item]
+        params = {suffix: param.value for suffix, param in layer.params.items()}
+        ctx = Context(ops, self.rng, params, is_training(flag))
+        y, *finals = layer.forward(ctx, [padded, *states, lengths])
+        sizes = [len(x) for x in xs]
+        if ctx.train:
+            self._pass = ctx, sizes
+        return padded_to_steps(y, sizes) + [final.transpose(1, 0, 2) for final in finals]
+
+    def backward(
+        self, flag: int | bool, grads: Sequence[Array | None]
+    ) -> tuple[list[Array], list[Array]]:
+        """``[dy1..dyT, dhy(, dcy)]`` → ``([dx1..dxT, dhx(, dcx)], [packed gradient])``."""
+        if self._pass is None:
+            raise CallOrderError(
+                f"StepList of layer {self.layer.name!r}",
+                expected="a training forward before each backward",
+                received="none, or one whose backward was already taken",
+                advice="call forward(True, inputs) first",
+            )
+        (ctx, sizes), count = self._pass, len(self.layer.cell.states)
+        dys = [dy for dy in grads[:-count] if dy is not None]
+        if [len(dy) for dy in dys] != sizes:
+            raise self.layer.shape_error(
+                f"gradients of {len(sizes)} steps, with batches {sizes[:12]}, then of the states",
+                f"batches {[len(dy) for dy in dys][:12]}",
+                "pass one gradient for each output of forward",
+            )
+        dy, _ = steps_to_padded(dys)
+        shape = (len(dy), len(self.layer.runs), self.layer.hidden_size)
+        dstates = [
+            ctx.ops.zeros(shape, dy) if d is None or d.size == 0 else d.transpose(1, 0, 2)
+            for d in grads[-count:]
+        ]
+        self._pass = None
+        (dx, *dstarts, _), by_suffix = self.layer.backward(ctx, [dy, *dstates])
+        dxs = padded_to_steps(dx, sizes) + [d.transpose(1, 0, 2) for d in dstarts]
+        return dxs, [packed.pack(self.layer, by_suffix)]

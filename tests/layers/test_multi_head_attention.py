@@ -1,0 +1,251 @@
+"""MultiHeadAttention against loops, PyTorch and Keras."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.context import Context
+from singanet.errors import ArgumentError, DataError, ShapeError
+from singanet.layers import MultiHeadAttention
+from singanet.ops import numpy_ops
+from singanet.testing import LayerCase
+
+
+def loops(layer, p, query, value, key, lengths):
+    """Sample by sample, head by head, query by query."""
+    n, queries, _ = query.shape
+    keys, heads = key.shape[1], layer.num_heads
+    kd, vd = layer.dims["key"], layer.dims["value"]
+    q, v, k = (
+        x @ p[f"{part}_weight"] + p.get(f"{part}_bias", 0)
+        for part, x in (("query", query), ("value", value), ("key", key))
+    )
+    out = np.zeros((n, queries, heads * vd))
+    for s in range(n):
+        for h in range(heads):
+            for t in range(queries):
+                seen = [
+                    j
+                    for j in range(keys if lengths is None else int(lengths.reshape(n)[s]))
+                    if not layer.causal or j <= t
+                ]
+                if seen:
+                    scores = np.array(
+                        [
+                            q[s, t, h * kd : (h + 1) * kd] @ k[s, j, h * kd : (h + 1) * kd]
+                            for j in seen
+                        ]
+                    )
+                    w = np.exp(scores / np.sqrt(kd))
+                    rows = v[s, seen, h * vd : (h + 1) * vd]
+                    out[s, t, h * vd : (h + 1) * vd] = w @ rows / w.sum()
+    return out @ p["output_weight"] + p.get("output_bias", 0)
+
+
+class AttentionCase(LayerCase):
+    modes = (True,)
+
+    def expected(self, params, x):
+        layer = self.built()
+        parts = x if isinstance(x, list) else [x]
+        lengths = parts[-1] if layer.has_lengths else None
+        query, *rest = parts[: layer.given]
+        value = rest[0] if rest else query
+        key = rest[1] if len(rest) == 2 else value
+        return loops(layer, params, query, value, key, lengths)
+
+
+class TestSelfAttention(AttentionCase):
+    in_shapes = (5, 6)
+
+    def make(self):
+        return MultiHeadAttention("att", 2)
+
+
+class TestCausal(TestSelfAttention):
+    def make(self):
+        return MultiHeadAttention("att", 3, causal=True, use_bias=False)
+
+
+class TestOfAnotherSequence(AttentionCase):
+    in_shapes = [(3, 4), (5, 7)]
+
+    def make(self):
+        return MultiHeadAttention("att", 2, key_dim=3, value_dim=5)
+
+
+class TestQueryValueKeyLengthsCausal(AttentionCase):
+    in_shapes = [(5, 4), (4, 3), (4, 2), ()]
+    batch = 4
+
+    def make(self):
+        return MultiHeadAttention("att", 2, causal=True)
+
+    def draw(self, rng, batch):
+        parts = [rng.standard_normal((batch, *shape)) for shape in self.in_shapes[:-1]]
+        return [*parts, np.array([2, 4, 0, 1])[:batch]]
+
+
+class TestSelfAttentionWithLengths(TestQueryValueKeyLengthsCausal):
+    in_shapes = [(4, 6), (1,)]
+
+    def make(self):
+        return MultiHeadAttention("att", 1)
+
+
+class TestDropout(TestSelfAttention):
+    modes = (True, False)
+
+    def make(self):
+        return MultiHeadAttention("att", 2, dropout=0.4)
+
+
+def run(layer, x, train=True):
+    params = {suffix: param.value for suffix, param in layer.params.items()}
+    ctx = Context(numpy_ops, np.random.default_rng(0), params, train)
+    return ctx, layer.forward(ctx, x)
+
+
+@pytest.mark.parametrize(("causal", "ragged"), [(False, False), (True, False), (False, True)])
+def test_outputs_and_gradients_equal_pytorch(causal, ragged, rng):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peers extra")
+    torch.manual_seed(0)
+    theirs = torch.nn.MultiheadAttention(12, 3, batch_first=True)
+    torch.nn.init.normal_(theirs.in_proj_bias)
+    torch.nn.init.normal_(theirs.out_proj.bias)
+    layer = MultiHeadAttention("att", 3, causal=causal)
+    layer.build([(7, 12), ()])
+    stacked, bias = theirs.in_proj_weight, theirs.in_proj_bias
+    where = {"query": slice(0, 12), "key": slice(12, 24), "value": slice(24, 36)}
+    pairs = {part: (stacked[rows], bias[rows]) for part, rows in where.items()}
+    pairs["output"] = (theirs.out_proj.weight, theirs.out_proj.bias)
+    for part, (w, b) in pairs.items():
+        layer.params[f"{part}_weight"].value[...] = w.detach().numpy().T
+        layer.params[f"{part}_bias"].value[...] = b.detach().numpy()
+    x = rng.standard_normal((4, 7, 12)).astype(np.float32)
+    dy = rng.standard_normal((4, 7, 12)).astype(np.float32)
+    lengths = np.array([7, 3, 1, 5]) if ragged else np.full(4, 7)
+    ctx, y = run(layer, [x, lengths])
+    (dx, _), grads = layer.backward(ctx, dy)
+    tx = torch.tensor(x, requires_grad=True)
+    absent = torch.tensor(np.arange(7) >= lengths[:, None])
+    later = torch.triu(torch.ones(7, 7, dtype=torch.bool), 1) if causal else None
+    ty, _ = theirs(tx, tx, tx, key_padding_mask=absent, attn_mask=later, need_weights=False)
+    ty.backward(torch.tensor(dy))
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(y, ty.detach().numpy(), **close)
+    np.testing.assert_allclose(dx, tx.grad.numpy(), **close)
+    tgrads = {part: (stacked.grad[rows], bias.grad[rows]) for part, rows in where.items()}
+    tgrads["output"] = (theirs.out_proj.weight.grad, theirs.out_proj.bias.grad)
+    for part, (w, b) in tgrads.items():
+        np.testing.assert_allclose(grads[f"{part}_weight"], w.numpy().T, **close)
+        np.testing.assert_allclose(grads[f"{part}_bias"], b.numpy(), **close)
+
+
+def test_outputs_equal_keras(rng):
+    keras = pytest.importorskip("keras", reason="Keras is not installed: the peers extra")
+    theirs = keras.layers.MultiHeadAttention(2, 3, value_dim=4)
+    query, value, key = (
+        rng.standard_normal((2, steps, size)).astype(np.float32)
+        for steps, size in ((5, 6), (4, 7), (4, 3))
+    )
+    theirs.build(query.shape, value.shape, key.shape)
+    theirs.set_weights([rng.standard_normal(w.shape) for w in theirs.get_weights()])
+    layer = MultiHeadAttention("att", 2, 3, 4)
+    layer.build([(5, 6), (4, 7), (4, 3)])
+    for part in ("query", "key", "value", "output"):
+        dense = getattr(theirs, f"_{part}_dense")
+        w, b = (keras.ops.convert_to_numpy(v) for v in (dense.kernel, dense.bias))
+        weight = layer.params[f"{part}_weight"].value
+        weight[...] = w.reshape(weight.shape)
+        layer.params[f"{part}_bias"].value[...] = b.reshape(-1)
+    want = keras.ops.convert_to_numpy(theirs(query, value, key))
+    np.testing.assert_allclose(run(layer, [query, value, key])[1], want, rtol=1e-5, atol=1e-5)
+
+
+def test_parameters_have_names_shapes_and_order():
+    layer = MultiHeadAttention("att", 2, key_dim=3, value_dim=4)
+    assert layer.build([(5, 6), (None, 7)]) == (5, 6)
+    assert {
+        name: value.shape for name, value in zip(layer.params, layer.param_values(), strict=True)
+    } == {
+        "query_weight": (6, 6),
+        "query_bias": (6,),
+        "value_weight": (7, 8),
+        "value_bias": (8,),
+        "key_weight": (7, 6),
+        "key_bias": (6,),
+        "output_weight": (8, 6),
+        "output_bias": (6,),
+    }
+
+
+def test_scores_of_any_size_stay_finite(rng):
+    layer = MultiHeadAttention("att", 1, causal=True)
+    layer.build((None, 4))
+    x = (1e4 * rng.standard_normal((2, 9, 4))).astype(np.float32)
+    ctx, y = run(layer, x)
+    dx, _ = layer.backward(ctx, y)
+    assert np.isfinite(y).all()
+    assert np.isfinite(dx).all()
+
+
+def test_a_causal_prefix_does_not_see_what_follows(rng):
+    layer = MultiHeadAttention("att", 2, causal=True)
+    layer.build((None, 4))
+    x = rng.standard_normal((2, 9, 4)).astype(np.float32)
+    _, whole = run(layer, x, train=False)
+    _, part = run(layer, x[:, :5], train=False)
+    np.testing.assert_allclose(whole[:, :5], part, rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_is_the_probability_of_dropping():
+    layer = MultiHeadAttention("att", 1, dropout=0.25, use_bias=False)
+    layer.build([(40, 100), (100, 100)])
+    for suffix, param in layer.params.items():
+        param.value[...] = np.eye(100) * (suffix in ("value_weight", "output_weight"))
+    # Equal weights of 1/100 on unit rows: the output shows each weight, times 4/3 or nothing.
+    x = np.broadcast_to(np.eye(100, dtype=np.float32), (5, 100, 100))
+    _, y = run(layer, [x[:, :40], x])
+    assert set(np.unique(y.round(6))) == {0.0, np.float32(0.013333)}
+    assert abs((y == 0).mean() - 0.25) < 6 * np.sqrt(0.25 * 0.75 / 20_000)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        (4,),
+        (),
+        [(), (4, 6)],
+        [(4, 6), (4, 6), (5, 6)],
+        [(4, 6), (4,)],
+        [(4, 6)] * 4,
+        [(4, 6), (2,)],
+    ],
+)
+def test_refuses_other_inputs_at_setup(shapes):
+    layer = MultiHeadAttention("att", 2)
+    with pytest.raises(ShapeError, match=r"layer 'att': expected one to three inputs"):
+        layer.build(shapes)
+    assert layer.params == {}
+
+
+def test_heads_must_share_the_features():
+    with pytest.raises(ShapeError, match="divisible by num_heads=4; received 6 features"):
+        MultiHeadAttention("att", 4).build((5, 6))
+
+
+@pytest.mark.parametrize("wrong", [5, -1, 0.5])
+def test_refuses_a_length_that_is_not_there(wrong):
+    layer = MultiHeadAttention("att", 1)
+    layer.build([(4, 2), ()])
+    with pytest.raises(DataError, match="'att', input lengths: expected whole numbers from 0 to 4"):
+        run(layer, [np.zeros((1, 4, 2), np.float32), np.array([wrong])])
+
+
+@pytest.mark.parametrize("given", [{"num_heads": 0}, {"key_dim": -1}, {"value_dim": 1.5},
+                                   {"dropout": 1.0}])  # fmt: skip
+def test_refuses_bad_arguments(given):
+    with pytest.raises(ArgumentError, match=f"argument {next(iter(given))}: expected"):
+        MultiHeadAttention("att", **{"num_heads": 2, **given})
