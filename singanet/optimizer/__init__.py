@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
+from singanet.optimizer import schedules
+from singanet.optimizer.accumulating_adam import AccumulatingAdam
+from singanet.optimizer.accumulating_sgd import AccumulatingSGD
+from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.adafactor import Adafactor
+from singanet.optimizer.adagrad import AdaGrad
 from singanet.optimizer.adam import Adam
+from singanet.optimizer.adamw import AdamW
+from singanet.optimizer.amsgrad import AMSGrad
+from singanet.optimizer.clip_by_layer_norm import ClipByLayerNorm
+from singanet.optimizer.clip_by_running_norm import ClipByRunningNorm
+from singanet.optimizer.clip_by_value import ClipByValue
 from singanet.optimizer.clip_norm import ClipNorm
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.global_norm import clip_by_global_norm, global_norm
 from singanet.optimizer.l1_regularizer import L1Regularizer
 from singanet.optimizer.l2_constraint import L2Constraint
 from singanet.optimizer.l2_regularizer import L2Regularizer
+from singanet.optimizer.lamb import LAMB
+from singanet.optimizer.lion import Lion
 from singanet.optimizer.max_norm import MaxNorm
+from singanet.optimizer.nesterov import Nesterov
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularizer import Regularizer
+from singanet.optimizer.rmsprop import RMSProp
 from singanet.optimizer.sgd import SGD
+from singanet.optimizer.wrapper import Wrapper
 
 __all__ = [
+    "LAMB",
     "SGD",
+    "AMSGrad",
+    "AccumulatingAdam",
+    "AccumulatingSGD",
+    "Accumulator",
+    "AdaGrad",
+    "Adafactor",
     "Adam",
+    "AdamW",
+    "ClipByLayerNorm",
+    "ClipByRunningNorm",
+    "ClipByValue",
     "ClipNorm",
     "Constraint",
     "ElementWise",
     "L1Regularizer",
     "L2Constraint",
     "L2Regularizer",
+    "Lion",
     "MaxNorm",
+    "Nesterov",
     "Optimizer",
+    "RMSProp",
     "Regularizer",
+    "Wrapper",
+    "clip_by_global_norm",
+    "global_norm",
+    "schedules",
 ]

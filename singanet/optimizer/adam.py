@@ -21,7 +21,7 @@ class Adam(ElementWise):
     parameter. State: m and v, two arrays a parameter.
     """
 
-    slots = ("first", "second")
+    slots: tuple[str, ...] = ("first", "second")
     hypers = (*ElementWise.hypers, "beta_1", "beta_2", "epsilon")
 
     def __init__(
@@ -41,23 +41,35 @@ class Adam(ElementWise):
         self.epsilon = checked(where, "epsilon", epsilon)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        beta_1, beta_2 = at(self.beta_1, state.step), at(self.beta_2, state.step)
-        t = state.step + 1
-        alpha = rate * math.sqrt(1.0 - beta_2**t) / (1.0 - beta_1**t)
-        return alpha, beta_1, beta_2, at(self.epsilon, state.step)
+        step = self._schedule_step(state.step)
+        beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
+        alpha = rate * math.sqrt(1.0 - beta_2 ** (step + 1)) / (1.0 - beta_1 ** (step + 1))
+        return alpha, beta_1, beta_2, at(self.epsilon, step)
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         alpha, beta_1, beta_2, epsilon = n
         first, second = arrays
-        xp.multiply(first, beta_1, out=first)
-        xp.multiply(g, 1.0 - beta_1, out=s)
-        xp.add(first, s, out=first)
-        xp.multiply(second, beta_2, out=second)
-        xp.multiply(g, g, out=s)
-        xp.multiply(s, 1.0 - beta_2, out=s)
-        xp.add(second, s, out=second)
+        moments(xp, g, first, second, s, beta_1, beta_2)
         xp.sqrt(second, out=s)
-        xp.add(s, epsilon, out=s)
-        xp.divide(first, s, out=s)
-        xp.multiply(s, alpha, out=s)
-        xp.subtract(w, s, out=w)
+        descend(xp, w, first, s, alpha, epsilon)
+
+
+def moments(
+    xp: Any, g: Array, first: Array, second: Array, s: Array, beta_1: float, beta_2: float
+) -> None:
+    """Move the means of g and g² one step on; ``s`` is scratch."""
+    xp.multiply(first, beta_1, out=first)
+    xp.multiply(g, 1.0 - beta_1, out=s)
+    xp.add(first, s, out=first)
+    xp.multiply(second, beta_2, out=second)
+    xp.multiply(g, g, out=s)
+    xp.multiply(s, 1.0 - beta_2, out=s)
+    xp.add(second, s, out=second)
+
+
+def descend(xp: Any, w: Array, first: Array, root: Array, alpha: float, epsilon: float) -> None:
+    """w −= α m / (root + ε); ``root`` is written over."""
+    xp.add(root, epsilon, out=root)
+    xp.divide(first, root, out=root)
+    xp.multiply(root, alpha, out=root)
+    xp.subtract(w, root, out=w)

@@ -117,3 +117,27 @@ def _check_rows(where: str, shape: Shape, indices: Array, rows: Array) -> None:
             received=f"{indices.size} indices from {first} to {last}",
             advice="sort them and sum the rows of equal ones",
         )
+
+
+def checked_count(where: str, count: Any) -> int:
+    """``count`` where it is a positive integer."""
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ArgumentError(
+            where,
+            expected="a positive integer",
+            received=repr(count),
+            advice="1 updates at every micro-batch",
+        )
+    return count
+
+
+def refuse_rows(where: str, names: Sequence[str], grads: Sequence[Grad]) -> None:
+    """Raise where a gradient is row-sparse."""
+    for name, grad in zip(names, grads, strict=False):
+        if isinstance(grad, tuple):
+            raise ArgumentError(
+                f"{where}, parameter {name!r}",
+                expected="a dense gradient",
+                received="a row-sparse one",
+                advice="use Accumulator, which keeps track of the rows",
+            )

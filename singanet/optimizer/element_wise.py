@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from singanet.optimizer.state import ParamState
 from singanet.types import Array, RowSparse
 
 BLOCK = 1 << 15
+Block: TypeAlias = tuple[Array, Array, list[Array], Array, Array]
 
 
 class ElementWise(Optimizer):
@@ -49,25 +51,26 @@ class ElementWise(Optimizer):
     ) -> None:
         xp = ops_for(value).xp
         regularizer = state.regularizer if penalty else None
+        for w, g, parts, a, b in self._blocks(xp, value, grad, arrays):
+            g = prepared(xp, w, g, regularizer, penalty, scale, a, b)
+            self._rule(xp, w, g, parts, b, *scalars)
+
+    def _blocks(self, xp: Any, value: Array, grad: Array, arrays: list[Array]) -> Iterator[Block]:
+        """Views of value, gradient and state block by block, each with two scratch arrays."""
         if xp is not np or not (value.flags.c_contiguous and grad.flags.c_contiguous):
             shaped = [array.reshape(value.shape) for array in arrays]
-            a, b = xp.empty_like(value), xp.empty_like(value)
-            g = _prepared(xp, value, grad, regularizer, penalty, scale, a, b)
-            self._rule(xp, value, g, shaped, b, *scalars)
+            yield value, grad, shaped, xp.empty_like(value), xp.empty_like(value)
             return
         w, g = value.reshape(-1), grad.reshape(-1)
         size = w.size
         a, b = self._scratch_of(w)
         if size <= BLOCK:
-            a, b = a[:size], b[:size]
-            g = _prepared(xp, w, g, regularizer, penalty, scale, a, b)
-            self._rule(xp, w, g, arrays, b, *scalars)
+            yield w, g, arrays, a[:size], b[:size]
             return
         for start in range(0, size, BLOCK):
-            part = slice(start, min(start + BLOCK, size))
-            c, d = a[: part.stop - start], b[: part.stop - start]
-            h = _prepared(xp, w[part], g[part], regularizer, penalty, scale, c, d)
-            self._rule(xp, w[part], h, [array[part] for array in arrays], d, *scalars)
+            part = slice(start, start + BLOCK)
+            rest = min(size - start, BLOCK)
+            yield w[part], g[part], [array[part] for array in arrays], a[:rest], b[:rest]
 
     def _sweep_rows(
         self,
@@ -103,7 +106,7 @@ class ElementWise(Optimizer):
         """Change ``w`` and ``arrays`` in place, using ``s`` as scratch; ``g`` is only read."""
 
 
-def _prepared(
+def prepared(
     xp: Any,
     w: Array,
     g: Array,

@@ -46,7 +46,7 @@ class SGD(ElementWise):
             self.slots = ("momentum",)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        return rate, at(self.momentum, state.step)
+        return rate, at(self.momentum, self._schedule_step(state.step))
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         lr, momentum = n

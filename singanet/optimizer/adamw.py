@@ -1,0 +1,46 @@
+"""Adam with weight decay apart from the gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from singanet.optimizer.adam import Adam
+from singanet.optimizer.constraint import Constraint
+from singanet.optimizer.hyper import Hyper, at
+from singanet.optimizer.regularizer import Regularizer
+from singanet.optimizer.state import ParamState
+from singanet.types import Array
+
+
+class AdamW(Adam):
+    """w −= lr λ w, then Adam's step (Loshchilov and Hutter 2019), in PyTorch's form.
+
+    λ is ``weight_decay`` times the parameter's ``decay_mult``; the step is
+    lr m̂ / (√v̂ + ε), ε after the correction of the bias. State: m and v, two arrays.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        beta_1: Hyper = 0.9,
+        beta_2: Hyper = 0.999,
+        epsilon: Hyper = 1e-8,
+        lr: Hyper | None = None,
+        weight_decay: Hyper | None = 0.01,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+    ) -> None:
+        super().__init__(beta_1, beta_2, epsilon, lr, weight_decay, regularizer, constraint)
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        alpha, beta_1, beta_2, epsilon = super()._scalars(state, rate)
+        root = math.sqrt(1.0 - beta_2 ** (state.step + 1))
+        kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
+        return alpha, beta_1, beta_2, epsilon * root, kept
+
+    def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
+        if n[4] != 1.0:
+            xp.multiply(w, n[4], out=w)
+        super()._rule(xp, w, g, arrays, s, *n[:4])

@@ -1,0 +1,47 @@
+"""Clipping of every element of a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from singanet.ops import ops_for
+from singanet.optimizer.checks import Grad
+from singanet.optimizer.hyper import at, checked
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.wrapper import Wrapper
+from singanet.types import Array, RowSparse
+
+
+class ClipByValue(Wrapper):
+    """Every element of a gradient is brought into [−limit, limit].
+
+    Costs a clipped copy of the gradients of one layer, for as long as the update lasts.
+    """
+
+    def __init__(self, optimizer: Optimizer | Wrapper, limit: float) -> None:
+        super().__init__(optimizer)
+        self.limit = at(checked("ClipByValue", "limit", limit), 0)
+
+    def update(
+        self,
+        names: Sequence[str],
+        values: Sequence[Array],
+        grads: Sequence[Grad],
+        scale: float = 1.0,
+    ) -> None:
+        """As `Optimizer.update`; the limit is on ``scale`` · gradient."""
+        self.optimizer.update(names, values, [self._clipped(grad, scale) for grad in grads])
+
+    def _clipped(self, grad: Grad, scale: float) -> Grad:
+        if grad is None:
+            return None
+        if isinstance(grad, tuple):
+            indices, rows = grad
+            return RowSparse(indices, self._clip(rows, scale))
+        return self._clip(grad, scale)
+
+    def _clip(self, array: Array, scale: float) -> Array:
+        if scale != 1.0:
+            array = array * scale
+        clipped: Array = ops_for(array).xp.clip(array, -self.limit, self.limit)
+        return clipped

@@ -1,0 +1,58 @@
+"""Second moments of a gradient, whole or factored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from singanet.optimizer.norm import sum_of_squares
+from singanet.types import Array
+
+
+class Factors:
+    """V whole, for parameters of one axis or none; the last of the three state arrays."""
+
+    def __init__(self, xp: Any, arrays: list[Array]) -> None:
+        self.xp = xp
+        self.rows, self.columns, self.full = arrays
+
+    def learn(
+        self, blocks: Iterable[Any], shape: tuple[int, int], fresh: float, tiny: float
+    ) -> None:
+        """V += ``fresh`` (g² − V)."""
+        for _, _, h, b in blocks:
+            self.xp.multiply(h, h, out=b)
+            b -= self.full
+            b *= fresh
+            self.full += b[0]
+
+    def divide(self, part: slice, h: Array, out: Array, tiny: float) -> float:
+        """``out`` = g / √max(V, tiny²) for rows ``part``; returns the sum of its squares."""
+        self._estimate(part, out)
+        self.xp.maximum(out, tiny * tiny, out=out)
+        self.xp.sqrt(out, out=out)
+        self.xp.divide(h, out, out=out)
+        return sum_of_squares(out)
+
+    def _estimate(self, part: slice, out: Array) -> None:
+        out[0] = self.full
+
+
+class Rows(Factors):
+    """V = R C / mean(R) from the means R of g² over columns and C over rows."""
+
+    def learn(
+        self, blocks: Iterable[Any], shape: tuple[int, int], fresh: float, tiny: float
+    ) -> None:
+        """R and C move by ``fresh`` towards the means of g²."""
+        over_rows = self.xp.zeros_like(self.columns)
+        for part, _, h, b in blocks:
+            self.xp.multiply(h, h, out=b)
+            over_rows += b.sum(axis=0)
+            self.rows[part] += fresh * (b.mean(axis=1) - self.rows[part])
+        over_rows /= shape[0]
+        self.columns += fresh * (over_rows - self.columns)
+        self._scaled = self.columns / max(float(self.rows.mean()), tiny)
+
+    def _estimate(self, part: slice, out: Array) -> None:
+        self.xp.multiply(self.rows[part, None], self._scaled, out=out)

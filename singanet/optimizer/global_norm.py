@@ -1,0 +1,58 @@
+"""Clipping by the norm of all gradients of a net, exactly, in two passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from singanet.errors import ArgumentError
+from singanet.optimizer.checks import Grad
+from singanet.optimizer.hyper import at, checked
+from singanet.optimizer.norm import sum_of_squares
+from singanet.types import Array, RowSparse
+
+
+def squares_of(grads: Sequence[Grad]) -> float:
+    """Σ g² over several gradients; None counts nothing."""
+    total = 0.0
+    for grad in grads:
+        if grad is not None:
+            total += sum_of_squares(RowSparse(*grad) if isinstance(grad, tuple) else grad)
+    return total
+
+
+def global_norm(items: Iterable[tuple[Sequence[str], Sequence[Array], Sequence[Grad]]]) -> float:
+    """The L2 norm of all gradients of a backward pass, each layer's dropped once it is read."""
+    total = 0.0
+    for item in items:
+        total += squares_of(item[2])
+        # The generator goes on to the next layer only after this one's gradients are let go.
+        del item
+    return math.sqrt(total)
+
+
+def clip_by_global_norm(
+    optimizer: Any, max_norm: float, passes: Callable[[], Iterable[Any]], scale: float = 1.0
+) -> float:
+    """Update so that the norm of all gradients together is ≤ ``max_norm``; returns the norm.
+
+    ``passes()`` runs forward and loss and returns ``net.backward(dy)``; it is called twice, once
+    for the norm and once for the update, so that never more than one layer's gradients exist.
+    It must give the same gradients both times: random layers must draw the same numbers. Costs
+    a second forward and backward; clipping the list of all gradients costs their memory instead.
+    """
+    limit = at(checked("clip_by_global_norm", "max_norm", max_norm), 0)
+    norm = abs(scale) * global_norm(passes())
+    if not math.isfinite(norm):
+        raise ArgumentError(
+            "clip_by_global_norm",
+            expected="gradients with a finite norm",
+            received=f"a norm of {norm}",
+            advice="skip this batch, or lower the learning rate",
+        )
+    if norm > limit:
+        scale *= limit / norm
+    for names, values, grads in passes():
+        optimizer.update(names, values, grads, scale)
+    return norm

@@ -1,0 +1,90 @@
+"""Adam's direction with a step in proportion to the parameter."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from singanet.ops import ops_for
+from singanet.optimizer.adam import Adam, moments
+from singanet.optimizer.constraint import Constraint
+from singanet.optimizer.element_wise import prepared
+from singanet.optimizer.hyper import Hyper, at
+from singanet.optimizer.norm import sum_of_squares
+from singanet.optimizer.regularizer import Regularizer
+from singanet.optimizer.state import ParamState
+from singanet.types import Array
+
+
+class LAMB(Adam):
+    """r = m̂ / (√v̂ + ε) + λ w; w −= lr (‖w‖ / ‖r‖) r (You et al. 2020), for large batches.
+
+    The ratio is 1 where either norm is 0; the norms are of the whole parameter, or of the rows
+    that a row-sparse gradient names. λ is ``weight_decay`` times ``decay_mult``. The direction
+    is worked out twice, once for its norm, so that it is never held whole. State: m and v.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        beta_1: Hyper = 0.9,
+        beta_2: Hyper = 0.999,
+        epsilon: Hyper = 1e-6,
+        lr: Hyper | None = None,
+        weight_decay: Hyper | None = 0.01,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+    ) -> None:
+        super().__init__(beta_1, beta_2, epsilon, lr, weight_decay, regularizer, constraint)
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        step = state.step
+        beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
+        root = math.sqrt(1.0 - beta_2 ** (step + 1))
+        decay = at(self.weight_decay, step) * state.decay_mult
+        correction = root / (1.0 - beta_1 ** (step + 1))
+        return rate, beta_1, beta_2, at(self.epsilon, step) * root, correction, decay
+
+    def _sweep(
+        self,
+        state: ParamState,
+        value: Array,
+        grad: Array,
+        arrays: list[Array],
+        penalty: float,
+        scalars: tuple[float, ...],
+        scale: float,
+    ) -> None:
+        xp = ops_for(value).xp
+        rate, beta_1, beta_2, epsilon, correction, decay = scalars
+        regularizer = state.regularizer if penalty else None
+        of_value = of_step = 0.0
+        for w, g, (first, second), a, b in self._blocks(xp, value, grad, arrays):
+            g = prepared(xp, w, g, regularizer, penalty, scale, a, b)
+            moments(xp, g, first, second, b, beta_1, beta_2)
+            _direction((xp, w, first, second, a, b), epsilon, correction, decay)
+            of_value += sum_of_squares(w)
+            of_step += sum_of_squares(a)
+        ratio = math.sqrt(of_value / of_step) if of_value and of_step else 1.0
+        for w, _, (first, second), a, b in self._blocks(xp, value, grad, arrays):
+            _direction((xp, w, first, second, a, b), epsilon, correction, decay)
+            xp.multiply(a, rate * ratio, out=a)
+            xp.subtract(w, a, out=w)
+
+
+def _direction(
+    block: tuple[Any, Array, Array, Array, Array, Array],
+    epsilon: float,
+    correction: float,
+    decay: float,
+) -> None:
+    """r in the first scratch array of ``block``; the second is written over."""
+    xp, w, first, second, a, b = block
+    xp.sqrt(second, out=a)
+    xp.add(a, epsilon, out=a)
+    xp.divide(first, a, out=a)
+    xp.multiply(a, correction, out=a)
+    if decay:
+        xp.multiply(w, decay, out=b)
+        xp.add(a, b, out=a)

@@ -1,0 +1,71 @@
+"""An optimizer around another one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+
+from singanet.errors import ArgumentError
+from singanet.optimizer.checks import Grad
+from singanet.optimizer.optimizer import Optimizer
+from singanet.parameter import ParamSpec
+from singanet.types import Array
+
+
+class Wrapper(ABC):
+    """Changes gradients on their way to ``optimizer``, which may be a wrapper itself.
+
+    It is used like an optimizer: `update`, `register`, `state_dict`.
+    """
+
+    def __init__(self, optimizer: Optimizer | Wrapper) -> None:
+        if not isinstance(optimizer, (Optimizer, Wrapper)):
+            raise ArgumentError(
+                type(self).__name__,
+                expected="an optimizer to wrap",
+                received=type(optimizer).__name__,
+                advice=f"write {type(self).__name__}(SGD(lr=0.1), ...)",
+            )
+        self.optimizer = optimizer
+
+    @abstractmethod
+    def update(
+        self,
+        names: Sequence[str],
+        values: Sequence[Array],
+        grads: Sequence[Grad],
+        scale: float = 1.0,
+    ) -> None:
+        """As `Optimizer.update`."""
+
+    def register(self, name: str, spec: ParamSpec) -> None:
+        """As `Optimizer.register`."""
+        self.optimizer.register(name, spec)
+
+    def register_all(self, specs: Iterable[ParamSpec]) -> None:
+        """As `Optimizer.register_all`."""
+        self.optimizer.register_all(specs)
+
+    def state_dict(self) -> dict[str, Array]:
+        """The state of the optimizer inside, and that of the wrapper."""
+        return {**self.optimizer.state_dict(), **self._own_state()}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on exactly where the wrapper of the `state_dict` stood."""
+        own = {key: array for key, array in state.items() if self._is_own(key)}
+        # Parsed before the optimizer inside changes, taken after it has.
+        take = self._parsed(own)
+        self.optimizer.load_state_dict({k: a for k, a in state.items() if k not in own})
+        self._take(take)
+
+    def _own_state(self) -> dict[str, Array]:
+        return {}
+
+    def _is_own(self, key: str) -> bool:
+        return False
+
+    def _parsed(self, own: Mapping[str, Array]) -> object:
+        return None
+
+    def _take(self, parsed: object) -> None:  # noqa: B027 - most wrappers have no state
+        """Take what `_parsed` made."""

@@ -1,0 +1,199 @@
+"""Every other rule, step by step, against a formula written here, and against PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from singanet import optimizer as opt
+from singanet.errors import ArgumentError
+
+rng = np.random.default_rng(0)
+
+
+def nesterov(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+    h = np.zeros_like(w)
+    for g in gs:
+        new = 0.9 * h + lr * g
+        w = w - ((1 + 0.9) * new - 0.9 * h)
+        h = new
+        yield w
+
+
+def rmsprop(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+    h = np.zeros_like(w)
+    for g in gs:
+        h = 0.8 * h + 0.2 * g**2
+        w = w - lr * g / np.sqrt(h + 0.01)
+        yield w
+
+
+def adagrad(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+    h = np.zeros_like(w)
+    for g in gs:
+        h = h + g**2
+        w = w - lr * g / np.sqrt(h + 0.01)
+        yield w
+
+
+def adamw(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, g in enumerate(gs, 1):
+        w = w * (1 - lr * 0.05)
+        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
+        w = w - lr * (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + 0.01)
+        yield w
+
+
+def amsgrad(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+    m, v, top = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
+    for t, g in enumerate(gs, 1):
+        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
+        top = np.maximum(top, v)
+        w = w - lr * (m / (1 - 0.8**t)) / (np.sqrt(top) / np.sqrt(1 - 0.9**t) + 0.01)
+        yield w
+
+
+def lion(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+    m = np.zeros_like(w)
+    for g in gs:
+        w = w - lr * (np.sign(0.8 * m + 0.2 * g) + 0.05 * w)
+        m = 0.9 * m + 0.1 * g
+        yield w
+
+
+def lamb(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, g in enumerate(gs, 1):
+        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
+        r = (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + 0.01) + 0.05 * w
+        w = w - lr * np.linalg.norm(w) / np.linalg.norm(r) * r
+        yield w
+
+
+def adafactor(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+    w = w.reshape(len(w), -1)
+    r, c = np.zeros((len(w), 1)), np.zeros((1, w.shape[1]))
+    for t, g in enumerate(gs, 1):
+        g = g.reshape(w.shape)
+        fresh = t**-0.8
+        alpha = max(1e-3, np.sqrt((w**2).mean())) * min(lr, 1 / np.sqrt(t))
+        r = r + fresh * ((g**2).mean(axis=1, keepdims=True) - r)
+        c = c + fresh * ((g**2).mean(axis=0, keepdims=True) - c)
+        u = g / np.sqrt(r @ c / r.mean())
+        w = w * (1 - lr * 0.05) - alpha * u / max(1.0, np.sqrt((u**2).mean()))
+        yield w
+
+
+MOMENTS: dict[str, Any] = {"beta_1": 0.8, "beta_2": 0.9, "epsilon": 0.01}
+RULES: dict[str, tuple[Callable[..., Any], Any]] = {
+    "nesterov": (nesterov, opt.Nesterov),
+    "rmsprop": (rmsprop, lambda lr: opt.RMSProp(rho=0.8, epsilon=0.01, lr=lr)),
+    "adagrad": (adagrad, lambda lr: opt.AdaGrad(epsilon=0.01, lr=lr)),
+    "adamw": (adamw, lambda lr: opt.AdamW(**MOMENTS, lr=lr, weight_decay=0.05)),
+    "amsgrad": (amsgrad, lambda lr: opt.AMSGrad(**MOMENTS, lr=lr)),
+    "lion": (lion, lambda lr: opt.Lion(0.8, 0.9, lr=lr, weight_decay=0.05)),
+    "lamb": (lamb, lambda lr: opt.LAMB(**MOMENTS, lr=lr, weight_decay=0.05)),
+    "adafactor": (adafactor, lambda lr: opt.Adafactor(lr, weight_decay=0.05)),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("shape", [(5, 4), (6, 2, 3), (300, 401)])
+def test_formula(name: str, shape: tuple[int, ...]) -> None:
+    formula, make = RULES[name]
+    w = rng.normal(size=shape)
+    gradients = [rng.normal(size=shape) for _ in range(5)]
+    optimizer = make(0.03)
+    expected = formula(w.copy(), gradients, 0.03)
+    for g, wanted in zip(gradients, expected, strict=True):
+        optimizer.update(["w"], [w], [g])
+        np.testing.assert_allclose(w, wanted.reshape(shape), rtol=1e-11, atol=1e-13)
+
+
+def test_adafactor_of_a_vector_keeps_every_moment() -> None:
+    w, v = rng.normal(size=7), np.zeros(7)
+    expected = w.copy()
+    optimizer = opt.Adafactor(0.02, clip=0.5)
+    for t in range(1, 6):
+        g = rng.normal(size=7)
+        optimizer.update(["w"], [w], [g])
+        v = v + t**-0.8 * (g**2 - v)
+        u = g / np.sqrt(v)
+        alpha = max(1e-3, np.sqrt((expected**2).mean())) * min(0.02, 1 / np.sqrt(t))
+        expected = expected - alpha * u / max(1.0, np.sqrt((u**2).mean()) / 0.5)
+        np.testing.assert_allclose(w, expected, rtol=1e-12)
+
+
+def test_adafactor_state_is_a_row_and_a_column() -> None:
+    optimizer = opt.Adafactor()
+    optimizer.update(["w", "b"], [np.ones((50, 40)), np.ones(7)], [np.ones((50, 40)), np.ones(7)])
+    sizes = {key: array.size for key, array in optimizer.state_dict().items()}
+    assert sum(sizes.values()) == (50 + 40 + 1) + (7 + 1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (lambda: opt.Nesterov(lr=0.02), ("SGD", {"momentum": 0.9, "nesterov": True})),
+        (lambda: opt.RMSProp(0.9, 0.0, lr=0.02), ("RMSprop", {"alpha": 0.9, "eps": 0.0})),
+        (lambda: opt.AdaGrad(0.0, lr=0.02), ("Adagrad", {"eps": 0.0})),
+        (lambda: opt.AdamW(lr=0.02, epsilon=0.1), ("AdamW", {"eps": 0.1})),
+        (lambda: opt.AMSGrad(lr=0.02, epsilon=0.1), ("Adam", {"eps": 0.1, "amsgrad": True})),
+        (lambda: opt.Adafactor(lr=0.02, weight_decay=0.1), ("Adafactor", {"weight_decay": 0.1})),
+    ],
+)
+@pytest.mark.parametrize("shape", [(6, 5), (8,)])
+def test_equals_pytorch(ours: Any, theirs: tuple[str, dict[str, Any]], shape: Any) -> None:
+    torch = pytest.importorskip("torch")
+    w = rng.normal(size=shape)
+    peer_value = torch.nn.Parameter(torch.tensor(w))
+    peer = getattr(torch.optim, theirs[0])([peer_value], lr=0.02, **theirs[1])
+    optimizer = ours()
+    for _ in range(8):
+        g = rng.normal(size=shape)
+        peer_value.grad = torch.tensor(g)
+        peer.step()
+        optimizer.update(["w"], [w], [g])
+        np.testing.assert_allclose(w, peer_value.detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [lambda: opt.LAMB(lr=0.1), lambda: opt.Adafactor()])
+def test_zero_values_and_zero_gradients(make: Any) -> None:
+    w = np.zeros((3, 2))
+    optimizer = make()
+    optimizer.update(["w"], [w], [np.zeros((3, 2))])
+    np.testing.assert_array_equal(w, 0)
+    optimizer.update(["w"], [w], [np.ones((3, 2))])
+    assert np.isfinite(w).all()
+    assert (w < 0).all()
+
+
+def test_lion_stands_still_where_nothing_came() -> None:
+    w = np.ones(2)
+    opt.Lion(lr=0.1).update(["w"], [w], [np.array([0.0, 1e-30])])
+    np.testing.assert_allclose(w, [1, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: opt.Nesterov(lr=0.1, momentum=1.0), "momentum"),
+        (lambda: opt.RMSProp(rho=1.0, lr=0.1), "rho"),
+        (lambda: opt.RMSProp(epsilon=-1, lr=0.1), "epsilon"),
+        (lambda: opt.AdaGrad(epsilon=float("nan"), lr=0.1), "epsilon"),
+        (lambda: opt.Lion(beta_1=1.5, lr=0.1), "beta_1"),
+        (lambda: opt.Lion(beta_2=-1.0, lr=0.1), "beta_2"),
+        (lambda: opt.LAMB(beta_2=1.0, lr=0.1), "beta_2"),
+        (lambda: opt.Adafactor(beta2_decay=0.5), "beta2_decay"),
+        (lambda: opt.Adafactor(epsilon_1=-1.0), "epsilon_1"),
+        (lambda: opt.Adafactor(epsilon_2=-1.0), "epsilon_2"),
+        (lambda: opt.Adafactor(clip=0.0), "clip"),
+    ],
+)
+def test_bad_settings(make: Any, name: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"\({name}=\)"):
+        make()

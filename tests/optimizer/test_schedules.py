@@ -1,0 +1,138 @@
+"""Schedules against their formulas at the edges, and PyTorch's step by step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from singanet.errors import ArgumentError, DataError
+from singanet.optimizer import SGD
+from singanet.optimizer import schedules as plans
+
+
+def test_values_by_hand() -> None:
+    assert [plans.Constant(0.5)(t) for t in (0, 9)] == [0.5, 0.5]
+    assert [plans.Step(8.0, 2, 0.5)(t) for t in range(6)] == [8, 8, 4, 4, 2, 2]
+    assert [plans.MultiStep(8.0, [1, 3], 0.5)(t) for t in range(5)] == [8, 4, 4, 2, 2]
+    assert plans.Exponential(8.0, 2, 0.25)(1) == pytest.approx(4)
+    assert [plans.Exponential(8.0, 2, 0.25, staircase=True)(t) for t in (1, 2)] == [8, 2]
+    cosine = plans.Cosine(1.0, 4, final=0.2)
+    assert [cosine(t) for t in (0, 2, 4, 9)] == pytest.approx([1, 0.6, 0.2, 0.2])
+    polynomial = plans.Polynomial(1.0, 4, power=2.0, final=0.2)
+    assert [polynomial(t) for t in (0, 2, 4, 9)] == pytest.approx([1, 0.4, 0.2, 0.2])
+    cycle = plans.OneCycle(1.0, 10, rise=0.5, start_div=10.0, final_div=100.0)
+    assert [cycle(t) for t in (0, 4, 9, 20)] == pytest.approx([0.1, 1.0, 1e-3, 1e-3])
+
+
+def test_warm_up_meets_what_comes_after() -> None:
+    plan = plans.WarmUp(plans.Step(1.0, 2, 0.5), 3, start=0.2)
+    assert [plan(t) for t in range(8)] == pytest.approx([0.4, 0.6, 0.8, 1, 1, 0.5, 0.5, 0.25])
+    assert plans.WarmUp(0.5, 0)(0) == 0.5
+    assert plans.WarmUp(lambda t: 2.0 + t, 1)(3) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (lambda: plans.Step(0.1, 3, 0.5), ("StepLR", {"step_size": 3, "gamma": 0.5})),
+        (
+            lambda: plans.MultiStep(0.1, [2, 5, 5], 0.5),
+            ("MultiStepLR", {"milestones": [2, 5, 5], "gamma": 0.5}),
+        ),
+        (lambda: plans.Exponential(0.1, 1, 0.9), ("ExponentialLR", {"gamma": 0.9})),
+        (
+            lambda: plans.Cosine(0.1, 12, 0.01),
+            ("CosineAnnealingLR", {"T_max": 12, "eta_min": 0.01}),
+        ),
+        (lambda: plans.Polynomial(0.1, 12, 2.0), ("PolynomialLR", {"total_iters": 12, "power": 2})),
+        (
+            lambda: plans.OneCycle(0.1, 13),
+            ("OneCycleLR", {"max_lr": 0.1, "total_steps": 13}),
+        ),
+    ],
+)
+def test_equals_pytorch(ours: Any, theirs: tuple[str, dict[str, Any]]) -> None:
+    torch = pytest.importorskip("torch")
+    peer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = getattr(torch.optim.lr_scheduler, theirs[0])(peer, **theirs[1])
+    plan = ours()
+    for step in range(12):
+        assert plan(step) == pytest.approx(peer.param_groups[0]["lr"], rel=1e-9, abs=1e-12)
+        peer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_plateau_equals_pytorch(mode: str) -> None:
+    torch = pytest.importorskip("torch")
+    metrics = [5.0, 4.0, 4.0, 4.1, 3.99999, 4.0, 3.0, 3.5, math.nan, 3.2, 3.1, 3.1, 2.0, 9.0]
+    peer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        peer, mode=mode, factor=0.5, patience=2, min_lr=0.1
+    )
+    ours = plans.Plateau(1.0, 0.5, 2, lowest=0.1, mode=mode)
+    for metric in metrics * 2:
+        theirs.step(metric)
+        ours.observe(metric)
+        assert ours(0) == pytest.approx(peer.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_plateau_is_part_of_the_optimizers_state(warm: bool) -> None:
+    def make() -> tuple[Any, Any]:
+        plateau = plans.Plateau(1.0, 0.5, 1)
+        return plateau, SGD(lr=plans.WarmUp(plateau, 2) if warm else plateau)
+
+    plateau, optimizer = make()
+    optimizer.update(["w"], [np.ones(1)], [np.ones(1)])
+    for metric in (3.0, 3.0, 3.0, 3.0):
+        plateau.observe(metric)
+    saved = optimizer.state_dict()
+    other, resumed = make()
+    resumed.load_state_dict(saved)
+    assert resumed.state_dict() == saved
+    for metric in (3.0, 3.0):
+        plateau.observe(metric)
+        other.observe(metric)
+        assert other(0) == plateau(0)
+    assert plateau(0) == 0.25
+    with pytest.raises(DataError, match="same schedules"):
+        SGD(lr=0.1).load_state_dict(saved)
+    with pytest.raises(DataError, match="same schedules"):
+        make()[1].load_state_dict({"w/step": saved["w/step"]})
+
+
+def test_plateau_refuses_other_state() -> None:
+    with pytest.raises(DataError, match="'best', 'value' and 'waited'"):
+        plans.Plateau(1.0).load_state_dict({"value": 1.0})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: plans.Constant(math.nan),
+        lambda: plans.Constant("1"),  # type: ignore[arg-type]
+        lambda: plans.Step(1.0, 0),
+        lambda: plans.Step(1.0, 2.5),  # type: ignore[arg-type]
+        lambda: plans.Step(1.0, 2, -1.0),
+        lambda: plans.MultiStep(1.0, [3, 1]),
+        lambda: plans.MultiStep(1.0, [-1]),
+        lambda: plans.Exponential(1.0, 1, math.inf),
+        lambda: plans.Cosine(1.0, 0),
+        lambda: plans.Polynomial(1.0, 4, power=-1.0),
+        lambda: plans.WarmUp(math.nan, 3),
+        lambda: plans.WarmUp(1.0, -1),
+        lambda: plans.OneCycle(1.0, 1),
+        lambda: plans.OneCycle(1.0, 10, rise=1.5),
+        lambda: plans.OneCycle(1.0, 10, start_div=0.0),
+        lambda: plans.Plateau(1.0, factor=2.0),
+        lambda: plans.Plateau(1.0, patience=-1),
+        lambda: plans.Plateau(1.0, mode="best"),
+    ],
+)
+def test_bad_arguments(make: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"\(\w+=\): expected"):
+        make()
