@@ -25,12 +25,13 @@ class DepthwiseConvolution(Windows):
         xp = self.xp
         n, c = x.shape[:2]
         out = window.out_size(*x.shape[2:])
-        kernels = _by_tap(xp, weight)
-        y: Array = xp.zeros((n, *out, c, weight.shape[1]), x.dtype)
+        kernels = _along_rows(xp, weight, out[1])
+        y: Array = xp.empty((n, *out, c, weight.shape[1]), x.dtype)
         full = self.padded(x, window.pads)
         for part, views in self._bands(full, y, window):
+            xp.multiply(views[0][..., None], kernels[0], out=part)
             product = xp.empty_like(part)
-            for view, kernel in zip(views, kernels, strict=True):
+            for view, kernel in zip(views[1:], kernels[1:], strict=True):
                 xp.multiply(view[..., None], kernel, out=product)
                 part += product
         flat = y.reshape(n, *out, c * weight.shape[1])
@@ -48,11 +49,12 @@ class DepthwiseConvolution(Windows):
         total = xp.zeros((kh * kw, c, m), dy.dtype)
         full = self.padded(x, window.pads)
         for part, views in self._bands(full, rows, window):
-            product = xp.empty_like(part)
+            # Contiguous also where the block is a band of rows, so that it folds to a matrix.
+            product = xp.empty(part.shape, part.dtype)
+            ones = xp.ones((1, product.size // (c * m)), dy.dtype)
             for k, view in enumerate(views):
                 xp.multiply(view[..., None], part, out=product)
-                # A row at a time keeps the partial sums short, which keeps float32 exact enough.
-                total[k] += product.sum(axis=2).sum(axis=(0, 1))
+                total[k] += xp.matmul(ones, product.reshape(-1, c * m)).reshape(c, m)
         gradient: Array = xp.ascontiguousarray(total.transpose(1, 2, 0)).reshape(weight_shape)
         return gradient
 
@@ -65,7 +67,7 @@ class DepthwiseConvolution(Windows):
         (top, bottom), (left, right) = window.pads
         rows = self._by_multiple(dy, weight.shape[1])
         full = xp.zeros((n, top + h + bottom, left + w + right, c), dy.dtype)
-        kernels = _by_tap(xp, weight)
+        kernels = _along_rows(xp, weight, dy.shape[3])
         for part, views in self._bands(full, rows, window):
             product = xp.empty_like(part)
             for view, kernel in zip(views, kernels, strict=True):
@@ -83,14 +85,19 @@ class DepthwiseConvolution(Windows):
     ) -> Iterator[tuple[Array, list[Array]]]:
         """Blocks of ``outputs`` (N, H', W', C, M), each with the view of ``full`` for each tap."""
         n, height, width, c, m = outputs.shape
-        for samples, rows in blocks(n, height, width * c * m * outputs.itemsize):
+        # Twice, for the outputs of a block and the products that are added to them.
+        for samples, rows in blocks(n, height, 2 * width * c * m * outputs.itemsize):
             band = full[samples, rows.start * window.stride[0] :]
             views = self.taps(band, window, (rows.stop - rows.start, width))
             yield outputs[samples, rows], list(views)
 
 
-def _by_tap(xp: Any, weight: Array) -> Array:
-    """The weight as (kh·kw, C, M), for products with channels-last images."""
-    c, m = weight.shape[:2]
-    kernels: Array = xp.ascontiguousarray(weight.reshape(c, m, -1).transpose(2, 0, 1))
+def _along_rows(xp: Any, weight: Array, width: int) -> Array:
+    """The weight as (kh·kw, W', C, M), the same for each of the W' outputs of a row.
+
+    Laid out so, a product with a row of pixels is one long run instead of one a pixel.
+    """
+    c, m, kh, kw = weight.shape
+    kernels: Array = xp.empty((kh * kw, width, c, m), weight.dtype)
+    kernels[...] = weight.reshape(c, m, kh * kw).transpose(2, 0, 1)[:, None]
     return kernels
