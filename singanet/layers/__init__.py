@@ -50,6 +50,7 @@ from singanet.layers.slice import Slice
 from singanet.layers.softmax import Softmax
 from singanet.layers.split import Split
 from singanet.layers.step_list import StepList
+from singanet.layers.time_distributed import TimeDistributed
 from singanet.layers.upsampling2d import Upsampling2D
 
 __all__ = [
@@ -102,6 +103,7 @@ __all__ = [
     "Softmax",
     "Split",
     "StepList",
+    "TimeDistributed",
     "Upsampling2D",
     "padded_to_steps",
     "steps_to_padded",
