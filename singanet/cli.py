@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,10 +24,12 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 2 for bad input, in one line."""
-    arguments = _parser().parse_args(argv)
-    command: Callable[[argparse.Namespace], int] = arguments.command
     try:
-        return command(arguments)
+        arguments = _parser().parse_args(argv)
+        command: Callable[[argparse.Namespace], None] = arguments.command
+        command(arguments)
+        # Here, so that a reader that has gone is noticed here.
+        sys.stdout.flush()
     except SingaNetError as error:
         print(f"singanet: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -34,9 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("singanet: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe such as `singanet models | head` has gone; that is no error.
-        sys.stderr.close()
-        return 0
+        # The reader of a pipe such as `singanet models | head` has gone; that is no error. What
+        # is left in the buffer goes nowhere, else Python would complain when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _parser() -> _Parser:
@@ -45,11 +49,15 @@ def _parser() -> _Parser:
 
     train = commands.add_parser("train", help="train a ready net and print its test accuracy")
     train.add_argument("model", metavar="MODEL", help="a name that `singanet models` lists")
-    train.add_argument("--data", required=True, help="an embedded data set, or FILE.npz")
-    train.add_argument("--epochs", type=int, default=20, metavar="N")
-    train.add_argument("--batch-size", type=int, default=32, metavar="N")
-    train.add_argument("--optimizer", default="sgd", metavar="NAME", help="sgd or adam")
-    train.add_argument("--lr", type=float, metavar="F", help="learning rate")
+    train.add_argument(
+        "--data", metavar="DATA", help="digits or FILE.npz; left out, what the model usually gets"
+    )
+    train.add_argument("--epochs", type=int, metavar="N")
+    train.add_argument("--batch-size", type=int, metavar="N")
+    train.add_argument("--optimizer", metavar="NAME", help="sgd or adam")
+    train.add_argument(
+        "--lr", type=float, metavar="F", help="the highest learning rate; it rises and then falls"
+    )
     train.add_argument("--seed", type=int, default=0, metavar="N")
     train.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     train.set_defaults(command=_train)
@@ -59,8 +67,8 @@ def _parser() -> _Parser:
 
     summary = commands.add_parser("summary", help="print the layers of a ready net")
     summary.add_argument("model", metavar="MODEL")
-    summary.add_argument("--input-shape", type=_shape, default=(1, 28, 28), metavar="C,H,W")
-    summary.add_argument("--classes", type=int, default=10, metavar="N")
+    summary.add_argument("--input-shape", type=_shape, metavar="C,H,W")
+    summary.add_argument("--classes", type=int, metavar="N")
     summary.set_defaults(command=_summary)
     return parser
 
@@ -74,31 +82,26 @@ def _shape(text: str) -> tuple[int, ...]:
         ) from None
 
 
-def _train(arguments: argparse.Namespace) -> int:
-    from singanet.training.run import RunOptions, run, write_json
+def _train(arguments: argparse.Namespace) -> None:
+    from singanet.training.figures import write_json
+    from singanet.training.run import RunOptions, run
 
     options = {key: value for key, value in vars(arguments).items() if key != "command"}
-    figures = run(RunOptions(**options))
+    result = run(RunOptions(**options))
     if arguments.json is not None:
-        write_json(arguments.json, figures)
-    print(
-        f"test accuracy {figures['test_accuracy']:.4f}  test loss {figures['test_loss']:.4f}  "
-        f"{figures['seconds']:.1f} s"
-    )
-    return 0
+        write_json(arguments.json, result.figures)
+    print(f"{result.report}  {result.figures['seconds']:.1f} s")
 
 
-def _models(arguments: argparse.Namespace) -> int:
+def _models(arguments: argparse.Namespace) -> None:
     from singanet.models import entries
 
     width = max(len(entry.name) for entry in entries())
     for entry in entries():
         print(f"{entry.name.ljust(width)}  {entry.description}")
-    return 0
 
 
-def _summary(arguments: argparse.Namespace) -> int:
+def _summary(arguments: argparse.Namespace) -> None:
     from singanet.models import build
 
     print(build(arguments.model, arguments.input_shape, arguments.classes).summary())
-    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.models.registry import ModelEntry, build, entries
+from singanet.models.entry import ModelEntry, Recipe
+from singanet.models.registry import build, entries, find
 
-__all__ = ["ModelEntry", "build", "entries"]
+__all__ = ["ModelEntry", "Recipe", "build", "entries", "find"]

@@ -1,70 +1,83 @@
-"""The table of ready nets."""
+"""Ready nets by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.models.entry import ModelEntry
+from singanet.models.table import ENTRIES
 from singanet.net import FeedForwardNet
 from singanet.types import Shape
 
-
-@dataclass(frozen=True)
-class ModelEntry:
-    """A line of the table: the function ``module.build``, called with ``options``."""
-
-    name: str
-    description: str
-    module: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-_ENTRIES = (
-    ModelEntry("mlp", "two hidden layers of 256 and 128 units", "mlp"),
-    ModelEntry("lenet", "two convolutions with pooling, two dense layers", "lenet"),
-)
-_BY_NAME = {entry.name: entry for entry in _ENTRIES}
+_BY_NAME = {entry.name: entry for entry in ENTRIES}
+_SET_HERE = ("input_shape", "num_classes", "seed")
 
 
 def entries() -> list[ModelEntry]:
     """Every ready net, in the order of the table."""
-    return list(_ENTRIES)
+    return list(ENTRIES)
 
 
-def build(
-    name: str, input_shape: Shape, num_classes: int, seed: int | None = None
-) -> FeedForwardNet:
-    """The net ``name`` for samples of ``input_shape``, with a loss and a metric.
-
-    Errors: an unknown name; a shape or number of classes that is not positive; a shape the
-    net's layers refuse.
-    """
+def find(name: str) -> ModelEntry:
+    """The entry called ``name``. Errors: `UnknownNameError`."""
     if name not in _BY_NAME:
         raise UnknownNameError(
             f"model {name!r}",
-            expected=f"one of {one_of(_BY_NAME, 40)}",
+            expected=f"one of {one_of(_BY_NAME, 60)}",
             received=repr(name),
             advice=did_you_mean(name, _BY_NAME, "see the list that singanet models prints"),
         )
-    shape = tuple(input_shape)
-    if not shape or not all(isinstance(axis, int) and axis > 0 for axis in shape):
-        raise ArgumentError(
-            f"model {name!r}, argument input_shape",
-            expected="positive ints, without the batch axis",
-            received=repr(input_shape),
-            advice="pass for example (1, 28, 28)",
-        )
-    if not isinstance(num_classes, int) or num_classes < 1:
+    return _BY_NAME[name]
+
+
+def build(
+    name: str,
+    input_shape: Shape | None = None,
+    num_classes: int | None = None,
+    seed: int | None = None,
+    **options: Any,
+) -> FeedForwardNet:
+    """The net ``name`` for samples of ``input_shape``, with a loss and a metric.
+
+    Shape and classes left out are those of the net's usual form; ``options`` go to the
+    family's own ``build``. Errors: an unknown name or option; a shape or number of classes that
+    is not positive; a shape the net's layers refuse.
+    """
+    entry = find(name)
+    shape = _checked_shape(name, entry.input_shape if input_shape is None else input_shape)
+    classes = entry.num_classes if num_classes is None else num_classes
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
         raise ArgumentError(
             f"model {name!r}, argument num_classes",
             expected="a positive int",
-            received=repr(num_classes),
+            received=repr(classes),
             advice="pass the number of classes",
         )
-    entry = _BY_NAME[name]
-    module = import_module(f"singanet.models.{entry.module}")
-    net: FeedForwardNet = module.build(shape, num_classes, seed=seed, **entry.options)
+    make = import_module(f"singanet.models.{entry.module}").build
+    known = [option for option in signature(make).parameters if option not in _SET_HERE]
+    for option in options:
+        if option not in known:
+            raise UnknownNameError(
+                f"model {name!r}",
+                expected=f"options among {one_of(known)}" if known else "no options",
+                received=repr(option),
+                advice=did_you_mean(option, known, "leave it out"),
+            )
+    net: FeedForwardNet = make(shape, classes, seed=seed, **{**entry.options, **options})
     return net
+
+
+def _checked_shape(name: str, given: Any) -> Shape:
+    shape = tuple(given) if isinstance(given, (tuple, list)) else ()
+    good = shape and all(type(axis) is int and axis > 0 for axis in shape)
+    if not good:
+        raise ArgumentError(
+            f"model {name!r}, argument input_shape",
+            expected="positive ints, without the batch axis",
+            received=repr(given),
+            advice="pass for example (1, 28, 28)",
+        )
+    return shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -25,7 +26,16 @@ class Progress:
         if self.stream.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(total=self.batches, desc=self.title, file=self.stream, leave=True)
+            # Some terminals, those of containers among them, say that they have no columns.
+            width = os.get_terminal_size(self.stream.fileno()).columns
+            self._bar = tqdm(
+                total=self.batches,
+                desc=self.title,
+                file=self.stream,
+                bar_format="{desc} {n_fmt}/{total_fmt} |{bar}|{postfix} {elapsed}<{remaining}",
+                ncols=None if width else 80,
+                dynamic_ncols=bool(width),
+            )
         return self
 
     def update(self, result: EpochResult) -> None:

@@ -1,0 +1,59 @@
+"""Training images moved a little, so that a net learns what does not depend on the place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from singanet.data import ArrayLoader, Batch
+from singanet.types import Array
+
+__all__ = ["AugmentedImages", "shifted"]
+
+
+class AugmentedImages:
+    """The batches of ``loader``, images (N, C, H, W), each time drawn anew.
+
+    Half of the images are shifted by up to an eighth of their size, zeros coming in (He et al.,
+    2016, pad and crop by as much); with ``flip`` half are mirrored left to right. The draws
+    depend on ``seed`` and the epoch alone.
+    """
+
+    def __init__(self, loader: ArrayLoader, seed: int, flip: bool = False) -> None:
+        self.loader = loader
+        self.seed = seed
+        self.flip = flip
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        # The third number keeps these draws apart from those that shuffle.
+        rng = np.random.default_rng([self.seed, self.loader.epoch, 1])
+        for x, y in self.loader:
+            yield self._augmented(x, rng), y
+
+    def _augmented(self, x: Array, rng: np.random.Generator) -> Array:
+        n, _, height, width = x.shape
+        reach = np.array([height // 8, width // 8])
+        offsets = rng.integers(-reach, reach + 1, (n, 2))
+        offsets[rng.random(n) < 0.5] = 0
+        x = shifted(x, offsets)
+        if self.flip:
+            mirrored = rng.random(n) < 0.5
+            x[mirrored] = x[mirrored, :, :, ::-1]
+        return x
+
+
+def shifted(x: Array, offsets: Array) -> Array:
+    """Images (N, C, H, W) moved down and right by ``offsets`` (N, 2); zeros come in."""
+    n, channels, height, width = x.shape
+    dy, dx = np.abs(offsets).max(axis=0, initial=0)
+    padded = np.zeros((n, channels, height + 2 * dy, width + 2 * dx), x.dtype)
+    padded[:, :, dy : dy + height, dx : dx + width] = x
+    rows = np.arange(height) + (dy - offsets[:, :1])
+    columns = np.arange(width) + (dx - offsets[:, 1:])
+    moved = padded[np.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+    return np.ascontiguousarray(moved.transpose(0, 3, 1, 2))

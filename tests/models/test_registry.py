@@ -1,0 +1,58 @@
+"""The table of ready nets, and nets built from it by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.errors import ArgumentError, UnknownNameError
+from singanet.models import build, entries, find
+
+
+def test_names_are_unique_and_each_entry_says_what_it_is():
+    names = [entry.name for entry in entries()]
+    assert len(set(names)) == len(names)
+    for entry in entries():
+        assert entry.description
+        assert find(entry.name) is entry
+
+
+def test_shape_and_classes_are_the_usual_ones_unless_given():
+    assert build("lenet").layers[0].in_shapes == (1, 28, 28)
+    net = build("lenet", (3, 9, 7), 4)
+    assert net.predict(np.zeros((2, 3, 9, 7), np.float32)).shape == (2, 4)
+
+
+def test_the_same_seed_builds_the_same_net():
+    def values(seed):
+        return np.concatenate([v.ravel() for v in build("mlp", (4,), 2, seed).param_values()])
+
+    np.testing.assert_array_equal(values(1), values(1))
+    assert (values(1) != values(2)).any()
+
+
+def test_options_reach_the_family():
+    net = build("mlp", (4,), 2, hidden=(5,))
+    assert [v.shape for v in net.param_values()] == [(4, 5), (5,), (5, 2), (2,)]
+
+
+def test_a_name_close_to_a_known_one_is_suggested():
+    with pytest.raises(UnknownNameError, match="did you mean 'lenet'"):
+        build("lennet")
+
+
+def test_an_unknown_option_is_refused_by_name():
+    with pytest.raises(UnknownNameError, match=r"model 'mlp': .*'hidden'.*did you mean 'hidden'"):
+        build("mlp", (4,), 2, hiden=(5,))
+
+
+@pytest.mark.parametrize("shape", [(), (0, 8, 8), (-1,), (2.0, 3), (True, 3), 5, "abc"])
+def test_a_shape_that_is_not_positive_ints_is_refused(shape):
+    with pytest.raises(ArgumentError, match=r"model 'mlp', argument input_shape"):
+        build("mlp", shape, 2)
+
+
+@pytest.mark.parametrize("classes", [0, -3, 2.0, True, "10"])
+def test_a_number_of_classes_that_is_not_positive_is_refused(classes):
+    with pytest.raises(ArgumentError, match=r"model 'mlp', argument num_classes"):
+        build("mlp", (4,), classes)
