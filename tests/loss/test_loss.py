@@ -17,6 +17,8 @@ rng = np.random.default_rng(3)
 SCORES = rng.normal(size=(5, 4)) * 3
 SEQUENCE = rng.normal(size=(4, 3, 6))
 LABELS = np.array([0, 3, 1, 2, 3])
+PROBABILITIES = rng.uniform(0.05, 0.95, (5, 4))
+DISTRIBUTIONS = rng.dirichlet([1.0] * 6, (4, 3))
 MULTI_HOT = rng.integers(0, 2, (5, 4))
 
 
@@ -78,6 +80,24 @@ CASES = {
         lambda **more: losses.SigmoidCrossEntropy(2.5, [0.5, 1.0, 2.0, 0.0], **more),
         SCORES,
         MULTI_HOT,
+        elements,
+    ),
+    "absolute error": Case(
+        losses.MeanAbsoluteError, SEQUENCE, rng.normal(size=SEQUENCE.shape), elements
+    ),
+    "huber": Case(
+        lambda **more: losses.Huber(0.7, **more), SCORES, rng.normal(size=(5, 4)), elements
+    ),
+    "kl": Case(losses.KLDivergence, SEQUENCE, DISTRIBUTIONS, rows),
+    "hinge": Case(losses.Hinge, SCORES, 2 * MULTI_HOT - 1, elements),
+    "hinge, squared": Case(
+        lambda **more: losses.Hinge(2.0, squared=True, **more), SCORES, MULTI_HOT, elements
+    ),
+    "binary": Case(losses.BinaryCrossEntropy, PROBABILITIES, MULTI_HOT, elements),
+    "binary, weights": Case(
+        lambda **more: losses.BinaryCrossEntropy(2.5, [0.5, 1.0, 2.0, 0.0], **more),
+        PROBABILITIES,
+        rng.random((5, 4)),
         elements,
     ),
 }

@@ -1,0 +1,52 @@
+"""Margins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.errors import ArgumentError, DataError
+from singanet.loss.loss import Loss
+from singanet.loss.targets import real_targets
+from singanet.ops import NumpyOps
+from singanet.types import Array
+
+
+class Hinge(Loss):
+    """max(0, margin − s x) for scores ``x`` (B, ...), s = ±1; a position is an element.
+
+    ``y`` has the shape of ``x`` and holds −1 and 1, or 0 and 1, of which 0 means −1. Gradient of
+    an element: −s where the margin is not kept, else 0. ``squared`` squares the loss.
+    """
+
+    def __init__(self, margin: float = 1.0, squared: bool = False, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        if not isinstance(margin, (int, float)) or not 0.0 < margin < float("inf"):
+            raise ArgumentError(
+                "Hinge(margin=)",
+                expected="a finite number above 0",
+                received=repr(margin),
+                advice="1 is usual",
+            )
+        self.margin = float(margin)
+        self.squared = bool(squared)
+
+    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+        y = real_targets("Hinge", x, y)
+        wrong = (y != 1) & (y != 0) & (y != -1)
+        if bool(wrong.any()):
+            first = float(y[wrong][0])
+            raise DataError(
+                "Hinge",
+                expected="targets among -1, 0 and 1",
+                received=f"{first:g}",
+                advice="pass -1 or 0 for no and 1 for yes",
+            )
+        sign = ops.where(y > 0, 1, -1).astype(x.dtype)
+        short = ops.maximum(self.margin - sign * x, 0)
+        if self.squared:
+            return short * short, x.size, -2 * sign * short
+        return short, x.size, -sign * (short > 0)
+
+    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+        slope: Array = saved
+        return slope

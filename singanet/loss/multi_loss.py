@@ -1,0 +1,132 @@
+"""Weighted losses of a net with several outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
+from singanet.flags import is_training
+from singanet.loss.loss import Loss
+from singanet.types import Array
+
+
+class MultiLoss:
+    """Σ weight · loss over the named outputs of a net: ``MultiLoss({"a": Loss, ...}, weights)``.
+
+    Outputs and targets are dicts by the name of the output layer; `backward` gives the dict
+    that ``net.backward`` takes. Weights are 1 where none is given. Losses see the batch alone,
+    so each output needs a loss object of its own.
+    """
+
+    def __init__(
+        self, losses: Mapping[str, Loss], weights: Mapping[str, float] | None = None
+    ) -> None:
+        if not losses or len({id(loss) for loss in losses.values()}) != len(losses):
+            raise ArgumentError(
+                "MultiLoss(losses=)",
+                expected="a loss of its own for each of one or more outputs",
+                received=f"{len(losses)} names for {len(set(map(id, losses.values())))} losses",
+                advice="construct one loss for every output",
+            )
+        given = dict(weights or {})
+        for name, weight in given.items():
+            _known("MultiLoss(weights=)", name, losses)
+            if not isinstance(weight, (int, float)) or not math.isfinite(weight):
+                raise ArgumentError(
+                    f"MultiLoss(weights=), output {name!r}",
+                    expected="a finite number",
+                    received=repr(weight),
+                    advice="1 is the default",
+                )
+        self.losses = dict(losses)
+        self.weights = {name: float(given.get(name, 1.0)) for name in losses}
+        self._ready = False
+
+    def forward(
+        self,
+        flag: bool | int,
+        x: Mapping[str, Array],
+        y: Mapping[str, Array],
+        sample_weight: Array | None = None,
+    ) -> Array:
+        """The weighted sum of the losses, shape (B,).
+
+        Errors: a name without a loss, an output or targets that are missing, and what the
+        losses themselves refuse.
+        """
+        for what, given in (("outputs", x), ("targets", y)):
+            _check_names(what, given, self.losses)
+        training = is_training(flag)
+        self._ready = self._ready and not training
+        parts = [
+            loss.forward(flag, x[name], y[name], sample_weight) * self.weights[name]
+            for name, loss in self.losses.items()
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        # Only when all have taken their outputs may backward pair them.
+        self._ready = self._ready or training
+        return total
+
+    def backward(self) -> dict[str, Array]:
+        """Gradients by output name. Errors: `CallOrderError` without a training forward."""
+        if not self._ready:
+            raise CallOrderError(
+                "MultiLoss.backward",
+                expected="a training forward before it",
+                received="none, or one whose backward was run already",
+                advice="call forward(True, x, y) first",
+            )
+        self._ready = False
+        return {name: loss.backward() * self.weights[name] for name, loss in self.losses.items()}
+
+    def evaluate(
+        self,
+        flag: bool | int,
+        x: Mapping[str, Array],
+        y: Mapping[str, Array],
+        sample_weight: Array | None = None,
+    ) -> float:
+        """Mean of `forward` as a float; 0 for an empty batch."""
+        values = self.forward(flag, x, y, sample_weight)
+        return float(values.mean()) if values.size else 0.0
+
+    def link(self, x: Mapping[str, Array]) -> dict[str, Array]:
+        """Every output through the link of its loss; those without a loss as they are."""
+        return {
+            name: self.losses[name].link(out) if name in self.losses else out
+            for name, out in x.items()
+        }
+
+
+def _check_names(what: str, given: Mapping[str, Array], losses: Mapping[str, Loss]) -> None:
+    if not isinstance(given, Mapping):
+        raise ArgumentError(
+            "MultiLoss",
+            expected=f"a dict of {what} by output layer",
+            received=type(given).__name__,
+            advice=f"name them: {one_of(losses)}",
+        )
+    missing = [name for name in losses if name not in given]
+    if missing:
+        raise UnknownNameError(
+            "MultiLoss",
+            expected=f"{what} of {one_of(losses)}",
+            received=f"none of {one_of(missing)}",
+            advice="name each of them after its output layer",
+        )
+    if what == "targets":
+        for name in given:
+            _known("MultiLoss, targets", name, losses)
+
+
+def _known(where: str, name: str, losses: Mapping[str, Loss]) -> None:
+    if name not in losses:
+        raise UnknownNameError(
+            where,
+            expected=f"names among {one_of(losses)}",
+            received=repr(name),
+            advice=did_you_mean(name, losses, "remove it"),
+        )

@@ -1,0 +1,97 @@
+"""Several losses at once: the weighted sum and its gradients by output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from singanet.errors import ArgumentError, CallOrderError, DataError, UnknownNameError
+from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
+
+rng = np.random.default_rng(0)
+X = {"kind": rng.normal(size=(4, 3)), "size": rng.normal(size=(4, 2))}
+Y = {"kind": np.array([0, 1, 2, 0]), "size": rng.normal(size=(4, 2))}
+
+
+def make() -> MultiLoss:
+    return MultiLoss({"kind": SoftmaxCrossEntropy(), "size": SquaredError()}, {"size": 0.25})
+
+
+def test_weighted_sum_and_gradients() -> None:
+    loss, kind, size = make(), SoftmaxCrossEntropy(), SquaredError()
+    values = loss.forward(True, X, Y)
+    a, b = kind.forward(True, X["kind"], Y["kind"]), size.forward(True, X["size"], Y["size"])
+    np.testing.assert_allclose(values, a + 0.25 * b)
+    assert loss.evaluate(False, X, Y) == pytest.approx(values.mean())
+    loss.forward(True, X, Y)
+    dx = loss.backward()
+    assert list(dx) == ["kind", "size"]
+    np.testing.assert_allclose(dx["kind"], kind.backward())
+    np.testing.assert_allclose(dx["size"], 0.25 * size.backward())
+
+
+def test_gradients_are_slopes_with_sample_weights() -> None:
+    loss, weight, h = make(), np.array([0.0, 1.0, 2.0, 3.0]), 1e-6
+    loss.forward(True, X, Y, sample_weight=weight)
+    dx = loss.backward()
+    for name, array in X.items():
+        direction = rng.normal(size=array.shape)
+        up = loss.evaluate(False, {**X, name: array + h * direction}, Y, weight)
+        down = loss.evaluate(False, {**X, name: array - h * direction}, Y, weight)
+        assert (dx[name] * direction).sum() == pytest.approx((up - down) / (2 * h), abs=1e-8)
+
+
+def test_link_by_output() -> None:
+    out = make().link({**X, "other": X["size"]})
+    np.testing.assert_allclose(out["kind"], SoftmaxCrossEntropy().link(X["kind"]))
+    assert out["size"] is X["size"]
+    assert out["other"] is X["size"]
+
+
+def test_order_of_calls() -> None:
+    loss = make()
+    with pytest.raises(CallOrderError):
+        loss.backward()
+    loss.forward(True, X, Y)
+    loss.forward(False, X, Y)
+    loss.backward()
+    loss.forward(False, X, Y)
+    with pytest.raises(CallOrderError):
+        loss.backward()
+    loss.forward(True, X, Y)
+    with pytest.raises(DataError):
+        loss.forward(True, X, {**Y, "kind": np.array([0, 1, 2, 9])})
+    with pytest.raises(CallOrderError):
+        loss.backward()
+    loss.forward(True, X, Y)
+    loss.backward()
+    with pytest.raises(CallOrderError):
+        loss.backward()
+
+
+def test_bad_dicts() -> None:
+    loss = make()
+    cases: list[tuple[Any, Any, Any, str]] = [
+        (UnknownNameError, {"kind": X["kind"]}, Y, "outputs of 'kind', 'size'.*'size'"),
+        (UnknownNameError, X, {"size": Y["size"]}, "targets of 'kind', 'size'.*'kind'"),
+        (UnknownNameError, X, {**Y, "sise": Y["size"]}, "did you mean 'size'"),
+        (ArgumentError, X["kind"], Y, "dict of outputs.*ndarray"),
+        (ArgumentError, X, Y["kind"], "dict of targets"),
+    ]
+    for error, x, y, text in cases:
+        with pytest.raises(error, match=text):
+            loss.forward(True, x, y)
+
+
+def test_bad_arguments() -> None:
+    shared = SquaredError()
+    with pytest.raises(ArgumentError, match="2 names for 1 losses"):
+        MultiLoss({"a": shared, "b": shared})
+    with pytest.raises(ArgumentError, match="one or more"):
+        MultiLoss({})
+    with pytest.raises(UnknownNameError, match="did you mean 'kind'"):
+        MultiLoss({"kind": shared}, {"kid": 1.0})
+    with pytest.raises(ArgumentError, match="finite number"):
+        MultiLoss({"kind": shared}, {"kind": float("nan")})
