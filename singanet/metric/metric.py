@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from copy import copy
-from typing import Any
+from typing import Any, ClassVar
 
 from singanet.configurable import Configurable
 from singanet.errors import CallOrderError, DataError
@@ -20,16 +20,18 @@ class Metric(Configurable, ABC):
     what it has gathered in attributes that `reset` assigns anew.
     """
 
+    of_none: ClassVar[float] = 0.0
+
     def __init__(self) -> None:
         self.samples = 0
         self.reset()
 
     def evaluate(self, x: Array, y: Array) -> float:
-        """The result of this batch alone; what was gathered is left as it is."""
+        """The result of this batch alone, ``of_none`` for an empty one."""
         alone = copy(self)
         alone.reset()
         alone.update(x, y)
-        return float(alone.result())
+        return float(alone.result()) if alone.samples else self.of_none
 
     def result(self) -> Any:
         """The measure of everything gathered since `reset`: a float unless the class says more.

@@ -1,0 +1,69 @@
+"""Area under the ROC curve."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from singanet.errors import DataError, ShapeError
+from singanet.metric.metric import Metric
+from singanet.types import Array
+
+
+class AUC(Metric):
+    """The chance that a random positive scores above a random negative, ties counting half.
+
+    ``x`` is scores (B,), (B, 1), or (B, 2) for two classes, of which the second is the positive;
+    ``y`` is 0 and 1, (B,) or (B, 1). Exact: all scores are kept, 9 bytes a sample. Not a number
+    until both classes have come.
+    """
+
+    of_none = math.nan
+
+    def reset(self) -> None:
+        """Forget every sample."""
+        self.samples = 0
+        self._scores: list[Array] = []
+        self._positive: list[Array] = []
+
+    def update(self, x: Array, y: Array) -> None:
+        """Gather a batch."""
+        _, x, y = self._outputs(x, y)
+        batch = len(x)
+        if x.shape not in ((batch,), (batch, 1), (batch, 2)) or y.shape not in (
+            (batch,),
+            (batch, 1),
+        ):
+            raise ShapeError(
+                "AUC",
+                expected="scores (B,), (B, 1) or (B, 2) and labels (B,) or (B, 1)",
+                received=f"outputs of shape {x.shape} and targets of shape {y.shape}",
+                advice="measure one class against the rest at a time",
+            )
+        if y.dtype.kind not in "fiub" or not bool(((y == 0) | (y == 1)).all()):
+            raise DataError(
+                "AUC",
+                expected="labels 0 and 1",
+                received=f"other labels, of type {y.dtype}",
+                advice="compare with the positive class: y == 3",
+            )
+        scores = x[:, 1] - x[:, 0] if x.shape == (batch, 2) else x.reshape(-1)
+        for kept, array, kind in (
+            (self._scores, scores, np.float64),
+            (self._positive, y.reshape(-1), np.bool_),
+        ):
+            host = array if isinstance(array, np.ndarray) else array.get()
+            kept.append(host.astype(kind))
+        self.samples += batch
+
+    def _result(self) -> float:
+        scores, positive = np.concatenate(self._scores), np.concatenate(self._positive)
+        yes = int(positive.sum())
+        no = len(positive) - yes
+        if not yes or not no or np.isnan(scores).any():
+            return math.nan
+        # The Mann-Whitney statistic: each score's rank, the mean one where several are equal.
+        _, which, counts = np.unique(scores, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[which.reshape(-1)]
+        return float((ranks[positive].sum() - yes * (yes + 1) / 2.0) / (yes * no))

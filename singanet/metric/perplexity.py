@@ -1,0 +1,51 @@
+"""How many choices a model wavers between."""
+
+from __future__ import annotations
+
+import math
+
+from singanet.errors import DataError
+from singanet.loss.targets import class_labels
+from singanet.metric.metric import Metric
+from singanet.types import Array
+
+
+class Perplexity(Metric):
+    """exp of the mean cross-entropy in nats over all positions of scores ``x`` (B, ..., C).
+
+    ``y`` is integer labels (B, ...) or (B, ..., 1); those equal to ``ignore_index`` do not count.
+    """
+
+    of_none = 1.0
+
+    def __init__(self, ignore_index: int | None = None) -> None:
+        self.ignore_index = ignore_index
+        super().__init__()
+
+    def reset(self) -> None:
+        """Forget every sample."""
+        self.samples = 0
+        self.positions = 0
+        self._nats = 0.0
+
+    def update(self, x: Array, y: Array) -> None:
+        """Gather a batch."""
+        ops, x, y = self._outputs(x, y)
+        if x.ndim < 2 or x.shape[-1] == 0 or x.dtype.kind != "f":
+            raise DataError(
+                "Perplexity",
+                expected="float outputs of shape (batch, ..., classes)",
+                received=f"outputs of type {x.dtype} and shape {x.shape}",
+                advice="pass the scores before the softmax",
+            )
+        labels, mask = class_labels("Perplexity", ops.xp, x, y, self.ignore_index)
+        nats, _ = ops.softmax_cross_entropy(x.reshape(-1, x.shape[-1]), labels)
+        if mask is not None:
+            nats = ops.where(mask, nats, 0)
+        self._nats += float(nats.sum(dtype="float64"))
+        self.positions += labels.size if mask is None else int(mask.sum())
+        self.samples += len(x)
+
+    def _result(self) -> float:
+        mean = self._nats / max(self.positions, 1)
+        return math.exp(mean) if mean < 700 else math.inf

@@ -1,0 +1,111 @@
+"""Confusion matrix, F1 and area under the curve against counting."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet.errors import ArgumentError, DataError, ShapeError
+from singanet.metric import AUC, F1, ConfusionMatrix
+
+rng = np.random.default_rng(0)
+
+
+def scores_for(taken: list[int], classes: int) -> Any:
+    """Scores whose highest is at ``taken``."""
+    return np.eye(classes)[taken] + 0.1 * rng.random((len(taken), classes))
+
+
+def test_confusion_by_hand() -> None:
+    metric = ConfusionMatrix()
+    x = scores_for([0, 1, 1, 2], 3)
+    metric.update(x, np.array([0, 1, 2, 2]))
+    np.testing.assert_array_equal(metric.result(), [[1, 0, 0], [0, 1, 0], [0, 1, 1]])
+    metric.update(x[:2], np.array([2, 2]))
+    np.testing.assert_array_equal(metric.result(), [[1, 0, 0], [0, 1, 0], [1, 2, 1]])
+    assert metric.evaluate(x, np.array([0, 1, 2, 2])) == 0.75
+    with pytest.raises(ShapeError, match="3 classes, as in"):
+        metric.update(np.zeros((2, 4)), np.array([0, 1]))
+    with pytest.raises(DataError, match="label 3 at index 0"):
+        metric.update(x, np.array([3, 0, 0, 0]))
+
+
+def test_confusion_result_is_a_copy() -> None:
+    metric = ConfusionMatrix()
+    metric.update(np.eye(2), np.array([0, 1]))
+    metric.result()[:] = 9
+    np.testing.assert_array_equal(metric.result(), np.eye(2))
+
+
+@given(data=st.data())
+def test_f1_by_counting(data: Any) -> None:
+    size = data.draw(st.integers(1, 12))
+    draw = st.lists(st.integers(0, 3), min_size=size, max_size=size)
+    taken, wanted = data.draw(draw), data.draw(draw)
+    pairs = list(zip(taken, wanted, strict=True))
+    each = []
+    for c in range(4):
+        tp = sum(t == w == c for t, w in pairs)
+        fp, fn = taken.count(c) - tp, wanted.count(c) - tp
+        each.append(2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0.0)
+    occurring = {*taken, *wanted}
+    x, y = scores_for(taken, 4), np.array(wanted)
+    assert F1().evaluate(x, y) == pytest.approx(sum(each) / len(occurring))
+    right = sum(t == w for t, w in pairs)
+    assert F1("micro").evaluate(x, y) == pytest.approx(right / size)
+    weighted = sum(each[c] * wanted.count(c) for c in range(4)) / size
+    assert F1("weighted").evaluate(x, y) == pytest.approx(weighted)
+
+
+def test_f1_of_labels_by_threshold() -> None:
+    x = np.array([[0.9, 0.2, 0.1], [0.6, 0.7, 0.5], [0.1, 0.8, 0.2]])
+    y = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 0]])
+    # Class 0: 2 of 2 found. Class 1: 1 found, 1 missed, 1 too many. Class 2 occurs nowhere.
+    assert F1(threshold=0.5).evaluate(x, y) == pytest.approx((1 + 0.5) / 2)
+    assert F1("micro", threshold=0.5).evaluate(x, y) == pytest.approx(6 / 8)
+    assert F1(threshold=0.5).evaluate(x, 0 * y) == 0
+
+
+def test_bad_f1() -> None:
+    with pytest.raises(ArgumentError, match="'macro', 'micro', 'weighted'"):
+        F1("best")
+    with pytest.raises(ShapeError, match="outputs of shape"):
+        F1(threshold=0.5).evaluate(np.zeros((2, 3)), np.zeros(2, int))
+    metric = F1()
+    metric.update(np.eye(2), np.array([0, 1]))
+    with pytest.raises(ShapeError, match="2 classes, as in"):
+        metric.update(np.eye(3), np.array([0, 1, 2]))
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=20).filter(
+        lambda pairs: len({positive for _, positive in pairs}) == 2
+    )
+)
+def test_auc_counts_pairs(pairs: list[tuple[int, bool]]) -> None:
+    yes = [score for score, positive in pairs if positive]
+    no = [score for score, positive in pairs if not positive]
+    won = sum((a > b) + 0.5 * (a == b) for a in yes for b in no) / (len(yes) * len(no))
+    x, y = np.array([float(s) for s, _ in pairs]), np.array([p for _, p in pairs])
+    assert AUC().evaluate(x, y) == pytest.approx(won)
+    column = np.stack([np.zeros(len(x)), x], axis=1)
+    assert AUC().evaluate(column, y[:, None].astype(float)) == pytest.approx(won)
+
+
+def test_auc_that_is_not_defined() -> None:
+    assert math.isnan(AUC().evaluate(np.ones(3), np.ones(3)))
+    assert math.isnan(AUC().evaluate(np.ones(0), np.ones(0)))
+    assert math.isnan(AUC().evaluate(np.array([np.nan, 1.0]), np.array([0, 1])))
+
+
+def test_bad_auc() -> None:
+    with pytest.raises(DataError, match="labels 0 and 1"):
+        AUC().evaluate(np.zeros(2), np.array([0, 2]))
+    for x, y in ((np.zeros((2, 3)), np.zeros(2)), (np.zeros(2), np.zeros(3))):
+        with pytest.raises(ShapeError, match=r"\(B, 2\)"):
+            AUC().evaluate(x, y)
