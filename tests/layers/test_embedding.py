@@ -7,8 +7,8 @@ import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.layers import Concat, Dense, Dummy, Embedding, Flatten, Merge, Slice
+from singanet.layers.input import Input
 from singanet.net import FeedForwardNet
-from singanet.symbol import Input
 from singanet.testing import LayerCase, check_net_gradients
 from singanet.types import RowSparse
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from singanet.layers import Activation, Dense, GlobalAvgPooling2D, Multiply, Reshape
+from singanet.layers.input import Input
 from singanet.net import FeedForwardNet
-from singanet.symbol import Input
 from singanet.testing import LayerCase, check_net_gradients
 
 
