@@ -21,5 +21,5 @@ class MeanAbsoluteError(Loss):
         return ops.absolute(difference), x.size, difference
 
     def _backward(self, ops: NumpyOps, saved: Any) -> Array:
-        dx: Array = ops.sign(saved, out=saved)
+        dx: Array = ops.sign(saved)
         return dx

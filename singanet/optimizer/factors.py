@@ -28,14 +28,14 @@ class Factors:
 
     def divide(self, part: slice, h: Array, out: Array, tiny: float) -> float:
         """``out`` = g / √max(V, tiny²) for rows ``part``; returns the sum of its squares."""
-        self._estimate(part, out)
-        self.xp.maximum(out, tiny * tiny, out=out)
-        self.xp.sqrt(out, out=out)
+        self._root(part, out)
+        self.xp.maximum(out, tiny, out=out)
         self.xp.divide(h, out, out=out)
         return sum_of_squares(out)
 
-    def _estimate(self, part: slice, out: Array) -> None:
-        out[0] = self.full
+    def _root(self, part: slice, out: Array) -> None:
+        """``out`` = √V for rows ``part``."""
+        self.xp.sqrt(self.full, out=out[0])
 
 
 class Rows(Factors):
@@ -52,7 +52,9 @@ class Rows(Factors):
             self.rows[part] += fresh * (b.mean(axis=1) - self.rows[part])
         over_rows /= shape[0]
         self.columns += fresh * (over_rows - self.columns)
-        self._scaled = self.columns / max(float(self.rows.mean()), tiny)
+        # The root of a product is the product of roots, of which there are few.
+        self._root_rows = self.xp.sqrt(self.rows)
+        self._root_columns = self.xp.sqrt(self.columns / max(float(self.rows.mean()), tiny))
 
-    def _estimate(self, part: slice, out: Array) -> None:
-        self.xp.multiply(self.rows[part, None], self._scaled, out=out)
+    def _root(self, part: slice, out: Array) -> None:
+        self.xp.multiply(self._root_rows[part, None], self._root_columns, out=out)
