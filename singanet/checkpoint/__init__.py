@@ -1,0 +1,23 @@
+"""Checkpoints: state dicts to files and back, in every format their users meet."""
+
+from __future__ import annotations
+
+from singanet.checkpoint.entry import Entry, Source
+from singanet.checkpoint.formats import FORMATS, open_state, write_state
+from singanet.checkpoint.load import load_into
+from singanet.checkpoint.matching import Target, match
+from singanet.checkpoint.reader import Reader
+from singanet.checkpoint.report import LoadReport
+
+__all__ = [
+    "FORMATS",
+    "Entry",
+    "LoadReport",
+    "Reader",
+    "Source",
+    "Target",
+    "load_into",
+    "match",
+    "open_state",
+    "write_state",
+]

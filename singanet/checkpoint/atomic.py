@@ -1,0 +1,100 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from singanet.errors import FileAccessError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give the path of a new file beside ``path``; at the end flush it and move it over ``path``.
+
+    Whatever happens before the move leaves the old file as it was, and the new one is removed; a
+    killed process leaves it behind, and the next write to ``path`` from that machine removes it.
+    Errors: `FileAccessError` for a full disk or a folder that is missing or read-only.
+    """
+    with explained(path, "write"):
+        target = Path(os.path.realpath(path))
+        remove_leftovers(target)
+        beside = target.with_name(
+            f".{target.name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        )
+        try:
+            yield beside
+            with beside.open("rb+") as written:
+                os.fsync(written.fileno())
+            if target.exists():
+                beside.chmod(target.stat().st_mode & 0o7777)
+            beside.replace(target)
+            flush_folder(target.parent)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+
+
+def flush_folder(folder: Path) -> None:
+    """Make the entries of ``folder`` durable, where the platform can open folders."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove what processes of this machine that were killed left beside ``target``."""
+    pattern = re.compile(
+        rf"\.{re.escape(target.name)}\.{re.escape(_host())}-(\d+)-[0-9a-f]{{8}}\.tmp"
+    )
+    for other in target.parent.iterdir():
+        found = pattern.fullmatch(other.name)
+        if found and not _alive(int(found[1])):
+            with contextlib.suppress(OSError):
+                other.unlink()
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())
+
+
+def _alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # elsewhere, signal 0 is not a question
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@contextlib.contextmanager
+def explained(path: Path, what: str) -> Iterator[None]:
+    """Turn an `OSError` of the block into a `FileAccessError` that names ``path``."""
+    try:
+        yield
+    except FileAccessError:
+        raise
+    except OSError as error:
+        advice = {
+            "write": "free some space or choose a folder that exists and can be written; "
+            "what was there before is as it was",
+            "read": "check the path and its permissions",
+        }[what]
+        raise FileAccessError(
+            f"file {str(path)!r}",
+            expected=f"a place to {what}",
+            received=error.strerror or str(error) or type(error).__name__,
+            advice=advice,
+        ) from error

@@ -1,0 +1,90 @@
+"""What a file says of an array before it is read, and what a writer asks of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from singanet.checkpoint.names import check_name, check_unique
+from singanet.errors import ArgumentError
+from singanet.types import Array, Shape
+
+MAX_RANK = 32
+_KINDS = "biuf"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An array in a file: ``dtype`` is that of the array read, ``stored`` the bytes it takes."""
+
+    name: str
+    shape: Shape
+    dtype: np.dtype[Any]
+    stored: int
+    checksum: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array in memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An array to be written; ``fetch`` produces it when its turn comes."""
+
+    name: str
+    shape: Shape
+    dtype: np.dtype[Any]
+    fetch: Callable[[], Array]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array in memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def array(self) -> Array:
+        """The array in host memory, C-contiguous and little-endian."""
+        value = self.fetch()
+        value = value.get() if hasattr(value, "get") else value
+        return np.asarray(value, dtype=self.dtype, order="C").reshape(self.shape)
+
+
+State = Mapping[str, Any] | Sequence[Source]
+"""A state dict, or sources that produce its arrays one at a time."""
+
+
+def sources_of(state: State, where: str) -> list[Source]:
+    """``state`` as sources, names and types checked. Errors: `ArgumentError`, `FileFormatError`.
+
+    Arrays may be NumPy or CuPy; anything but booleans, integers and floats is refused.
+    """
+    if isinstance(state, Mapping):
+        sources = [_source(name, value, where) for name, value in state.items()]
+    else:
+        sources = list(state)
+    check_unique((check_name(source.name, where) for source in sources), where)
+    return sources
+
+
+def _source(name: Any, value: Any, where: str) -> Source:
+    if not isinstance(name, str):
+        raise ArgumentError(
+            where,
+            expected="names that are strings",
+            received=repr(name),
+            advice="pass a dict from parameter name to array",
+        )
+    value = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
+    if value.dtype.kind not in _KINDS:
+        raise ArgumentError(
+            f"{where}, array {name!r}",
+            expected="booleans, integers or floats",
+            received=f"the type {value.dtype}",
+            advice="convert the array, or leave it out",
+        )
+    return Source(name, tuple(value.shape), np.dtype(value.dtype).newbyteorder("<"), lambda: value)

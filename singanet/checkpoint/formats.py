@@ -1,0 +1,126 @@
+"""Which format a file has, and the functions that read and write it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from singanet.checkpoint.entry import State, sources_of
+from singanet.checkpoint.reader import Reader, open_file
+from singanet.checkpoint.singa import find_pickle, find_records
+from singanet.errors import FileFormatError, UnknownNameError, did_you_mean, one_of
+
+_HERE = "singanet.checkpoint"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format's name, its suffixes, and where its reader and writer are found when needed."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    module: str
+    reader: str
+    writer: str
+
+    def open(self, path: Path) -> Reader:
+        """The file at ``path``, its table read."""
+        reader: Callable[[Path], Reader] = self._member(self.reader)
+        return reader(path)
+
+    def write(self, path: Path, state: State, **options: Any) -> None:
+        """Write ``state`` to ``path``."""
+        sources = sources_of(state, f"{self.name} file {str(path)!r}")
+        self._member(self.writer)(path, sources, **options)
+
+    def _member(self, name: str) -> Any:
+        return getattr(importlib.import_module(f"{_HERE}.{self.module}"), name)
+
+
+FORMATS = {
+    format.name: format
+    for format in (
+        Format(
+            "snapshot", (".bin", ".desc", ".model"), "snapshot", "SnapshotReader", "write_snapshot"
+        ),
+        Format("pickle", (".pickle", ".pkl"), "pickle", "PickleReader", "write_pickle"),
+        Format("hdf5", (".h5", ".hdf5"), "hdf5", "Hdf5Reader", "write_hdf5"),
+        Format("npz", (".npz",), "npz", "NpzReader", "write_npz"),
+        Format(
+            "safetensors",
+            (".safetensors",),
+            "safetensors",
+            "SafetensorsReader",
+            "write_safetensors",
+        ),
+    )
+}
+
+
+def write_state(
+    path: str | os.PathLike[str], state: State, format: str | None = None, **options: Any
+) -> None:
+    """Write ``state``, a dict from name to array, to ``path``; whole or not at all.
+
+    ``format`` is a name of `FORMATS`; None goes by the suffix, and without a known one writes a
+    snapshot. Arrays are written one at a time: none but the one in hand is ever copied. Errors:
+    `UnknownNameError`, `FileAccessError`, and what the format cannot hold.
+    """
+    format_named(format or by_suffix(path)).write(Path(path), state, **options)
+
+
+def open_state(path: str | os.PathLike[str], format: str | None = None) -> Reader:
+    """Open the checkpoint at ``path``: its table is read and checked, its arrays are not.
+
+    ``format`` None looks at the file's first bytes, whatever its name. For a snapshot ``path``
+    may be the prefix; ``.pickle`` may be left out. Errors: `FileAccessError`, `FileFormatError`.
+    """
+    path = Path(path)
+    return format_named(format or by_content(path)).open(path)
+
+
+def format_named(name: str) -> Format:
+    """The format called ``name``. Errors: `UnknownNameError`."""
+    if name not in FORMATS:
+        raise UnknownNameError(
+            "argument format",
+            expected=f"one of {one_of(FORMATS)}",
+            received=repr(name),
+            advice=did_you_mean(name, FORMATS, "leave it out to go by the suffix"),
+        )
+    return FORMATS[name]
+
+
+def by_suffix(path: str | os.PathLike[str]) -> str:
+    """The name of the format whose suffix ``path`` has; snapshot where none is known."""
+    suffix = Path(path).suffix.lower()
+    names = [format.name for format in FORMATS.values() if suffix in format.suffixes]
+    return names[0] if names else "snapshot"
+
+
+def by_content(path: Path) -> str:
+    """The name of the format of the file at ``path``, by its first bytes."""
+    candidates = (find_records(path), find_pickle(path))
+    found = next((each for each in candidates if each.is_file()), path)
+    with open_file(found) as stream:
+        start = stream.read(16)
+    if start.startswith(b"sg"):
+        return "snapshot"
+    if start.startswith(b"\x89HDF"):
+        return "hdf5"
+    if start.startswith(b"PK"):
+        return "npz"
+    if start[8:9] == b"{":
+        return "safetensors"
+    if start[:1] in (b"\x80", b"(", b"}", b"c"):
+        return "pickle"
+    raise FileFormatError(
+        f"file {str(found)!r}",
+        expected=f"a checkpoint: {one_of(FORMATS)}",
+        received="an empty file" if not start else f"a file that begins with {start[:8]!r}",
+        advice="pass the path of a checkpoint",
+    )

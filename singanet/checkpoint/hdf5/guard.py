@@ -1,0 +1,67 @@
+"""What libhdf5 may raise, and what we do not let it do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from singanet.errors import CheckpointError, FileFormatError, UnsafeFileError
+
+# Others would be looked for in a plugin folder and loaded as code.
+_FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}
+_LARGEST_RATIO = 1032  # deflate expands no further
+
+
+@contextlib.contextmanager
+def hdf5_errors(where: str) -> Iterator[None]:
+    """Turn what h5py raises about a damaged file into `FileFormatError`."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (
+        OSError,
+        RuntimeError,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        MemoryError,
+        NotImplementedError,
+    ) as error:
+        raise FileFormatError(
+            where,
+            expected="a whole HDF5 file",
+            received=f"{type(error).__name__}: {str(error)[:200]}",
+            advice="the file is damaged: copy it again, or use an earlier checkpoint",
+        ) from error
+
+
+def check_dataset(dataset: Any, nbytes: int, where: str) -> None:
+    """Errors: `UnsafeFileError` for data kept elsewhere, plugins, and claims without bytes."""
+    import h5py
+
+    plist = dataset.id.get_create_plist()
+    trouble = ""
+    if plist.get_external_count():
+        trouble = "data in another file"
+    elif plist.get_layout() not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
+        trouble = "a virtual dataset, put together from other files"
+    else:
+        numbers = [plist.get_filter(index)[0] for index in range(plist.get_nfilters())]
+        unknown = [number for number in numbers if number not in _FILTERS]
+        if unknown:
+            trouble = f"the filter {unknown[0]}, which a plugin would have to undo"
+    stored = dataset.id.get_storage_size()
+    if not trouble and nbytes > _LARGEST_RATIO * stored + 4096:
+        trouble = f"{nbytes} bytes claimed by {stored} in the file"
+    if trouble:
+        raise UnsafeFileError(
+            where,
+            expected="arrays whose bytes stand in this file, plain or packed with "
+            + ", ".join(_FILTERS.values()),
+            received=trouble,
+            advice="write it again with h5py as a plain dataset, if you trust its source",
+        )

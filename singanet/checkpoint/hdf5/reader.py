@@ -1,0 +1,94 @@
+"""Reading HDF5 files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from singanet.checkpoint.checksum import Checksum
+from singanet.checkpoint.entry import Entry
+from singanet.checkpoint.hdf5.dataset import described, load
+from singanet.checkpoint.hdf5.guard import hdf5_errors
+from singanet.checkpoint.hdf5.walk import walk
+from singanet.checkpoint.names import MAX_ARRAYS, too_many
+from singanet.checkpoint.reader import StreamReader
+from singanet.checkpoint.streaming import bytes_of, check_digest
+from singanet.checkpoint.version import KEY, check_version
+from singanet.errors import FileFormatError
+from singanet.types import Array
+
+CHECKSUM, INDEX = "checksum", "index"
+
+
+class Hdf5Reader(StreamReader):
+    """Every dataset of the file under its path; ours in the order in which they were written."""
+
+    format = "hdf5"
+
+    def __init__(self, path: Path) -> None:
+        self._file: Any = None
+        self._datasets: dict[str, Any] = {}
+        super().__init__(path)
+
+    def _list(self) -> None:
+        import h5py
+
+        with hdf5_errors(self.where):
+            self._file = h5py.File(self.path, "r")
+            mark = self._file.attrs.get(KEY)
+            if mark is not None:
+                self.version = f"singanet format {check_version(_text(mark), self.where)}"
+            order: list[tuple[int, Entry]] = []
+            for name, dataset in self._found():
+                if len(order) >= MAX_ARRAYS:
+                    raise too_many(self.where)
+                where = f"{self.where}, array {name!r}"
+                shape, dtype = described(dataset, where)
+                checksum = "" if mark is None else _text(dataset.attrs[CHECKSUM])
+                stored = dataset.id.get_storage_size()
+                self._datasets[name] = dataset
+                index = int(dataset.attrs.get(INDEX, 0)) if mark is not None else 0
+                order.append((index, Entry(name, shape, dtype, stored, checksum)))
+            self._expect(len(order) if mark is None else int(self._file.attrs["count"]), order)
+            self.entries = {entry.name: entry for _, entry in sorted(order, key=_index)}
+
+    def _found(self) -> Any:
+        """The name and dataset of each array; a subclass may name them otherwise."""
+        return walk(self._file, self.where)
+
+    def _expect(self, count: int, found: list[tuple[int, Entry]]) -> None:
+        if count != len(found):
+            raise FileFormatError(
+                self.where,
+                expected=f"{count} arrays, as many as were written",
+                received=str(len(found)),
+                advice="the file is damaged: copy it again, or use an earlier checkpoint",
+            )
+
+    def _read(self, entry: Entry) -> Array:
+        where = f"{self.where}, array {entry.name!r}"
+        with hdf5_errors(where):
+            dataset = self._datasets[entry.name]
+            array, digest = load(
+                dataset, entry.dtype, self._stream, self._size, self._beside, where
+            )
+            if entry.checksum:
+                digest = digest or Checksum().update(bytes_of(array)).digest()
+                check_digest(entry, digest, self.where)
+        return array
+
+    def close(self) -> None:
+        """Let go of the file."""
+        super().close()
+        self._datasets.clear()
+        if self._file is not None:
+            with hdf5_errors(self.where):
+                self._file.close()
+
+
+def _index(item: tuple[int, Entry]) -> int:
+    return item[0]
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,53 @@
+"""Writing HDF5 files: contiguous, never compressed, each dataset flushed before the next."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from singanet.checkpoint.atomic import replacing
+from singanet.checkpoint.checksum import Beside
+from singanet.checkpoint.entry import Source
+from singanet.checkpoint.hdf5.dataset import create, fill
+from singanet.checkpoint.hdf5.reader import CHECKSUM, INDEX
+from singanet.checkpoint.version import FORMAT_VERSION, KEY
+from singanet.errors import ArgumentError
+
+
+def write_hdf5(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
+    """Write each array as the dataset of its name, with its checksum as an attribute.
+
+    Errors: `ArgumentError` where one name is a group of another; `FileAccessError`.
+    """
+    import h5py
+
+    path = Path(path)
+    _check(f"hdf5 file {str(path)!r}", sources)
+    with replacing(path) as beside_path:
+        file = h5py.File(beside_path, "w")
+        with closing(file), beside_path.open("rb+", buffering=0) as raw, Beside() as beside:
+            file.attrs[KEY] = FORMAT_VERSION
+            file.attrs["count"] = len(sources)
+            for index, source in enumerate(sources):
+                dataset = create(file, source.name, source.shape, source.dtype)
+                checksum = fill(dataset, source.array(), raw, beside)
+                dataset.attrs[CHECKSUM] = checksum.hex()
+                dataset.attrs[INDEX] = index
+                file.flush()
+
+
+def _check(where: str, sources: Sequence[Source]) -> None:
+    names = {source.name for source in sources}
+    for name in names:
+        parts = name.split("/")
+        for count in range(1, len(parts)):
+            above = "/".join(parts[:count])
+            if above in names:
+                raise ArgumentError(
+                    where,
+                    expected="names of which none is the folder of another",
+                    received=f"{above!r} and {name!r}",
+                    advice="rename one, or use safetensors, npz or a snapshot",
+                )

@@ -1,0 +1,107 @@
+"""Which array of a file belongs to which of a net's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from singanet.checkpoint.entry import Entry
+from singanet.checkpoint.report import LoadReport, Match, Mismatch
+from singanet.checkpoint.rules import NAME_RULES, SHAPE_RULES
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.types import Shape
+
+ASIDE = "*training*/"
+"""Arrays whose names begin so belong to training, not to the net; `match` passes them over."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """An array of the net: what shape and type must come."""
+
+    shape: Shape
+    dtype: np.dtype[Any]
+
+
+def match(
+    entries: Mapping[str, Entry],
+    targets: Mapping[str, Target],
+    rename: Mapping[str, str] | None = None,
+    cast: bool = False,
+    where: str = "load",
+) -> LoadReport:
+    """Find the entry of every target: by ``rename``, by its own name, by the rules in order.
+
+    ``rename`` goes from names in the file to names in the net; ``cast`` lets types differ.
+    Errors: `UnknownNameError` and `ArgumentError` for a ``rename`` that does not apply.
+    """
+    free = {name: entry for name, entry in entries.items() if not name.startswith(ASIDE)}
+    asked = _asked(rename or {}, free, targets, where)
+    pairs: dict[str, tuple[str, str]] = {}
+    for name, there in asked.items():
+        pairs[name] = (there, "rename=")
+    for name in targets:
+        if name not in pairs and name in free and name not in asked.values():
+            pairs[name] = (name, "")
+    # A name that some array carries exactly is never taken for an older spelling of another.
+    taken = {there for there, _ in pairs.values()}
+    for rule in NAME_RULES:
+        for name in targets:
+            older = rule.spell(name)
+            if name not in pairs and older in free and older not in taken:
+                pairs[name] = (older, f"{rule.title}, before {rule.version}")
+                taken.add(older)
+    report = LoadReport(where)
+    for name, target in targets.items():
+        if name in pairs:
+            there, rule_title = pairs[name]
+            report.add(_compare(name, target, free[there], rule_title, cast))
+        else:
+            report.missing[name] = target.shape
+    report.extra = {name: entry.shape for name, entry in free.items() if name not in taken}
+    return report
+
+
+def _asked(
+    rename: Mapping[str, str],
+    entries: Mapping[str, Entry],
+    targets: Mapping[str, Target],
+    where: str,
+) -> dict[str, str]:
+    """``rename`` turned round, once every name in it is known."""
+    for kind, names, known in (("file", rename, entries), ("net", rename.values(), targets)):
+        for name in names:
+            if name not in known:
+                raise UnknownNameError(
+                    f"{where}, argument rename",
+                    expected=f"names of the {kind}: {one_of(known)}",
+                    received=repr(name),
+                    advice=did_you_mean(name, known, "rename goes from the file to the net"),
+                )
+    turned = {name: there for there, name in rename.items()}
+    if len(turned) < len(rename):
+        raise ArgumentError(
+            f"{where}, argument rename",
+            expected="one name of the file for one of the net",
+            received=f"{len(rename)} for {len(turned)}",
+            advice="remove the pairs that share a target",
+        )
+    return turned
+
+
+def _compare(name: str, target: Target, entry: Entry, rule: str, cast: bool) -> Match | Mismatch:
+    rules = [rule] if rule else []
+    if entry.shape != target.shape:
+        fitting = [each for each in SHAPE_RULES if each.fits(entry.shape, target.shape)]
+        if not fitting:
+            return Mismatch(name, entry.name, target.shape, entry.shape, "another shape")
+        rules.append(f"{fitting[0].title}, before {fitting[0].version}")
+    if entry.dtype != target.dtype:
+        if not cast:
+            why = f"{entry.dtype}, not {target.dtype}: pass cast=True to convert"
+            return Mismatch(name, entry.name, target.shape, entry.shape, why)
+        rules.append(f"{entry.dtype} cast to {target.dtype}")
+    return Match(name, entry.name, target.shape, entry.shape, "; ".join(rules))

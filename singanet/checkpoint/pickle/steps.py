@@ -1,0 +1,128 @@
+"""The instructions of pickle programs that arrays need; every other one is refused."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from singanet.checkpoint.pickle.machine import MARK, Machine
+from singanet.checkpoint.pickle.strings import ESCAPED, RAW, UNICODE, UTF8
+from singanet.errors import FileFormatError, UnsafeFileError
+
+MOST_STEPS = 500_000
+"""Steps of the longest program; a state of 20,000 arrays needs fewer."""
+
+
+def run_program(stream: BinaryIO, size: int, where: str) -> Any:
+    """What the pickle in ``stream``, ``size`` bytes long, leaves: tokens for all but plain values.
+
+    Errors: `UnsafeFileError` for a name outside the allow-list or an instruction that only live
+    objects need, `FileFormatError` for a damaged program.
+    """
+    machine = Machine(stream, size, where)
+    for _ in range(MOST_STEPS):
+        code = machine.take(1)
+        if code == b".":
+            if len(machine.stack) == 1:
+                return machine.stack.pop()
+            machine.broken(f"{len(machine.stack)} results")
+        step = _STEPS.get(code)
+        if step is None:
+            raise UnsafeFileError(
+                where,
+                expected="a pickle of a dict of arrays",
+                received=f"the instruction {code!r}, which arrays do not need",
+                advice="do not load it; ask its author for safetensors or npz",
+            )
+        try:
+            step(machine)
+        except FileFormatError:
+            raise
+        except (IndexError, ValueError, TypeError, LookupError, struct.error) as error:
+            machine.broken(f"{type(error).__name__} before byte {stream.tell()}")
+    return machine.broken(f"more than {MOST_STEPS} instructions")
+
+
+def _int_line(machine: Machine) -> None:
+    line = machine.line()
+    # How protocols 0 and 1 spell booleans.
+    machine.push({b"00": False, b"01": True}[line] if line in (b"00", b"01") else int(line))
+
+
+def _long(machine: Machine, count: int) -> None:
+    if count > 16:
+        raise ValueError
+    machine.push(int.from_bytes(machine.take(count), "little", signed=True))
+
+
+def _from_stack(machine: Machine) -> None:
+    name, module = machine.stack.pop(), machine.stack.pop()
+    machine.name(module, name)
+
+
+def _set_one(machine: Machine) -> None:
+    value, key = machine.stack.pop(), machine.stack.pop()
+    machine.set_items([key, value])
+
+
+def _dict(machine: Machine) -> None:
+    items = machine.since_mark()
+    machine.push({})
+    machine.set_items(items)
+
+
+_STEPS: dict[bytes, Callable[[Machine], Any]] = {
+    b"\x80": lambda m: m.take(1),
+    b"\x95": lambda m: m.take(8),
+    b"(": lambda m: m.push(MARK),
+    b"0": lambda m: m.stack.pop(),
+    b"1": lambda m: m.since_mark(),
+    b"2": lambda m: m.push(m.stack[-1]),
+    b"N": lambda m: m.push(None),
+    b"\x88": lambda m: m.push(True),
+    b"\x89": lambda m: m.push(False),
+    b"I": _int_line,
+    b"L": lambda m: m.push(int(m.line().rstrip(b"L"))),
+    b"J": lambda m: m.push(m.number("<i")),
+    b"K": lambda m: m.push(m.number("<B")),
+    b"M": lambda m: m.push(m.number("<H")),
+    b"\x8a": lambda m: _long(m, m.number("<B")),
+    b"F": lambda m: m.push(float(m.line())),
+    b"G": lambda m: m.push(m.number(">d")),
+    b"S": lambda m: m.push(m.long_line(ESCAPED)),
+    b"V": lambda m: m.push(m.long_line(UNICODE)),
+    b"T": lambda m: m.push(m.string(m.number("<i"), RAW)),
+    b"U": lambda m: m.push(m.string(m.number("<B"), RAW)),
+    b"X": lambda m: m.push(m.string(m.number("<I"), UTF8)),
+    b"\x8c": lambda m: m.push(m.string(m.number("<B"), UTF8)),
+    b"\x8d": lambda m: m.push(m.string(m.number("<Q"), UTF8)),
+    b"B": lambda m: m.push(m.string(m.number("<I"), RAW)),
+    b"C": lambda m: m.push(m.string(m.number("<B"), RAW)),
+    b"\x8e": lambda m: m.push(m.string(m.number("<Q"), RAW)),
+    b"\x96": lambda m: m.push(m.string(m.number("<Q"), RAW)),
+    b"}": lambda m: m.push({}),
+    b"d": _dict,
+    b"s": _set_one,
+    b"u": lambda m: m.set_items(m.since_mark()),
+    b"]": lambda m: m.push([]),
+    b"l": lambda m: m.push(m.since_mark()),
+    b"a": lambda m: m.extend([m.stack.pop()]),
+    b"e": lambda m: m.extend(m.since_mark()),
+    b")": lambda m: m.push(()),
+    b"t": lambda m: m.push(tuple(m.since_mark())),
+    b"\x85": lambda m: m.make_tuple(1),
+    b"\x86": lambda m: m.make_tuple(2),
+    b"\x87": lambda m: m.make_tuple(3),
+    b"c": lambda m: m.name(m.line().decode("latin-1"), m.line().decode("latin-1")),
+    b"\x93": _from_stack,
+    b"R": lambda m: m.reduce(),
+    b"b": lambda m: m.build(),
+    b"g": lambda m: m.push(m.memo[int(m.line())]),
+    b"h": lambda m: m.push(m.memo[m.number("<B")]),
+    b"j": lambda m: m.push(m.memo[m.number("<I")]),
+    b"p": lambda m: m.remember(int(m.line())),
+    b"q": lambda m: m.remember(m.number("<B")),
+    b"r": lambda m: m.remember(m.number("<I")),
+    b"\x94": lambda m: m.remember(len(m.memo)),
+}

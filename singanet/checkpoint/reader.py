@@ -1,0 +1,116 @@
+"""An open checkpoint: its table first, its arrays one by one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, TypeVar
+
+from singanet.checkpoint.atomic import explained
+from singanet.checkpoint.checksum import Beside
+from singanet.checkpoint.entry import Entry
+from singanet.errors import FileAccessError, UnknownNameError, did_you_mean, one_of
+from singanet.types import Array
+
+Self = TypeVar("Self", bound="Reader")
+
+
+class Reader(ABC):
+    """The arrays of a file; nothing is allocated for them before `read`.
+
+    ``entries`` lists them by name in the file's order, ``version`` says what wrote the file and
+    ``metadata`` holds the texts stored beside the arrays. Use it in a ``with`` statement.
+    """
+
+    format = ""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.where = f"{self.format} file {str(path)!r}"
+        self.version = ""
+        self.metadata: dict[str, str] = {}
+        self.entries: dict[str, Entry] = {}
+        self._beside = Beside()
+
+    @abstractmethod
+    def _read(self, entry: Entry) -> Array:
+        """The array of ``entry``, its checksum compared where the file has one."""
+
+    def read(self, name: str) -> Array:
+        """The array called ``name``, writable and C-contiguous.
+
+        Errors: `UnknownNameError`, `ChecksumError`, `FileFormatError`, `FileAccessError`.
+        """
+        if name not in self.entries:
+            raise UnknownNameError(
+                self.where,
+                expected=f"an array among {one_of(self.entries)}",
+                received=repr(name),
+                advice=did_you_mean(name, self.entries, "list them with singanet inspect"),
+            )
+        with explained(self.path, "read"):
+            return self._read(self.entries[name])
+
+    def __iter__(self) -> Iterator[tuple[str, Array]]:
+        """Each name with its array, one at a time."""
+        for name in self.entries:
+            yield name, self.read(name)
+
+    def verify(self) -> None:
+        """Read every array once and drop it. Errors: as for `read`."""
+        for name in self.entries:
+            self.read(name)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._beside.__exit__(None, None, None)
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class StreamReader(Reader):
+    """A reader over one open file; a subclass reads its table in `_list`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._stream = open_file(path)
+        try:
+            with explained(path, "read"):
+                self._size = path.stat().st_size
+                self._list()
+        except BaseException:
+            self.close()
+            raise
+
+    @abstractmethod
+    def _list(self) -> None:
+        """Fill ``entries``, ``version`` and ``metadata``."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+        super().close()
+        self._stream.close()
+
+
+def open_file(path: Path) -> BinaryIO:
+    """``path`` open for reading bytes. Errors: `FileAccessError`."""
+    with explained(path, "read"):
+        if path.is_dir():
+            raise FileAccessError(
+                f"file {str(path)!r}",
+                expected="a checkpoint file",
+                received="a folder",
+                advice="pass the path of a file inside it",
+            )
+        return path.open("rb")

@@ -1,0 +1,108 @@
+"""The JSON table at the start of a safetensors file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from singanet.checkpoint.entry import Entry
+from singanet.checkpoint.names import check_name, check_unique
+from singanet.checkpoint.streaming import check_shape
+from singanet.errors import FileFormatError
+
+LONGEST = 8 << 20
+"""Room for 80,000 arrays; a longer table of tiny objects could fill the memory."""
+METADATA = "__metadata__"
+CHECKSUMS = "checksums"
+BFLOAT = "BF16"
+DTYPES = {
+    "BOOL": "?",
+    "U8": "u1",
+    "I8": "i1",
+    "U16": "<u2",
+    "I16": "<i2",
+    "F16": "<f2",
+    "U32": "<u4",
+    "I32": "<i4",
+    "F32": "<f4",
+    "U64": "<u8",
+    "I64": "<i8",
+    "F64": "<f8",
+}
+
+
+def parse(
+    text: bytes, size: int, where: str
+) -> tuple[dict[str, str], list[tuple[int, str, Entry]]]:
+    """The metadata, and for each array its offset, type name and entry; ``size`` bytes of data.
+
+    Errors: `FileFormatError` for whatever the format forbids: holes, overlaps, bytes left over,
+    names twice, unknown types.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        check_unique((name for name, _ in pairs), where)
+        return dict(pairs)
+
+    if not text.startswith(b"{"):
+        raise broken(where, "a table that starts with '{'", repr(text[:8]))
+    try:
+        table = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise broken(where, "a table in JSON", str(error)[:200]) from None
+    metadata = {}
+    if METADATA in table:
+        metadata = table.pop(METADATA)
+        if not isinstance(metadata, dict) or not all(
+            isinstance(value, str) for value in metadata.values()
+        ):
+            raise broken(where, "metadata from text to text", "other values")
+    found = [_entry(check_name(name, where), item, size, where) for name, item in table.items()]
+    end = 0
+    for offset, _, entry in sorted(found, key=lambda item: (item[0], item[2].stored)):
+        if offset != end:
+            raise broken(where, f"array {entry.name!r} at byte {end}", f"byte {offset}")
+        end += entry.stored
+    if end != size:
+        raise broken(where, f"{end} bytes of data, as the table says", f"{size}")
+    return dict(metadata), found
+
+
+def _entry(name: str, item: Any, size: int, where: str) -> tuple[int, str, Entry]:
+    where = f"{where}, array {name!r}"
+    if not isinstance(item, dict):
+        raise broken(where, "dtype, shape and data_offsets", str(item)[:60])
+    kind = str(item.get("dtype"))
+    shape, offsets = _naturals(item.get("shape")), _naturals(item.get("data_offsets"))
+    if shape is None or offsets is None or len(offsets) != 2:
+        raise broken(where, "shape and offsets of whole numbers", str(item)[:120])
+    if kind != BFLOAT and kind not in DTYPES:
+        raise broken(where, f"a type among {', '.join(DTYPES)}, {BFLOAT}", repr(kind)[:60])
+    dtype = np.dtype("<f4" if kind == BFLOAT else DTYPES[kind])
+    width = 2 if kind == BFLOAT else dtype.itemsize
+    axes = check_shape(shape, width, size, where)
+    begin, end = offsets
+    wanted = Entry(name, axes, dtype, end - begin)
+    if end - begin != wanted.nbytes * width // dtype.itemsize or end > size:
+        raise broken(where, f"the bytes of {axes} of {kind}", f"offsets {begin} to {end}")
+    return begin, kind, wanted
+
+
+def _naturals(value: Any) -> list[int] | None:
+    """``value`` if it is a list of whole numbers, none negative."""
+    if not isinstance(value, list):
+        return None
+    fine = all(type(part) is int and 0 <= part < 1 << 62 for part in value)
+    return value if fine else None
+
+
+def broken(where: str, expected: str, received: str) -> FileFormatError:
+    """The error for a table that is not as the format wants it."""
+    return FileFormatError(
+        where,
+        expected=expected,
+        received=received,
+        advice="the file is damaged: copy it again, or use an earlier checkpoint",
+    )

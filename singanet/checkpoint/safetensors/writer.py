@@ -1,0 +1,85 @@
+"""Writing safetensors files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from singanet.checkpoint.atomic import replacing
+from singanet.checkpoint.checksum import SIZE, Beside
+from singanet.checkpoint.entry import Source
+from singanet.checkpoint.safetensors.header import CHECKSUMS, DTYPES, LONGEST, METADATA
+from singanet.checkpoint.streaming import bytes_of, write_bytes
+from singanet.checkpoint.version import FORMAT_VERSION, KEY
+from singanet.errors import ArgumentError
+
+_NAMES = {np.dtype(code): name for name, code in DTYPES.items()}
+
+
+def write_safetensors(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
+    """Write the table, then the arrays, those of wide numbers first so that all are aligned.
+
+    Format version and checksums stand in the metadata, which other readers pass over. Errors:
+    `ArgumentError` for a type the format lacks, a name it reserves, or a table above 8 MiB;
+    `FileAccessError`.
+    """
+    path = Path(path)
+    where = f"safetensors file {str(path)!r}"
+    _check(where, sources)
+    checksums = {source.name: bytes(SIZE).hex() for source in sources}
+    ordered = sorted(sources, key=lambda source: -source.dtype.itemsize)
+    start = _header(sources, ordered, checksums)
+    if len(start) > LONGEST:
+        raise ArgumentError(
+            where,
+            expected=f"a table of names and shapes of at most {LONGEST} bytes",
+            received=str(len(start)),
+            advice="shorten the names, or use hdf5",
+        )
+    with replacing(path) as beside_path, beside_path.open("wb") as stream, Beside() as beside:
+        stream.write(start)
+        for source in ordered:
+            digest = write_bytes(stream, bytes_of(source.array()), beside)
+            checksums[source.name] = digest.hex()
+        stream.seek(0)
+        stream.write(_header(sources, ordered, checksums))
+
+
+def _header(
+    sources: Sequence[Source],
+    ordered: Sequence[Source],
+    checksums: Mapping[str, str],
+) -> bytes:
+    """The table, in the state's order, padded so that the data start at a multiple of 8."""
+    offsets, end = {}, 0
+    for source in ordered:
+        offsets[source.name] = [end, end + source.nbytes]
+        end += source.nbytes
+    table: dict[str, object] = {
+        METADATA: {KEY: str(FORMAT_VERSION), CHECKSUMS: json.dumps(checksums)}
+    }
+    for source in sources:
+        table[source.name] = {
+            "dtype": _NAMES[source.dtype],
+            "shape": source.shape,
+            "data_offsets": offsets[source.name],
+        }
+    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _check(where: str, sources: Sequence[Source]) -> None:
+    for source in sources:
+        if source.dtype not in _NAMES or source.name == METADATA:
+            raise ArgumentError(
+                f"{where}, array {source.name!r}",
+                expected=f"a name other than {METADATA!r} and a type among "
+                + ", ".join(str(dtype) for dtype in _NAMES),
+                received=str(source.dtype),
+                advice="rename or convert the array, or use hdf5 or npz",
+            )

@@ -1,0 +1,129 @@
+"""Reading SINGA's snapshots: ``.bin`` (``.model`` in 1.0.0) with ``.desc``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from singanet.checkpoint.entry import Entry
+from singanet.checkpoint.names import MAX_ARRAYS, MAX_NAME_BYTES, check_name, duplicate, too_many
+from singanet.checkpoint.reader import StreamReader
+from singanet.checkpoint.singa import find_records
+from singanet.checkpoint.snapshot.data import count_stored, read_data, wrong_count
+from singanet.checkpoint.snapshot.desc import read_desc
+from singanet.checkpoint.snapshot.layout import in_shape
+from singanet.checkpoint.snapshot.record import Record, parse_record
+from singanet.checkpoint.streaming import check_digest, check_shape, truncated
+from singanet.checkpoint.version import check_version
+from singanet.errors import FileFormatError
+from singanet.types import Array
+
+MAGIC = b"sg"
+VERSION_KEY = "SINGA_VERSION"
+EMPTY_KEY = "SINGANET_EMPTY"
+"""The key of the one record of a snapshot without arrays."""
+
+
+class SnapshotReader(StreamReader):
+    """Lists the records of a snapshot, then reads one at a time."""
+
+    format = "snapshot"
+
+    def __init__(self, path: Path) -> None:
+        self._records: dict[str, Record] = {}
+        super().__init__(find_records(path))
+
+    def _list(self) -> None:
+        ours, left, singa = False, 0, ""
+        while self._stream.tell() < self._size:
+            key, record, stored = self._next_record()
+            where = f"{self.where}, record {key!r}"
+            head = record.head
+            if head.HasField("format_version"):
+                ours = True
+                self.version = f"singanet format {check_version(head.format_version, where)}"
+            left = head.records_left
+            if key == VERSION_KEY and not ours:
+                self._records[key] = record
+                singa = str(int(self._read(self._entry(key, record, stored)).flat[0]))
+            elif key != EMPTY_KEY or not ours:
+                self._add(head.name or key, record, stored)
+        if left or not self._size:
+            raise truncated(self.where, f"{left or 'some'} more records", "none")
+        if not ours:
+            self._describe(singa)
+
+    def _describe(self, singa: str) -> None:
+        """Take the version from ``.desc``, and look there for records that are missing here."""
+        version, names = read_desc(self.path.with_suffix(".desc"))
+        self.version = f"SINGA {singa or version or 'of unknown version'}"
+        lost = sorted(names - self.entries.keys() - {VERSION_KEY})
+        if lost:
+            raise truncated(self.where, f"{lost[0]!r}, which the .desc file lists", "other arrays")
+
+    def _next_record(self) -> tuple[str, Record, int]:
+        start = self._stream.tell()
+        where = f"{self.where}, at byte {start}"
+        mark = self._exactly(4, where)
+        if not mark.startswith(MAGIC) or mark[2:] not in (b"\0\0", b"\1\0"):
+            raise FileFormatError(
+                where,
+                expected="a record that starts with 'sg' and 1 or 0",
+                received=repr(mark),
+                advice="the file is no snapshot, or is damaged: use an earlier checkpoint",
+            )
+        key = ""
+        if mark[2]:
+            size = self._length(where, "key")
+            if size > MAX_NAME_BYTES:
+                check_name(" " * size if size < 1 << 24 else "", where)
+            try:
+                key = self._exactly(size, where).decode()
+            except UnicodeDecodeError:
+                key = "\ufffd\0"  # refused below, as what it is: no name
+        key = check_name(key, where) if mark[2] else f"record{len(self.entries)}"
+        size = self._length(where, "value")
+        offset = self._stream.tell()
+        record = parse_record(self._stream, offset, size, f"{self.where}, record {key!r}")
+        self._stream.seek(offset + size)
+        return key, record, size
+
+    def _length(self, where: str, what: str) -> int:
+        size = int.from_bytes(self._exactly(8, where), "little")
+        there = self._size - self._stream.tell()
+        if size > there:
+            raise truncated(where, f"a {what} of {size} bytes", f"{there} bytes")
+        return size
+
+    def _exactly(self, size: int, where: str) -> bytes:
+        data = self._stream.read(size)
+        if len(data) < size:
+            raise truncated(where, f"{size} bytes", f"{len(data)} bytes")
+        return data
+
+    def _entry(self, name: str, record: Record, stored: int) -> Entry:
+        where = f"{self.where}, record {name!r}"
+        # Ten unpacked or packed varints never take fewer than one byte each.
+        limit = stored * (record.kind.dtype.itemsize if not record.kind.width else 1)
+        shape = check_shape(record.head.shape, record.kind.dtype.itemsize, limit, where)
+        count, there = 1, count_stored(record)
+        for axis in shape:
+            count *= axis
+        if there is not None and there != count:
+            raise wrong_count(where, shape, count, there)
+        return Entry(name, shape, record.kind.dtype, stored, record.head.checksum.hex())
+
+    def _add(self, name: str, record: Record, stored: int) -> None:
+        check_name(name, self.where)
+        if name in self.entries:
+            raise duplicate(name, self.where)
+        if len(self.entries) >= MAX_ARRAYS:
+            raise too_many(self.where)
+        self.entries[name] = self._entry(name, record, stored)
+        self._records[name] = record
+
+    def _read(self, entry: Entry) -> Array:
+        where = f"{self.where}, record {entry.name!r}"
+        record = self._records[entry.name]
+        flat, digest = read_data(self._stream, record, self._beside, where)
+        check_digest(entry, digest, self.where)
+        return in_shape(flat, entry.shape, record.head.stride, where)

@@ -1,0 +1,179 @@
+"""One record's value, a ``TensorProto``: its small fields parsed, its data left in the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from singanet.checkpoint.snapshot.types import DATA_FIELDS, KINDS, Kind
+from singanet.checkpoint.snapshot.varint import LONGEST
+from singanet.checkpoint.streaming import truncated
+from singanet.errors import FileFormatError
+from singanet.proto import TensorProto
+
+_MOST_HEAD = 1 << 16
+_MOST_SEGMENTS = 1000
+_CHUNK = 5 * 9 << 14  # a multiple of both unpacked widths
+
+
+class Segment(NamedTuple):
+    """A run of data; ``step`` is 0 for packed numbers, else the bytes from one to the next.
+
+    For unpacked integers, whose lengths vary, the run includes their tags.
+    """
+
+    field: int
+    offset: int
+    size: int
+    step: int
+
+
+@dataclass(slots=True)
+class Record:
+    """``head`` is the message without its data, which lie in ``segments``."""
+
+    head: Any
+    segments: list[Segment]
+
+    @property
+    def kind(self) -> Kind:
+        """The type of the numbers."""
+        return KINDS[self.head.data_type]
+
+
+def parse_record(stream: BinaryIO, offset: int, size: int, where: str) -> Record:
+    """The record whose value takes ``size`` bytes from ``offset`` on.
+
+    Errors: `FileFormatError` for anything but one whole ``TensorProto``.
+    """
+    scanner = _Scanner(stream, offset, offset + size, where)
+    stream.seek(offset)
+    while scanner.position < scanner.end:
+        scanner.field()
+    try:
+        head = TensorProto.FromString(bytes(scanner.head))
+        head.name.encode()
+    except (DecodeError, UnicodeError) as error:
+        raise scanner.broken(str(error) or "no TensorProto") from None
+    record = Record(head, scanner.segments)
+    if any(segment.field != record.kind.field for segment in record.segments):
+        raise scanner.broken(f"data of another type than {record.kind.dtype}")
+    return record
+
+
+class _Scanner:
+    """Walks over the fields of a message and skips the data."""
+
+    def __init__(self, stream: BinaryIO, start: int, end: int, where: str) -> None:
+        self.stream = stream
+        self.position = start
+        self.end = end
+        self.where = where
+        self.head = bytearray()
+        self.segments: list[Segment] = []
+
+    def field(self) -> None:
+        """Take one field: into ``head``, or if it holds data into ``segments``."""
+        raw, tag = self._varint()
+        number, wire = tag >> 3, tag & 7
+        if number in DATA_FIELDS and wire == 2:
+            _, size = self._varint()
+            self._segment(number, size, 0)
+        elif number in DATA_FIELDS:
+            kind = next(kind for kind in KINDS.values() if kind.field == number)
+            if wire != kind.wire:
+                raise self.broken(f"field {number} of wire type {wire}")
+            if wire == 0:
+                self._unpacked_int(len(raw), number)
+            else:
+                self._unpacked(raw, number, kind.width)
+        else:
+            self._keep(raw, wire)
+
+    def _keep(self, raw: bytes, wire: int) -> None:
+        if wire == 0:
+            raw += self._varint()[0]
+        elif wire == 2:
+            prefix, size = self._varint()
+            raw += prefix + self._bytes(size)
+        elif wire in (1, 5):
+            raw += self._bytes(8 if wire == 1 else 4)
+        else:
+            raise self.broken(f"wire type {wire}")
+        self.head += raw
+        if len(self.head) > _MOST_HEAD:
+            raise self.broken(f"more than {_MOST_HEAD} bytes beside the data")
+
+    def _segment(self, number: int, size: int, step: int) -> None:
+        if size > self.end - self.position:
+            raise truncated(
+                self.where, f"{size} bytes of data", f"{self.end - self.position} bytes"
+            )
+        self._append(Segment(number, self.position, size, step))
+        self.position += size
+        self.stream.seek(self.position)
+
+    def _unpacked_int(self, tag_size: int, number: int) -> None:
+        """One integer behind its tag; a run of them becomes one segment, tags and all."""
+        start = self.position - tag_size
+        self._varint()
+        size = self.position - start
+        last = self.segments[-1] if self.segments else None
+        if last and last.step and last.field == number and last.offset + last.size == start:
+            self.segments[-1] = last._replace(size=last.size + size)
+        else:
+            self._append(Segment(number, start, size, tag_size))
+
+    def _unpacked(self, raw: bytes, number: int, width: int) -> None:
+        """A run of numbers each behind its own tag, as protobuf wrote them in 1.0.0."""
+        step = len(raw) + width
+        first = self.position
+        self._bytes(width)
+        count = 1
+        while step <= self.end - self.position:
+            wanted = min(_CHUNK, self.end - self.position) // step * step
+            block = np.frombuffer(self._bytes(wanted), np.uint8).reshape(-1, step)
+            same = (block[:, : len(raw)] == np.frombuffer(raw, np.uint8)).all(axis=1)
+            whole = int(same.argmin()) if not same.all() else len(same)
+            count += whole
+            if whole < len(same):
+                self.position -= (len(same) - whole) * step
+                self.stream.seek(self.position)
+                break
+        self._append(Segment(number, first, count * width, step))
+
+    def _append(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        if len(self.segments) > _MOST_SEGMENTS:
+            raise self.broken(f"data in more than {_MOST_SEGMENTS} pieces")
+
+    def _bytes(self, size: int) -> bytes:
+        if size > min(self.end - self.position, 1 << 20):
+            raise truncated(self.where, f"{size} bytes", f"{self.end - self.position} bytes")
+        data = self.stream.read(size)
+        self.position += len(data)
+        if len(data) < size:
+            raise truncated(self.where, f"{size} bytes", f"{len(data)} bytes")
+        return data
+
+    def _varint(self) -> tuple[bytes, int]:
+        raw = b""
+        value = 0
+        while len(raw) < LONGEST:
+            byte = self._bytes(1)
+            raw += byte
+            value |= (byte[0] & 0x7F) << 7 * (len(raw) - 1)
+            if byte[0] < 0x80:
+                return raw, value
+        raise self.broken("a number of more than ten bytes")
+
+    def broken(self, what: str) -> FileFormatError:
+        return FileFormatError(
+            self.where,
+            expected="a TensorProto as SINGA writes it",
+            received=what,
+            advice="the file is damaged: copy it again, or use an earlier checkpoint",
+        )

@@ -1,0 +1,112 @@
+"""Bytes of arrays to and from files, checked on the way."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from singanet.checkpoint.checksum import Beside, Checksum
+from singanet.checkpoint.entry import MAX_RANK, Entry
+from singanet.errors import ChecksumError, FileFormatError
+from singanet.types import Array, Shape
+
+_PIECE = 1 << 22
+
+
+def bytes_of(array: Array) -> memoryview:
+    """The memory of a C-contiguous ``array`` as bytes, without a copy."""
+    # memoryview itself cannot cast an empty array.
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(bytearray())
+
+
+def write_bytes(stream: BinaryIO, data: memoryview, beside: Beside) -> bytes:
+    """Write all of ``data``; return its checksum, summed while it was written."""
+    checksum = Checksum()
+    beside.update(checksum, data)
+    written = 0
+    while written < len(data):
+        # An unbuffered write may take less than it is given.
+        written += stream.write(data[written:])
+    beside.wait()
+    return checksum.digest()
+
+
+def read_bytes(stream: BinaryIO, data: memoryview, beside: Beside, where: str) -> bytes:
+    """Fill ``data`` from ``stream``; return its checksum. Errors: the file ends before."""
+    checksum = Checksum()
+    for start in range(0, len(data), _PIECE):
+        piece = data[start : start + _PIECE]
+        read_exactly(stream, piece, where)
+        beside.update(checksum, piece)
+    beside.wait()
+    return checksum.digest()
+
+
+def read_exactly(stream: BinaryIO, data: memoryview, where: str) -> None:
+    """Fill ``data`` from ``stream``. Errors: `FileFormatError` when the file ends before."""
+    filled = 0
+    while filled < len(data):
+        count = stream.readinto(data[filled:])  # type: ignore[attr-defined]
+        if not count:
+            raise truncated(where, f"{len(data)} bytes", f"{filled} bytes")
+        filled += count
+
+
+def as_bools(array: Array) -> Array:
+    """``array`` itself; in one of booleans, every byte that is not 0 becomes True."""
+    if array.dtype == np.bool_:
+        np.not_equal(array.view(np.uint8), 0, out=array)
+    return array
+
+
+def truncated(where: str, expected: str, received: str) -> FileFormatError:
+    """The error for a file that ends too early."""
+    return FileFormatError(
+        where,
+        expected=expected,
+        received=f"{received}, then the end of the file",
+        advice="the file is truncated: copy it again, or use an earlier checkpoint",
+    )
+
+
+def check_shape(shape: Any, itemsize: int, limit: int, where: str) -> Shape:
+    """``shape`` as a tuple, if an array of it needs no more than ``limit`` bytes.
+
+    Errors: `FileFormatError` for negative or too many axes, and for a claim above ``limit``.
+    """
+    axes = tuple(int(axis) for axis in shape)
+    # The rank first: a product of very many axes would take long. An empty array counts as
+    # well: NumPy refuses one whose other axes overflow.
+    if (
+        len(axes) > MAX_RANK
+        or any(axis < 0 for axis in axes)
+        or math.prod(max(axis, 1) for axis in axes) * itemsize >= 1 << 62
+    ):
+        raise FileFormatError(
+            where,
+            expected=f"up to {MAX_RANK} axes, none negative, less than 2^62 bytes",
+            received=f"{len(axes)} axes, {axes[: MAX_RANK + 1]}"[:300],
+            advice="the file is damaged or forged: get it again",
+        )
+    claimed = math.prod(axes) * itemsize
+    if claimed > limit:
+        raise FileFormatError(
+            where,
+            expected=f"a shape of at most the {limit} bytes that are there",
+            received=f"{axes}, which needs {claimed}",
+            advice="the file is damaged or forged: get it again",
+        )
+    return axes
+
+
+def check_digest(entry: Entry, digest: bytes, where: str) -> None:
+    """Errors: `ChecksumError` naming the array, unless ``digest`` is the one in the file."""
+    if entry.checksum and digest.hex() != entry.checksum:
+        raise ChecksumError(
+            f"{where}, array {entry.name!r}",
+            expected=f"the checksum {entry.checksum}, as it was written",
+            received=digest.hex(),
+            advice="the file is damaged: copy it again, or use an earlier checkpoint",
+        )
