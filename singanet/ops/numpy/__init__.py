@@ -6,7 +6,7 @@ from typing import Any
 
 from singanet.ops.numpy.activation import Activations
 from singanet.ops.numpy.attention import Attention
-from singanet.ops.numpy.conv import Convolution
+from singanet.ops.numpy.conv_data import ConvolutionData
 from singanet.ops.numpy.elementwise import Elementwise
 from singanet.ops.numpy.linear import Linear
 from singanet.ops.numpy.loss import Losses
@@ -24,7 +24,7 @@ class NumpyOps(
     Linear,
     Softmax,
     Activations,
-    Convolution,
+    ConvolutionData,
     Pooling,
     Normalisation,
     Random,

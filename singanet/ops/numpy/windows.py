@@ -1,4 +1,4 @@
-"""Sliding windows over images: padding, blocks of bounded scratch, im2col and its reverse.
+"""Sliding windows over images: padding, blocks of bounded scratch, im2col.
 
 Inside the kernels images are channels-last in memory, so that windows are copied in long runs
 and matrix products need no transposition; outside they are NCHW, as views of that memory.
@@ -15,6 +15,9 @@ from singanet.types import Array, Shape
 SCRATCH_BYTES = 1 << 21
 """Scratch for the columns of one block; small enough to stay in a core's share of the cache."""
 
+_SHORT_RUN = 10
+"""Values in a row below which copying them one after the other takes longer than skipping."""
+
 Pads = tuple[tuple[int, int], tuple[int, int]]
 Pair = tuple[int, int]
 
@@ -28,13 +31,20 @@ class Window:
     pads: Pads
     dilation: Pair = (1, 1)
 
+    @property
+    def extent(self) -> Pair:
+        """How many rows and columns the window spans."""
+        (kh, kw), (dh, dw) = self.kernel, self.dilation
+        return dh * (kh - 1) + 1, dw * (kw - 1) + 1
+
     def out_size(self, height: int, width: int) -> Pair:
         """floor((in + pads - extent) / stride) + 1 for each axis."""
-        sizes = []
-        for k, size in enumerate((height, width)):
-            extent = self.dilation[k] * (self.kernel[k] - 1) + 1
-            sizes.append((size + sum(self.pads[k]) - extent) // self.stride[k] + 1)
-        return sizes[0], sizes[1]
+        (top, bottom), (left, right) = self.pads
+        eh, ew = self.extent
+        return (
+            (height + top + bottom - eh) // self.stride[0] + 1,
+            (width + left + right - ew) // self.stride[1] + 1,
+        )
 
 
 class Windows:
@@ -61,6 +71,17 @@ class Windows:
         full[:, top : top + h, left : left + w] = x.transpose(0, 2, 3, 1)
         return full
 
+    def band(self, x: Array, window: Window, rows: slice, value: float = 0.0) -> Array:
+        """The part of the padded ``x`` that the windows of output rows ``rows`` meet."""
+        height = x.shape[2]
+        first = rows.start * window.stride[0] - window.pads[0][0]
+        end = (rows.stop - 1) * window.stride[0] - window.pads[0][0] + window.extent[0]
+        top = min(max(-first, 0), end - first)
+        start = min(first + top, height)
+        inside = x[:, :, start : max(start, min(end, height))]
+        bottom = end - first - top - inside.shape[2]
+        return self.padded(inside, ((top, bottom), window.pads[1]), value)
+
     def taps(self, full: Array, window: Window, out: Pair) -> Iterator[Array]:
         """For each kernel position the (N, H', W', C) view of ``full`` it meets, row-major."""
         for i in range(window.kernel[0]):
@@ -72,22 +93,21 @@ class Windows:
                     left : left + (out[1] - 1) * window.stride[1] + 1 : window.stride[1],
                 ]
 
-    def columns(self, full: Array, window: Window, rows: slice, width: int, groups: int) -> Array:
-        """Windows of output rows ``rows`` as (groups, N·rows·width, kh·kw·C/groups).
+    def columns(self, full: Array, window: Window, out: Pair, groups: int) -> Array:
+        """The windows of ``full`` as (groups, N·H'·W', kh·kw·C/groups).
 
-        The matrix is a view of freshly copied memory whose order is the one with the longer
-        runs: along a window's row of channels, or along the row of outputs.
+        The matrix is a view of freshly copied memory, window by window; of windows with short
+        rows kernel position by kernel position, so that the runs go along the row of outputs.
         """
         n, _, _, c = full.shape
         (kh, kw), (sh, sw), (dh, dw) = window.kernel, window.stride, window.dilation
-        count, cg = rows.stop - rows.start, c // groups
+        cg = c // groups
         by_n, by_h, by_w, by_c = full.strides
-        start = full[:, rows.start * sh :]
-        shape: Shape = (groups, n, count, width, kh, kw, cg)
+        shape: Shape = (groups, n, *out, kh, kw, cg)
         strides = (cg * by_c, by_n, by_h * sh, by_w * sw, by_h * dh, by_w * dw, by_c)
-        windows = self.xp.lib.stride_tricks.as_strided(start, shape, strides)
-        m, k = n * count * width, kh * kw * cg
-        if (kw * cg if dw == 1 else cg) >= width:
+        windows = self.xp.lib.stride_tricks.as_strided(full, shape, strides)
+        m, k = n * out[0] * out[1], kh * kw * cg
+        if (kw * cg if dw == 1 else cg) >= _SHORT_RUN:
             copied: Array = self.xp.ascontiguousarray(windows).reshape(groups, m, k)
             return copied
         taps_first = self.xp.ascontiguousarray(windows.transpose(0, 4, 5, 6, 1, 2, 3))
@@ -95,18 +115,21 @@ class Windows:
         return matrix
 
 
-def blocks(n: int, height: int, bytes_per_row: int) -> Iterator[tuple[slice, slice]]:
-    """Slices of samples and of output rows whose columns fit the scratch.
+def blocks(
+    n: int, height: int, bytes_per_row: int, scratch: int = 0
+) -> Iterator[tuple[slice, slice]]:
+    """Slices of samples and of output rows whose columns fit ``scratch``, or `SCRATCH_BYTES`.
 
     Whole samples together where several fit, else one sample in bands of rows.
     """
+    scratch = max(scratch, SCRATCH_BYTES)
     per_sample = max(1, height * bytes_per_row)
-    if per_sample <= SCRATCH_BYTES:
-        step = SCRATCH_BYTES // per_sample
+    if per_sample <= scratch:
+        step = scratch // per_sample
         for first in range(0, n, step):
             yield slice(first, min(n, first + step)), slice(0, height)
         return
-    band = max(1, SCRATCH_BYTES // bytes_per_row)
+    band = max(1, scratch // bytes_per_row)
     for sample in range(n):
         for top in range(0, height, band):
             yield slice(sample, sample + 1), slice(top, min(height, top + band))

@@ -1,0 +1,136 @@
+"""The gradient of a convolution's input, by gathering or by scattering."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from singanet.ops.numpy.conv import Convolution, by_group
+from singanet.ops.numpy.windows import Window, blocks
+from singanet.types import Array, Shape
+
+
+class ConvolutionData(Convolution):
+    """dx[n,c,p,q] = Σ weight[f,c,a,b] dy[n,f,i,j] over the windows that meet the pixel.
+
+    Gathering convolves dy with the flipped kernels and copies values of dy, one a kernel position;
+    scattering multiplies first and adds values to dx. Each wins where it moves less.
+    """
+
+    def conv2d_backward_data(
+        self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
+    ) -> Array:
+        """The gradient of x, of shape ``x_shape``, for dy (N, F, H', W')."""
+        (_, c, h, w), (_, f, oh, ow), (sh, sw) = x_shape, dy.shape, window.stride
+        # An addition moves about three times what a copy does: benchmarks/conv_kernels.py.
+        copies_less = f * h * w <= 3 * c * oh * ow * sh * sw or window.kernel == (1, 1)
+        axes = zip(window.kernel, window.stride, window.dilation, strict=True)
+        if copies_less and all(1 in axis for axis in axes):
+            return self._gather(dy, weight, x_shape, window, groups)
+        return self._scatter(dy, weight, x_shape, window, groups)
+
+    def _gather(
+        self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int
+    ) -> Array:
+        """One convolution of dy for each remainder of a pixel's position by the stride."""
+        n, c, h, w = x_shape
+        f, cg, kh, kw = weight.shape
+        swapped = weight.reshape(groups, f // groups, cg, kh, kw).transpose(0, 2, 1, 3, 4)
+        swapped = swapped.reshape(c, f // groups, kh, kw)
+        phases = [_phases(window, k, x_shape[2 + k], dy.shape[2 + k]) for k in (0, 1)]
+        if window.stride == (1, 1):
+            return self.conv2d(*_phase_of(dy, swapped, phases[0][0], phases[1][0], groups))
+        dx: Array = self.xp.zeros((n, h, w, c), dy.dtype)
+        for samples, _ in blocks(n, 1, h * w * c * dy.itemsize):
+            for rows, cols in product(*phases):
+                part = self.conv2d(*_phase_of(dy[samples], swapped, rows, cols, groups))
+                dx[samples, rows.targets, cols.targets] = part.transpose(0, 2, 3, 1)
+        return dx.transpose(0, 3, 1, 2)
+
+    def _scatter(
+        self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int
+    ) -> Array:
+        """Products summed over the kernel's rows first, in long runs, then over its columns."""
+        n, c, h, w = x_shape
+        f, cg, kh, kw = weight.shape
+        (oh, ow), sh, dh = dy.shape[2:], window.stride[0], window.dilation[0]
+        by_row = weight.reshape(groups, f // groups, cg, kh, kw).transpose(3, 0, 1, 4, 2)
+        matrices = by_row.reshape(kh, groups, f // groups, kw * cg)
+        dx: Array = self.xp.zeros((n, h, w, groups, cg), dy.dtype)
+        row_bytes = ow * max(c * kw * (1 + sh), f) * dy.itemsize
+        for samples, rows in blocks(n, oh, row_bytes, weight.nbytes):
+            part = by_group(self.channels_last(dy[samples, :, rows]), groups)
+            m, count = samples.stop - samples.start, rows.stop - rows.start
+            reach = (count - 1) * sh + 1
+            sums = self.xp.zeros((groups, m, reach + dh * (kh - 1), ow, kw * cg), dy.dtype)
+            for a in range(kh):
+                products = self.xp.matmul(part, matrices[a])
+                target = sums[:, :, a * dh : a * dh + reach : sh]
+                target += products.reshape(target.shape)
+            self._add_columns(dx[samples], sums, window, rows.start)
+        return dx.reshape(n, h, w, c).transpose(0, 3, 1, 2)
+
+    def _add_columns(self, dx: Array, sums: Array, window: Window, first_row: int) -> None:
+        """Add ``sums`` (groups, N, rows, W', kw·C/groups) to the pixels of dx that exist."""
+        groups, m, height, ow, _ = sums.shape
+        _, h, w, _, cg = dx.shape
+        kw, sw, dw = window.kernel[1], window.stride[1], window.dilation[1]
+        top = first_row * window.stride[0] - window.pads[0][0]
+        low, high = max(-top, 0), min(height, h - top)
+        by_tap = sums.reshape(groups, m, height, ow, kw, cg).transpose(4, 1, 2, 3, 0, 5)
+        for b in range(kw):
+            left = b * dw - window.pads[1][0]
+            start, stop = max(-(left // sw), 0), min(ow, (w - 1 - left) // sw + 1)
+            if low < high and start < stop:
+                target = slice(left + start * sw, left + (stop - 1) * sw + 1, sw)
+                dx[:, top + low : top + high, target] += by_tap[b, :, low:high, start:stop]
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """Along one axis the pixels whose position leaves one remainder, and what reaches them."""
+
+    taps: slice
+    """The kernel positions that meet these pixels."""
+    targets: slice
+    """The pixels."""
+    source: slice
+    """The part of dy that reaches them."""
+    pads: tuple[int, int]
+    """Zeros before and after that part."""
+    dilation: int
+
+
+def _phase_of(
+    dy: Array, swapped: Array, rows: _Phase, cols: _Phase, groups: int
+) -> tuple[Array, Array, None, Window, int]:
+    """The arguments of the convolution that gives the pixels of two phases."""
+    kernels = swapped[:, :, rows.taps, cols.taps][:, :, ::-1, ::-1]
+    kernel = (kernels.shape[2], kernels.shape[3])
+    window = Window(kernel, (1, 1), (rows.pads, cols.pads), (rows.dilation, cols.dilation))
+    return dy[:, :, rows.source, cols.source], kernels, None, window, groups
+
+
+def _phases(window: Window, axis: int, size: int, out: int) -> list[_Phase]:
+    kernel, stride = window.kernel[axis], window.stride[axis]
+    dilation = window.dilation[axis] if stride == 1 else 1
+    pad = window.pads[axis][0]
+    found = []
+    for remainder in range(min(stride, kernel)):
+        span = (len(range(remainder, kernel, stride)) - 1) * dilation
+        first = -((remainder - pad) // stride)
+        start = first * stride + remainder - pad
+        count = -((start - size) // stride)
+        if count < 1:
+            continue
+        before, after = span - first, first + count - out
+        found.append(
+            _Phase(
+                slice(remainder, None, stride),
+                slice(start, None, stride),
+                slice(max(-before, 0), out - max(-after, 0)),
+                (max(before, 0), max(after, 0)),
+                dilation,
+            )
+        )
+    return found
