@@ -25,19 +25,16 @@ class Device:
 
     def put(self, array: Any) -> Array:
         """``array`` on this device; the same object when it is there already."""
-        if self.index is None:
-            there: Array = array.get() if hasattr(array, "get") else np.asarray(array)
-            return there
+        if self.ops is numpy_ops:
+            return array.get() if hasattr(array, "get") else np.asarray(array)
         with self.scope():
-            there = self.ops.xp.asarray(array)
-            return there
+            return self.ops.xp.asarray(array)
 
     def scope(self) -> AbstractContextManager[Any]:
         """A context in which new arrays are made on this device."""
         if self.index is None:
             return nullcontext()
-        scope: AbstractContextManager[Any] = self.ops.xp.cuda.Device(self.index)
-        return scope
+        return self.ops.xp.cuda.Device(self.index)
 
 
 _cpu = Device("cpu", numpy_ops)

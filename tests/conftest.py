@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from singanet.testing.device_like import device_like
+
 settings.register_profile("singanet", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("singanet")
 
@@ -32,11 +34,13 @@ def _cupy():
     return (cupy, "") if count else (None, "CuPy finds no GPU")
 
 
-@pytest.fixture(params=["numpy", pytest.param("cupy", marks=pytest.mark.device)])
+@pytest.fixture(params=["numpy", "device_like", pytest.param("cupy", marks=pytest.mark.device)])
 def xp(request):
-    """The array module under test: numpy, then cupy."""
+    """The array module under test: numpy, arrays as strict as a GPU's, then cupy."""
     if request.param == "numpy":
         return np
+    if request.param == "device_like":
+        return device_like
     module, why_not = _cupy()
     if module is None:
         pytest.skip(why_not)

@@ -8,6 +8,7 @@ import pytest
 from singanet import FeedForwardNet, device
 from singanet.errors import BackendError
 from singanet.layers import Dense
+from singanet.ops import ops_for
 
 
 def test_the_cpu_is_the_default():
@@ -19,7 +20,9 @@ def test_the_cpu_is_the_default():
 
 
 def test_a_net_moves_to_a_device_and_computes_there(xp):
-    where = device.cpu() if xp is np else device.cuda(0)
+    places = {"numpy": device.cpu, "cupy": device.cuda}
+    like = device.Device("device_like", ops_for(xp.zeros(1)))
+    where = places.get(xp.__name__, lambda: like)()
     net = FeedForwardNet(seed=0)
     net.add(Dense("fc", 3, input_sample_shape=(4,)))
     x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
