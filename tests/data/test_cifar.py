@@ -166,6 +166,14 @@ def test_labels_out_of_range_name_file_and_image(tmp_path, binary):
         cifar10(write(tmp_path, files))
 
 
+def test_coarse_labels_end_at_19(tmp_path):
+    files = hundred(True)
+    files["train.bin"] = bytes([20]) + files["train.bin"][1:]
+    assert cifar100(write(tmp_path, files)).num_classes == 100
+    with pytest.raises(DataError, match=r"train\.bin.*0 to 19.*20 at image 0"):
+        cifar100(tmp_path, labels="coarse")
+
+
 @pytest.mark.parametrize(
     "content",
     [

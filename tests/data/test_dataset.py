@@ -50,6 +50,13 @@ def test_repr_is_short_and_without_the_data():
     assert text == ("Dataset('d', 4 to train on, 2 to test on, sample shape (1, 2, 3), 3 classes)")
 
 
+def test_a_data_set_is_fixed_and_compared_by_identity():
+    data = Dataset.from_arrays("d", **arrays())
+    with pytest.raises(AttributeError):
+        data.num_classes = 5
+    assert data != Dataset.from_arrays("d", **arrays())
+
+
 def with_value(value, at, dtype=np.float32):
     x = np.zeros((4, 2, 3), dtype)
     x[at] = value
@@ -79,6 +86,7 @@ BAD = {
     "column": ({"y_test": Y[:2, None]}, r"'y_test'.*\(2, 1\).*reshape"),
     "negative": ({"y_train": np.array([0, 1, -1, -2])}, "'y_train'.*-1 at index 2"),
     "unseen": ({"y_test": np.array([1, 7])}, "'y_test'.*0 to 2.*7 at index 1"),
+    "next": ({"y_test": np.array([1, 3])}, "'y_test'.*0 to 2.*3 at index 1"),
     "gaps": ({"y_train": np.array([0, 10**9, 2, 1])}, "'y_train'.*1000000000 at index 1"),
     "huge": ({"y_train": np.array([0, 2**64 - 1, 2, 1], np.uint64)}, "'y_train'.*at index 1"),
 }

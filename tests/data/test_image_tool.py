@@ -107,6 +107,14 @@ def test_enhance_changes_and_repeats():
     again = np.asarray(image_tool.enhance(img, 0.5, np.random.default_rng(3)))
     np.testing.assert_array_equal(again, draws[3])
     assert len({draw.tobytes() for draw in draws}) > 10
+    grey = Image.new("RGB", (2, 2), (100, 100, 100))
+    shades = [
+        np.asarray(image_tool.enhance(grey, 0.2, np.random.default_rng(s)))[0, 0, 0]
+        for s in range(200)
+    ]
+    # Of an even grey only the brightness shows, within a fifth up and down.
+    assert 80 <= min(shades) < 85
+    assert 115 < max(shades) <= 120
     # All four left alone with probability 1/16; a scale of 0 leaves everything.
     np.testing.assert_array_equal(np.asarray(image_tool.enhance(img, 0)), noise)
 
@@ -118,6 +126,40 @@ def test_random_crop_resize_stays_inside_and_falls_back():
     # Of 300×1 no part of at least 8 % of the area is within 3:4 and 4:3: the middle is taken.
     out = image_tool.random_crop_resize(picture(200, 1), (1, 1), rng)
     assert corner(out) == (99, 0)
+
+
+class Recorder:
+    """Stands for an image of 200×120 and notes the boxes that are cut from it."""
+
+    size = (200, 120)
+
+    def __init__(self):
+        self.boxes = []
+
+    def crop(self, box):
+        self.boxes.append(box)
+        return self
+
+    def resize(self, patch):
+        return self
+
+
+def test_random_crop_resize_takes_the_stated_parts():
+    img, rng = Recorder(), np.random.default_rng(0)
+    for _ in range(500):
+        image_tool.random_crop_resize(img, (8, 8), rng)
+    left, upper, right, lower = np.array(img.boxes).T
+    assert left.min() == 0
+    assert upper.min() == 0
+    assert right.max() == 200
+    assert lower.max() == 120
+    wide, high = right - left, lower - upper
+    share, aspect = wide * high / (200 * 120), wide / high
+    # Sides are whole pixels, hence the margins.
+    assert 0.07 < share.min() < 0.12
+    assert 0.7 < share.max() < 0.81  # the largest part of these proportions that 120 rows allow
+    assert 0.73 < aspect.min() < 0.78
+    assert 1.3 < aspect.max() < 1.36
 
 
 def test_get_list_sample():

@@ -24,6 +24,15 @@ def test_counts_are_those_of_the_published_set(table):
     )
 
 
+def test_the_label_is_told():
+    table = tabular()
+    assert table.label[0].startswith("at most 50,000")
+    assert table.label[1].startswith("more than 50,000")
+    assert table.num_classes == 2
+    assert table != tabular()
+    assert "39074 rows to train on, 9768 to test on" in repr(table)
+
+
 def test_the_first_person_reads_as_in_the_source():
     # 25, Private, 11th (level 7), never married, Machine-op-inspct, own child, 40 hours: row 1.
     table = tabular()

@@ -58,6 +58,12 @@ def test_too_short(text):
         TextDataset(text)
 
 
+def test_the_shortest_text_that_will_do():
+    assert len(TextDataset("ab" * 10).validation) == 2
+    with pytest.raises(DataError, match="18 to train on, 1 for validation"):
+        TextDataset("a" * 19)
+
+
 def test_bytes_are_not_text():
     with pytest.raises(DataError, match="bytes"):
         TextDataset(b"abc" * 30)
