@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.context import Context
-from singanet.errors import ShapeError
+from singanet.errors import CallOrderError, ShapeError
 from singanet.gradient import add_gradients
 from singanet.graph import Node
 from singanet.layers.layer import Layer
@@ -66,6 +66,7 @@ class Step:
 
     __slots__ = (
         "fed",
+        "frozen",
         "in_slots",
         "keeps_integers",
         "layer",
@@ -75,8 +76,11 @@ class Step:
         "out_slots",
     )
 
-    def __init__(self, node: Node, in_slots: list[int], out_slots: list[int]) -> None:
+    def __init__(
+        self, node: Node, in_slots: list[int], out_slots: list[int], frozen: bool = False
+    ) -> None:
         self.name = node.name
+        self.frozen = frozen
         self.layer: Layer = node.layer
         self.in_slots = in_slots
         self.out_slots = out_slots
@@ -91,9 +95,12 @@ class Step:
 
 
 class Plan:
-    """The sorted steps of a net, and where each slot is read for the last time."""
+    """The sorted steps of a net, and where each slot is read for the last time.
 
-    def __init__(self, order: list[Node]) -> None:
+    The nodes named in ``frozen`` run as in evaluation and are not trained.
+    """
+
+    def __init__(self, order: list[Node], frozen: Collection[str] = ()) -> None:
         self.steps: list[Step] = []
         self.outputs = [node.name for node in order if node.consumers == 0]
         self.inputs = [node.name for node in order if not node.sources]
@@ -105,7 +112,7 @@ class Plan:
             out_slots = list(range(first[node.name], first[node.name] + len(node.output_shapes())))
             in_slots = [first[source.name] + index for source, index in node.inputs]
             self.slot_shapes += node.output_shapes()
-            self.steps.append(Step(node, in_slots, out_slots))
+            self.steps.append(Step(node, in_slots, out_slots, node.name in frozen))
             self.by_name[node.name] = self.steps[-1]
         self.producer = [i for i, step in enumerate(self.steps) for _ in step.out_slots]
         last = {slot: i for i, step in enumerate(self.steps) for slot in step.in_slots}
@@ -113,6 +120,8 @@ class Plan:
         for slot, i in last.items():
             self.frees[i].append(slot)
         self._let_integers_through()
+        self.sources = [sorted({self.producer[s] for s in step.in_slots}) for step in self.steps]
+        self.holds_params = self._or_before([bool(step.layer.params) for step in self.steps])
         users: dict[int, int] = {}
         for layer in {id(step.layer): step.layer for step in self.steps}.values():
             for param in layer.params.values():
@@ -131,6 +140,40 @@ class Plan:
             for slot in step.in_slots:
                 readers.setdefault(self.producer[slot], []).append(step)
 
+    def _or_before(self, marks: list[bool]) -> list[bool]:
+        """Mark each step that has a marked one before it, too."""
+        # A plain loop: this runs twice a training step, and small nets feel it.
+        for i, sources in enumerate(self.sources):
+            if not marks[i]:
+                for source in sources:
+                    if marks[source]:
+                        marks[i] = True
+                        break
+        return marks
+
+    def trained(self) -> list[bool]:
+        """For each step whether backward yields parameters of it."""
+        return [not step.frozen and step.layer.trainable for step in self.steps]
+
+    def useful(self, trained: list[bool], wanted: Collection[str]) -> list[bool]:
+        """For each step whether it, or anything before it, is trained or ``wanted``."""
+        if not wanted:
+            return self._or_before(trained.copy())
+        marks = [t or step.name in wanted for step, t in zip(self.steps, trained, strict=True)]
+        return self._or_before(marks)
+
+    def keeping(self, wanted: Collection[str]) -> list[bool]:
+        """For each step whether a training forward keeps its context.
+
+        It does where a gradient has to pass, and where nothing yet has parameters: so an input
+        gradient can always be asked for, unless parameters on its way are all untrained.
+        """
+        keeps = self.useful(self.trained(), wanted)
+        for i, holds in enumerate(self.holds_params):
+            if not keeps[i] and not holds and not self.steps[i].frozen:
+                keeps[i] = True
+        return keeps
+
     def forward(
         self,
         feed: Mapping[str, Any],
@@ -138,22 +181,25 @@ class Plan:
         ops: NumpyOps,
         rng: np.random.Generator,
         train: bool,
+        asked: Collection[str] = (),
     ) -> tuple[dict[str, Any], list[Any]]:
         """Run every layer; return the outputs of the ``wanted`` nodes, and the contexts.
 
-        An output is dropped as soon as the last layer that reads it has run.
+        An output is dropped as soon as the last layer that reads it has run. Contexts are kept
+        for gradients that go as far down as the nodes ``asked`` for.
         """
+        keeps = self.keeping(asked) if train else [False] * len(self.steps)
         slots: list[Any] = [None] * len(self.slot_shapes)
         contexts: list[Any] = []
         results: dict[str, Any] = {}
-        for step, frees in zip(self.steps, self.frees, strict=True):
+        for step, frees, keep in zip(self.steps, self.frees, keeps, strict=True):
             if step.fed:
                 x = feed[step.name]
             elif step.many_in:
                 x = [slots[slot] for slot in step.in_slots]
             else:
                 x = slots[step.in_slots[0]]
-            ctx = Context(ops, rng, step.params(), train)
+            ctx = Context(ops, rng, step.params(), train and not step.frozen, keep)
             y = step.layer.forward(ctx, x)
             del x
             if step.many_out:
@@ -188,21 +234,13 @@ class BackwardWalk:
         self.wanted = wanted
         self.output_grads: dict[str, Any] = {}
         self.owned: set[int] = set()
-        self.below = self._useful_below()
+        self.trained = plan.trained()
+        self.below = plan.useful(self.trained, wanted)
+        self.goes_on = [any(self.below[k] for k in sources) for sources in plan.sources]
         self.visited = self._reached()
+        self._expect_contexts()
         self.uses_left = self._uses() if plan.has_shared else {}
         self.partial: dict[int, Gradient] = {}
-
-    def _useful_below(self) -> list[bool]:
-        """For each step whether it, or anything before it, is trained or asked for."""
-        below: list[bool] = []
-        for step in self.plan.steps:
-            below.append(
-                step.layer.trainable
-                or step.name in self.wanted
-                or any(below[self.plan.producer[slot]] for slot in step.in_slots)
-            )
-        return below
 
     def _reached(self) -> list[bool]:
         """For each step whether the walk visits it: it is of use and a gradient arrives."""
@@ -220,10 +258,21 @@ class BackwardWalk:
     def _uses(self) -> dict[int, int]:
         """How many visited steps use each trained parameter."""
         uses: dict[int, int] = {}
-        for step, visited in zip(self.plan.steps, self.visited, strict=True):
-            for param in step.layer.params.values() if visited else ():
+        for i, step in enumerate(self.plan.steps):
+            for param in step.layer.params.values() if self.visited[i] and self.trained[i] else ():
                 uses[id(param)] = uses.get(id(param), 0) + 1
         return uses
+
+    def _expect_contexts(self) -> None:
+        """Refuse to walk through steps of which the forward kept nothing."""
+        for i, ctx in enumerate(self.contexts):
+            if not ctx.keep and self.visited[i] and (self.trained[i] or self.goes_on[i]):
+                raise CallOrderError(
+                    f"net.backward, layer {self.plan.steps[i].name!r}",
+                    expected="a layer whose context the training forward kept",
+                    received="one that was frozen or had nothing trained before it",
+                    advice="name the layers whose gradients you want in the output of forward too",
+                )
 
     def run(self) -> Generator[LayerGradients, None, None]:
         """Yield once a visited layer, in reverse topological order."""
@@ -241,9 +290,9 @@ class BackwardWalk:
         dy = self._take_gradient(step, ctx)
         if step.name in self.wanted:
             self.output_grads[step.name] = dy
-        sources_useful = any(self.below[self.plan.producer[slot]] for slot in step.in_slots)
+        sources_useful, trained = self.goes_on[i], self.trained[i]
         item = LayerGradients([], [], [], step.name, self.output_grads)
-        if not sources_useful and not step.layer.trainable:
+        if not sources_useful and not trained:
             return item
         by_suffix: Mapping[str, Gradient] | None = None
         # None where all that read this output take no gradient, as indices do.
@@ -252,7 +301,7 @@ class BackwardWalk:
             dx, by_suffix = step.layer.backward(ctx, dy)
             if sources_useful:
                 self._pass_on(step, dx, ctx.ops)
-        for suffix, param in step.layer.params.items():
+        for suffix, param in step.layer.params.items() if trained else ():
             if not param.trainable:
                 continue
             part = None if by_suffix is None else _gradient(step, suffix, by_suffix)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from singanet.errors import GraphError, did_you_mean
+from singanet.errors import ArgumentError, GraphError, did_you_mean, one_of
 from singanet.layers.layer import Layer
 from singanet.types import Shape, Shapes
 
@@ -56,6 +56,7 @@ class Graph:
         self.version = 0
         self._turns: dict[str, int] = {}
         self._waiting: dict[str, list[Node]] = {}
+        self._frozen_before: set[str] = set()
 
     def add(
         self, layer: Layer, sources: Sequence[tuple[str, int | None]], name: str | None = None
@@ -134,6 +135,34 @@ class Graph:
         node.inputs = inputs
         for source, _ in inputs:
             source.consumers += 1
+
+    def freeze(self, name: str) -> None:
+        """Freeze all nodes before ``name``, those added later included."""
+        self._frozen_before.add(name)
+        self.version += 1
+
+    def unfreeze(self, name: str | None = None) -> None:
+        """Undo `freeze` of ``name``, or every one of them; an error where there was none."""
+        if name is not None and name not in self._frozen_before:
+            raise ArgumentError(
+                "net.unfreeze",
+                expected=f"a layer given to freeze: {one_of(sorted(self._frozen_before))}",
+                received=repr(name),
+                advice="call unfreeze() to undo every freeze",
+            )
+        self._frozen_before -= self._frozen_before if name is None else {name}
+        self.version += 1
+
+    def frozen(self) -> set[str]:
+        """The nodes from which one that was given to `freeze` can be reached."""
+        found: set[str] = set()
+        stack = [source for name in self._frozen_before for source, _ in self.nodes[name].inputs]
+        while stack:
+            node = stack.pop()
+            if node.name not in found:
+                found.add(node.name)
+                stack += [source for source, _ in node.inputs]
+        return found
 
     def order(self) -> list[Node]:
         """The nodes, each after its sources; among the ready ones the first added comes first.

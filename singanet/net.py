@@ -140,7 +140,7 @@ class FeedForwardNet:
                     received="an empty net",
                     advice="call net.add(layer) first",
                 )
-            self._plan = Plan(order)
+            self._plan = Plan(order, self._graph.frozen())
             self._planned_version = self._graph.version
             for param in self.params():
                 self._adopt(param)
@@ -171,6 +171,31 @@ class FeedForwardNet:
     def param_specs(self) -> list[ParamSpec]:
         """The training settings, in the order of `param_names`."""
         return [param.spec for param in self.params()]
+
+    # -- freezing ---------------------------------------------------------------------------
+
+    def freeze(self, layer: Layer | str) -> None:
+        """Freeze all layers before ``layer``, from which it can be reached.
+
+        In a training forward they run as in evaluation and keep nothing for backward, which does
+        not enter them. ``layer`` itself is trained, as in SINGA; to fix it as well, set
+        its ``trainable`` to False. Further calls freeze further layers. A parameter that unfrozen
+        layers share is trained by their gradients alone. Errors: an unknown layer.
+        """
+        self._graph.freeze(self._known(layer))
+
+    def unfreeze(self, layer: Layer | str | None = None) -> None:
+        """Undo `freeze` of ``layer``, or every one of them. Errors: one that was not called."""
+        self._graph.unfreeze(None if layer is None else self._known(layer))
+
+    def frozen(self) -> list[str]:
+        """The names of the frozen layers, in topological order."""
+        return [step.name for step in self._sorted().steps if step.frozen]
+
+    def _known(self, layer: Layer | str) -> str:
+        name = layer.name if isinstance(layer, Layer) else layer
+        self._expect_layers([name], "net")
+        return name
 
     def to_device(self, device: Device) -> None:
         """Move every parameter to ``device`` and run there from now on."""
@@ -211,7 +236,7 @@ class FeedForwardNet:
         wanted = {*plan.outputs, *asked} if asked else plan.outputs
         self._pass = None
         with self.device.scope():
-            results, contexts = plan.forward(feed, wanted, self.device.ops, self.rng, train)
+            results, contexts = plan.forward(feed, wanted, self.device.ops, self.rng, train, asked)
         if train:
             shapes = {name: checks.shapes_of(value) for name, value in results.items()}
             self._pass = (plan, contexts, shapes)
@@ -228,8 +253,10 @@ class FeedForwardNet:
         layer named in forward's ``output``) to its gradient. Before each yield the layer's
         context and incoming gradient are released, and the net keeps no reference to ``grads``;
         ``values`` may be updated in place. ``item.output_grads`` maps each layer named in
-        ``output`` and passed so far to the gradient of its output. Errors: no training forward
-        before, or already used; a wrong name or shape.
+        ``output`` and passed so far to the gradient of its output; one that lies below frozen
+        layers, or below parameters none of which is trained, has to be named in forward's
+        ``output`` too, since else nothing is kept there. Errors: no training forward before, or
+        already used; a wrong name or shape.
         """
         if self._pass is None:
             raise CallOrderError(
@@ -241,8 +268,9 @@ class FeedForwardNet:
         plan, contexts, shapes = self._pass
         asked = self._names(output)
         slot_grads = checks.check_gradients(plan, dy, shapes, self.device, self.dtype)
+        walk = BackwardWalk(plan, contexts, slot_grads, asked)
         self._pass = None
-        return BackwardWalk(plan, contexts, slot_grads, asked).run()
+        return walk.run()
 
     def _expect_layers(self, names: Iterable[str], where: str) -> None:
         for name in names:

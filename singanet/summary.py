@@ -19,7 +19,7 @@ def summary_table(plan: Plan, graph: Graph) -> str:
         counted.update(id(p) for p in params)
         size = sum(prod(p.shape) for p in params)
         total += size
-        trained += sum(prod(p.shape) for p in params if p.trainable)
+        trained += sum(prod(p.shape) for p in params if p.trainable and not step.frozen)
         sources = ", ".join(
             source.name if len(source.output_shapes()) == 1 else f"{source.name}[{index}]"
             for source, index in node.inputs

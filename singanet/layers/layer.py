@@ -46,6 +46,7 @@ class Layer(Configurable):
         self.name = name
         self.input_sample_shape = input_sample_shape
         self.params: dict[str, Param] = {}
+        self._trainable: bool | None = None
         self.in_shapes: Shapes | None = None
         self.out_shapes: Shapes | None = None
 
@@ -95,6 +96,8 @@ class Layer(Configurable):
             self.params.clear()
             raise
         self.in_shapes = in_shapes
+        if self._trainable is not None:
+            self.trainable = self._trainable
         return self.out_shapes
 
     def _expect_extents(self, in_shapes: Shapes) -> None:
@@ -153,11 +156,19 @@ class Layer(Configurable):
 
     @property
     def trainable(self) -> bool:
-        """Whether any parameter is trained; assigning sets all of them, running state apart."""
-        return any(param.trainable for param in self.params.values())
+        """Whether any parameter is trained; assigning sets all of them, running state apart.
+
+        Assigned before `setup` it holds for the parameters to come.
+        """
+        # A plain loop, since every training step asks.
+        for param in self.params.values():  # noqa: SIM110
+            if param.trainable:
+                return True
+        return False
 
     @trainable.setter
     def trainable(self, flag: bool) -> None:
+        self._trainable = flag
         for param in self.params.values():
             if not param.is_state:
                 param.trainable = flag

@@ -6,15 +6,24 @@ from typing import Any
 
 from singanet.ops.numpy.activation import Activations
 from singanet.ops.numpy.attention import Attention
+from singanet.ops.numpy.channelwise import Channelwise
+from singanet.ops.numpy.combine import Combining
 from singanet.ops.numpy.conv_data import ConvolutionData
+from singanet.ops.numpy.depthwise import DepthwiseConvolution
 from singanet.ops.numpy.elementwise import Elementwise
+from singanet.ops.numpy.global_pool import GlobalPooling
 from singanet.ops.numpy.linear import Linear
 from singanet.ops.numpy.loss import Losses
+from singanet.ops.numpy.lrn import LocalResponse
 from singanet.ops.numpy.normalise import Normalisation
+from singanet.ops.numpy.pad import Padding
 from singanet.ops.numpy.pool import Pooling
 from singanet.ops.numpy.random import Random
 from singanet.ops.numpy.recurrent import Recurrent
 from singanet.ops.numpy.softmax import Softmax
+from singanet.ops.numpy.standardise import Standardisation
+from singanet.ops.numpy.table import Tables
+from singanet.ops.numpy.upsample import Upsampling
 
 __all__ = ["NumpyOps"]
 
@@ -29,8 +38,17 @@ class NumpyOps(
     Normalisation,
     Random,
     Losses,
+    Tables,
     Recurrent,
     Attention,
+    GlobalPooling,
+    Combining,
+    Padding,
+    Standardisation,
+    LocalResponse,
+    Channelwise,
+    DepthwiseConvolution,
+    Upsampling,
 ):
     """The kernel interface, and its implementation over ``xp`` (numpy or cupy).
 
