@@ -53,6 +53,7 @@ def clip_by_global_norm(
         )
     if norm > limit:
         scale *= limit / norm
-    for names, values, grads in passes():
-        optimizer.update(names, values, grads, scale)
+    for item in passes():
+        optimizer.update(*item, scale)
+        del item
     return norm
