@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf, isnan
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,10 @@ class GradientRow:
 
     @property
     def error(self) -> float:
-        """|numerical - analytic| relative to the larger of both, and to 1."""
+        """|numerical - analytic| relative to the larger of both, and to 1; infinite for NaN."""
         scale = max(1.0, abs(self.numerical), abs(self.analytic))
-        return abs(self.numerical - self.analytic) / scale
+        error = abs(self.numerical - self.analytic) / scale
+        return inf if isnan(error) else error
 
 
 def check_gradients(

@@ -11,6 +11,7 @@ from singanet.gradient import dense_gradient
 from singanet.layers.layer import Layer
 from singanet.ops import ops_for
 from singanet.testing.gradients import check_gradients
+from singanet.testing.parts import arrays_on, map_parts, on_host, parts_of, spread
 from singanet.types import Array, Shapes
 
 
@@ -55,11 +56,13 @@ class LayerCase:
             param.value = xp.asarray((np.abs(values) + 0.5 if param.is_state else values), dtype)
         return layer
 
-    def run(self, layer: Layer, x: Any, train: bool, keep: bool = True) -> tuple[Context, Any]:
-        """One forward call in a context of its own."""
+    def run(
+        self, layer: Layer, x: Any, train: bool, keep: bool = True, seed: int = 0
+    ) -> tuple[Context, Any]:
+        """One forward call in a context of its own; ``seed`` fixes its random draws."""
         first = x[0] if isinstance(x, list) else x
         params = {suffix: param.value for suffix, param in layer.params.items()}
-        ctx = Context(ops_for(first), np.random.default_rng(0), params, train, keep=keep)
+        ctx = Context(ops_for(first), np.random.default_rng(seed), params, train, keep=keep)
         return ctx, layer.forward(ctx, x)
 
     def run_backward(self, layer: Layer, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
@@ -73,12 +76,12 @@ class LayerCase:
     def inputs(self, xp: Any, dtype: Any, batch: int | None = None, seed: int = 0) -> Any:
         """Random inputs in ``xp``; integer inputs stay integers."""
         drawn = self.draw(np.random.default_rng(seed), self.batch if batch is None else batch)
-        return _map(lambda a: xp.asarray(a.astype(dtype) if a.dtype.kind == "f" else a), drawn)
+        return map_parts(lambda a: xp.asarray(a.astype(dtype) if a.dtype.kind == "f" else a), drawn)
 
     def gradient_like(self, y: Any, seed: int = 5) -> Any:
         """A random gradient in the form of the output ``y``."""
         rng = np.random.default_rng(seed)
-        return _map(
+        return map_parts(
             lambda a: ops_for(a).xp.asarray(rng.standard_normal(a.shape).astype(a.dtype)), y
         )
 
@@ -87,21 +90,21 @@ class LayerCase:
     def test_forward_equals_the_formula(self, xp: Any) -> None:
         layer = self.built(xp, np.float64)
         x = self.inputs(xp, np.float64)
-        params = {suffix: _host(param.value) for suffix, param in layer.params.items()}
-        expected = self.expected(params, _map(_host, x))
+        params = {suffix: on_host(param.value) for suffix, param in layer.params.items()}
+        expected = self.expected(params, map_parts(on_host, x))
         if expected is None:
             return
         _, y = self.run(layer, x, train=False, keep=False)
-        for got, want in zip(_parts(y), _parts(expected), strict=True):
+        for got, want in zip(parts_of(y), parts_of(expected), strict=True):
             assert got.shape == want.shape
-            np.testing.assert_allclose(_host(got), want, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(on_host(got), want, rtol=1e-10, atol=1e-10)
 
     def test_output_has_the_shape_that_setup_promised(self, xp: Any) -> None:
         layer = self.built(xp)
         _, y = self.run(layer, self.inputs(xp, np.float32), train=False)
         promised = layer.get_output_sample_shape()
         shapes = promised if isinstance(promised, list) else [promised]
-        assert [part.shape[1:] for part in _parts(y)] == shapes
+        assert [part.shape[1:] for part in parts_of(y)] == shapes
 
     def test_gradients_equal_numerical_ones(self) -> None:
         for train in self.modes:
@@ -116,77 +119,85 @@ class LayerCase:
                 layer = self.built(xp, dtype)
                 ctx, y = self.run(layer, self.inputs(xp, dtype), train)
                 dx, grads = self.run_backward(layer, ctx, self.gradient_like(y))
-                floats = [*_parts(y), *_parts(dx), *grads.values()]
+                floats = [*parts_of(y), *parts_of(dx), *grads.values()]
                 assert {part.dtype for part in floats if part is not None} <= {np.dtype(dtype)}
 
     def test_takes_an_empty_batch(self, xp: Any) -> None:
         for train in self.modes:
             layer = self.built(xp)
-            before = [_host(param.value).copy() for param in layer.params.values()]
+            before = [on_host(param.value).copy() for param in layer.params.values()]
             x = self.inputs(xp, np.float32, batch=0)
             ctx, y = self.run(layer, x, train)
             dx, grads = self.run_backward(layer, ctx, self.gradient_like(y))
-            assert all(part.shape == p.shape for part, p in zip(_parts(dx), _parts(x), strict=True)
-                       if part is not None)  # fmt: skip
+            for part, given in zip(parts_of(dx), parts_of(x), strict=True):
+                assert part is None or part.shape == given.shape
             assert all(bool((grad == 0).all()) for grad in grads.values())
             for value, param in zip(before, layer.params.values(), strict=True):
-                np.testing.assert_array_equal(_host(param.value), value)
+                np.testing.assert_array_equal(on_host(param.value), value)
 
     def test_a_sample_alone_equals_itself_in_a_batch(self, xp: Any) -> None:
         layer = self.built(xp, np.float64)
         x = self.inputs(xp, np.float64, batch=4)
         _, whole = self.run(layer, x, train=False)
-        _, alone = self.run(layer, _map(lambda a: a[:1], x), train=False)
-        for got, want in zip(_parts(alone), _parts(whole), strict=True):
+        _, alone = self.run(layer, map_parts(lambda a: a[:1], x), train=False)
+        for got, want in zip(parts_of(alone), parts_of(whole), strict=True):
             share = len(want) // 4
-            np.testing.assert_allclose(_host(got), _host(want[:share]), rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(on_host(got), on_host(want[:share]), rtol=1e-10, atol=1e-12)
 
     def test_memory_layout_does_not_matter(self, xp: Any) -> None:
         layer = self.built(xp, np.float64)
         x = self.inputs(xp, np.float64)
-        spread = _map(_every_second, x)
         for train in self.modes:
             outcomes = []
-            for given in (x, spread):
-                ctx, y = self.run(layer, given, train)
-                dy = self.gradient_like(y)
-                outcomes.append((_parts(y), self.run_backward(layer, ctx, _map(_every_second, dy))))
+            for laid_out in (lambda array: array, spread):
+                ctx, y = self.run(layer, map_parts(laid_out, x), train)
+                dy = map_parts(laid_out, self.gradient_like(y))
+                outcomes.append((parts_of(y), self.run_backward(layer, ctx, dy)))
             (y0, (dx0, grads0)), (y1, (dx1, grads1)) = outcomes
-            pairs = [*zip(y0, y1, strict=True), *zip(_parts(dx0), _parts(dx1), strict=True)]
+            pairs = [*zip(y0, y1, strict=True), *zip(parts_of(dx0), parts_of(dx1), strict=True)]
             pairs += [(grads0[suffix], grads1[suffix]) for suffix in grads0]
             for a, b in pairs:
                 if a is not None:
-                    np.testing.assert_allclose(_host(a), _host(b), rtol=1e-10, atol=1e-12)
+                    np.testing.assert_allclose(on_host(a), on_host(b), rtol=1e-10, atol=1e-12)
 
     def test_changes_neither_input_nor_gradient(self, xp: Any) -> None:
         for train in self.modes:
             layer = self.built(xp)
             x = self.inputs(xp, np.float32)
-            copies = _map(lambda a: a.copy(), x)
+            copies = map_parts(lambda a: a.copy(), x)
             ctx, y = self.run(layer, x, train)
             dy = self.gradient_like(y)
-            dy_copies = _map(lambda a: a.copy(), dy)
+            dy_copies = map_parts(lambda a: a.copy(), dy)
             self.run_backward(layer, ctx, dy)
             for now, then in zip(
-                _parts(x) + _parts(dy), _parts(copies) + _parts(dy_copies), strict=True
+                parts_of(x) + parts_of(dy), parts_of(copies) + parts_of(dy_copies), strict=True
             ):
-                np.testing.assert_array_equal(_host(now), _host(then))
+                np.testing.assert_array_equal(on_host(now), on_host(then))
 
     def test_several_forwards_may_be_in_flight(self, xp: Any) -> None:
-        layer = self.built(xp, np.float64)
-        xs = [self.inputs(xp, np.float64, seed=seed) for seed in (1, 2)]
-        alone = []
-        for x in xs:
-            ctx, y = self.run(layer, x, train=False)
-            alone.append(self.run_backward(layer, ctx, self.gradient_like(y)))
-        together = [self.run(layer, x, train=False) for x in xs]
-        for (ctx, y), (dx, grads) in reversed(list(zip(together, alone, strict=True))):
-            dx2, grads2 = self.run_backward(layer, ctx, self.gradient_like(y))
-            for a, b in zip(_parts(dx), _parts(dx2), strict=True):
-                if a is not None:
-                    np.testing.assert_array_equal(_host(a), _host(b))
-            for suffix, grad in grads.items():
-                np.testing.assert_array_equal(_host(grad), _host(grads2[suffix]))
+        for train in self.modes:
+            layer = self.built(xp, np.float64)
+            xs = [self.inputs(xp, np.float64, seed=seed) for seed in (1, 2)]
+            alone = []
+            for seed, x in enumerate(xs):
+                ctx, y = self.run(layer, x, train, seed=seed)
+                alone.append(self.run_backward(layer, ctx, self.gradient_like(y)))
+            together = [self.run(layer, x, train, seed=seed) for seed, x in enumerate(xs)]
+            for (ctx, y), (dx, grads) in reversed(list(zip(together, alone, strict=True))):
+                dx2, grads2 = self.run_backward(layer, ctx, self.gradient_like(y))
+                for a, b in zip(parts_of(dx), parts_of(dx2), strict=True):
+                    if a is not None:
+                        np.testing.assert_array_equal(on_host(a), on_host(b))
+                for suffix, grad in grads.items():
+                    np.testing.assert_array_equal(on_host(grad), on_host(grads2[suffix]))
+
+    def test_holds_no_array_between_calls(self, xp: Any) -> None:
+        for train in self.modes:
+            layer = self.built(xp)
+            before = arrays_on(layer)
+            ctx, y = self.run(layer, self.inputs(xp, np.float32), train)
+            self.run_backward(layer, ctx, self.gradient_like(y))
+            assert arrays_on(layer) == before
 
     def test_parameter_gradients_do_not_need_the_input_gradient(self, xp: Any) -> None:
         layer = self.built(xp, np.float64)
@@ -197,7 +208,7 @@ class LayerCase:
         _, alone = self.run_backward(layer, ctx, dy)
         assert grads.keys() == alone.keys()
         for suffix, grad in grads.items():
-            np.testing.assert_array_equal(_host(grad), _host(alone[suffix]))
+            np.testing.assert_array_equal(on_host(grad), on_host(alone[suffix]))
 
     def test_evaluation_keeps_nothing(self, xp: Any) -> None:
         layer = self.built(xp)
@@ -205,28 +216,15 @@ class LayerCase:
         assert ctx.saved == {}
 
     def test_spec_dicts_are_not_changed(self) -> None:
-        layer = self.built()
-        for attribute, value in vars(layer).items():
-            if attribute.endswith("_specs") and isinstance(value, dict):
-                assert "name" not in value
-
-
-def _parts(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _map(function: Any, value: Any) -> Any:
-    return (
-        [function(part) for part in value] if isinstance(value, (list, tuple)) else function(value)
-    )
-
-
-def _host(array: Any) -> Any:
-    return array.get() if hasattr(array, "get") else array
-
-
-def _every_second(array: Any) -> Any:
-    """The same values in memory with gaps, so that nothing is contiguous."""
-    wide = ops_for(array).xp.zeros((*array.shape, 2), array.dtype)
-    wide[..., 0] = array
-    return wide[..., 0]
+        layer = self.make()
+        given = {"init": "constant", "value": 0.25, "lr_mult": 2.0}
+        specs = {
+            attribute: dict(value or given)
+            for attribute, value in vars(layer).items()
+            if attribute.endswith("_specs") and (value is None or isinstance(value, dict))
+        }
+        copies = {attribute: dict(spec) for attribute, spec in specs.items()}
+        vars(layer).update(specs)
+        layer.build(self.in_shapes)
+        layer.param_values()
+        assert specs == copies

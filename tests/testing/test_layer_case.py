@@ -1,0 +1,317 @@
+"""LayerCase must fail on faulty layers: each fault is caught by the check named for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.layers import BatchNormalization, Dense, Dropout, Layer
+from singanet.testing import GradientError, LayerCase
+
+
+class Sound(Layer):
+    """y = 2 x, without fault."""
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        ctx.save(shape=x.shape)
+        return ctx.ops.multiply(x, 2.0)
+
+    def backward(self, ctx, dy):
+        return ctx.ops.multiply(dy, 2.0), {}
+
+
+class WrongValue(Sound):
+    def forward(self, ctx, x):
+        return x * 2.000001
+
+
+class WrongForOneSample(Sound):
+    def forward(self, ctx, x):
+        y = x * 2.0
+        y[-1:] = x[-1:]
+        return y
+
+
+class AnotherShape(Sound):
+    def forward(self, ctx, x):
+        return np.concatenate([2.0 * x, x], axis=1)
+
+
+class PromisesAnotherShape(Sound):
+    def setup(self, in_shapes):
+        return (*in_shapes, 1)
+
+
+class WrongGradient(Sound):
+    def backward(self, ctx, dy):
+        return dy * 2.00001, {}
+
+
+class NoGradient(Sound):
+    def backward(self, ctx, dy):
+        return None, {}
+
+
+class WidensForward(Sound):
+    def forward(self, ctx, x):
+        return x * np.float64(2.0)
+
+
+class WidensBackward(Sound):
+    def backward(self, ctx, dy):
+        return dy * np.full(dy.shape, 2.0), {}
+
+
+class NarrowsInput(Sound):
+    def forward(self, ctx, x):
+        return (x * 2.0).astype(np.float32)
+
+
+class FailsOnNothing(Sound):
+    def forward(self, ctx, x):
+        return (2.0 / len(x)) * x * len(x)
+
+
+class WrongShapeForNothing(Sound):
+    def backward(self, ctx, dy):
+        return (2.0 * dy if len(dy) else dy[..., None]), {}
+
+
+class LooksAtTheBatch(Sound):
+    def forward(self, ctx, x):
+        return 2.0 * (x + x.mean(axis=0))
+
+
+class AssumesContiguousMemory(Sound):
+    def forward(self, ctx, x):
+        return 2.0 * x.ravel(order="K").reshape(x.shape)
+
+
+class AssumesContiguousGradients(Sound):
+    def backward(self, ctx, dy):
+        gaps = 2.0 if dy.flags.c_contiguous else 3.0
+        return dy * gaps, {}
+
+
+class ChangesItsInput(Sound):
+    def forward(self, ctx, x):
+        x *= 2.0
+        return x
+
+
+class ChangesTheGradient(Sound):
+    def backward(self, ctx, dy):
+        dy *= 2.0
+        return dy, {}
+
+
+class KeepsItsInput(Layer):
+    """y = x², with x left on the layer."""
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        self.x = x
+        return x * x
+
+    def backward(self, ctx, dy):
+        return 2.0 * self.x * dy, {}
+
+
+class KeepsItsInputInADict(KeepsItsInput):
+    def forward(self, ctx, x):
+        self.kept = {"x": x}
+        return x * x
+
+    def backward(self, ctx, dy):
+        return 2.0 * self.kept["x"] * dy, {}
+
+
+class KeepsItsMask(Dropout):
+    """Noticed in training only, where the mask is drawn."""
+
+    def forward(self, ctx, x):
+        y = super().forward(ctx, x)
+        self.last = ctx.saved
+        return y
+
+    def backward(self, ctx, dy):
+        ctx.saved = self.last
+        return super().backward(ctx, dy)
+
+
+class SavesInEvaluation(Sound):
+    def forward(self, ctx, x):
+        ctx.saved["x"] = x
+        return 2.0 * x
+
+
+class CountsTheEmptyBatch(BatchNormalization):
+    """Moves its running mean towards nothing."""
+
+    def forward(self, ctx, x):
+        y = super().forward(ctx, x)
+        if ctx.train and not len(x):
+            ctx.update_state("mean", 0.5 * ctx.params["mean"])
+        return y
+
+
+class NeedsTheInputGradient(Dense):
+    def backward(self, ctx, dy):
+        dx, grads = super().backward(ctx, dy)
+        return dx, grads if dx is not None else {}
+
+
+class AnotherGradientAlone(Dense):
+    def backward(self, ctx, dy):
+        dx, grads = super().backward(ctx, dy)
+        if dx is None:
+            grads["bias"] = grads["bias"] * 1.001
+        return dx, grads
+
+
+class ForgetsTheBias(Dense):
+    def backward(self, ctx, dy):
+        dx, grads = super().backward(ctx, dy)
+        return dx, {"weight": grads["weight"]}
+
+
+class TransposesTheWeight(Dense):
+    def backward(self, ctx, dy):
+        dx, grads = super().backward(ctx, dy)
+        return dx, {**grads, "weight": grads["weight"].T}
+
+
+class ChangesItsSpecs(Dense):
+    def setup(self, in_shapes):
+        if self.W_specs is not None:
+            self.W_specs["name"] = f"{self.name}/weight"
+        return super().setup(in_shapes)
+
+
+class DoublesCase(LayerCase):
+    layer = Sound
+
+    def make(self):
+        return self.layer("faulty")
+
+    def expected(self, params, x):
+        return x + x
+
+
+class SquaresCase(DoublesCase):
+    def expected(self, params, x):
+        return x**2
+
+
+class DropCase(DoublesCase):
+    def expected(self, params, x):
+        return x
+
+
+class DenseCase(DoublesCase):
+    def make(self):
+        return self.layer("faulty", 3)
+
+    def expected(self, params, x):
+        return x @ params["weight"] + params["bias"]
+
+
+class NormCase(DoublesCase):
+    def expected(self, params, x):
+        scale = params["gamma"] / np.sqrt(params["var"] + 1e-5)
+        return (x - params["mean"]) * scale + params["beta"]
+
+
+ALONE = "test_parameter_gradients_do_not_need_the_input_gradient"
+CHECKS = {name: getattr(LayerCase, name) for name in vars(LayerCase) if name.startswith("test_")}
+
+
+def run_check(case, layer, name):
+    made = type(case.__name__, (case,), {"layer": layer})()
+    check = getattr(made, name)
+    check(np) if "xp" in check.__code__.co_varnames[: check.__code__.co_argcount] else check()
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize(
+    ("case", "layer"),
+    [(DoublesCase, Sound), (DenseCase, Dense), (DropCase, Dropout), (NormCase, BatchNormalization)],
+)
+def test_a_sound_layer_passes(case, layer, name):
+    run_check(case, layer, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "layer"),
+    [
+        ("test_forward_equals_the_formula", DoublesCase, WrongValue),
+        ("test_forward_equals_the_formula", DoublesCase, WrongForOneSample),
+        ("test_forward_equals_the_formula", DoublesCase, AnotherShape),
+        ("test_output_has_the_shape_that_setup_promised", DoublesCase, AnotherShape),
+        ("test_output_has_the_shape_that_setup_promised", DoublesCase, PromisesAnotherShape),
+        ("test_gradients_equal_numerical_ones", DoublesCase, WrongGradient),
+        ("test_gradients_equal_numerical_ones", DoublesCase, NoGradient),
+        ("test_gradients_equal_numerical_ones", DenseCase, ForgetsTheBias),
+        ("test_gradients_equal_numerical_ones", DenseCase, TransposesTheWeight),
+        ("test_keeps_the_float_type", DoublesCase, WidensForward),
+        ("test_keeps_the_float_type", DoublesCase, WidensBackward),
+        ("test_keeps_the_float_type", DoublesCase, NarrowsInput),
+        ("test_takes_an_empty_batch", DoublesCase, FailsOnNothing),
+        ("test_takes_an_empty_batch", DoublesCase, WrongShapeForNothing),
+        ("test_takes_an_empty_batch", NormCase, CountsTheEmptyBatch),
+        ("test_a_sample_alone_equals_itself_in_a_batch", DoublesCase, LooksAtTheBatch),
+        ("test_memory_layout_does_not_matter", DoublesCase, AssumesContiguousMemory),
+        ("test_memory_layout_does_not_matter", DoublesCase, AssumesContiguousGradients),
+        ("test_changes_neither_input_nor_gradient", DoublesCase, ChangesItsInput),
+        ("test_changes_neither_input_nor_gradient", DoublesCase, ChangesTheGradient),
+        ("test_several_forwards_may_be_in_flight", SquaresCase, KeepsItsInput),
+        ("test_several_forwards_may_be_in_flight", SquaresCase, KeepsItsInputInADict),
+        ("test_several_forwards_may_be_in_flight", DropCase, KeepsItsMask),
+        ("test_holds_no_array_between_calls", SquaresCase, KeepsItsInput),
+        ("test_holds_no_array_between_calls", SquaresCase, KeepsItsInputInADict),
+        ("test_holds_no_array_between_calls", DropCase, KeepsItsMask),
+        (
+            "test_parameter_gradients_do_not_need_the_input_gradient",
+            DenseCase,
+            NeedsTheInputGradient,
+        ),
+        (
+            "test_parameter_gradients_do_not_need_the_input_gradient",
+            DenseCase,
+            AnotherGradientAlone,
+        ),
+        ("test_evaluation_keeps_nothing", DoublesCase, SavesInEvaluation),
+        ("test_spec_dicts_are_not_changed", DenseCase, ChangesItsSpecs),
+    ],
+)
+def test_a_fault_is_caught(name, case, layer):
+    with pytest.raises((AssertionError, GradientError, ArithmeticError, RuntimeWarning)):
+        run_check(case, layer, name)
+
+
+def test_every_check_is_shown_to_fail():
+    """A check that no seeded fault trips would prove nothing."""
+    marks = test_a_fault_is_caught.pytestmark
+    shown = {row[0] for mark in marks for row in mark.args[1]}
+    assert shown == set(CHECKS)
+
+
+def test_random_output_skips_the_values_only():
+    class Unknown(DoublesCase):
+        def expected(self, params, x):
+            return None
+
+    Unknown().test_forward_equals_the_formula(np)
+    with pytest.raises(GradientError):
+        run_check(Unknown, WrongGradient, "test_gradients_equal_numerical_ones")
+
+
+@pytest.mark.parametrize("method", ["make", "expected"])
+def test_a_case_must_say_what_to_test(method):
+    with pytest.raises(TypeError, match=rf"a LayerCase defines {method}\(\)"):
+        getattr(LayerCase(), method)(*([{}, None] if method == "expected" else []))
