@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from singanet.models.entry import ModelEntry, Recipe
+from singanet.models.rbm import RBM
 from singanet.models.registry import build, entries, find
 
-__all__ = ["ModelEntry", "Recipe", "build", "entries", "find"]
+__all__ = ["RBM", "ModelEntry", "Recipe", "build", "entries", "find"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 from inspect import signature
-from typing import Any
+from typing import Any, Literal, overload
 
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.models.entry import ModelEntry
+from singanet.models.rbm import RBM
 from singanet.models.table import ENTRIES
 from singanet.net import FeedForwardNet
 from singanet.types import Shape
@@ -33,18 +34,39 @@ def find(name: str) -> ModelEntry:
     return _BY_NAME[name]
 
 
+@overload
+def build(
+    name: Literal["rbm"],
+    input_shape: Shape | None = None,
+    num_classes: int | None = None,
+    seed: int | None = None,
+    **options: Any,
+) -> RBM: ...
+
+
+@overload
 def build(
     name: str,
     input_shape: Shape | None = None,
     num_classes: int | None = None,
     seed: int | None = None,
     **options: Any,
-) -> FeedForwardNet:
+) -> FeedForwardNet: ...
+
+
+def build(
+    name: str,
+    input_shape: Shape | None = None,
+    num_classes: int | None = None,
+    seed: int | None = None,
+    **options: Any,
+) -> FeedForwardNet | RBM:
     """The net ``name`` for samples of ``input_shape``, with a loss and a metric.
 
-    Shape and classes left out are those of the net's usual form; ``options`` go to the
-    family's own ``build``. Errors: an unknown name or option; a shape or number of classes that
-    is not positive; a shape the net's layers refuse.
+    "rbm" alone is no net: it is an `RBM`, which is trained and tested like one. Shape and
+    classes left out are those of the net's usual form; ``options`` go to the family's own
+    ``build``. Errors: an unknown name or option; a shape or number of classes that is not
+    positive; a shape the net's layers refuse.
     """
     entry = find(name)
     shape = _checked_shape(name, entry.input_shape if input_shape is None else input_shape)
@@ -66,7 +88,7 @@ def build(
                 received=repr(option),
                 advice=did_you_mean(option, known, "leave it out"),
             )
-    net: FeedForwardNet = make(shape, classes, seed=seed, **{**entry.options, **options})
+    net: FeedForwardNet | RBM = make(shape, classes, seed=seed, **{**entry.options, **options})
     return net
 
 

@@ -6,13 +6,182 @@ from singanet.models.entry import ModelEntry, Recipe
 
 __all__ = ["ENTRIES"]
 
+_DEEP = Recipe(epochs=30, batch_size=64, lr=0.1, augment=True)
+_PLAIN_DEEP = Recipe(epochs=30, batch_size=64, lr=0.01, augment=True)
+_MNIST, _IMAGENET = (1, 28, 28), (3, 224, 224)
+_STAGES = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+}
+
+
+def _small_image_nets() -> list[ModelEntry]:
+    return [
+        ModelEntry("mlp", "two hidden layers of 256 and 128 units", "mlp", input_shape=_MNIST),
+        ModelEntry(
+            "lenet",
+            "two convolutions with pooling, two dense layers",
+            "lenet",
+            input_shape=_MNIST,
+            recipe=Recipe(epochs=30, augment=True),
+        ),
+        ModelEntry(
+            "alexnet",
+            "cuda-convnet's net for CIFAR-10: three convolutions, response normalisation",
+            "alexnet",
+            recipe=_PLAIN_DEEP,
+        ),
+    ]
+
+
+def _vgg() -> list[ModelEntry]:
+    return [
+        ModelEntry(
+            f"vgg{depth}",
+            f"VGG of {depth} layers with batch normalisation, for small images",
+            "vgg",
+            {"depth": depth},
+            recipe=_DEEP,
+        )
+        for depth in (11, 13, 16, 19)
+    ]
+
+
+def _residual() -> list[ModelEntry]:
+    plain = [
+        ModelEntry(
+            f"resnet{depth}",
+            f"residual net of {depth} layers for small images",
+            "resnet_cifar",
+            {"depth": depth},
+            recipe=_DEEP,
+        )
+        for depth in (20, 32, 44, 56, 110)
+    ]
+    large = [
+        ModelEntry(
+            f"resnet{depth}",
+            f"residual net of {depth} layers for photographs",
+            "resnet",
+            {"stages": stages, "bottleneck": depth >= 50},
+            input_shape=_IMAGENET,
+            num_classes=1000,
+            recipe=_DEEP,
+        )
+        for depth, stages in _STAGES.items()
+    ]
+    before = [
+        ModelEntry(
+            f"preresnet{depth}",
+            f"pre-activation residual net of {depth} layers for small images",
+            "preresnet",
+            {"depth": depth},
+            recipe=_DEEP,
+        )
+        for depth in (20, 56, 110)
+    ]
+    wide = [
+        ModelEntry(
+            f"wrn-{depth}-{widen}",
+            f"wide residual net of {depth} layers, {widen} times the channels",
+            "wide_resnet",
+            {"depth": depth, "widen": widen},
+            recipe=_DEEP,
+        )
+        for depth, widen in ((16, 4), (28, 10))
+    ]
+    return [*plain, *large, *before, *wide]
+
+
+def _photograph_nets() -> list[ModelEntry]:
+    return [
+        ModelEntry(name, description, name, input_shape=_IMAGENET, num_classes=1000, recipe=recipe)
+        for name, description, recipe in (
+            ("googlenet", "GoogLeNet: nine inception modules", _PLAIN_DEEP),
+            ("mobilenet", "MobileNet 1: depthwise and 1x1 convolutions", _DEEP),
+        )
+    ]
+
+
+def _sequence_nets() -> list[ModelEntry]:
+    return [
+        ModelEntry(
+            "lstm",
+            "an LSTM that reads a sequence, or an image row by row, and names its class",
+            "lstm",
+            input_shape=(28, 28),
+            recipe=Recipe(epochs=40, optimizer="adam", lr=0.005, weight_decay=0.0),
+        ),
+        ModelEntry(
+            "char_rnn",
+            "LSTM language model of characters",
+            "char_rnn",
+            input_shape=(64,),
+            num_classes=96,
+            task="text",
+            recipe=Recipe(epochs=8, batch_size=32, optimizer="adam", lr=0.004, weight_decay=0.0),
+        ),
+        ModelEntry(
+            "transformer",
+            "causal transformer language model of characters",
+            "transformer",
+            input_shape=(64,),
+            num_classes=96,
+            task="text",
+            recipe=Recipe(epochs=8, batch_size=32, optimizer="adam", lr=0.002, weight_decay=0.0),
+        ),
+    ]
+
+
+def _table_nets() -> list[ModelEntry]:
+    return [
+        ModelEntry(
+            name,
+            description,
+            name,
+            {"vocabulary_size": 102},
+            input_shape=(8, 5),
+            num_classes=2,
+            task="tabular",
+            recipe=Recipe(epochs=4, batch_size=256, optimizer="adam", lr=0.002, weight_decay=0.0),
+        )
+        for name, description in (
+            ("wide_deep", "wide and deep: a linear model and dense layers over a table"),
+            ("deepfm", "DeepFM: a factorisation machine and dense layers over a table"),
+        )
+    ]
+
+
+def _unsupervised() -> list[ModelEntry]:
+    return [
+        ModelEntry(
+            "autoencoder",
+            "dense layers to a code of 16 numbers and back",
+            "autoencoder",
+            input_shape=_MNIST,
+            task="reconstruction",
+            recipe=Recipe(epochs=50, optimizer="adam", lr=0.003, weight_decay=0.0),
+        ),
+        ModelEntry(
+            "rbm",
+            "restricted Boltzmann machine of 256 hidden units, by contrastive divergence",
+            "rbm",
+            input_shape=_MNIST,
+            task="reconstruction",
+            recipe=Recipe(epochs=50, lr=0.1, weight_decay=2e-4),
+        ),
+    ]
+
+
 ENTRIES = (
-    ModelEntry("mlp", "two hidden layers of 256 and 128 units", "mlp", input_shape=(1, 28, 28)),
-    ModelEntry(
-        "lenet",
-        "two convolutions with pooling, two dense layers",
-        "lenet",
-        input_shape=(1, 28, 28),
-        recipe=Recipe(epochs=30, augment=True),
-    ),
+    *_small_image_nets(),
+    *_vgg(),
+    *_residual(),
+    *_photograph_nets(),
+    *_sequence_nets(),
+    *_table_nets(),
+    *_unsupervised(),
 )

@@ -19,3 +19,8 @@ class Random:
         # Drawn on the host, so that a seed gives the same mask on every device.
         mask: Array = self.xp.asarray(rng.random(shape, dtype=np.float32) < keep)
         return mask
+
+    def bernoulli(self, rng: np.random.Generator, p: Array) -> Array:
+        """A boolean array of the shape of ``p``, each element True with its probability."""
+        draws: Array = self.xp.asarray(rng.random(p.shape, dtype=np.float32))
+        return draws < p

@@ -12,7 +12,12 @@ from singanet.models import ModelEntry, Recipe
 from singanet.training.loop import EpochResult
 from singanet.types import Shape
 
-_TASKS = {"classification": "Classification"}
+_TASKS = {
+    "classification": "Classification",
+    "reconstruction": "Reconstruction",
+    "tabular": "Tabular",
+    "text": "Text",
+}
 
 
 class Batches(Protocol):

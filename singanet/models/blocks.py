@@ -1,0 +1,113 @@
+"""Building blocks that the image nets share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.errors import ArgumentError
+from singanet.layers import (
+    Activation,
+    AvgPooling2D,
+    BatchNormalization,
+    Conv2D,
+    Dense,
+    GlobalAvgPooling2D,
+    Pad,
+)
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.metric import Accuracy
+from singanet.net import FeedForwardNet
+from singanet.symbol import Symbol
+
+__all__ = [
+    "HE",
+    "batch_norm",
+    "classifier",
+    "conv",
+    "conv_bn",
+    "expect_depth",
+    "is_small",
+    "last_conv_bn",
+    "padded_shortcut",
+    "pooled_classifier",
+    "relu",
+]
+
+HE = {"init": "msra"}
+SMALL_IMAGE = 64
+
+
+def is_small(image: Symbol) -> bool:
+    """Whether the nets made for 224×224 pixels should keep the size of ``image`` at first."""
+    return min(image.shape[1:]) < SMALL_IMAGE
+
+
+def conv(x: Symbol, name: str, channels: int, kernel: int = 3, stride: int = 1) -> Symbol:
+    """A convolution without bias, since batch normalisation follows it."""
+    y: Symbol = Conv2D(name, channels, kernel, stride, use_bias=False, W_specs=HE)(x)
+    return y
+
+
+def batch_norm(x: Symbol, name: str, gamma: float = 1.0) -> Symbol:
+    """Batch normalisation whose factor starts at ``gamma``."""
+    specs = {"init": "constant", "value": gamma}
+    y: Symbol = BatchNormalization(name, momentum=0.1, gamma_specs=specs)(x)
+    return y
+
+
+def relu(x: Symbol, name: str) -> Symbol:
+    """max(x, 0)."""
+    y: Symbol = Activation(name, "relu")(x)
+    return y
+
+
+def conv_bn(x: Symbol, name: str, channels: int, kernel: int = 3, stride: int = 1) -> Symbol:
+    """Convolution, batch normalisation and relu."""
+    x = batch_norm(conv(x, name, channels, kernel, stride), f"{name}_bn")
+    return relu(x, f"{name}_relu")
+
+
+def last_conv_bn(x: Symbol, name: str, channels: int, kernel: int = 3) -> Symbol:
+    """The end of a residual branch: a factor that starts at 0, and no relu.
+
+    The block so starts as its shortcut, which keeps deep nets stable (Goyal et al., 2017).
+    """
+    return batch_norm(conv(x, name, channels, kernel), f"{name}_bn", gamma=0.0)
+
+
+def padded_shortcut(x: Symbol, name: str, channels: int, stride: int) -> Symbol:
+    """Every ``stride``-th position of ``x``, zeros as further channels: He's option A."""
+    if stride > 1:
+        # A mean over windows of one position picks that position.
+        x = AvgPooling2D(f"{name}_pick", 1, stride, "valid")(x)
+    more = channels - x.shape[0]
+    if more:
+        x = Pad(f"{name}_pad", ((more // 2, more - more // 2), (0, 0), (0, 0)))(x)
+    return x
+
+
+def classifier(image: Symbol, scores: Any, seed: int | None) -> FeedForwardNet:
+    """The net from ``image`` to ``scores``, with softmax cross-entropy and accuracy."""
+    return FeedForwardNet(
+        SoftmaxCrossEntropy(), Accuracy(), inputs=image, outputs=scores, seed=seed
+    )
+
+
+def pooled_classifier(
+    image: Symbol, x: Symbol, num_classes: int, seed: int | None
+) -> FeedForwardNet:
+    """`classifier` with scores from the mean of each channel of ``x``."""
+    return classifier(image, Dense("fc", num_classes)(GlobalAvgPooling2D("pool")(x)), seed)
+
+
+def expect_depth(family: str, depth: Any, step: int, rest: int) -> int:
+    """n where ``depth`` is ``step``·n + ``rest`` and n is positive; else an `ArgumentError`."""
+    if type(depth) is not int or depth <= rest or (depth - rest) % step:
+        examples = [step * n + rest for n in (1, 2, 3)]
+        raise ArgumentError(
+            f"{family}, argument depth",
+            expected=f"{step}n + {rest} for a positive n",
+            received=repr(depth),
+            advice=f"use for example {', '.join(map(str, examples))}",
+        )
+    return (depth - rest) // step

@@ -1,0 +1,143 @@
+"""A restricted Boltzmann machine, trained by contrastive divergence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from singanet.errors import ArgumentError, ShapeError
+from singanet.execution import LayerGradients
+from singanet.initializer import Constant, Gaussian
+from singanet.ops import NumpyOps, ops_for
+from singanet.optimizer import Optimizer
+from singanet.parameter import Param, make_param
+from singanet.types import Array, Shape
+
+
+class RBM:
+    """Binary visible and hidden units, joined by ``weight`` (visible, hidden) and two biases.
+
+    p(h = 1 | v) = σ(v W + b_h), p(v = 1 | h) = σ(h Wᵀ + b_v). Samples lie in [0, 1], of any
+    shape. It has no backward pass, so it is no net, but it is trained and tested like one; where
+    a net has labels it takes them and does nothing with them. Hinton, 2002.
+    """
+
+    metric = None
+
+    def __init__(self, input_shape: Shape, hidden: int = 256, seed: int | None = None) -> None:
+        if type(hidden) is not int or hidden < 1:
+            raise ArgumentError(
+                "RBM, argument hidden",
+                expected="a positive int",
+                received=repr(hidden),
+                advice="pass the number of hidden units",
+            )
+        self.input_shape = tuple(input_shape)
+        self.hidden = hidden
+        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self.rng = np.random.default_rng(self.seed)
+        visible = prod(self.input_shape)
+        shapes = {"weight": (visible, hidden), "visible": (visible,), "hidden": (hidden,)}
+        self._params: dict[str, Param] = {}
+        for suffix, shape in shapes.items():
+            start = Gaussian(0.0, 0.1) if suffix == "weight" else Constant(0.0)
+            self._params[suffix] = make_param("rbm", suffix, shape, None, start, (0, 0))
+            self._params[suffix].seed = self.seed
+
+    def params(self) -> list[Param]:
+        """The weight, the bias of the visible units and that of the hidden ones."""
+        return list(self._params.values())
+
+    def param_names(self) -> list[str]:
+        """Their names."""
+        return [param.name for param in self.params()]
+
+    def param_values(self) -> list[Array]:
+        """Their live arrays."""
+        return [param.value for param in self.params()]
+
+    def encode(self, x: Any) -> Array:
+        """p(h = 1 | x), (N, hidden)."""
+        ops, v = self._visible(x)
+        return self._up(ops, v)
+
+    def reconstruct(self, x: Any) -> Array:
+        """Samples (N, *input_shape) as they come back from their hidden probabilities."""
+        ops, v = self._visible(x)
+        return self._down(ops, self._up(ops, v)).reshape(-1, *self.input_shape)
+
+    predict = reconstruct
+
+    def step(
+        self,
+        x: Any,
+        y: Any,
+        optimizer: Optimizer,
+        on_layer: Callable[[LayerGradients], None] | None = None,
+    ) -> tuple[float, None]:
+        """One step of contrastive divergence (CD-1) on a batch; ``(error, None)``.
+
+        The gradients are means over the batch of SINGA's: v'ᵀh' − vᵀh, v' − v and h' − h with the
+        probabilities h of v, v' of a sample of h, and h' of v'. The error is ½ (v − v')² as
+        `SquaredError` has it.
+        """
+        ops, v = self._visible(x)
+        h = self._up(ops, v)
+        sample = ops.bernoulli(self.rng, h).astype(v.dtype)
+        again = self._down(ops, sample)
+        h_again = self._up(ops, again)
+        scale = 1.0 / max(len(v), 1)
+        weight = ops.subtract(ops.matmul(again.T, h_again), ops.matmul(v.T, h))
+        grads = [ops.multiply(weight, scale, out=weight)]
+        for after, before in ((again, v), (h_again, h)):
+            grads.append(ops.multiply(ops.sum(ops.subtract(after, before), axis=0), scale))
+        item = LayerGradients(self.param_names(), self.param_values(), list(grads), "rbm")
+        if on_layer is not None:
+            on_layer(item)
+        optimizer.update(*item)
+        return _error(ops, v, again), None
+
+    def evaluate(self, x: Any, y: Any) -> tuple[float, None]:
+        """``(error, None)`` of `reconstruct`, without any draw."""
+        ops, v = self._visible(x)
+        return _error(ops, v, self._down(ops, self._up(ops, v))), None
+
+    def summary(self) -> str:
+        """The parameters with their shapes and the total."""
+        lines = [f"{param.name}  {param.shape}" for param in self.params()]
+        total = sum(prod(param.shape) for param in self.params())
+        return "\n".join([*lines, f"{total:,} parameters, {total:,} trained, 0 not"])
+
+    def _visible(self, x: Any) -> tuple[NumpyOps, Array]:
+        if tuple(getattr(x, "shape", ())[1:]) != self.input_shape:
+            raise ShapeError(
+                "RBM, input",
+                expected=f"an array of shape (batch, {', '.join(map(str, self.input_shape))})",
+                received=f"shape {tuple(getattr(x, 'shape', ()))}",
+                advice="the batch axis comes first",
+            )
+        weight = self._params["weight"].value
+        return ops_for(weight), x.reshape(len(x), prod(self.input_shape)).astype(weight.dtype)
+
+    def _up(self, ops: NumpyOps, v: Array) -> Array:
+        weight, bias = self._params["weight"].value, self._params["hidden"].value
+        return ops.sigmoid(ops.affine(v, weight, bias))
+
+    def _down(self, ops: NumpyOps, h: Array) -> Array:
+        weight, bias = self._params["weight"].value, self._params["visible"].value
+        return ops.sigmoid(ops.affine(h, weight.T, bias))
+
+
+def build(
+    input_shape: Shape, num_classes: int = 1, seed: int | None = None, hidden: int = 256
+) -> RBM:
+    """An `RBM` for samples of ``input_shape``; ``num_classes`` has no effect."""
+    return RBM(input_shape, hidden, seed)
+
+
+def _error(ops: NumpyOps, v: Array, again: Array) -> float:
+    difference = ops.subtract(v, again)
+    return 0.5 * float(ops.multiply(difference, difference).mean()) if difference.size else 0.0
