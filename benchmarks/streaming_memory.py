@@ -1,13 +1,16 @@
 """Bytes of parameter gradients alive at once: the streaming loop against all gradients at once.
 
 An MLP of eight 2048×2048 layers, one SGD step. tracemalloc counts what NumPy allocates; the
-gradients are told from the rest by weak references to each array that backward yields.
+gradients are told from the rest by weak references to each array that backward yields. The peak
+of a step is what it allocates beyond parameters and optimizer state, outputs and scratch included.
 """
 
 from __future__ import annotations
 
 import tracemalloc
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from report import publish, table
@@ -15,7 +18,7 @@ from report import publish, table
 import singanet
 from singanet.layers import Activation, Dense
 
-LAYERS, WIDTH, BATCH = 8, 2048, 16
+LAYERS, WIDTH, BATCH, LR = 8, 2048, 16, 0.001
 
 
 class Alive:
@@ -68,22 +71,65 @@ def measured(net: singanet.FeedForwardNet, run) -> tuple[int, int]:  # noqa: ANN
     return alive.peak, peak
 
 
+def optimizers() -> dict[str, Callable[[], Any]]:
+    """One of each rule and of each wrapper, by the name of its row."""
+    o = singanet.optimizer
+    return {
+        "SGD": lambda: o.SGD(lr=LR),
+        "SGD, momentum": lambda: o.SGD(lr=LR, momentum=0.9),
+        "Nesterov": lambda: o.Nesterov(lr=LR),
+        "RMSProp": lambda: o.RMSProp(lr=LR),
+        "AdaGrad": lambda: o.AdaGrad(lr=LR),
+        "Adam": lambda: o.Adam(lr=LR),
+        "AdamW": lambda: o.AdamW(lr=LR),
+        "AMSGrad": lambda: o.AMSGrad(lr=LR),
+        "Adafactor": lambda: o.Adafactor(lr=LR),
+        "LAMB": lambda: o.LAMB(lr=LR),
+        "Lion": lambda: o.Lion(lr=LR),
+        "clipping by value": lambda: o.ClipByValue(o.SGD(lr=LR), 1.0),
+        "clipping each parameter's norm": lambda: o.SGD(lr=LR, constraint=o.ClipNorm(1.0)),
+        "clipping each layer's norm": lambda: o.ClipByLayerNorm(o.SGD(lr=LR), 1.0),
+        "clipping by the running norm": lambda: o.ClipByRunningNorm(o.SGD(lr=LR), 1.0),
+        "accumulation in a buffer": lambda: o.Accumulator(o.SGD(lr=LR), every=2),
+        "accumulation in the momentum": lambda: o.AccumulatingSGD(2, lr=LR),
+        "accumulation in Adam's moments": lambda: o.AccumulatingAdam(2, lr=LR),
+    }
+
+
 def main() -> None:
     """Print and keep the table."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((BATCH, WIDTH)).astype(np.float32)
     net = build()
     net.param_values()
-    optimizer = singanet.optimizer.SGD(lr=0.01)
-    rows = []
     layer = (WIDTH * WIDTH + WIDTH) * 4
-    grads, peak = measured(net, lambda: net.step(x, x, optimizer))
-    base = grads
-    rows.append(["step(), SGD", f"{grads:,}", f"{grads / layer:.2f}", f"{peak:,}"])
-    grads, peak = measured(net, lambda: net.train(x, x))
-    rows.append(["train()", f"{grads:,}", f"{grads / layer:.2f}", f"{peak:,}"])
-    header = ["loop", "gradient bytes alive at most", "in layers", "peak of all allocations, bytes"]
-    body = table(header, rows) + f"\n\nratio train() / step(): {grads / base:.2f}"
+    rows = []
+
+    def add(name: str, run: Callable[[], object]) -> int:
+        grads, peak = measured(net, run)
+        rows.append([name, f"{grads:,}", f"{grads / layer:.2f}", f"{peak / layer:.2f}"])
+        return grads
+
+    for name, make in optimizers().items():
+        optimizer = make()
+        # Twice before it is measured, so that state exists and is no part of the peak.
+        for _ in range(2):
+            net.step(x, x, optimizer)
+        add(f"step(), {name}", lambda optimizer=optimizer: net.step(x, x, optimizer))
+    sgd = singanet.optimizer.SGD(lr=LR)
+
+    def passes() -> Any:
+        net.loss.forward(True, net.forward(True, x), x)
+        return net.backward(net.loss.backward())
+
+    add(
+        "clipping by the global norm, exactly",
+        lambda: singanet.optimizer.clip_by_global_norm(sgd, 1.0, passes),
+    )
+    streaming = int(rows[0][1].replace(",", ""))
+    everything = add("train(): all gradients at once", lambda: net.train(x, x))
+    header = ["loop", "gradient bytes alive at most", "in layers", "peak of a step, in layers"]
+    body = table(header, rows) + f"\n\nratio train() / step(): {everything / streaming:.2f}"
     publish("streaming_memory", f"Gradients of an MLP of {LAYERS} {WIDTH}×{WIDTH} layers", body)
 
 
