@@ -240,6 +240,17 @@ def test_resizing_by_lists_and_ranges():
     assert sizes == {(5, 2), (5, 3)}
 
 
+def test_every_transform_chains_by_default():
+    tool = ImageTool(seed=0).append(picture(64, 64))
+    chain = tool.resize_by_range((48, 50)).resize_by_list([48]).scale_by_list([46])
+    chain = chain.resize_by_hw_range(((44, 45), (44, 45))).resize_by_hw_list([(42, 40)])
+    chain = chain.rotate_by_range((0, 9)).rotate_by_list([5]).crop5((36, 36)).crop3((32, 32))
+    chain = chain.crop8((28, 28)).random_crop((24, 24)).random_crop_resize((20, 20))
+    chain = chain.flip().flip_down().color_cast().enhance()
+    assert chain is tool
+    assert [img.size for img in tool.get()] == [(20, 20)]
+
+
 def test_rotation_is_to_the_left():
     img = picture(5, 5)
     (turned,) = ImageTool().append(img).rotate_by_list([90]).get()

@@ -157,6 +157,11 @@ def test_the_error_names_the_byte_or_the_name():
     assert "builtins.eval" in str(attempt(pickle.dumps({"a": eval}, 2, fix_imports=False)))
 
 
+def test_outsize_programs_are_refused_before_they_are_carried_out():
+    assert "outsize LONG_BINPUT" in str(attempt(b"}r\xff\xff\xff\xff."))
+    assert "outsize TUPLE1" in str(attempt(b"}(" + b")\x85" * 2000 + b"K\x01u."))
+
+
 def test_truncated_at_every_byte():
     for length in range(len(SMALL)):
         assert isinstance(attempt(SMALL[:length]), DataError)
