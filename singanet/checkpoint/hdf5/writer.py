@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -25,7 +27,7 @@ def write_hdf5(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
 
     path = Path(path)
     _check(f"hdf5 file {str(path)!r}", sources)
-    with replacing(path) as beside_path:
+    with replacing(path) as beside_path, _as_os_errors():
         file = h5py.File(beside_path, "w")
         with closing(file), beside_path.open("rb+", buffering=0) as raw, Beside() as beside:
             file.attrs[KEY] = FORMAT_VERSION
@@ -36,6 +38,23 @@ def write_hdf5(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
                 dataset.attrs[CHECKSUM] = checksum.hex()
                 dataset.attrs[INDEX] = index
                 file.flush()
+
+
+@contextlib.contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """libhdf5 tells of a full disk in the text of a RuntimeError, often several on the way out."""
+    try:
+        yield
+    except RuntimeError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            found = re.search(r"errno = (\d+), error message = '([^']*)'", str(cause))
+            if found:
+                raise OSError(int(found[1]), found[2]) from error
+            cause = cause.__context__
+        if cause is None:
+            raise
+        raise cause from None
 
 
 def _check(where: str, sources: Sequence[Source]) -> None:

@@ -28,14 +28,18 @@ def write_npz(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
     with replacing(path) as beside_path, zipfile.ZipFile(beside_path, "w") as archive:
         archive.comment = f"{KEY}={FORMAT_VERSION}".encode()
         for source in sources:
-            array = source.array()
-            # A fixed date: the same state makes the same file.
-            info = zipfile.ZipInfo(f"{source.name}.npy", (1980, 1, 1, 0, 0, 0))
-            with archive.open(info, "w", force_zip64=array.nbytes >= 1 << 30) as member:
-                member.write(_header(array))
-                data = bytes_of(array)
-                for start in range(0, len(data), _PIECE):
-                    member.write(data[start : start + _PIECE])
+            _write_member(archive, source)
+
+
+def _write_member(archive: zipfile.ZipFile, source: Source) -> None:
+    array = source.array()
+    # A fixed date: the same state makes the same file.
+    info = zipfile.ZipInfo(f"{source.name}.npy", (1980, 1, 1, 0, 0, 0))
+    with archive.open(info, "w", force_zip64=array.nbytes >= 1 << 30) as member:
+        member.write(_header(array))
+        data = bytes_of(array)
+        for start in range(0, len(data), _PIECE):
+            member.write(data[start : start + _PIECE])
 
 
 def _header(array: Array) -> bytes:

@@ -55,7 +55,8 @@ def parse_record(stream: BinaryIO, offset: int, size: int, where: str) -> Record
         scanner.field()
     try:
         head = TensorProto.FromString(bytes(scanner.head))
-        head.name.encode()
+        if not isinstance(head.name, str):  # protobuf hands out what is no UTF-8 as bytes
+            raise scanner.broken("a name that is no text")
     except (DecodeError, UnicodeError) as error:
         raise scanner.broken(str(error) or "no TensorProto") from None
     record = Record(head, scanner.segments)

@@ -1,0 +1,138 @@
+"""Mutate checkpoint files and read them: only the project's own errors may come out.
+
+Run as a program: ``python tests/checkpoint/fuzz.py [COUNT] [SEED]``. Files are read in worker
+processes, so that a crash of a library underneath is counted, not suffered. The tests run a few
+with `fuzz`; ``-m slow`` runs 100,000.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import multiprocessing
+import pickle
+import random
+import sys
+import tempfile
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+
+MEMORY = 64 << 20
+INTERESTING = [0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 2**63 - 1, 2**64 - 1]
+
+
+def seeds():
+    """Whole files of every format, ours and others', as (suffix, bytes)."""
+    from singanet.checkpoint import FORMATS, write_state
+
+    rng = np.random.default_rng(0)
+    state = {
+        "conv/weight": rng.standard_normal((3, 8)).astype("f4"),
+        "conv/bias": np.zeros(3, "f4"),
+        "n": np.array(5, "i4"),
+        "b/mean": rng.standard_normal(40),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for format in FORMATS.values():
+            path = Path(folder) / f"m{format.suffixes[0]}"
+            write_state(path, state)
+            yield format.suffixes[0], path.read_bytes()
+        yield from _others(Path(folder), state)
+    for protocol in range(6):
+        yield ".pickle", pickle.dumps({**state, "SINGA_VERSION": 1101}, protocol)
+
+
+def _others(folder, state):
+    import h5py
+
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **state)
+    yield ".npz", packed.getvalue()
+    with h5py.File(folder / "k.h5", "w", libver="latest") as file:
+        file.create_dataset("a/x", data=np.zeros((64, 64)), compression="gzip", shuffle=True)
+        file.create_dataset("a/y", data=np.ones(9), chunks=(4,), fletcher32=True)
+    yield ".h5", (folder / "k.h5").read_bytes()
+
+
+def mutate(raw, rng):
+    """``raw`` with one to eight changes of the kinds that break parsers."""
+    data = bytearray(raw)
+    for _ in range(rng.choice([1, 1, 1, 2, 4, 8])):
+        at = rng.randrange(len(data)) if data else 0
+        kind = rng.randrange(7)
+        if kind == 0 and data:
+            data[at] = rng.randrange(256)
+        elif kind == 1 and data:
+            data[at] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            size = rng.choice([1, 2, 4, 8])
+            value = rng.choice(INTERESTING) & ((1 << 8 * size) - 1)
+            data[at : at + size] = value.to_bytes(size, rng.choice(["little", "big"]))
+        elif kind == 3:
+            del data[at : at + rng.choice([1, 2, 8, 64])]
+        elif kind == 4:
+            data[at:at] = rng.randbytes(rng.choice([1, 2, 8, 64]))
+        elif kind == 5:
+            other = rng.randrange(len(data)) if data else 0
+            size = rng.choice([4, 16, 64])
+            data[at : at + size] = data[other : other + size]
+        else:
+            del data[at:]
+    return bytes(data)
+
+
+def read(path):
+    """Read everything; the kind of error, or "read". Any other exception is raised."""
+    from singanet.checkpoint import open_state
+    from singanet.errors import CheckpointError
+
+    try:
+        with open_state(path) as reader:
+            for _ in reader:
+                pass
+    except CheckpointError as error:
+        return type(error).__name__
+    return "read"
+
+
+def work(job):
+    """Fuzz ``count`` files; counts of what came out, with the worst of memory."""
+    count, seed, folder = job
+    rng = random.Random(seed)
+    whole = list(seeds())
+    found = collections.Counter()
+    tracemalloc.start()
+    for turn in range(count):
+        suffix, raw = rng.choice(whole)
+        data = mutate(raw, rng)
+        path = Path(folder) / f"{seed}{suffix}"
+        path.write_bytes(data)
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        outcome = read(path)
+        _, peak = tracemalloc.get_traced_memory()
+        if peak - before > 10 * len(data) + MEMORY:
+            raise MemoryError(f"{peak - before} bytes for {len(data)}: {path} {turn}")
+        found[f"{suffix} {outcome}"] += 1
+    return found
+
+
+def fuzz(count, seed=0, workers=2, batch=250):
+    """Fuzz ``count`` files in ``workers`` processes. Raises what should not have come out."""
+    found = collections.Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = [(min(batch, count - at), seed + at, folder) for at in range(0, count, batch)]
+        with multiprocessing.get_context("spawn").Pool(workers) as pool:
+            for part in pool.imap_unordered(work, jobs):
+                found += part
+    return found
+
+
+if __name__ == "__main__":
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    start = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    counts = fuzz(wanted, start)
+    for name, number in sorted(counts.items()):
+        sys.stdout.write(f"{number:8} {name}\n")

@@ -1,0 +1,210 @@
+"""Files appear whole or not at all: full disk, read-only folder, kill at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from singanet.checkpoint import Source, open_state, write_state
+from singanet.errors import FileAccessError
+
+
+@pytest.fixture
+def old(path):
+    """A checkpoint that stands at ``path`` already."""
+    state = {"a/w": np.arange(50, dtype="f4")}
+    write_state(path, state)
+    return state
+
+
+def read_all(path):
+    with open_state(path) as reader:
+        return dict(reader)
+
+
+@pytest.fixture
+def full_disk():
+    """No file may grow above 100 kB; Python ignores the signal, so writes fail with an error."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk(tmp_path, path, old, full_disk, assert_same):
+    before = sorted(each.name for each in tmp_path.iterdir())
+    with pytest.raises(FileAccessError, match=r"a place to write; received File too large"):
+        write_state(path, {f"w{i}": np.ones(20_000, "f4") for i in range(3)})
+    assert sorted(each.name for each in tmp_path.iterdir()) == before
+    assert_same(read_all(path), old)
+
+
+def test_a_disk_that_fills_up_at_the_last_byte(tmp_path, path, old, full_disk, assert_same):
+    """Where the tables at the file's end no longer fit."""
+    for size in (23_000, 24_000, 24_500, 24_900, 24_990):
+        state = {"w": np.ones(size, "f4")}
+        try:
+            write_state(path, state)
+        except FileAccessError:
+            assert_same(read_all(path), old)
+        else:
+            old = state
+            assert_same(read_all(path), state)
+    assert len(list(tmp_path.iterdir())) <= 2
+
+
+def test_an_array_that_cannot_be_made(tmp_path, path, old, assert_same):
+    def fail():
+        raise ZeroDivisionError
+
+    sources = [
+        Source("a", (2,), np.dtype("f4"), lambda: np.ones(2, "f4")),
+        Source("b", (2,), np.dtype("f4"), fail),
+    ]
+    before = sorted(each.name for each in tmp_path.iterdir())
+    with pytest.raises(ZeroDivisionError):
+        write_state(path, sources)
+    assert sorted(each.name for each in tmp_path.iterdir()) == before
+    assert_same(read_all(path), old)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write into a read-only folder")
+def test_a_read_only_folder(tmp_path, path, old, assert_same):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(FileAccessError, match="Permission denied"):
+            write_state(path, {"x": np.ones(2)})
+    finally:
+        tmp_path.chmod(0o700)
+    assert_same(read_all(path), old)
+
+
+def test_a_folder_that_refuses(path, old, monkeypatch, assert_same):
+    """What a read-only folder answers, for those whom permissions do not stop."""
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.replace", refuse)
+    with pytest.raises(FileAccessError, match="received Permission denied; free some space"):
+        write_state(path, {"x": np.ones(2)})
+    monkeypatch.undo()
+    assert_same(read_all(path), old)
+
+
+def test_a_folder_that_is_not_there(tmp_path, path):
+    with pytest.raises(FileAccessError, match=r"gone.*No such file or directory"):
+        write_state(tmp_path / "gone" / path.name, {"x": np.ones(2)})
+
+
+def test_a_folder_that_vanishes_meanwhile(tmp_path, path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    def vanish():
+        for each in folder.iterdir():
+            each.unlink()
+        folder.rmdir()
+        return np.ones(2)
+
+    with pytest.raises(FileAccessError, match="run"):
+        write_state(folder / path.name, [Source("x", (2,), np.dtype("f8"), vanish)])
+
+
+def test_a_folder_in_the_place_of_the_file(tmp_path):
+    (tmp_path / "m.npz").mkdir()
+    with pytest.raises(FileAccessError, match=r"m\.npz"):
+        write_state(tmp_path / "m.npz", {"x": np.ones(2)})
+    with pytest.raises(FileAccessError, match="received a folder"):
+        open_state(tmp_path / "m.npz")
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(FileAccessError, match="No such file"):
+        open_state(tmp_path / "m")
+
+
+def test_a_link_stays_a_link(tmp_path, path, old, assert_same):
+    link = tmp_path / f"link{path.suffix}"
+    link.symlink_to(path)
+    write_state(link, {"x": np.ones(3, "f4")})
+    assert link.is_symlink()
+    assert_same(read_all(path), {"x": np.ones(3, "f4")})
+
+
+def test_permissions_stay(path, old):
+    path.chmod(0o640)
+    write_state(path, {"x": np.ones(2, "f4")})
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_killed_writers_left_is_removed(tmp_path, path):
+    write_state(path, {"x": np.ones(2, "f4")})
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    from singanet.checkpoint.atomic import _host
+
+    dead = tmp_path / f".{path.name}.{_host()}-{ended.pid}-0123abcd.tmp"
+    alive = tmp_path / f".{path.name}.{_host()}-1-0123abcd.tmp"
+    elsewhere = tmp_path / f".{path.name}.otherhost-{ended.pid}-0123abcd.tmp"
+    for each in (dead, alive, elsewhere):
+        each.touch()
+    write_state(path, {"x": np.ones(2, "f4")})
+    assert not dead.exists()
+    assert alive.exists()
+    assert elsewhere.exists()
+
+
+WRITER = """
+import sys, numpy as np
+from singanet.checkpoint import write_state
+path, turn = sys.argv[1], 0
+print("ready", flush=True)
+while True:
+    turn += 1
+    arrays = {f"layer{i}/w": np.full(40_000, turn, "f4") for i in range(5)}
+    write_state(path, {"turn": np.array(turn, "i4"), **arrays})
+    print(turn, flush=True)
+"""
+
+
+def kill_and_look(path, moments, rng):
+    """Kill a process that writes checkpoints in a loop; each time one whole state is there."""
+    last = 0
+    for _ in range(moments):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+        ) as writer:
+            writer.stdout.readline()
+            writer.stdout.readline()  # one is complete
+            time.sleep(rng.uniform(0.0, 0.05))
+            writer.send_signal(signal.SIGKILL)
+            printed = [int(line) for line in writer.stdout.read().split()]
+        read = read_all(path)
+        turn = int(read.pop("turn"))
+        assert turn >= max([1, *printed]), "a checkpoint that was complete is gone"
+        assert len(read) == 5
+        assert all((array == turn).all() for array in read.values())
+        last = max(last, turn)
+    assert last > 1
+    write_state(path, {"x": np.ones(1, "f4")})
+    left = [each.name for each in path.parent.iterdir() if each.name.endswith(".tmp")]
+    assert left == []
+
+
+def test_killed_at_a_random_moment(path):
+    kill_and_look(path, 2, random.Random(1))
+
+
+@pytest.mark.slow
+def test_killed_at_forty_random_moments(path):
+    """Five formats: two hundred moments in all."""
+    kill_and_look(path, 40, random.Random(2))

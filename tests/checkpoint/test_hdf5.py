@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+from singanet.checkpoint import open_state, write_state
+from singanet.errors import ArgumentError, FileFormatError, UnsafeFileError, VersionError
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "m.h5"
+
+
+def read_all(path):
+    with open_state(path) as reader:
+        return dict(reader)
+
+
+def test_h5py_reads_what_we_write(path, state):
+    write_state(path, state)
+    with h5py.File(path) as file:
+        assert file.attrs["singanet_format"] == 1
+        for name, array in state.items():
+            dataset = file[name]
+            assert dataset[()].tobytes() == array.tobytes()
+            assert dataset.chunks is None
+            assert dataset.compression is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"compression": "gzip", "shuffle": True, "fletcher32": True},
+        {"compression": "lzf"},
+        {"chunks": (7, 11)},
+    ],
+)
+@pytest.mark.parametrize("code", ["f4", ">f4", "f8", "i2", "?", "f2"])
+def test_we_read_what_h5py_writes(path, rng, assert_same, options, code):
+    array = rng.integers(0, 2, (60, 50)).astype(code)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("group/inner/x", data=array, **options)
+        file["scalar"] = np.array(3, code)
+        file.create_dataset("group/inner/none", shape=(0, 4), dtype=code)
+    read = read_all(path)
+    assert sorted(read) == ["group/inner/none", "group/inner/x", "scalar"]
+    assert_same({"x": read["group/inner/x"]}, {"x": array})
+
+
+def test_a_user_block_before_the_file(path, assert_same):
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["x"] = np.arange(5.0)
+    with open_state(path, "hdf5") as reader:
+        assert_same(dict(reader), {"x": np.arange(5.0)})
+
+
+def test_compact_and_bfloat16(path):
+    with h5py.File(path, "w") as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_layout(h5py.h5d.COMPACT)
+        space = h5py.h5s.create_simple((3,))
+        compact = h5py.h5d.create(file.id, b"compact", h5py.h5t.NATIVE_FLOAT, space, plist)
+        compact.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array([1, 2, 3], "f4"))
+        half = np.array([0x3F80, 0xC000], "<u2").view("V2")
+        file.create_dataset("half", data=half).attrs["dtype"] = "bfloat16"
+    read = read_all(path)
+    assert read["compact"].tolist() == [1, 2, 3]
+    assert read["half"].tolist() == [1.0, -2.0]
+    assert read["half"].dtype == np.float32
+
+
+def test_an_array_cannot_be_the_folder_of_another(path):
+    with pytest.raises(ArgumentError, match="'a/b' and 'a/b/c/d'"):
+        write_state(path, {"a/b": np.ones(1), "a/b/c/d": np.ones(1)})
+    assert not path.exists()
+
+
+def with_external(file, folder):
+    (folder / "secret").write_bytes(b"12345678")
+    file.create_dataset("x", (2,), "f4", external=[(str(folder / "secret"), 0, 8)])
+
+
+def with_virtual(file, folder):
+    layout = h5py.VirtualLayout((2,), "f4")
+    layout[:] = h5py.VirtualSource(str(folder / "other.h5"), "y", (2,))
+    file.create_virtual_dataset("x", layout)
+
+
+def with_soft(file, folder):
+    file["y"] = np.ones(2)
+    file["x"] = h5py.SoftLink("/y")
+
+
+def with_external_link(file, folder):
+    file["x"] = h5py.ExternalLink(str(folder / "other.h5"), "/y")
+
+
+def with_cycle(file, folder):
+    inner = file.create_group("a/b")
+    inner["up"] = file["a"]
+
+
+def with_two_names(file, folder):
+    file["x"] = np.ones(2)
+    file["y"] = file["x"]
+
+
+def with_bomb(file, folder):
+    file.create_dataset("x", (1 << 34,), "f4", chunks=(1 << 20,), compression="gzip")
+
+
+def with_late_bomb(file, folder):
+    file.create_dataset("x", (1 << 34,), "f4")
+
+
+def with_strange_filter(file, folder):
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((4,))
+    plist.set_filter(h5py.h5z.FILTER_SCALEOFFSET, 0, (0, 2))
+    space = h5py.h5s.create_simple((4,))
+    h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, space, plist)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (with_external, "data in another file"),
+        (with_virtual, "virtual dataset"),
+        (with_soft, "a soft link called 'x'"),
+        (with_external_link, "an external link called 'x'"),
+        (with_cycle, "seen before"),
+        (with_two_names, "seen before"),
+        (with_bomb, "68719476736 bytes claimed by 0"),
+        (with_late_bomb, "68719476736 bytes claimed by 0"),
+        (with_strange_filter, "the filter 6"),
+    ],
+)
+def test_what_reading_weights_never_needs(path, tmp_path, make, message):
+    with h5py.File(path, "w") as file:
+        make(file, tmp_path)
+    with pytest.raises(UnsafeFileError, match=rf"m\.h5.*{message}"):
+        read_all(path)
+
+
+def test_groups_without_end(path):
+    with h5py.File(path, "w") as file:
+        file.create_group("/".join("g" * 60))
+    with pytest.raises(FileFormatError, match="more than 32 deep"):
+        read_all(path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["text", np.array([b"abc"]), np.array([(1, 2)], "i4,f4"), np.array([1j]), h5py.Empty("f4")],
+)
+def test_other_things_than_numbers(path, value):
+    with h5py.File(path, "w") as file:
+        file["x"] = value
+    with pytest.raises(FileFormatError, match="array 'x'"):
+        read_all(path)
+
+
+@pytest.mark.parametrize("name", ["..", "a\nb", "n" * 5000])
+def test_names_that_are_none(path, name):
+    with h5py.File(path, "w") as file:
+        space = h5py.h5s.create_simple((1,))
+        h5py.h5d.create(file.id, name.encode(), h5py.h5t.NATIVE_FLOAT, space)
+    with pytest.raises(FileFormatError, match="names of 1 to 4096"):
+        read_all(path)
+
+
+@pytest.mark.parametrize("version", [2, "x", -1])
+def test_versions_we_do_not_know(path, state, version):
+    write_state(path, state)
+    with h5py.File(path, "r+") as file:
+        file.attrs["singanet_format"] = version
+    with pytest.raises(
+        VersionError, match=f"format version 1 to 1.*received format version {version}"
+    ):
+        read_all(path)
+
+
+def test_a_lost_array_of_ours(path, state):
+    write_state(path, state)
+    with h5py.File(path, "r+") as file:
+        del file["conv/bias"]
+    with pytest.raises(
+        FileFormatError, match="expected 4 arrays, as many as were written; received 3"
+    ):
+        read_all(path)
+
+
+def test_packing_our_file_again_keeps_its_checksums(path, tmp_path, state, assert_same):
+    write_state(path, state)
+    packed = tmp_path / "packed.h5"
+    with h5py.File(path) as file, h5py.File(packed, "w") as copy:
+        copy.attrs.update(file.attrs)
+        for name in state:
+            new = copy.create_dataset(name, data=file[name][()], compression="gzip")
+            new.attrs.update(file[name].attrs)
+        copy["bn/mean"][0] = 5.0
+    with open_state(packed) as reader:
+        assert_same({"x": reader.read("conv/weight")}, {"x": state["conv/weight"]})
+        with pytest.raises(FileFormatError, match="bn/mean.*checksum"):
+            reader.read("bn/mean")

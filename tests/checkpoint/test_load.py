@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.checkpoint import Target, load_into, open_state, write_state
+from singanet.errors import (
+    ArgumentError,
+    ChecksumError,
+    FileFormatError,
+    StateMismatchError,
+    UnknownNameError,
+)
+
+F4 = np.dtype("f4")
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Writes ``state``, loads it into targets of the given shapes; returns arrays and report."""
+
+    def load(state, shapes, dtype=F4, **options):
+        path = tmp_path / "m.npz"
+        write_state(path, state)
+        targets = {name: Target(shape, dtype) for name, shape in shapes.items()}
+        got = {}
+        with open_state(path) as reader:
+            report = load_into(reader, targets, got.__setitem__, **options)
+        return got, report
+
+    return load
+
+
+def ones(*shape):
+    return np.ones(shape, "f4")
+
+
+def test_equal_names(load):
+    got, report = load({"b": ones(2) * 2, "a/w": ones(3)}, {"a/w": (3,), "b": (2,)})
+    assert {name: array.tolist() for name, array in got.items()} == {"a/w": [1] * 3, "b": [2] * 2}
+    assert report.complete
+    assert report.renamed == []
+    assert report.summary().startswith("2 matched (0 by a rule), 0 that do not fit, 0 missing")
+
+
+def test_names_from_before_1101(load):
+    state = {"conv_1_weight": ones(2), "lstm-weight": ones(5), "fc/bias": ones(1)}
+    got, report = load(state, {"conv_1/weight": (2,), "lstm/weight": (5,), "fc/bias": (1,)})
+    assert got.keys() == {"conv_1/weight", "lstm/weight", "fc/bias"}
+    assert {m.name: m.rule for m in report.matched} == {
+        "fc/bias": "",
+        "conv_1/weight": "'_' for the last '/', before SINGA 1101",
+        "lstm/weight": "'-' for the last '/', in recurrent layers, before SINGA 1101",
+    }
+
+
+def test_rules_come_in_order_and_exact_names_first(load):
+    """An array is used once: the name it has comes before a name it might have had."""
+    state = {"a_w": ones(1) * 1, "a-w": ones(1) * 2}
+    got, _ = load(state, {"a/w": (1,)}, strict=False)
+    assert got["a/w"] == 1
+    got, report = load(state, {"a/w": (1,), "a_w": (1,)})
+    assert (got["a/w"], got["a_w"]) == (2, 1)
+    assert report.complete
+
+
+def test_rename_comes_before_every_rule(load):
+    state = {"a/w": ones(1) * 1, "old": ones(1) * 2}
+    got, report = load(state, {"a/w": (1,)}, rename={"old": "a/w"}, strict=False)
+    assert got["a/w"] == 2
+    assert list(report.extra) == ["a/w"]
+    got, _ = load(state, {"a/w": (1,), "b": (1,)}, rename={"old": "a/w", "a/w": "b"})
+    assert (got["a/w"], got["b"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("rename", "error", "message"),
+    [
+        ({"odl": "a/w"}, UnknownNameError, "names of the file.*'odl'; did you mean 'old'"),
+        ({"old": "a/v"}, UnknownNameError, "names of the net.*'a/v'; did you mean 'a/w'"),
+        ({"old": "a/w", "other": "a/w"}, ArgumentError, "2 for 1"),
+    ],
+)
+def test_a_rename_that_does_not_apply(load, rename, error, message):
+    with pytest.raises(error, match=f"rename: .*{message}"):
+        load({"old": ones(1), "other": ones(1)}, {"a/w": (1,)}, rename=rename)
+
+
+def test_kernels_of_four_axes(load):
+    """As the model zoo's converted GoogLeNet has them."""
+    kernel = np.arange(24, dtype="f4").reshape(2, 3, 2, 2)
+    got, report = load({"c_weight": kernel}, {"c/weight": (2, 12)})
+    np.testing.assert_array_equal(got["c/weight"], kernel.reshape(2, 12))
+    assert "Caffe" in report.renamed[0].rule
+    with pytest.raises(StateMismatchError):
+        load({"c/weight": kernel}, {"c/weight": (12, 2)})
+
+
+STATE = {"a/w": ones(2, 3), "gone/b": ones(4)}
+SHAPES = {"a/w": (3, 2), "new/b": (5,)}
+
+
+def test_strict_refuses_with_a_table(load):
+    with pytest.raises(StateMismatchError) as caught:
+        load(STATE, SHAPES)
+    text = str(caught.value)
+    assert "0 matched (0 by a rule), 1 that do not fit, 1 missing in the file, 1 not in the" in text
+    lines = [line.split() for line in text.splitlines()[1:]]
+    assert lines == [
+        ["net", "shape", "file", "shape"],
+        ["a/w", "(3,", "2)", "a/w", "(2,", "3)", "another", "shape"],
+        ["new/b", "(5,)", "-", "missing", "in", "the", "file"],
+        ["-", "gone/b", "(4,)", "not", "in", "the", "net"],
+    ]
+
+
+def test_not_strict_loads_what_fits(load):
+    got, report = load({**STATE, "b": ones(1)}, {**SHAPES, "b": (1,)}, strict=False)
+    assert list(got) == ["b"]
+    assert [each.name for each in report.mismatched] == ["a/w"]
+    assert report.missing == {"new/b": (5,)}
+    assert report.extra == {"gone/b": (4,)}
+    assert not report.complete
+    assert "b" in str(report)
+
+
+def test_types_are_cast_only_when_asked(load):
+    state = {"w": np.array([0.1, 1e300])}
+    with pytest.raises(StateMismatchError, match="float64, not float32: pass cast=True"):
+        load(state, {"w": (2,)})
+    with np.errstate(over="ignore"):
+        got, report = load(state, {"w": (2,)}, cast=True)
+    assert got["w"].dtype == F4
+    assert "cast" in report.renamed[0].rule
+
+
+def test_a_long_table_is_cut(load):
+    state = {f"w{i}": ones(1) for i in range(300)}
+    _, report = load(state, {}, strict=False)
+    assert report.table(10).endswith("... and 290 more")
+    assert len(report.table().splitlines()) == 202
+
+
+def test_training_arrays_are_passed_over(load):
+    got, report = load({"w": ones(1), "*training*/optimizer/w/first": ones(1)}, {"w": (1,)})
+    assert list(got) == ["w"]
+    assert report.complete
+
+
+def test_a_damaged_array_changes_nothing(tmp_path):
+    path = tmp_path / "m.safetensors"
+    write_state(path, {"a": ones(100), "b": ones(100) * 3})
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1] + b"\0")
+    got = {}
+    with open_state(path) as reader, pytest.raises(ChecksumError, match="array 'b'"):
+        load_into(reader, {n: Target((100,), F4) for n in "ab"}, got.__setitem__)
+    assert got == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/a", "a/", "a//b", "../a", "a/..", ".", "a\0b", "\ud800", "n" * 4097]
+)
+def test_names_no_format_takes(tmp_path, path, name):
+    with pytest.raises(FileFormatError, match="expected names of 1 to 4096 printable"):
+        write_state(path, {name: ones(1)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_that_are_no_strings(path):
+    with pytest.raises(ArgumentError, match="names that are strings; received 3"):
+        write_state(path, {3: ones(1)})
