@@ -19,6 +19,7 @@ from singanet.execution import LayerGradients
 from singanet.flags import kEval, kTrain
 from singanet.layers.input import Input
 from singanet.net import FeedForwardNet
+from singanet.seeding import set_seed
 
 __all__ = [
     "FeedForwardNet",
@@ -37,6 +38,7 @@ __all__ = [
     "ops",
     "optimizer",
     "register",
+    "set_seed",
 ]
 
 __version__ = "0.1.0"

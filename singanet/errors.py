@@ -20,6 +20,15 @@ class SingaNetError(Exception):
         self.received = received
         self.advice = advice
 
+    def within(self, where: str) -> SingaNetError:
+        """The same error with ``where`` put before what it names."""
+        return type(self)(
+            f"{where}, {self.where}",
+            expected=self.expected,
+            received=self.received,
+            advice=self.advice,
+        )
+
 
 class ShapeError(SingaNetError, ValueError):
     """An array or a sample shape does not fit the layer, loss or parameter it meets."""

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet import inputs as checks
 from singanet.config import add_from_config, net_to_config
 from singanet.device import Device, get_default_device
-from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import (
+    ArgumentError,
+    CallOrderError,
+    SingaNetError,
+    UnknownNameError,
+    did_you_mean,
+    one_of,
+)
 from singanet.execution import BackwardWalk, LayerGradients, Plan
 from singanet.flags import is_training
 from singanet.graph import Graph, Node
 from singanet.layers.layer import Layer
 from singanet.parameter import Param, ParamSpec
+from singanet.seeding import next_seed
+from singanet.sources import Src, sources_of
 from singanet.summary import summary_table
 from singanet.symbol import Symbol, calls_between
+from singanet.trainable import Trainable
 from singanet.types import Array, Gradient
 
 if TYPE_CHECKING:
     from singanet.loss import Loss
     from singanet.metric import Metric
-    from singanet.optimizer import Optimizer
-
-Src: TypeAlias = (
-    "Layer | str | tuple[Layer | str, int] | Sequence[Layer | str | tuple[Layer | str, int]] | None"
-)
+    from singanet.optimizer import Optimizer, Wrapper
 
 
-class FeedForwardNet:
+class FeedForwardNet(Trainable):
     """A net of layers, sorted topologically, with a backward that hands gradients out.
 
     ``loss`` and ``metric`` serve `train`, `step`, `evaluate` and `predict`. Build the net with
     `add`, or draw it with symbols and pass ``inputs`` and ``outputs``. ``seed`` fixes the initial
-    parameters and every random draw; None takes a fresh one.
+    parameters and every random draw; None takes the next one after `singanet.set_seed`, or a
+    fresh one.
     """
 
     def __init__(
@@ -49,7 +56,7 @@ class FeedForwardNet:
     ) -> None:
         self.loss = loss
         self.metric = metric
-        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self.seed = next_seed() if seed is None else seed
         self.rng = np.random.default_rng(self.seed)
         self.device = get_default_device()
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
@@ -81,15 +88,8 @@ class FeedForwardNet:
                 received=type(layer).__name__,
                 advice="pass an instance such as Dense('fc', 10)",
             )
-        if src is None:
-            sources: list[tuple[str, int | None]] = []
-            if self._last is not None:
-                sources.append((self._last.name, None))
-        else:
-            many = isinstance(src, list) or (isinstance(src, tuple) and not _names_output(src))
-            parts: Any = src if many else [src]
-            sources = [_source(layer, part) for part in parts]
-        self.add_node(layer, sources, layer.name)
+        last = None if self._last is None else self._last.name
+        self.add_node(layer, sources_of(layer, src, last), layer.name)
         return layer
 
     def add_node(self, layer: Layer, sources: list[tuple[str, int | None]], name: str) -> None:
@@ -308,15 +308,17 @@ class FeedForwardNet:
         self,
         x: Any,
         y: Any,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Wrapper,
         on_layer: Callable[[LayerGradients], None] | None = None,
+        sample_weight: Array | None = None,
+        measure: Callable[[Any, Any], float | None] | None = None,
     ) -> tuple[float, float | None]:
         """The streaming loop for one batch: each layer is updated, then its gradients dropped.
 
-        ``on_layer`` sees each layer's gradients before they are applied. Returns
-        ``(loss, metric)`` from before the update.
+        ``on_layer`` sees each layer's gradients before they are applied; ``measure(output, y)``
+        takes the place of the metric. Returns ``(loss, metric)`` from before the update.
         """
-        dy, values = self._forward_loss(x, y)
+        dy, values = self._forward_loss(x, y, sample_weight, measure)
         if self._registered != (optimizer, self._graph.version):
             optimizer.register_all(self.param_specs())
             self._registered = (optimizer, self._graph.version)
@@ -328,31 +330,22 @@ class FeedForwardNet:
             del item
         return values
 
-    def _forward_loss(self, x: Any, y: Any) -> tuple[Any, tuple[float, float | None]]:
+    def _forward_loss(
+        self, x: Any, y: Any, weight: Array | None = None, measure: Any = None
+    ) -> tuple[Any, tuple[float, float | None]]:
         """Training forward and loss: the gradient of the output, and ``(loss, metric)``."""
         loss = self._expect_loss()
+        if measure is None and self.metric is not None:
+            measure = self.metric.evaluate
         out = self.forward(True, x)
-        value = float(loss.forward(True, out, y).mean())
-        score = None if self.metric is None else self.metric.evaluate(out, y)
+        try:
+            # A user's own loss need not know of weights.
+            losses = loss.forward(True, out, y, *(() if weight is None else (weight,)))
+            value, score = float(losses.mean()), None if measure is None else measure(out, y)
+        except SingaNetError as error:
+            # Losses and metrics know no layers.
+            raise error.within(f"output of layer {one_of(self._sorted().outputs)}") from None
         return loss.backward(), (value, score)
-
-    def evaluate(self, x: Any, y: Any) -> tuple[float | None, float | None]:
-        """``(loss, metric)`` of a batch without training; None for the one that is not set."""
-        if self.loss is None and self.metric is None:
-            raise CallOrderError(
-                "net.evaluate",
-                expected="a net with a loss or a metric",
-                received="neither",
-                advice="build it with FeedForwardNet(loss, metric)",
-            )
-        out = self.forward(False, x)
-        loss = None if self.loss is None else self.loss.evaluate(False, out, y)
-        return loss, None if self.metric is None else self.metric.evaluate(out, y)
-
-    def predict(self, x: Any) -> Any:
-        """The net's output for ``x``, through the link of the loss: softmax, sigmoid or none."""
-        out = self.forward(False, x)
-        return out if self.loss is None else self.loss.link(out)
 
     def _expect_loss(self) -> Loss:
         if self.loss is None:
@@ -385,24 +378,3 @@ class FeedForwardNet:
     def summary(self) -> str:
         """A table of the layers with output shapes, parameter counts and sources."""
         return summary_table(self._sorted(), self._graph)
-
-
-def _names_output(src: tuple[Any, ...]) -> bool:
-    """Whether ``src`` is one ``(layer, index)`` rather than several sources."""
-    return len(src) == 2 and isinstance(src[1], int)
-
-
-def _source(layer: Layer, part: Any) -> tuple[str, int | None]:
-    index: int | None = None
-    if isinstance(part, tuple) and _names_output(part):
-        part, index = part
-    if isinstance(part, Layer):
-        part = part.name
-    if not isinstance(part, str):
-        raise ArgumentError(
-            f"net.add of layer {layer.name!r}, argument src",
-            expected="a layer, a name, (layer, index), or a list of these",
-            received=type(part).__name__,
-            advice="pass src=[] for another input of the net",
-        )
-    return part, index

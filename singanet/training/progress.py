@@ -6,9 +6,11 @@ import os
 import sys
 import time
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from singanet.training.loop import EpochResult
+
+Self = TypeVar("Self", bound="Progress")
 
 
 class Progress:
@@ -22,7 +24,7 @@ class Progress:
         self.last: EpochResult | None = None
         self._bar: Any = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self: Self) -> Self:
         if self.stream.isatty():
             from tqdm import tqdm
 

@@ -1,0 +1,36 @@
+"""Seeds for nets that are built without one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from singanet.errors import ArgumentError
+
+_sequence: np.random.SeedSequence | None = None
+
+
+def set_seed(seed: int | None) -> None:
+    """Make the seeds of all nets built from now on without one follow from ``seed``.
+
+    The first such net gets the first seed of a sequence, the next the second, and so on; nets
+    built before, and those given ``seed=``, are not touched. None goes back to fresh seeds from
+    the operating system. NumPy's own global generator is left alone, since nothing here uses it.
+    """
+    global _sequence
+    if seed is None:
+        _sequence = None
+        return
+    if not hasattr(seed, "__index__") or isinstance(seed, bool) or seed < 0:
+        raise ArgumentError(
+            "set_seed",
+            expected="a whole number of at least 0, or None",
+            received=repr(seed),
+            advice="pass a plain int",
+        )
+    _sequence = np.random.SeedSequence(int(seed))
+
+
+def next_seed() -> int:
+    """The seed of the next net: of the sequence that `set_seed` began, else a fresh one."""
+    source = np.random.SeedSequence() if _sequence is None else _sequence.spawn(1)[0]
+    return int(source.generate_state(1)[0])

@@ -1,0 +1,130 @@
+"""What users pass as data, made into arrays by layer name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from singanet.errors import DataError, ShapeError, UnknownNameError, did_you_mean, one_of
+from singanet.net import FeedForwardNet
+from singanet.types import Array
+
+
+def input_names(net: FeedForwardNet) -> list[str]:
+    """The input layers, in the order of adding."""
+    return [node.name for node in net.nodes() if not node.sources]
+
+
+def output_names(net: FeedForwardNet) -> list[str]:
+    """The output layers, in the order of adding."""
+    return [node.name for node in net.nodes() if node.consumers == 0]
+
+
+def as_array(where: str, value: Any) -> Array:
+    """``value`` as a NumPy or CuPy array; PyTorch tensors are taken from their device.
+
+    Errors: `DataError` for rows of unequal length and for anything that is not numbers.
+    """
+    if isinstance(value, np.ndarray) or hasattr(value, "__cuda_array_interface__"):
+        array = value
+    else:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+        try:
+            array = np.asarray(value)
+        except (ValueError, TypeError) as error:
+            raise DataError(
+                where,
+                expected="numbers that fit into one array",
+                received=f"a {type(value).__name__}: {error}"[:160],
+                advice="bring all samples to one shape",
+            ) from None
+    if hasattr(array, "detach"):
+        return as_array(where, array.detach().cpu().numpy())
+    if array.ndim == 0 or array.dtype.kind not in "fiub":
+        raise DataError(
+            where,
+            expected="an array of numbers whose first axis is the samples",
+            received=f"{type(value).__name__} of type {array.dtype} and shape {array.shape}",
+            advice="convert it with numpy.asarray(..., 'float32')",
+        )
+    return array
+
+
+def by_name(where: str, data: Any, names: Sequence[str], all_of_them: bool) -> Any:
+    """``data`` as an array, or as a dict of arrays by the layer names ``names``.
+
+    A list stands for arrays in the order of ``names`` where there are several of these. The dict
+    of a single layer is unwrapped. Errors: an unknown name; a missing one with ``all_of_them``;
+    a list of another length.
+    """
+    if isinstance(data, Mapping):
+        _check_keys(where, data, names, all_of_them)
+        found = {name: as_array(f"{where}[{name!r}]", part) for name, part in data.items()}
+        return found[names[0]] if list(names) == list(found) and len(names) == 1 else found
+    if isinstance(data, (list, tuple)) and data and hasattr(data[0], "shape") and data[0].ndim:
+        if len(names) > 1 and len(data) == len(names):
+            pairs = zip(names, data, strict=True)
+            return {name: as_array(f"{where}[{name!r}]", part) for name, part in pairs}
+        if len(names) == 1 and len(data) == 1:
+            return as_array(where, data[0])
+        if len(names) > 1:
+            raise ShapeError(
+                where,
+                expected=f"{len(names)} arrays, for {one_of(names)}",
+                received=f"a list of {len(data)}",
+                advice="pass a dict by layer name",
+            )
+    return as_array(where, data)
+
+
+def sample_count(parts: Mapping[str, Any]) -> int:
+    """How many samples all arrays of ``parts`` have.
+
+    Errors: `DataError` where they differ, or where there is none.
+    """
+    lengths: dict[str, int] = {}
+    for what, data in parts.items():
+        if isinstance(data, Mapping):
+            lengths |= {f"{what}[{name!r}]": len(part) for name, part in data.items()}
+        elif data is not None:
+            lengths[what] = len(data)
+    if len(set(lengths.values())) > 1:
+        raise DataError(
+            "net.fit",
+            expected="equally many samples everywhere",
+            received=", ".join(f"{name}: {length}" for name, length in lengths.items()),
+            advice="give each sample its target",
+        )
+    count = next(iter(lengths.values()))
+    if count == 0:
+        raise DataError(
+            "net.fit",
+            expected="at least one sample",
+            received="0 samples in " + one_of(lengths),
+            advice="check how the data were read or selected",
+        )
+    return count
+
+
+def _check_keys(
+    where: str, given: Mapping[str, Any], names: Sequence[str], all_of_them: bool
+) -> None:
+    for name in given:
+        if name not in names:
+            raise UnknownNameError(
+                where,
+                expected=f"names among {one_of(names)}",
+                received=repr(name),
+                advice=did_you_mean(str(name), names, "use the names of the net's layers"),
+            )
+    missing = [name for name in names if name not in given]
+    if missing and (all_of_them or not given):
+        raise UnknownNameError(
+            where,
+            expected=f"arrays for {one_of(names)}",
+            received=f"none for {one_of(missing)}",
+            advice="add them to the dict",
+        )

@@ -1,0 +1,116 @@
+"""Files to go on from, and the best weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from singanet.checkpoint import FORMATS, write_state
+from singanet.data.position import checked_count
+from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.training.callbacks.callback import Callback
+from singanet.training.callbacks.monitor import Monitor
+from singanet.training.files import check_folder, write_training
+from singanet.types import Array
+
+
+class ModelCheckpoint(Callback):
+    """Writes the whole training state to ``folder``, and the best weights beside it.
+
+    After every ``every_epochs`` epochs ``epoch-0003.npz``, of which the last ``keep`` stay; with
+    ``every_steps`` also ``step.npz``; ``stopped.npz`` where the fit stops within an epoch or ends
+    with an error. ``net.fit(..., resume=folder)`` goes on from whichever got furthest, to the
+    bit. ``best.npz`` holds the parameters alone, by their names, from the epoch in which
+    ``monitor`` was best; None writes none. Files appear whole or not at all.
+    """
+
+    runs_last = True
+
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        monitor: str | None = "auto",
+        mode: str = "auto",
+        keep: int = 3,
+        every_epochs: int = 1,
+        every_steps: int | None = None,
+        format: str = "npz",
+    ) -> None:
+        where = "ModelCheckpoint"
+        self.folder = Path(folder)
+        self.monitor = None if monitor is None else Monitor(where, monitor, mode)
+        self.keep = checked_count(where, "keep", keep, 1)
+        self.every_epochs = checked_count(where, "every_epochs", every_epochs, 1)
+        self.every_steps = (
+            None if every_steps is None else checked_count(where, "every_steps", every_steps, 1)
+        )
+        if format not in ("npz", "safetensors", "hdf5"):
+            raise UnknownNameError(
+                f"{where}, format",
+                expected=one_of(("npz", "safetensors", "hdf5")),
+                received=repr(format),
+                advice=did_you_mean(format, FORMATS, "npz is the usual one"),
+            )
+        self._suffix = FORMATS[format].suffixes[0]
+
+    def on_train_begin(self) -> None:
+        """Make the folder. Errors: `FileAccessError`; nothing of the monitor's name."""
+        check_folder(self.folder)
+        if self.monitor is not None:
+            self.monitor.begin(self.session.names)
+
+    def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
+        """Write ``step.npz`` where it is due."""
+        if self.every_steps is not None and self.session.step % self.every_steps == 0:
+            self._write("step")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Write the epoch's file and the best weights, and remove what is too old."""
+        if self.monitor is not None and self.monitor.better(logs[self.monitor.name]):
+            weights = {param.name: param.value for param in self.session.net.params()}
+            write_state(self._path("best"), weights)
+        ended = self.session.stopped is not None or epoch + 1 == self.session.epochs
+        if ended or (epoch + 1) % self.every_epochs == 0:
+            self._write(f"epoch-{epoch + 1:04d}")
+            for old in self._epoch_files()[: -self.keep]:
+                old.unlink(missing_ok=True)
+
+    def on_stop(self) -> None:
+        """Write ``stopped.npz``: the fit ends within an epoch, at the end of a step."""
+        self._write("stopped")
+
+    def on_error(self, error: BaseException) -> None:
+        """Write ``stopped.npz``, if any step was taken."""
+        if self.session.step:
+            self._write("stopped")
+
+    def state_dict(self) -> dict[str, Array]:
+        """The best value so far."""
+        if self.monitor is None:
+            return {}
+        return {"best": np.array(self.monitor.best, np.float64)}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from there."""
+        if self.monitor is not None:
+            self.monitor.best = float(state["best"])
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}{self._suffix}"
+
+    def _write(self, name: str) -> None:
+        write_training(self._path(name), self.session.state())
+
+    def _epoch_files(self) -> list[Path]:
+        """The epochs' files, the oldest first."""
+        pattern = re.compile(rf"epoch-(\d+){re.escape(self._suffix)}")
+        found = {
+            path: int(match[1])
+            for path in self.folder.iterdir()
+            if (match := pattern.fullmatch(path.name))
+        }
+        return sorted(found, key=lambda path: found[path])

@@ -1,0 +1,52 @@
+"""A learning rate that falls when learning stands still."""
+
+from __future__ import annotations
+
+from singanet.errors import ArgumentError
+from singanet.optimizer.schedules import Plateau
+from singanet.training.callbacks.callback import Callback
+from singanet.training.callbacks.monitor import Monitor
+
+
+class ReduceOnPlateau(Callback):
+    """Shows ``monitor`` to a `Plateau` schedule after every epoch.
+
+    It stands in the optimizer, so that its state is saved with it: where the optimizer's rate is
+    a number, one is made of it with ``factor``, ``patience`` and ``lowest``. The rate is
+    recorded as ``lr``.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "auto",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        lowest: float = 0.0,
+        mode: str = "min",
+    ) -> None:
+        self.monitor = Monitor("ReduceOnPlateau", monitor, mode)
+        # Made once to have the arguments checked now.
+        Plateau(1.0, factor, patience, threshold, lowest, mode)
+        self._settings = (factor, patience, threshold, lowest, mode)
+
+    def on_train_begin(self) -> None:
+        """Put the schedule into the optimizer. Errors: its rate follows another schedule."""
+        self.monitor.begin(self.session.names)
+        rule = self.session.rule
+        if isinstance(rule.lr, (int, float)):
+            rule.lr = Plateau(float(rule.lr), *self._settings)
+        if not isinstance(rule.lr, Plateau):
+            raise ArgumentError(
+                "ReduceOnPlateau",
+                expected="an optimizer whose lr is a number or a Plateau",
+                received=f"lr={type(rule.lr).__name__}",
+                advice="construct the optimizer with lr=0.1, for example",
+            )
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Record the epoch's rate, then let the schedule see how the epoch went."""
+        plateau = self.session.rule.lr
+        if isinstance(plateau, Plateau):
+            logs["lr"] = plateau.value
+            plateau.observe(logs[self.monitor.name])

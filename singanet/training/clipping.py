@@ -1,0 +1,37 @@
+"""Clipping and accumulation, by argument."""
+
+from __future__ import annotations
+
+from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.optimizer import (
+    Accumulator,
+    ClipByLayerNorm,
+    ClipByRunningNorm,
+    ClipByValue,
+    Optimizer,
+    Wrapper,
+)
+
+_WAYS = {"layer": ClipByLayerNorm, "running": ClipByRunningNorm, "value": ClipByValue}
+
+
+def wrapped(
+    optimizer: Optimizer | Wrapper, clip: float | None, clip_by: str, accumulate: int
+) -> Optimizer | Wrapper:
+    """``optimizer`` behind what the arguments of `fit` ask for.
+
+    Micro-batches are gathered first; it is their mean that is clipped. Errors: an unknown
+    ``clip_by``, numbers out of range.
+    """
+    if clip_by not in _WAYS:
+        raise UnknownNameError(
+            "net.fit, clip_by",
+            expected=f"one of {one_of(_WAYS)}",
+            received=repr(clip_by),
+            advice=did_you_mean(
+                clip_by, _WAYS, "for the exact global norm see optimizer.clip_by_global_norm"
+            ),
+        )
+    if clip is not None:
+        optimizer = _WAYS[clip_by](optimizer, clip)
+    return optimizer if accumulate == 1 else Accumulator(optimizer, accumulate)

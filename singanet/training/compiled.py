@@ -1,0 +1,105 @@
+"""What `compile` leaves with a net."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from singanet.errors import ArgumentError, CallOrderError, one_of
+from singanet.loss import Loss
+from singanet.metric import Metric
+from singanet.net import FeedForwardNet
+from singanet.optimizer import Optimizer, Wrapper
+from singanet.training.clipping import wrapped
+
+
+class Compiled:
+    """The optimizer, the metrics by name, and how many epochs `fit` has begun.
+
+    The count goes on from one `fit` to the next, so that ten fits of one epoch see the orders
+    that one fit of ten epochs sees.
+    """
+
+    def __init__(self, optimizer: Optimizer | Wrapper, metrics: dict[str, Metric]) -> None:
+        self.optimizer = optimizer
+        self.metrics = metrics
+        self.epochs = 0
+        self._wrapped: dict[tuple[Any, ...], Optimizer | Wrapper] = {}
+
+    def clipped(self, clip: float | None, clip_by: str, accumulate: int) -> Optimizer | Wrapper:
+        """The optimizer behind these wrappers; asked again, the same, with what it gathered."""
+        key = (clip, clip_by, accumulate)
+        if key not in self._wrapped:
+            self._wrapped[key] = wrapped(self.optimizer, clip, clip_by, accumulate)
+        return self._wrapped[key]
+
+
+def compile_net(
+    net: FeedForwardNet,
+    optimizer: Optimizer | Wrapper,
+    loss: Loss | None,
+    metrics: Metric | Sequence[Metric] | Mapping[str, Metric] | None,
+) -> None:
+    """`FeedForwardNet.compile`."""
+    if not isinstance(optimizer, (Optimizer, Wrapper)):
+        raise _not_one("optimizer", "an optimizer", optimizer, "SGD(lr=0.1)")
+    if loss is not None and not all(hasattr(loss, do) for do in ("forward", "backward", "link")):
+        raise _not_one("loss", "a loss", loss, "SoftmaxCrossEntropy()")
+    named = {} if metrics is None else _named(metrics)
+    for metric in named.values():
+        if not isinstance(metric, Metric):
+            raise _not_one("metrics", "metrics", metric, "[Accuracy()]")
+    if loss is None and net.loss is None:
+        raise _not_one("loss", "a loss, since the net has none", loss, "SoftmaxCrossEntropy()")
+    net.loss = net.loss if loss is None else loss
+    if metrics is None:
+        named = _named(() if net.metric is None else net.metric)
+    else:
+        # Metrics of single outputs are not the net's as a whole.
+        of_outputs = isinstance(metrics, Mapping) and all(name in net for name in named)
+        net.metric = None if of_outputs else next(iter(named.values()), None)
+    net.compiled = Compiled(optimizer, named)
+
+
+def expect_compiled(net: FeedForwardNet, where: str) -> Compiled:
+    """What the net was compiled with. Errors: it was not."""
+    if net.compiled is None:
+        raise CallOrderError(
+            where,
+            expected="a net that was compiled",
+            received="one that was not",
+            advice="call net.compile(optimizer, loss, metrics) first",
+        )
+    return net.compiled
+
+
+def _named(metrics: Metric | Sequence[Metric] | Mapping[str, Metric]) -> dict[str, Metric]:
+    """Metrics by their keys, or by their classes: ``accuracy``, ``accuracy_2``."""
+    if isinstance(metrics, Mapping):
+        named = {str(name): metric for name, metric in metrics.items()}
+    else:
+        named = {}
+        listed: Sequence[Any] = metrics if isinstance(metrics, (list, tuple)) else [metrics]
+        for metric in listed:
+            base = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
+            count = sum(re.fullmatch(rf"{base}(_\d+)?", name) is not None for name in named)
+            named[base if not count else f"{base}_{count + 1}"] = metric
+    reserved = [name for name in named if name == "loss" or name.startswith("val_")]
+    if reserved or len({id(metric) for metric in named.values()}) != len(named):
+        raise ArgumentError(
+            "net.compile, metrics",
+            expected="metrics that differ, under names other than 'loss' and 'val_...'",
+            received=one_of(reserved) or "one object more than once",
+            advice="rename them, and construct one metric for each name",
+        )
+    return named
+
+
+def _not_one(argument: str, expected: str, given: Any, example: str) -> ArgumentError:
+    return ArgumentError(
+        f"net.compile, {argument}",
+        expected=expected,
+        received="None" if given is None else f"a {type(given).__name__}",
+        advice=f"pass {argument}={example}",
+    )

@@ -1,0 +1,122 @@
+"""Loss, metrics and predictions over batches, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from singanet.data.position import checked_count
+from singanet.device import Device
+from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
+from singanet.net import FeedForwardNet
+from singanet.training.arrays import by_name, input_names, output_names, sample_count
+from singanet.training.batches import WeightedBatch
+from singanet.training.feeding import array_batches, holds_arrays, iterated
+from singanet.training.measures import Measures, batch_length
+
+USUAL_BATCH = 256
+
+
+def gather(net: FeedForwardNet, batches: Iterable[WeightedBatch], measures: Measures) -> None:
+    """Let ``measures`` gather all ``batches`` in evaluation mode."""
+    for x, y, weight in batches:
+        out = net.forward(False, x)
+        y = on_device(net.device, y)
+        try:
+            if net.loss is not None:
+                # A user's own loss need not know of weights.
+                weights = () if weight is None else (on_device(net.device, weight),)
+                measures.add_loss(net.loss.evaluate(False, out, y, *weights), batch_length(y))
+            measures.update(out, y)
+        except SingaNetError as error:
+            raise error.within(f"output of layer {one_of(output_names(net))}") from None
+
+
+def evaluate(
+    net: FeedForwardNet, x: Any, y: Any, batch_size: int | None
+) -> tuple[float | None, float | None]:
+    """`FeedForwardNet.evaluate`.
+
+    Errors: a net with neither loss nor metric; a metric whose result is not a number.
+    """
+    if net.loss is None and net.metric is None:
+        raise CallOrderError(
+            "net.evaluate",
+            expected="a net with a loss or a metric",
+            received="neither",
+            advice="build it with FeedForwardNet(loss, metric)",
+        )
+    if y is not None and batch_size is None:
+        return _in_one_go(net, x, y)
+    if y is None and not holds_arrays(x):
+        batches = iterated(net, x, None, None)
+    else:
+        size = checked_count("net.evaluate", "batch_size", batch_size or USUAL_BATCH, 1)
+        batches = array_batches(net, x, y, None, size)
+    measures = Measures.alone({} if net.metric is None else {"metric": net.metric})
+    gather(net, batches.epoch(), measures)
+    found = measures.result()
+    if net.metric is not None and "metric" not in found:
+        raise ArgumentError(
+            "net.evaluate",
+            expected="a metric whose result is a number",
+            received=type(net.metric).__name__,
+            advice="gather with metric.update(net.predict(x), y) and ask metric.result()",
+        )
+    return None if net.loss is None else found["loss"], found.get("metric")
+
+
+def predict(net: FeedForwardNet, x: Any, batch_size: int | None) -> Any:
+    """`FeedForwardNet.predict`. Errors: no batch."""
+    if batch_size is None:
+        out = net.forward(False, x)
+        return out if net.loss is None else net.loss.link(out)
+    parts = [predict(net, part, None) for part in _input_batches(net, x, batch_size)]
+    if not parts:
+        raise ArgumentError(
+            "net.predict",
+            expected="at least one batch",
+            received="none",
+            advice="a generator ends once and for all: make a new one",
+        )
+    xp = net.device.ops.xp
+    if isinstance(parts[0], dict):
+        return {name: xp.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return xp.concatenate(parts)
+
+
+def _in_one_go(net: FeedForwardNet, x: Any, y: Any) -> tuple[float | None, float | None]:
+    out = net.forward(False, x)
+    try:
+        loss = None if net.loss is None else net.loss.evaluate(False, out, y)
+        return loss, None if net.metric is None else net.metric.evaluate(out, y)
+    except SingaNetError as error:
+        raise error.within(f"output of layer {one_of(output_names(net))}") from None
+
+
+def on_device(device: Device, data: Any) -> Any:
+    """Targets beside the outputs; on the CPU they are left as they are."""
+    if device.index is None:
+        return data
+    if isinstance(data, Mapping):
+        return {name: device.put(part) for name, part in data.items()}
+    return device.put(data)
+
+
+def _input_batches(net: FeedForwardNet, x: Any, batch_size: int) -> Iterator[Any]:
+    size = checked_count("net.predict", "batch_size", batch_size, 1)
+    names = input_names(net)
+    if not holds_arrays(x):
+        for item in x:
+            first = item[0] if isinstance(item, (tuple, list)) else item
+            yield by_name("net.predict, x", first, names, all_of_them=True)
+        return
+    x = by_name("net.predict, x", x, names, all_of_them=True)
+    for start in range(0, sample_count({"x": x}), size):
+        part = np.s_[start : start + size]
+        if isinstance(x, Mapping):
+            yield {name: array[part] for name, array in x.items()}
+        else:
+            yield x[part]

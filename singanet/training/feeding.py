@@ -1,0 +1,144 @@
+"""Training and validation data, from the arguments of `fit`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from singanet.data import GeneratorLoader
+from singanet.errors import ArgumentError, DataError
+from singanet.net import FeedForwardNet
+from singanet.training.arrays import by_name, input_names, output_names, sample_count
+from singanet.training.batches import ArrayBatches, Batches
+from singanet.training.iterated import IteratedBatches
+from singanet.training.sample_weights import joined_weight
+
+
+def holds_arrays(x: Any) -> bool:
+    """Whether ``x`` is the samples themselves, and not something that yields batches."""
+    if isinstance(x, (list, tuple)):
+        return not (x and isinstance(x[0], tuple))
+    return isinstance(x, Mapping) or hasattr(x, "shape") or not _yields(x)
+
+
+def training_batches(
+    net: FeedForwardNet,
+    x: Any,
+    y: Any,
+    batch_size: int,
+    shuffle: bool,
+    steps: int | None,
+    validation_split: float,
+    class_weight: Mapping[int, float] | None,
+    sample_weight: Any,
+) -> tuple[Batches, Batches | None]:
+    """Batches to train on, and those that ``validation_split`` keeps back.
+
+    Errors: what is given with a source of batches that only arrays can use; arrays that do not
+    fit together; a split that leaves nothing on either side.
+    """
+    if not holds_arrays(x):
+        _refuse_with_batches(y=y, sample_weight=sample_weight, split=validation_split or None)
+        return iterated(net, x, steps, class_weight), None
+    x, y, weight, count = _arrays(net, x, y, sample_weight)
+    kept = _split_at(count, validation_split)
+    held_back = None
+    if kept < count:
+        part = slice(kept, None)
+        held_back = ArrayBatches(
+            _cut(x, part), _cut(y, part), _cut(weight, part), batch_size, False, 0
+        )
+        part = slice(0, kept)
+        x, y, weight = _cut(x, part), _cut(y, part), _cut(weight, part)
+    weight = joined_weight(y, weight, class_weight)
+    batches = ArrayBatches(x, y, weight, batch_size, shuffle, net.seed, steps)
+    return batches, held_back
+
+
+def validation_batches(net: FeedForwardNet, data: Any, batch_size: int) -> Batches:
+    """``(x, y)``, ``(x, y, sample_weight)`` or a source of batches, in its own order."""
+    if isinstance(data, (tuple, list)) and len(data) in (2, 3) and holds_arrays(data[0]):
+        weight = data[2] if len(data) == 3 else None
+        return array_batches(net, data[0], data[1], weight, batch_size)
+    if holds_arrays(data):
+        raise ArgumentError(
+            "net.fit, validation_data",
+            expected="(x, y), (x, y, sample_weight) or batches",
+            received=f"a {type(data).__name__}",
+            advice="pass validation_data=(x_val, y_val)",
+        )
+    return iterated(net, data, None, None)
+
+
+def array_batches(
+    net: FeedForwardNet, x: Any, y: Any, sample_weight: Any, batch_size: int
+) -> ArrayBatches:
+    """Batches of arrays in their own order."""
+    x, y, weight, _ = _arrays(net, x, y, sample_weight)
+    return ArrayBatches(x, y, joined_weight(y, weight, None), batch_size, False, 0)
+
+
+def iterated(
+    net: FeedForwardNet,
+    source: Any,
+    steps: int | None,
+    class_weight: Mapping[int, float] | None,
+) -> Batches:
+    """Batches of a loader, iterable, or function of the epoch."""
+    batches: Iterable[Any] = source if hasattr(source, "__iter__") else GeneratorLoader(source)
+    return IteratedBatches(net, batches, steps, class_weight)
+
+
+def _yields(x: Any) -> bool:
+    return hasattr(x, "__iter__") or callable(x)
+
+
+def _arrays(net: FeedForwardNet, x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:
+    if y is None:
+        raise ArgumentError(
+            "net.fit",
+            expected="targets y with arrays x",
+            received="y=None",
+            advice="pass y; to rebuild the input itself pass it twice",
+        )
+    x = by_name("net.fit, x", x, input_names(net), all_of_them=True)
+    y = by_name("net.fit, y", y, output_names(net), all_of_them=False)
+    weight = joined_weight(y, weight, None)
+    return x, y, weight, sample_count({"x": x, "y": y, "sample_weight": weight})
+
+
+def _split_at(count: int, split: float) -> int:
+    if not isinstance(split, (int, float)) or not 0.0 <= split < 1.0:
+        raise ArgumentError(
+            "net.fit, validation_split",
+            expected="a share in [0, 1)",
+            received=repr(split),
+            advice="0.2 keeps the last fifth of the samples back",
+        )
+    kept = math.floor(count * (1.0 - split)) if split else count
+    if split and kept in (0, count):
+        raise DataError(
+            "net.fit, validation_split",
+            expected="samples on both sides of the split",
+            received=f"{kept} to train on and {count - kept} to validate with, of {count}",
+            advice="choose another split, or pass validation_data",
+        )
+    return kept
+
+
+def _cut(data: Any, part: slice) -> Any:
+    if isinstance(data, Mapping):
+        return {name: array[part] for name, array in data.items()}
+    return None if data is None else data[part]
+
+
+def _refuse_with_batches(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ArgumentError(
+                f"net.fit, {'validation_split' if name == 'split' else name}",
+                expected="None, since x yields batches",
+                received=f"a {type(value).__name__}",
+                advice="yield (x, y) or (x, y, sample_weight), and pass validation_data",
+            )

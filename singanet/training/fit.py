@@ -1,0 +1,174 @@
+"""Training as Keras users expect it, over the streaming backward."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from singanet.data.position import checked_count
+from singanet.errors import ArgumentError
+from singanet.net import FeedForwardNet
+from singanet.training.batches import ArrayBatches
+from singanet.training.callbacks.callback import Callback
+from singanet.training.compiled import expect_compiled
+from singanet.training.display import EpochLine
+from singanet.training.evaluation import gather, on_device
+from singanet.training.feeding import training_batches, validation_batches
+from singanet.training.history import History
+from singanet.training.hooks import Hooks
+from singanet.training.measures import batch_length
+from singanet.training.sample_weights import checked_class_weight
+from singanet.training.session import Session, StopTraining
+from singanet.training.state import restore
+from singanet.types import Array
+
+
+def fit(
+    net: FeedForwardNet,
+    x: Any,
+    y: Any = None,
+    batch_size: int = 32,
+    epochs: int = 1,
+    validation_data: Any = None,
+    validation_split: float = 0.0,
+    callbacks: Iterable[Callback] = (),
+    shuffle: bool = True,
+    class_weight: Mapping[int, float] | None = None,
+    sample_weight: Array | None = None,
+    initial_epoch: int = 0,
+    resume: Mapping[str, Array] | str | os.PathLike[str] | None = None,
+    clip: float | None = None,
+    clip_by: str = "layer",
+    accumulate: int = 1,
+    steps_per_epoch: int | None = None,
+    verbose: bool | int = True,
+) -> History:
+    """`FeedForwardNet.fit`: train until ``epochs`` epochs are done, counted from 0.
+
+    Errors, before the first step: a net that was not compiled, an argument out of range, data
+    that do not fit together or leave nothing to train on, what callbacks refuse. Later: targets
+    that do not fit, data that end early, and whatever the data or a callback raise, with its own
+    traceback; callbacks see it in ``on_error`` first.
+    """
+    compiled = expect_compiled(net, "net.fit")
+    batch_size = checked_count("net.fit", "batch_size", batch_size, 1)
+    initial_epoch = checked_count("net.fit", "initial_epoch", initial_epoch, 0)
+    epochs = checked_count("net.fit", "epochs", epochs, 1)
+    if steps_per_epoch is not None:
+        steps_per_epoch = checked_count("net.fit", "steps_per_epoch", steps_per_epoch, 1)
+    if validation_data is not None and validation_split:
+        raise ArgumentError(
+            "net.fit",
+            expected="validation_data or validation_split",
+            received="both",
+            advice="leave one of them out",
+        )
+    data, validation = training_batches(
+        net,
+        x,
+        y,
+        batch_size,
+        shuffle,
+        steps_per_epoch,
+        validation_split,
+        checked_class_weight(class_weight),
+        sample_weight,
+    )
+    if validation_data is not None:
+        validation = validation_batches(net, validation_data, batch_size)
+    optimizer = compiled.clipped(clip, clip_by, accumulate)
+    callbacks = list(callbacks)
+    session = Session(net, compiled, optimizer, data, validation, epochs, callbacks)
+    session.epoch = initial_epoch
+    if isinstance(data, ArrayBatches):
+        # A second fit sees other orders than the first, one fit in pieces the same as a whole.
+        data.loader.set_epoch(max(compiled.epochs, initial_epoch))
+    return _train(session, Hooks(callbacks, session), resume, bool(verbose))
+
+
+def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> History:
+    try:
+        hooks.train_begin()
+        if resume is not None:
+            restore(session, _as_state(resume))
+        while session.epoch < session.epochs and session.stopped is None:
+            _epoch(session, hooks, verbose)
+    except StopTraining as stop:
+        session.stop(str(stop))
+    except BaseException as error:
+        hooks.error(error)
+        raise
+    finally:
+        try:
+            hooks.train_end()
+        finally:
+            hooks.release()
+    session.history.stopped = session.stopped
+    return session.history
+
+
+def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
+    epoch = session.epoch
+    if session.batch == 0:
+        session.measures.start()
+    for hook in hooks.epoch_begin:
+        hook(epoch)
+    steps = session.data.steps or 0
+    title = f"epoch {epoch + 1}/{session.epochs}"
+    with EpochLine(title, steps) if verbose else nullcontext() as line:
+        if not _batches(session, hooks, line):
+            return
+        logs, samples = session.measures.result(), session.measures.samples
+        if session.validation is not None:
+            session.measures.start()
+            gather(session.net, session.validation.epoch(), session.measures)
+            logs |= {f"val_{name}": value for name, value in session.measures.result().items()}
+        if line is not None:
+            line.finish(logs, samples, session.batch)
+    session.epoch, session.batch = epoch + 1, 0
+    session.compiled.epochs = max(session.compiled.epochs, epoch) + 1
+    session.history.record(epoch, logs)
+    for hook in hooks.epoch_end:
+        hook(epoch, logs)
+        # A checkpoint among the later hooks saves the history, with what the earlier ones added.
+        session.history.amend(logs)
+
+
+def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
+    """Train on the rest of the epoch; False where a callback stops it before its end."""
+    net, measures, optimizer = session.net, session.measures, session.optimizer
+    on_layer = hooks.on_layer()
+    elsewhere = net.device.index is not None
+    for x, y, weight in session.data.epoch(session.batch):
+        session.inputs = x
+        for hook in hooks.batch_begin:
+            hook(session.batch)
+        if elsewhere:
+            y, weight = on_device(net.device, y), on_device(net.device, weight)
+        loss, _ = net.step(x, y, optimizer, on_layer, weight, measures.update)
+        measures.add_loss(loss, batch_length(y))
+        done = session.batch
+        session.batch = done + 1
+        session.step += 1
+        if hooks.batch_end:
+            logs = {"loss": loss}
+            for hook in hooks.batch_end:
+                hook(done, logs)
+        if line is not None and line.due():
+            line.show(measures, session.batch)
+        if session.stopped is not None and session.batch != session.data.steps:
+            for hook in hooks.stop:
+                hook()
+            return False
+    session.inputs = None
+    return True
+
+
+def _as_state(resume: Any) -> Mapping[str, Array]:
+    if isinstance(resume, Mapping):
+        return resume
+    from singanet.training.files import read_training
+
+    return read_training(resume)

@@ -1,0 +1,97 @@
+"""The callbacks of a fit, sorted by what each of them overrides."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+
+from singanet.errors import ArgumentError
+from singanet.execution import LayerGradients
+from singanet.training.callbacks.callback import Callback
+from singanet.training.session import Session
+
+
+class Hooks:
+    """Calls the hooks in the order of the callbacks, and only those that do something."""
+
+    def __init__(self, callbacks: Iterable[Callback], session: Session) -> None:
+        self.callbacks = list(callbacks)
+        for callback in self.callbacks:
+            if not isinstance(callback, Callback):
+                raise ArgumentError(
+                    "net.fit, callbacks",
+                    expected="instances of singanet.training.Callback",
+                    received=f"the class {callback.__name__}"
+                    if isinstance(callback, type)
+                    else f"a {type(callback).__name__}",
+                    advice="subclass Callback and override its hooks",
+                )
+        if len({id(callback) for callback in self.callbacks}) != len(self.callbacks):
+            raise ArgumentError(
+                "net.fit, callbacks",
+                expected="each callback once",
+                received="one object twice",
+                advice="construct a second one",
+            )
+        self._session = session
+        self._in_order = sorted(self.callbacks, key=lambda callback: callback.runs_last)
+        self.begun: list[Callback] = []
+        self.epoch_begin = self._overriding("on_epoch_begin")
+        self.epoch_end = self._overriding("on_epoch_end")
+        self.batch_begin = self._overriding("on_batch_begin")
+        self.batch_end = self._overriding("on_batch_end")
+        self.layer = self._overriding("on_layer_gradients")
+        self.stop = self._overriding("on_stop")
+
+    def _overriding(self, name: str) -> list[Callable[..., None]]:
+        plain = getattr(Callback, name)
+        return [getattr(c, name) for c in self._in_order if getattr(type(c), name) is not plain]
+
+    def train_begin(self) -> None:
+        """Give every callback the session, then let it begin."""
+        for callback in self.callbacks:
+            callback._session = self._session
+            self.begun.append(callback)
+            callback.on_train_begin()
+
+    def on_layer(self) -> Callable[[LayerGradients], None] | None:
+        """What `FeedForwardNet.step` calls a layer, None where no callback cares."""
+        if not self.layer:
+            return None
+        session, hooks = self._session, self.layer
+
+        def see(item: LayerGradients) -> None:
+            session.layer = item.layer
+            for hook in hooks:
+                hook(*item)
+
+        return see
+
+    def error(self, error: BaseException) -> None:
+        """Tell every callback; one that fails in turn must not hide ``error``."""
+        self._session.error = error
+        for callback in self.begun:
+            try:
+                callback.on_error(error)
+            except Exception as second:  # noqa: BLE001 - said, and the first one is raised
+                warnings.warn(
+                    f"{type(callback).__name__}.on_error failed: {second}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+    def train_end(self) -> None:
+        """Let every callback that began end, then raise the first error of these."""
+        first: BaseException | None = None
+        for callback in self.begun:
+            try:
+                callback.on_train_end()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                first = first or error
+        if first is not None and self._session.error is None:
+            raise first
+
+    def release(self) -> None:
+        """Take the session away, so that a callback that is kept does not keep the data."""
+        for callback in self.begun:
+            callback._session = None

@@ -1,0 +1,28 @@
+"""The memory of this process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def resident_bytes() -> int | None:
+    """Bytes in memory now; None where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    import resource
+
+    return pages * resource.getpagesize()
+
+
+def peak_bytes() -> int | None:
+    """The most bytes ever in memory; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts in KiB, macOS in bytes.
+    return int(peak if sys.platform == "darwin" else peak * 1024)

@@ -1,0 +1,73 @@
+"""Weights of samples, given for each or for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from singanet.errors import ArgumentError, DataError
+from singanet.training.arrays import as_array
+from singanet.types import Array
+
+
+def checked_class_weight(given: Mapping[int, float] | None) -> dict[int, float] | None:
+    """``given`` as plain numbers. Errors: a class or weight that is none."""
+    if given is None:
+        return None
+    whole = isinstance(given, Mapping) and all(hasattr(key, "__index__") for key in given)
+    weights = list(given.values()) if whole else []
+    numbers = all(isinstance(w, (int, float, np.number)) for w in weights)
+    if not whole or not numbers or not all(np.isfinite(w) and w >= 0 for w in weights):
+        raise ArgumentError(
+            "net.fit, class_weight",
+            expected="a dict from class numbers to finite weights >= 0",
+            received=str(given)[:80],
+            advice="write {0: 1.0, 1: 5.0}; classes that are not in it weigh 1",
+        )
+    return {int(key): float(weight) for key, weight in given.items()}
+
+
+def joined_weight(
+    y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None
+) -> Array | None:
+    """``sample_weight`` times the weight of each sample's class; None where neither is given.
+
+    ``y`` is integer labels (B,) or (B, 1), or one-hot rows (B, C). Errors: targets that name no
+    class a sample.
+    """
+    weight = None
+    if sample_weight is not None:
+        weight = as_array("net.fit, sample_weight", sample_weight)
+        if weight.ndim != 1:
+            raise DataError(
+                "net.fit, sample_weight",
+                expected="one weight a sample, shape (samples,)",
+                received=f"shape {weight.shape}",
+                advice="weigh whole samples",
+            )
+    if class_weight is None:
+        return weight
+    labels = _labels(y)
+    by_class = np.ones(len(labels), np.float32)
+    for key, value in class_weight.items():
+        by_class[labels == key] = value
+    return by_class if weight is None else by_class * weight
+
+
+def _labels(y: Any) -> Array:
+    labels = y.get() if hasattr(y, "get") and hasattr(y, "ndim") else y
+    ndim = getattr(labels, "ndim", 0)
+    if ndim == 2 and labels.shape[1] > 1:
+        return np.asarray(labels.argmax(axis=1))
+    if ndim not in (1, 2) or labels.dtype.kind not in "iub":
+        raise DataError(
+            "net.fit, class_weight",
+            expected="integer labels, one a sample, or one-hot rows",
+            received=f"targets of shape {labels.shape} and type {labels.dtype}"
+            if ndim
+            else f"a {type(y).__name__}",
+            advice="pass sample_weight instead",
+        )
+    return np.asarray(labels.reshape(-1))

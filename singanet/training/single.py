@@ -1,0 +1,44 @@
+"""Single batches, trained on or tested with what the net was compiled with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.net import FeedForwardNet
+from singanet.training.arrays import by_name, input_names, output_names, sample_count
+from singanet.training.batches import WeightedBatch
+from singanet.training.compiled import expect_compiled
+from singanet.training.evaluation import gather, on_device
+from singanet.training.measures import Measures, batch_length
+from singanet.training.sample_weights import joined_weight
+from singanet.types import Array
+
+
+def train_on_batch(
+    net: FeedForwardNet, x: Any, y: Any, sample_weight: Array | None
+) -> dict[str, float]:
+    """`FeedForwardNet.train_on_batch`."""
+    compiled = expect_compiled(net, "net.train_on_batch")
+    x, y, weight = _batch(net, x, y, sample_weight)
+    measures = Measures.alone(compiled.metrics)
+    loss, _ = net.step(x, y, compiled.optimizer, None, weight, measures.update)
+    measures.add_loss(loss, batch_length(y))
+    return measures.result()
+
+
+def test_on_batch(
+    net: FeedForwardNet, x: Any, y: Any, sample_weight: Array | None
+) -> dict[str, float]:
+    """`FeedForwardNet.test_on_batch`."""
+    compiled = expect_compiled(net, "net.test_on_batch")
+    measures = Measures.alone(compiled.metrics)
+    gather(net, [_batch(net, x, y, sample_weight)], measures)
+    return measures.result()
+
+
+def _batch(net: FeedForwardNet, x: Any, y: Any, weight: Any) -> WeightedBatch:
+    x = by_name("batch x", x, input_names(net), all_of_them=True)
+    y = by_name("batch y", y, output_names(net), all_of_them=False)
+    weight = joined_weight(y, weight, None)
+    sample_count({"x": x, "y": y, "sample_weight": weight})
+    return x, on_device(net.device, y), on_device(net.device, weight)

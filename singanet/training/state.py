@@ -1,0 +1,165 @@
+"""All that a training needs to go on to the bit, as arrays by name that any format can hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.device import cpu
+from singanet.errors import FileFormatError, StateMismatchError, VersionError, one_of
+from singanet.net import FeedForwardNet
+from singanet.training.metric_state import load_metrics, save_metrics
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.training.session import Session
+
+VERSION = 1
+
+
+def training_state(session: Session) -> dict[str, Array]:
+    """Parameters, optimizer, generator, position in the data, history, metrics, callbacks.
+
+    Keys are ``net/<parameter>``, ``optimizer/<parameter>/<slot>``, ``metric/...``,
+    ``callback/<place>.<class>/...`` and ``session``, which is JSON as bytes (uint8). The arrays
+    are copies on the CPU. Taken after a step it resumes to the bit; a step broken in the middle
+    counts as done.
+    """
+    net = session.net
+    state = {f"net/{param.name}": _copy(param.value) for param in net.params()}
+    state |= {f"optimizer/{k}": _copy(v) for k, v in session.optimizer.state_dict().items()}
+    for place, callback in enumerate(session.callbacks):
+        start = f"callback/{place}.{type(callback).__name__}"
+        state |= {f"{start}/{key}": _copy(v) for key, v in callback.state_dict().items()}
+    metrics: dict[str, Any] = {}
+    if session.batch:
+        arrays, metrics = save_metrics(session.measures.metrics)
+        state |= {f"metric/{key}": _copy(v) for key, v in arrays.items()}
+    about = {
+        "format": "singanet training",
+        "version": VERSION,
+        "epoch": session.epoch,
+        "batch": session.batch,
+        "step": session.step,
+        "begun": session.compiled.epochs,
+        "loss_sum": session.measures.loss_sum,
+        "samples": session.measures.samples,
+        "metrics": metrics,
+        "data": session.data.state_dict(),
+        "seed": int(net.seed),
+        "generator": net.rng.bit_generator.state,
+        "history": {"epochs": session.history.epochs, "values": dict(session.history)},
+    }
+    text = json.dumps(about, default=lambda array: np.asarray(array).tolist())
+    state["session"] = np.frombuffer(text.encode(), np.uint8).copy()
+    return state
+
+
+def restore(session: Session, state: Mapping[str, Array]) -> None:
+    """Bring ``session`` to where the one of `training_state` stood.
+
+    Errors: `StateMismatchError` for parameters or callbacks that differ, naming them with both
+    shapes; data or an optimizer of another kind; `VersionError`. Parameters are written last.
+    """
+    about = _about(state)
+    _check_net(session.net, state)
+    by_callback = _callback_states(session, state)
+    session.data.load_state_dict(about["data"])
+    session.optimizer.load_state_dict(_below("optimizer/", state))
+    if about["batch"]:
+        load_metrics(session.measures.metrics, about["metrics"], _below("metric/", state))
+        session.measures.loss_sum = float(about["loss_sum"])
+        session.measures.samples = int(about["samples"])
+    for callback, own in by_callback:
+        callback.load_state_dict(own)
+    for param in session.net.params():
+        param.value[...] = session.net.device.put(state[f"net/{param.name}"])
+    session.net.rng.bit_generator.state = about["generator"]
+    session.net.seed = int(about["seed"])
+    session.epoch, session.batch = int(about["epoch"]), int(about["batch"])
+    session.step, session.compiled.epochs = int(about["step"]), int(about["begun"])
+    session.history.clear()
+    session.history.epochs = list(about["history"]["epochs"])
+    session.history.update(about["history"]["values"])
+    session.resumed = True
+
+
+def _about(state: Mapping[str, Array]) -> dict[str, Any]:
+    try:
+        about = json.loads(bytes(np.asarray(state["session"], np.uint8)))
+        is_one = about["format"] == "singanet training"
+        version = about["version"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _no_training(f"{type(error).__name__}: {error}") from None
+    if not is_one:
+        raise _no_training(f"format {about['format']!r}")
+    if not isinstance(version, int) or version > VERSION:
+        raise VersionError(
+            "net.fit, resume",
+            expected=f"version 1 to {VERSION}",
+            received=f"version {version!r}",
+            advice="upgrade singanet to go on from it",
+        )
+    return dict(about)
+
+
+def _no_training(received: str) -> FileFormatError:
+    return FileFormatError(
+        "net.fit, resume",
+        expected="the state of a training, with its entry 'session'",
+        received=received[:120],
+        advice="pass what ModelCheckpoint wrote; weights alone are loaded with net.load",
+    )
+
+
+def _check_net(net: FeedForwardNet, state: Mapping[str, Array]) -> None:
+    saved = {key: tuple(array.shape) for key, array in _below("net/", state).items()}
+    own = {param.name: param.shape for param in net.params()}
+    for name, shape in own.items():
+        if saved.get(name) != shape:
+            received = f"shape {saved[name]}" if name in saved else "no such parameter"
+            raise _mismatch(f"parameter {name!r}", f"shape {shape}, as in the net", received)
+    extra = [name for name in saved if name not in own]
+    if extra:
+        expected = f"the parameters of the net, {len(own)} in all"
+        raise _mismatch("net.fit, resume", expected, f"{one_of(extra, 4)} as well")
+
+
+def _callback_states(session: Session, state: Mapping[str, Array]) -> list[tuple[Any, Any]]:
+    groups: dict[str, dict[str, Array]] = {}
+    for key, array in _below("callback/", state).items():
+        who, _, rest = key.partition("/")
+        groups.setdefault(who, {})[rest] = array
+    found = []
+    for place, callback in enumerate(session.callbacks):
+        own = groups.pop(f"{place}.{type(callback).__name__}", None)
+        if own is not None:
+            found.append((callback, own))
+    if groups:
+        given = [f"{k}.{type(c).__name__}" for k, c in enumerate(session.callbacks)]
+        raise _mismatch(
+            "net.fit, callbacks",
+            f"{one_of(sorted(groups))}, whose state was saved",
+            one_of(given) or "none",
+        )
+    return found
+
+
+def _mismatch(where: str, expected: str, received: str) -> StateMismatchError:
+    return StateMismatchError(
+        where,
+        expected=expected,
+        received=received,
+        advice="resume with the net, optimizer and callbacks that were saved; nothing was changed",
+    )
+
+
+def _below(start: str, state: Mapping[str, Array]) -> dict[str, Array]:
+    return {key[len(start) :]: array for key, array in state.items() if key.startswith(start)}
+
+
+def _copy(array: Array) -> Array:
+    return np.array(cpu().put(array))
