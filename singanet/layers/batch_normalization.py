@@ -67,18 +67,15 @@ class BatchNormalization(Layer):
         if ctx.train and len(x):
             mean, var = ops.batch_norm_statistics(x)
             count = x.size // x.shape[1]
-            unbiased = var * (count / max(count - 1, 1))
-            ctx.update_state("mean", self._moved(params["mean"], mean))
-            ctx.update_state("var", self._moved(params["var"], unbiased))
+            unbiased = ops.multiply(var, count / max(count - 1, 1))
+            ctx.update_state("mean", ops.moved(params["mean"], mean, self.momentum))
+            ctx.update_state("var", ops.moved(params["var"], unbiased, self.momentum))
         else:
             # A copy, since a later training forward changes the running values in place.
             mean, var = params["mean"].copy(), params["var"]
         y, inverse = ops.batch_norm(x, params["gamma"], params["beta"], mean, var, self.epsilon)
         ctx.save(x=x, mean=mean, inverse=inverse, fixed=not ctx.train)
         return y
-
-    def _moved(self, running: Array, batch: Array) -> Array:
-        return (1.0 - self.momentum) * running + self.momentum * batch
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Gradients of x, gamma and beta."""

@@ -23,7 +23,7 @@ class Convolution(Windows):
         taps = weight.reshape(groups, f // groups, cg, kh, kw).transpose(0, 3, 4, 2, 1)
         matrix = taps.reshape(groups, kh * kw * cg, f // groups)
         y: Array = self.xp.empty((x.shape[0], oh, ow, f), x.dtype)
-        for samples, rows, columns in self._blocks(x, weight.shape, window, groups):
+        for samples, rows, columns in self._column_blocks(x, weight.shape, window, groups):
             part = y[samples, rows]
             self.xp.matmul(columns, matrix, out=by_group(part, groups))
             if bias is not None:
@@ -36,7 +36,7 @@ class Convolution(Windows):
         """The gradient of the weight, in the weight's shape."""
         f, cg, kh, kw = weight_shape
         total = self.xp.zeros((groups, kh * kw * cg, f // groups), dy.dtype)
-        for samples, rows, columns in self._blocks(x, weight_shape, window, groups):
+        for samples, rows, columns in self._column_blocks(x, weight_shape, window, groups):
             part = by_group(self.channels_last(dy[samples, :, rows]), groups)
             total += self.xp.matmul(columns.transpose(0, 2, 1), part)
         taps = total.reshape(groups, kh, kw, cg, f // groups).transpose(0, 4, 3, 1, 2)
@@ -56,7 +56,7 @@ class Convolution(Windows):
         total: Array = sums.sum(axis=(0, 1))
         return total
 
-    def _blocks(
+    def _column_blocks(
         self, x: Array, weight_shape: Shape, window: Window, groups: int
     ) -> Iterator[tuple[slice, slice, Array]]:
         """Samples, output rows and their columns, block by block in bounded scratch."""
@@ -65,7 +65,7 @@ class Convolution(Windows):
         row_bytes = ow * max(groups * cg * kh * kw, f) * x.itemsize
         # A block smaller than the weight would spend its time moving the weight.
         weight_bytes = f * cg * kh * kw * x.itemsize
-        for samples, rows in blocks(x.shape[0], oh, row_bytes, weight_bytes):
+        for samples, rows in blocks(x.shape[0], oh, row_bytes, self.scratch(least=weight_bytes)):
             full = self.band(x[samples], window, rows)
             yield samples, rows, self.columns(full, window, (rows.stop - rows.start, ow), groups)
 

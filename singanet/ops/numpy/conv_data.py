@@ -26,10 +26,10 @@ class ConvolutionData(Convolution):
         copies_less = f * h * w <= 3 * c * oh * ow * sh * sw or window.kernel == (1, 1)
         axes = zip(window.kernel, window.stride, window.dilation, strict=True)
         if copies_less and all(1 in axis for axis in axes):
-            return self._gather(dy, weight, x_shape, window, groups)
-        return self._scatter(dy, weight, x_shape, window, groups)
+            return self._gather_data(dy, weight, x_shape, window, groups)
+        return self._scatter_data(dy, weight, x_shape, window, groups)
 
-    def _gather(
+    def _gather_data(
         self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int
     ) -> Array:
         """One convolution of dy for each remainder of a pixel's position by the stride."""
@@ -41,13 +41,13 @@ class ConvolutionData(Convolution):
         if window.stride == (1, 1):
             return self.conv2d(*_phase_of(dy, swapped, phases[0][0], phases[1][0], groups))
         dx: Array = self.xp.zeros((n, h, w, c), dy.dtype)
-        for samples, _ in blocks(n, 1, h * w * c * dy.itemsize):
+        for samples, _ in blocks(n, 1, h * w * c * dy.itemsize, self.scratch()):
             for rows, cols in product(*phases):
                 part = self.conv2d(*_phase_of(dy[samples], swapped, rows, cols, groups))
                 dx[samples, rows.targets, cols.targets] = part.transpose(0, 2, 3, 1)
         return dx.transpose(0, 3, 1, 2)
 
-    def _scatter(
+    def _scatter_data(
         self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int
     ) -> Array:
         """Products summed over the kernel's rows first, in long runs, then over its columns."""
@@ -58,7 +58,7 @@ class ConvolutionData(Convolution):
         matrices = by_row.reshape(kh, groups, f // groups, kw * cg)
         dx: Array = self.xp.zeros((n, h, w, groups, cg), dy.dtype)
         row_bytes = ow * max(c * kw * (1 + sh), f) * dy.itemsize
-        for samples, rows in blocks(n, oh, row_bytes, weight.nbytes):
+        for samples, rows in blocks(n, oh, row_bytes, self.scratch(least=weight.nbytes)):
             part = by_group(self.channels_last(dy[samples, :, rows]), groups)
             m, count = samples.stop - samples.start, rows.stop - rows.start
             reach = (count - 1) * sh + 1

@@ -2,33 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from singanet.ops.numpy.windows import Windows, blocks
 from singanet.types import Array
 
+_BLOCK_BYTES = 1 << 19
+"""Of one operand; a block and what is made of it are read again while the cache holds them."""
 
-class Normalisation:
+
+class Normalisation(Windows):
     """x is (N, C) or (N, C, H, W); statistics are taken over every axis but the channels."""
 
-    xp: Any
-
     def batch_norm_statistics(self, x: Array) -> tuple[Array, Array]:
-        """Mean and (biased) variance of each channel, two arrays (C,)."""
-        rows = _channel_rows(self.xp, x)
-        count = rows.shape[0] * rows.shape[1]
-        mean = rows.sum(axis=1).sum(axis=0) / count
-        spread = self.xp.square(rows - mean)
-        return mean, spread.sum(axis=1).sum(axis=0) / count
+        """Mean and (biased) variance of each channel, two arrays (C,); x must not be empty.
+
+        Block by block, each about its own mean, so that x is read once and nothing cancels: Chan,
+        Golub and LeVeque, 1979.
+        """
+        xp, images, scratch = self.xp, _channels_last(x), self.scratch(_BLOCK_BYTES)
+        width = images.shape[2]
+        means, spreads, counts = [], [], []
+        for samples in _blocks(images, scratch):
+            lines = _lines(xp, images[samples])
+            count = lines.size // x.shape[1]
+            mean = _sum(xp, lines, width) / count
+            centred = xp.subtract(lines, xp.tile(mean, width))
+            xp.square(centred, out=centred)
+            means.append(mean)
+            spreads.append(_sum(xp, centred, width))
+            counts.append(count)
+        if len(means) == 1:
+            return means[0], spreads[0] / counts[0]
+        weights = xp.asarray(counts, x.dtype)[:, None] / sum(counts)
+        apart = xp.stack(means)
+        mean = (weights * apart).sum(axis=0)
+        within = xp.stack(spreads).sum(axis=0) / sum(counts)
+        return mean, within + (weights * xp.square(apart - mean)).sum(axis=0)
+
+    def moved(self, running: Array, batch: Array, weight: float) -> Array:
+        """(1 - weight) running + weight batch, as a new array."""
+        value: Array = self.xp.multiply(running, 1.0 - weight)
+        self.xp.add(value, self.xp.multiply(batch, weight), out=value)
+        return value
 
     def batch_norm(
         self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
     ) -> tuple[Array, Array]:
         """gamma (x - mean) / sqrt(var + epsilon) + beta, and 1 / sqrt(var + epsilon)."""
-        inverse = 1.0 / self.xp.sqrt(var + epsilon)
-        scale = gamma * inverse
-        y = self.xp.multiply(x, _over_channels(x, scale))
-        self.xp.add(y, _over_channels(x, beta - mean * scale), out=y)
-        return y, inverse
+        xp, images, scratch = self.xp, _channels_last(x), self.scratch(_BLOCK_BYTES)
+        inverse = 1.0 / xp.sqrt(var + epsilon)
+        centre, scale, shift = _wide(xp, images, mean, gamma * inverse, beta)
+        y: Array = xp.empty(_line_shape(images), x.dtype)
+        for samples in _blocks(images, scratch):
+            part = y[samples]
+            xp.subtract(_lines(xp, images[samples]), centre, out=part)
+            xp.multiply(part, scale, out=part)
+            xp.add(part, shift, out=part)
+        return _like(x, y.reshape(images.shape)), inverse
 
     def batch_norm_backward(
         self, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
@@ -37,29 +69,71 @@ class Normalisation:
 
         dx = gamma inverse (dy - mean(dy) - x̂ mean(dy x̂)), Ioffe and Szegedy 2015.
         """
-        x_hat = (x - _over_channels(x, mean)) * _over_channels(x, inverse)
-        rows = _channel_rows(self.xp, dy)
-        dbeta = rows.sum(axis=1).sum(axis=0)
-        dgamma = _channel_rows(self.xp, dy * x_hat).sum(axis=1).sum(axis=0)
-        scale = gamma * inverse
-        if fixed:
-            return dy * _over_channels(dy, scale), dgamma, dbeta
-        count = max(rows.shape[0] * rows.shape[1], 1)
-        x_hat *= _over_channels(x, dgamma / count)
-        x_hat += _over_channels(x, dbeta / count)
-        dx = self.xp.subtract(dy, x_hat, out=x_hat)
-        dx *= _over_channels(dy, scale)
-        return dx, dgamma, dbeta
+        xp, images, slopes = self.xp, _channels_last(x), _channels_last(dy)
+        scratch = self.scratch(_BLOCK_BYTES)
+        dgamma, dbeta = xp.zeros_like(gamma), xp.zeros_like(gamma)
+        width, scale = images.shape[2], gamma * inverse
+        (centre,) = _wide(xp, images, mean)
+        for samples in _blocks(images, scratch):
+            given = _lines(xp, slopes[samples])
+            product = xp.subtract(_lines(xp, images[samples]), centre)
+            xp.multiply(product, given, out=product)
+            dgamma += _sum(xp, product, width)
+            dbeta += _sum(xp, given, width)
+        dgamma *= inverse
+        count = max(x.size // x.shape[1], 1)
+        by_x, constant = scale * inverse * dgamma / count, scale * dbeta / count
+        scale, by_x, constant = _wide(xp, images, scale, by_x, constant)
+        dx: Array = xp.empty(_line_shape(images), dy.dtype)
+        for samples in _blocks(images, scratch):
+            part = dx[samples]
+            xp.multiply(_lines(xp, slopes[samples]), scale, out=part)
+            if not fixed:
+                part -= constant
+                product = xp.subtract(_lines(xp, images[samples]), centre)
+                xp.multiply(product, by_x, out=product)
+                part -= product
+        return _like(x, dx.reshape(images.shape)), dgamma, dbeta
 
 
-def _over_channels(x: Array, values: Array) -> Array:
-    """(C,) shaped so that it spreads over ``x``."""
-    return values if x.ndim == 2 else values[:, None, None]
+def _blocks(images: Array, scratch: int) -> Iterator[slice]:
+    """Slices of samples whose values fit ``scratch`` bytes."""
+    n, h, w, c = images.shape
+    for samples, _ in blocks(n, 1, h * w * c * images.itemsize, scratch):
+        yield samples
 
 
-def _channel_rows(xp: Any, x: Array) -> Array:
-    """``x`` as (N, positions, C); two short sums over it lose less than one long one."""
-    if x.ndim == 2:
-        return x[:, None]
-    rows: Array = xp.ascontiguousarray(x.transpose(0, 2, 3, 1))
-    return rows.reshape(x.shape[0], x.shape[2] * x.shape[3], x.shape[1])
+def _lines(xp: Any, images: Array) -> Array:
+    """(N, H, W, C) as contiguous (N, H, W·C): long rows, however few the channels."""
+    lines: Array = xp.ascontiguousarray(images)
+    return lines.reshape(_line_shape(images))
+
+
+def _wide(xp: Any, images: Array, *values: Array) -> list[Array]:
+    """Each (C,) repeated along the width, to meet the rows of `_lines`."""
+    return [xp.tile(value, images.shape[2]) for value in values]
+
+
+def _sum(xp: Any, lines: Array, width: int) -> Array:
+    """The sum of each channel, (C,), of lines (N, H, W·C)."""
+    # A product with ones runs several times as fast as a sum along an axis; one a sample keeps
+    # the partial sums short, which keeps float32 exact enough.
+    n, h, wide = lines.shape
+    ones = xp.ones((1, h * width), lines.dtype)
+    sums: Array = xp.matmul(ones, lines.reshape(n, h * width, wide // width))
+    return sums.sum(axis=(0, 1))
+
+
+def _channels_last(x: Array) -> Array:
+    """The view (N, H, W, C); of (N, C) one image that is one pixel wide."""
+    return x[None, :, None] if x.ndim == 2 else x.transpose(0, 2, 3, 1)
+
+
+def _like(x: Array, images: Array) -> Array:
+    """The (N, H, W, C) ``images`` in the form of ``x``."""
+    return images[0, :, 0] if x.ndim == 2 else images.transpose(0, 3, 1, 2)
+
+
+def _line_shape(images: Array) -> tuple[int, int, int]:
+    n, h, w, c = images.shape
+    return n, h, w * c

@@ -15,6 +15,9 @@ from singanet.types import Array, Shape
 SCRATCH_BYTES = 1 << 21
 """Scratch for the columns of one block; small enough to stay in a core's share of the cache."""
 
+DEVICE_SCRATCH_BYTES = 1 << 28
+"""The same on a GPU, which wants few large calls."""
+
 _SHORT_RUN = 10
 """Values in a row below which copying them one after the other takes longer than skipping."""
 
@@ -51,6 +54,11 @@ class Windows:
     """Helpers that the convolution and pooling kernels share."""
 
     xp: Any
+
+    def scratch(self, usual: int = 0, least: int = 0) -> int:
+        """Bytes for one block: ``usual``, or `SCRATCH_BYTES`; more on a GPU; at least ``least``."""
+        on_host = self.xp.__name__ == "numpy"
+        return max(least, (usual or SCRATCH_BYTES) if on_host else DEVICE_SCRATCH_BYTES)
 
     def channels_last(self, x: Array) -> Array:
         """``x`` (N, C, H, W) as contiguous (N, H, W, C); no copy where memory lies so already."""
@@ -122,7 +130,7 @@ def blocks(
 
     Whole samples together where several fit, else one sample in bands of rows.
     """
-    scratch = max(scratch, SCRATCH_BYTES)
+    scratch = scratch or SCRATCH_BYTES
     per_sample = max(1, height * bytes_per_row)
     if per_sample <= scratch:
         step = scratch // per_sample

@@ -84,8 +84,8 @@ def test_gathering_and_scattering_agree(window, groups):
     if not all(1 in axis for axis in axes):
         pytest.skip("strided and dilated along one axis: only scattering serves")
     np.testing.assert_allclose(
-        ops._gather(dy, weight, x.shape, window, groups),
-        ops._scatter(dy, weight, x.shape, window, groups),
+        ops._gather_data(dy, weight, x.shape, window, groups),
+        ops._scatter_data(dy, weight, x.shape, window, groups),
         rtol=1e-10,
         atol=1e-10,
     )
