@@ -50,7 +50,10 @@ def _parser() -> _Parser:
     train = commands.add_parser("train", help="train a ready net and print its test accuracy")
     train.add_argument("model", metavar="MODEL", help="a name that `singanet models` lists")
     train.add_argument(
-        "--data", metavar="DATA", help="digits or FILE.npz; left out, what the model usually gets"
+        "--data",
+        metavar="DATA",
+        help="digits, FILE.npz, a folder of MNIST or CIFAR; for language models plays or a text "
+        "file; for tables census; left out, what comes with the package",
     )
     train.add_argument("--epochs", type=int, metavar="N")
     train.add_argument("--batch-size", type=int, metavar="N")
@@ -97,8 +100,9 @@ def _models(arguments: argparse.Namespace) -> None:
     from singanet.models import entries
 
     width = max(len(entry.name) for entry in entries())
+    print(f"{'model'.ljust(width)}  parameters  description")
     for entry in entries():
-        print(f"{entry.name.ljust(width)}  {entry.description}")
+        print(f"{entry.name.ljust(width)}  {entry.parameters:>10,}  {entry.description}")
 
 
 def _summary(arguments: argparse.Namespace) -> None:

@@ -269,13 +269,12 @@ def test_on_a_terminal_there_is_a_bar_with_loss_metric_and_rate(small, columns):
         assert len(line) <= (columns or 80)
 
 
-def test_models_lists_each_with_a_description(capsys):
+def test_models_lists_each_with_its_parameters_and_a_description(capsys):
     assert main(["models"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()[1:]
     assert len(lines) == len(entries())
     for line, entry in zip(lines, entries(), strict=True):
-        assert line.split()[0] == entry.name
-        assert entry.description in line
+        assert re.fullmatch(rf"{entry.name} +{entry.parameters:,}  {entry.description}", line)
 
 
 def test_summary_shows_layers_shapes_and_the_count_of_parameters(capsys):

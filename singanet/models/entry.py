@@ -29,8 +29,9 @@ class Recipe:
 class ModelEntry:
     """A line of the table: the function ``module.build``, called with ``options``.
 
-    ``task`` is the kind of data it learns from, ``input_shape`` and ``num_classes`` are those of
-    its usual form, to which published parameter counts belong.
+    ``task`` is the kind of data it learns from. ``input_shape`` and ``num_classes`` are those of
+    its usual form, and ``parameters`` is how many numbers are trained in that form: weights,
+    biases, and the factors and offsets of normalisation, without running means and variances.
     """
 
     name: str
@@ -41,3 +42,4 @@ class ModelEntry:
     num_classes: int = 10
     task: str = "classification"
     recipe: Recipe = field(default_factory=Recipe)
+    parameters: int = 0

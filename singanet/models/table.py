@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from singanet.models.entry import ModelEntry, Recipe
 
 __all__ = ["ENTRIES"]
@@ -176,12 +178,50 @@ def _unsupervised() -> list[ModelEntry]:
     ]
 
 
-ENTRIES = (
-    *_small_image_nets(),
-    *_vgg(),
-    *_residual(),
-    *_photograph_nets(),
-    *_sequence_nets(),
-    *_table_nets(),
-    *_unsupervised(),
+# Of the usual forms; the tests compare each with the net and, where there is one, a publication.
+_PARAMETERS = {
+    "mlp": 235_146,
+    "lenet": 857_738,
+    "alexnet": 89_578,
+    "vgg11": 9_491_530,
+    "vgg13": 9_676_234,
+    "vgg16": 14_987_210,
+    "vgg19": 20_298_186,
+    "resnet20": 269_722,
+    "resnet32": 464_154,
+    "resnet44": 658_586,
+    "resnet56": 853_018,
+    "resnet110": 1_727_962,
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+    "preresnet20": 269_722,
+    "preresnet56": 853_018,
+    "preresnet110": 1_727_962,
+    "wrn-16-4": 2_748_890,
+    "wrn-28-10": 36_479_194,
+    "googlenet": 6_998_552,
+    "mobilenet": 4_231_976,
+    "lstm": 164_362,
+    "char_rnn": 360_544,
+    "transformer": 627_936,
+    "wide_deep": 18_376,
+    "deepfm": 18_382,
+    "autoencoder": 205_856,
+    "rbm": 201_744,
+}
+
+ENTRIES = tuple(
+    replace(entry, parameters=_PARAMETERS[entry.name])
+    for entry in (
+        *_small_image_nets(),
+        *_vgg(),
+        *_residual(),
+        *_photograph_nets(),
+        *_sequence_nets(),
+        *_table_nets(),
+        *_unsupervised(),
+    )
 )

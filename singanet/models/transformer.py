@@ -1,4 +1,4 @@
-"""A small causal transformer for characters, after GPT-2 (Radford et al., 2019)."""
+"""A small causal transformer for characters: Vaswani et al., 2017, normalising first."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _attention(x: Symbol, name: str, heads: int, dropout: float) -> Symbol:
 def _dense_pair(x: Symbol, name: str, width: int, dropout: float) -> Symbol:
     y = LayerNorm(f"{name}_norm")(x)
     y = TimeDistributed(f"{name}_steps1", Dense(f"{name}1", 4 * width))(y)
-    y = Activation(f"{name}_gelu", "gelu")(y)
+    y = Activation(f"{name}_relu")(y)
     y = TimeDistributed(f"{name}_steps2", Dense(f"{name}2", width))(y)
     total: Symbol = Add(f"{name}_add")(x, Dropout(f"{name}_drop", dropout)(y))
     return total

@@ -17,6 +17,16 @@ def test_names_are_unique_and_each_entry_says_what_it_is():
         assert find(entry.name) is entry
 
 
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
+def test_each_entry_tells_the_count_of_its_usual_form(entry, count):
+    net = build(entry.name)
+    if entry.name == "rbm":
+        trained = sum(value.size for value in net.param_values())
+    else:
+        trained, _ = count(net)
+    assert trained == entry.parameters
+
+
 def test_shape_and_classes_are_the_usual_ones_unless_given():
     assert build("lenet").layers[0].in_shapes == (1, 28, 28)
     net = build("lenet", (3, 9, 7), 4)
