@@ -9,7 +9,7 @@ from singanet.models.entry import ModelEntry, Recipe
 __all__ = ["ENTRIES"]
 
 _DEEP = Recipe(epochs=30, batch_size=64, lr=0.1, augment=True)
-_PLAIN_DEEP = Recipe(epochs=30, batch_size=64, lr=0.01, augment=True)
+_PLAIN_DEEP = Recipe(epochs=30, batch_size=64, lr=0.02, augment=True)
 _MNIST, _IMAGENET = (1, 28, 28), (3, 224, 224)
 _STAGES = {
     18: (2, 2, 2, 2),
@@ -34,7 +34,7 @@ def _small_image_nets() -> list[ModelEntry]:
             "alexnet",
             "cuda-convnet's net for CIFAR-10: three convolutions, response normalisation",
             "alexnet",
-            recipe=_PLAIN_DEEP,
+            recipe=Recipe(epochs=30, batch_size=64, augment=True),
         ),
     ]
 
@@ -124,7 +124,7 @@ def _sequence_nets() -> list[ModelEntry]:
             input_shape=(64,),
             num_classes=96,
             task="text",
-            recipe=Recipe(epochs=8, batch_size=32, optimizer="adam", lr=0.004, weight_decay=0.0),
+            recipe=Recipe(epochs=6, batch_size=32, optimizer="adam", lr=0.004, weight_decay=0.0),
         ),
         ModelEntry(
             "transformer",
@@ -133,7 +133,7 @@ def _sequence_nets() -> list[ModelEntry]:
             input_shape=(64,),
             num_classes=96,
             task="text",
-            recipe=Recipe(epochs=8, batch_size=32, optimizer="adam", lr=0.002, weight_decay=0.0),
+            recipe=Recipe(epochs=6, batch_size=32, optimizer="adam", lr=0.002, weight_decay=0.0),
         ),
     ]
 
