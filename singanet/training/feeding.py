@@ -91,7 +91,7 @@ def iterated(
 
 
 def _yields(x: Any) -> bool:
-    return hasattr(x, "__iter__") or callable(x)
+    return (hasattr(x, "__iter__") and not isinstance(x, (str, bytes))) or callable(x)
 
 
 def _arrays(net: FeedForwardNet, x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:

@@ -56,6 +56,7 @@ def fit(
     batch_size = checked_count("net.fit", "batch_size", batch_size, 1)
     initial_epoch = checked_count("net.fit", "initial_epoch", initial_epoch, 0)
     epochs = checked_count("net.fit", "epochs", epochs, 1)
+    accumulate = checked_count("net.fit", "accumulate", accumulate, 1)
     if steps_per_epoch is not None:
         steps_per_epoch = checked_count("net.fit", "steps_per_epoch", steps_per_epoch, 1)
     if validation_data is not None and validation_split:

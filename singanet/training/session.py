@@ -73,7 +73,10 @@ class Session:
         return inner
 
     def state(self) -> dict[str, Array]:
-        """All that is needed to go on from here, as arrays by name: see `training_state`."""
+        """All that is needed to go on from here, as arrays by name: see `training_state`.
+
+        A callback that asks for it sets ``runs_last``, so that the others have seen the step.
+        """
         from singanet.training.state import training_state
 
         return training_state(self)
