@@ -105,15 +105,23 @@ class Windows:
         """The windows of ``full`` as (groups, N·H'·W', kh·kw·C/groups).
 
         The matrix is a view of freshly copied memory, window by window; of windows with short
-        rows kernel position by kernel position, so that the runs go along the row of outputs.
+        rows kernel position by kernel position, so that the runs go along the row of outputs. Of
+        single pixels it is a view of ``full``.
         """
-        n, _, _, c = full.shape
+        n, height, width, c = full.shape
         (kh, kw), (sh, sw), (dh, dw) = window.kernel, window.stride, window.dilation
         cg = c // groups
-        by_n, by_h, by_w, by_c = full.strides
+        split = full.reshape(n, height, width, groups, cg).transpose(3, 0, 1, 2, 4)
+        if kh * kw * sh * sw == 1:
+            pixels: Array = full.reshape(n * height * width, groups, cg).transpose(1, 0, 2)
+            return pixels
+        if kh * kw > 1:
+            # Copied once by itself, each group then goes in longer runs for every tap.
+            split = self.xp.ascontiguousarray(split)
+        by_g, by_n, by_h, by_w, by_c = split.strides
         shape: Shape = (groups, n, *out, kh, kw, cg)
-        strides = (cg * by_c, by_n, by_h * sh, by_w * sw, by_h * dh, by_w * dw, by_c)
-        windows = self.xp.lib.stride_tricks.as_strided(full, shape, strides)
+        strides = (by_g, by_n, by_h * sh, by_w * sw, by_h * dh, by_w * dw, by_c)
+        windows = self.xp.lib.stride_tricks.as_strided(split, shape, strides)
         m, k = n * out[0] * out[1], kh * kw * cg
         if (kw * cg if dw == 1 else cg) >= _SHORT_RUN:
             copied: Array = self.xp.ascontiguousarray(windows).reshape(groups, m, k)
