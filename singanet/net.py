@@ -25,10 +25,10 @@ from singanet.layers.layer import Layer
 from singanet.parameter import Param, ParamSpec
 from singanet.seeding import next_seed
 from singanet.sources import Src, sources_of
-from singanet.summary import summary_table
 from singanet.symbol import Symbol, calls_between
 from singanet.trainable import Trainable
 from singanet.types import Array, Gradient
+from singanet.visible import Visible
 
 if TYPE_CHECKING:
     from singanet.loss import Loss
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from singanet.optimizer import Optimizer, Wrapper
 
 
-class FeedForwardNet(Trainable):
+class FeedForwardNet(Trainable, Visible):
     """A net of layers, sorted topologically, with a backward that hands gradients out.
 
     ``loss`` and ``metric`` serve `train`, `step`, `evaluate` and `predict`. Build the net with
@@ -374,7 +374,3 @@ class FeedForwardNet(Trainable):
         net = cls(seed=seed)
         add_from_config(net, config)
         return net
-
-    def summary(self) -> str:
-        """A table of the layers with output shapes, parameter counts and sources."""
-        return summary_table(self._sorted(), self._graph)

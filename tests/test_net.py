@@ -637,7 +637,7 @@ def test_the_summary_names_layers_shapes_counts_and_sources():
     net.add(Concat("swap", 1), [("cut", 1), ("cut", 0)])
     net.add(Dense("fc", 1000))
     lines = net.summary().splitlines()
-    assert lines[2].split() == ["in", "Dummy", "(4,)", "0"]
-    assert lines[5].split() == ["swap", "Concat", "(4,)", "0", "cut[1],", "cut[0]"]
-    assert lines[6].split() == ["fc", "Dense", "(1000,)", "5,000", "swap"]
-    assert lines[-1] == "5,016 parameters, 5,008 trained, 8 not"
+    assert lines[2].split() == ["in", "Dummy", "(4,)", "0", "0"]
+    assert lines[5].split() == ["swap", "Concat", "(4,)", "0", "0", "cut[1],", "cut[0]"]
+    assert lines[6].split() == ["fc", "Dense", "(1000,)", "5,000", "4,000", "swap"]
+    assert lines[-2] == "5,016 parameters, 5,008 trained, 8 not"

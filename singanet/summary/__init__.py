@@ -1,0 +1,17 @@
+"""What a net consists of and what it costs: parameters, multiply-adds, memory of a step."""
+
+from __future__ import annotations
+
+from singanet.summary.footprint import Footprint, measure
+from singanet.summary.multiply_adds import multiply_adds
+from singanet.summary.rows import Row, layer_rows
+from singanet.summary.table import summary_table
+
+__all__ = [
+    "Footprint",
+    "Row",
+    "layer_rows",
+    "measure",
+    "multiply_adds",
+    "summary_table",
+]

@@ -1,0 +1,126 @@
+"""Memory of a training step, from two small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.device import Device
+from singanet.errors import ArgumentError
+from singanet.execution import Plan, Step
+from singanet.parameter import Param
+from singanet.summary.trace import Trace, trace
+from singanet.types import Shape
+
+if TYPE_CHECKING:
+    from singanet.net import FeedForwardNet
+
+_BATCHES = (2, 3)
+"""Not 1, at which kernels may view what they else copy."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a training step holds, for any batch size: all of it grows by equal amounts a sample.
+
+    ``shapes`` are output sample shapes by name, every axis known.
+    """
+
+    shapes: dict[str, list[Shape]]
+    small: Trace
+    large: Trace
+
+    def kept(self, name: str, batch_size: int = 1) -> int:
+        """Bytes that ``name`` keeps for backward and no layer before it, nor the caller, holds."""
+        return _line(self.small.kept[name], self.large.kept[name], batch_size)
+
+    def all_kept(self, batch_size: int = 1) -> int:
+        """The sum of `kept` over all layers."""
+        return sum(self.kept(name, batch_size) for name in self.small.kept)
+
+    def fed(self, batch_size: int) -> int:
+        """Bytes of the inputs."""
+        return _line(self.small.fed, self.large.fed, batch_size)
+
+    def peak(self, batch_size: int) -> tuple[int, str]:
+        """The most bytes at one moment beside parameters and inputs, and the layer at work then.
+
+        Activations kept or still to be read, and gradients. Scratch of single kernels comes on
+        top, and so does the state of the optimizer.
+        """
+        moments = zip(self.small.moments, self.large.moments, strict=True)
+        sizes = [_line(low, high, batch_size) for low, high in moments]
+        most = max(range(len(sizes)), key=sizes.__getitem__)
+        return sizes[most], self.small.at[most]
+
+
+def measure(net: FeedForwardNet, extent: int | None = None) -> Footprint:
+    """Run two training steps, of 2 and 3 samples of ones, and see what they hold.
+
+    Draws come from a generator of its own and running state is put back, so the net is as it was.
+    ``extent`` stands in for axes of any extent. Errors: such axes and no ``extent``; what layers
+    raise when they compute.
+    """
+    plan, params, device, dtype = net._sorted(), net.params(), net.device, net.dtype
+    feeds = [_feed(plan, size, device, dtype, extent) for size in _BATCHES]
+    with _as_it_was(params), device.scope(), np.errstate(all="ignore"):
+        (small, shapes), (large, _) = (trace(plan, feed, params, device.ops) for feed in feeds)
+    return Footprint(shapes, small, large)
+
+
+def _line(low: int, high: int, batch_size: int) -> int:
+    return low + (high - low) * (batch_size - _BATCHES[0])
+
+
+@contextmanager
+def _as_it_was(params: list[Param]) -> Iterator[None]:
+    """Put running state back at the end."""
+    kept = [(param, param.value.copy()) for param in params if param.is_state]
+    try:
+        yield
+    finally:
+        for param, value in kept:
+            param.value[...] = value
+
+
+def _feed(
+    plan: Plan, batch: int, device: Device, dtype: np.dtype[Any], extent: int | None
+) -> dict[str, Any]:
+    """Ones for every input: zeros where they are indices, whole lengths where they are those."""
+    feed: dict[str, Any] = {}
+    for name in plan.inputs:
+        step = plan.by_name[name]
+        value, kind = (0, np.int64) if step.keeps_integers else (1, dtype)
+        declared = step.layer.in_shapes or ()
+        shapes = declared if isinstance(declared, list) else [declared]
+        shapes = [_closed(step, shape, extent) for shape in shapes]
+        if shapes in ([()], [(1,)]) and not step.keeps_integers:
+            value = _steps_beside(plan, step, extent)
+        arrays = [device.put(np.full((batch, *shape), value, kind)) for shape in shapes]
+        feed[name] = arrays if isinstance(declared, list) else arrays[0]
+    return feed
+
+
+def _closed(step: Step, shape: Shape, extent: int | None) -> Shape:
+    if -1 in shape and extent is None:
+        raise ArgumentError(
+            f"net.summary, layer {step.name!r}",
+            expected="extent, since its input has an axis of any extent",
+            received="a batch_size alone",
+            advice="pass for example extent=100",
+        )
+    return tuple(extent if axis == -1 and extent is not None else axis for axis in shape)
+
+
+def _steps_beside(plan: Plan, lengths: Step, extent: int | None) -> int:
+    """The number of steps of the sequences read together with ``lengths``; 1 for other numbers."""
+    for step in plan.steps:
+        if lengths.out_slots[0] in step.in_slots[1:]:
+            first = plan.slot_shapes[step.in_slots[0]]
+            if len(first) > 1:
+                return extent or 1 if first[0] == -1 else int(first[0])
+    return 1

@@ -1,0 +1,97 @@
+"""Multiply-adds of a layer's forward pass for one sample.
+
+Counted are those of matrix products and convolutions, padding included, as published figures do;
+biases, comparisons and element-wise functions are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from singanet.layers import (
+    RNN,
+    Conv2D,
+    Conv2DTranspose,
+    Dense,
+    DepthwiseConv2D,
+    Layer,
+    MatMul,
+    MultiHeadAttention,
+    TimeDistributed,
+)
+from singanet.types import Shape
+
+Count = Callable[[Any, list[Shape], list[Shape]], int | None]
+
+
+def multiply_adds(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int | None:
+    """The count for sample shapes that are known along every axis.
+
+    A class outside singanet answers with its own method ``multiply_adds(in_shapes, out_shapes)``;
+    without one the count is None, unknown, as it is where an axis is -1.
+    """
+    if any(axis < 0 for shape in (*in_shapes, *out_shapes) for axis in shape):
+        return None
+    own = getattr(layer, "multiply_adds", None)
+    if callable(own):
+        return int(own(in_shapes, out_shapes))
+    for kind in type(layer).__mro__:
+        if kind in _COUNTS:
+            return _COUNTS[kind](layer, in_shapes, out_shapes)
+    return 0 if type(layer).__module__.partition(".")[0] == "singanet" else None
+
+
+def _dense(layer: Dense, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+    return prod(in_shapes[0]) * prod(out_shapes[0])
+
+
+def _by_output(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+    """Each output is a product with one row of the weight."""
+    return prod(out_shapes[0]) * layer.params["weight"].shape[1]
+
+
+def _by_input(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+    """Each input is spread by one row of the weight."""
+    return prod(in_shapes[0]) * layer.params["weight"].shape[1]
+
+
+def _matmul(layer: MatMul, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+    inner = in_shapes[0][-2 if layer.transpose_a else -1]
+    return prod(out_shapes[0]) * inner
+
+
+def _recurrent(layer: RNN, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+    """Every step multiplies by every matrix."""
+    matrices = [p.shape for p in layer.params.values() if len(p.shape) == 2]
+    return in_shapes[0][0] * sum(map(prod, matrices))
+
+
+def _attention(layer: MultiHeadAttention, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+    """Projections, then scores and means for each query, key and head; a causal mask saves none."""
+    sequences = [shape for shape in in_shapes if len(shape) == 2]
+    queries, keys = sequences[0][0], sequences[-1][0]
+    rows = {"query": queries, "value": keys, "key": keys, "output": queries}
+    projections = sum(n * prod(layer.params[f"{part}_weight"].shape) for part, n in rows.items())
+    per_pair = layer.params["key_weight"].shape[1] + layer.params["value_weight"].shape[1]
+    return projections + queries * keys * per_pair
+
+
+def _each_step(
+    layer: TimeDistributed, in_shapes: list[Shape], out_shapes: list[Shape]
+) -> int | None:
+    once = multiply_adds(layer.layer, [in_shapes[0][1:]], [out_shapes[0][1:]])
+    return None if once is None else in_shapes[0][0] * once
+
+
+_COUNTS: dict[type, Count] = {
+    Conv2D: _by_output,
+    Conv2DTranspose: _by_input,
+    Dense: _dense,
+    DepthwiseConv2D: _by_output,
+    MatMul: _matmul,
+    MultiHeadAttention: _attention,
+    RNN: _recurrent,
+    TimeDistributed: _each_step,
+}

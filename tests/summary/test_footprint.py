@@ -1,0 +1,151 @@
+"""The predicted memory of a step against the memory of real steps."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet, Input
+from singanet.layers import (
+    LSTM,
+    Activation,
+    Add,
+    BatchNormalization,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+)
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.models import build
+from singanet.optimizer import SGD
+from singanet.summary import measure
+
+SCRATCH = 6 << 20
+"""What kernels may take for a moment: blocks of 2 MB, and the small arrays around them."""
+
+
+def mlp():
+    net = FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+    net.add(Dense("fc1", 64, input_sample_shape=(20,)))
+    net.add(Activation("relu1"))
+    net.add(Dropout("drop", 0.5))
+    net.add(Dense("fc2", 10))
+    return net
+
+
+def test_each_buffer_is_counted_at_the_first_layer_that_keeps_it():
+    footprint = measure(mlp())
+    # fc1: the caller's input; relu1: its output; drop: a byte a unit; fc2: its input.
+    assert [footprint.kept(name) for name in ("fc1", "relu1", "drop", "fc2")] == [0, 256, 64, 256]
+    assert footprint.kept("fc2", 7) == 7 * 256
+    assert footprint.all_kept(3) == 3 * (256 + 64 + 256)
+    assert footprint.fed(5) == 5 * 20 * 4
+
+
+def test_what_two_layers_keep_is_counted_once():
+    x = Input("x", (8,))
+    h = Activation("tanh", "tanh")(Dense("fc", 8)(x))
+    net = FeedForwardNet(inputs=x, outputs=Add("sum")(Dense("a", 8)(h), Dense("b", 8)(h)), seed=0)
+    footprint = measure(net)
+    assert [footprint.kept(name) for name in ("tanh", "a", "b", "sum")] == [32, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("model", "batch_size"), [("mlp", 8192), ("lenet", 64), ("lenet", 256), ("resnet20", 64)]
+)
+def test_the_peak_is_that_of_a_real_step_but_for_scratch(model, batch_size):
+    net = build(model, seed=0)
+    shape = net.layers[0].in_shapes
+    x = np.ones((batch_size, *shape), np.float32)
+    y = np.zeros(batch_size, np.int64)
+    sgd = SGD(lr=0.0)
+    net.step(x, y, sgd)
+    predicted, _ = measure(net).peak(batch_size)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    net.step(x, y, sgd)
+    measured = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    assert predicted > 2 * SCRATCH  # else the test would say little
+    assert 0.99 * predicted <= measured <= 1.01 * predicted + SCRATCH
+
+
+def test_the_peak_names_the_layer_at_work():
+    net = FeedForwardNet(seed=0)
+    net.add(Dense("small", 4, input_sample_shape=(4,)))
+    net.add(Dense("large", 5000))
+    net.add(Dense("last", 2))
+    # The gradient of the large layer's weight outweighs all activations of one sample.
+    peak, layer = measure(net).peak(1)
+    assert layer == "large"
+    assert 4 * 5 * 5000 <= peak <= 4 * (5 * 5000 + 3 * 5000)
+
+
+def test_measuring_leaves_the_net_as_it_was(rng):
+    net = FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
+    net.add(Dense("fc", 6, input_sample_shape=(4,)))
+    net.add(BatchNormalization("bn"))
+    net.add(Dropout("drop", 0.5))
+    x = rng.standard_normal((5, 4), np.float32)
+    net.forward(True, x)
+    values = [value.copy() for value in net.param_values()]
+    live = net.param_values()
+    state = net.rng.bit_generator.state
+    measure(net)
+    assert net.rng.bit_generator.state == state
+    for value, kept, array in zip(net.param_values(), values, live, strict=True):
+        assert value is array
+        np.testing.assert_array_equal(value, kept)
+    # A forward that was under way goes on.
+    assert next(net.backward(np.ones((5, 6), np.float32))).layer == "drop"
+
+
+def test_running_state_is_put_back_when_a_layer_fails():
+    class Fails(Activation):
+        def forward(self, ctx, x):
+            raise ZeroDivisionError
+
+    net = FeedForwardNet(seed=0)
+    net.add(BatchNormalization("bn", input_sample_shape=(4,)))
+    net.add(Fails("fails"))
+    before = [value.copy() for value in net.param_values()]
+    with pytest.raises(ZeroDivisionError):
+        measure(net)
+    for value, kept in zip(net.param_values(), before, strict=True):
+        np.testing.assert_array_equal(value, kept)
+
+
+def test_lengths_are_those_of_whole_sequences():
+    words, lengths = Input("words", (None, 3)), Input("lengths", ())
+    h = LSTM("lstm", 4, return_sequences=False)(words, lengths)
+    net = FeedForwardNet(inputs=[words, lengths], outputs=Dense("fc", 2)(h), seed=0)
+    short, long = measure(net, extent=5), measure(net, extent=50)
+    assert long.shapes["words"] == [(50, 3)]
+    assert long.kept("lstm", 8) > 5 * short.kept("lstm", 8)
+
+
+def test_indices_are_fed_as_indices():
+    net = FeedForwardNet(seed=0)
+    net.add(Embedding("table", 1, 3, input_sample_shape=(5,)))
+    net.add(Flatten("flat"))
+    assert measure(net).fed(2) == 2 * 5 * 8
+
+
+def test_frozen_layers_keep_nothing():
+    net = mlp()
+    assert measure(net).kept("relu1") == 256
+    net.freeze("fc2")
+    assert measure(net).kept("relu1") == 0
+    assert measure(net).kept("fc2") == 256
+
+
+def test_several_inputs_and_outputs():
+    a, b = Input("a", (3,)), Input("b", (2, 3))
+    h = Add("sum")(Dense("da", 6)(a), Flatten("flat")(b))
+    net = FeedForwardNet(inputs=[a, b], outputs=[Dense("left", 2)(h), Dense("right", 3)(h)], seed=0)
+    footprint = measure(net)
+    assert footprint.fed(10) == 10 * 9 * 4
+    assert footprint.kept("left") + footprint.kept("right") == 6 * 4

@@ -1,0 +1,81 @@
+"""What `summary` prints and refuses."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from singanet import FeedForwardNet, Input
+from singanet.errors import ArgumentError, CallOrderError
+from singanet.layers import LSTM, Add, Dense, Layer
+
+
+def test_the_columns_and_totals_with_a_batch_size():
+    net = FeedForwardNet(seed=0)
+    net.add(Dense("fc1", 64, input_sample_shape=(20,)))
+    net.add(Dense("fc2", 10))
+    lines = net.summary(batch_size=128).splitlines()
+    assert re.split(r"  +", lines[0]) == [
+        "name", "layer", "output shape", "parameters", "kept bytes", "multiply-adds", "from",
+    ]  # fmt: skip
+    assert lines[3].split() == ["fc2", "Dense", "(10,)", "650", "256", "640", "fc1"]
+    assert lines[4:7] == [
+        "1,994 parameters, 1,994 trained, 0 not",
+        "1,920 multiply-adds a sample",
+        "256 bytes a sample kept for backward",
+    ]
+    found = re.fullmatch(
+        r"a training step of 128 samples: ([\d.]+) MB at its peak, at layer '(\w+)' = "
+        r"([\d.]+) MB parameters \+ ([\d.]+) MB inputs \+ ([\d.]+) MB activations and gradients",
+        lines[7],
+    )
+    assert found is not None
+    total, layer, *parts = found.groups()
+    assert layer in ("fc1", "fc2")
+    assert float(total) == pytest.approx(sum(map(float, parts)), abs=0.02)
+    assert float(parts[1]) == pytest.approx(128 * 20 * 4 / 2**20, abs=0.005)
+
+
+def test_without_a_batch_size_no_layer_runs():
+    class NeverRun(Layer):
+        def setup(self, in_shape):
+            return in_shape
+
+    net = FeedForwardNet(seed=0)
+    net.add(NeverRun("own", input_sample_shape=(3,)))
+    assert "own" in net.summary()
+
+
+def test_open_axes_are_any_and_close_with_an_extent():
+    words = Input("words", (None, 3))
+    net = FeedForwardNet(inputs=words, outputs=LSTM("lstm", 4)(words), seed=0)
+    assert "(any, 4)" in net.summary()
+    assert "at least 0 multiply-adds" in net.summary()
+    matrices = 3 * 16 + 4 * 16
+    assert f"{7 * matrices:,} multiply-adds a sample" in net.summary(batch_size=2, extent=7)
+    with pytest.raises(ArgumentError, match=r"layer 'words': expected extent.*extent=100"):
+        net.summary(batch_size=2)
+
+
+def test_shared_parameters_are_counted_once_and_said():
+    x = Input("x", (4,))
+    both = Dense("twin", 4)
+    net = FeedForwardNet(inputs=x, outputs=Add("sum")(both(x), both(both(x))), seed=0)
+    text = net.summary()
+    assert text.count("20  ") == 1
+    assert re.search(r"^twin@2 +Dense \(shares twin\) +\(4,\) +0 +16 +", text, re.M)
+    assert "20 parameters, 20 trained" in text
+
+
+@pytest.mark.parametrize("arguments", [{"batch_size": 0}, {"batch_size": 1.5}, {"extent": -1}])
+def test_bad_numbers_are_refused(arguments):
+    net = FeedForwardNet(seed=0)
+    net.add(Dense("fc", 2, input_sample_shape=(3,)))
+    with pytest.raises(ArgumentError, match=rf"net.summary, {next(iter(arguments))}: expected"):
+        net.summary(**arguments)
+
+
+def test_an_empty_net_says_so():
+    with pytest.raises(CallOrderError, match="an empty net"):
+        FeedForwardNet().summary()
