@@ -28,8 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         command: Callable[[argparse.Namespace], None] = arguments.command
         command(arguments)
-        # Here, so that a reader that has gone is noticed here.
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is where it was closed before the start
+            # Here, so that a reader that has gone is noticed here.
+            sys.stdout.flush()
     except SingaNetError as error:
         print(f"singanet: {error}", file=sys.stderr)
         return USAGE_ERROR

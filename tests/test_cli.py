@@ -236,6 +236,13 @@ def test_a_reader_that_has_gone_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="closes the output with a POSIX shell")
+def test_a_closed_output_is_no_error():
+    command = ["sh", "-c", '"$@" >&-', "sh", *RUN, "models"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def shown_on_a_terminal(*argv, columns):
     """What a command shows on a terminal of that width: the last state of each line."""
     pty = pytest.importorskip("pty")
