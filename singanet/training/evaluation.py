@@ -53,7 +53,9 @@ def evaluate(
     if y is None and not holds_arrays(x):
         batches = iterated(net, x, None, None)
     else:
-        size = checked_count("net.evaluate", "batch_size", batch_size or USUAL_BATCH, 1)
+        size = checked_count(
+            "net.evaluate", "batch_size", USUAL_BATCH if batch_size is None else batch_size, 1
+        )
         batches = array_batches(net, x, y, None, size)
     measures = Measures.alone({} if net.metric is None else {"metric": net.metric})
     gather(net, batches.epoch(), measures)

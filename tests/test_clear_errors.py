@@ -1,0 +1,92 @@
+"""Five mistakes that Keras 3.15.1 answers badly: here each is one message that says it all."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.checkpoint import Target, load_into, open_state, write_state
+from singanet.errors import GraphError, ShapeError, SingaNetError, StateMismatchError
+from singanet.layers import Activation, Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD
+
+
+@pytest.fixture
+def net():
+    made = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+    made.add(Dense("hidden", 8, input_sample_shape=(5,)))
+    made.add(Activation("relu"))
+    made.add(Dense("scores", 3))
+    made.compile(SGD(lr=0.1))
+    return made
+
+
+def message(caught):
+    text = str(caught.value)
+    assert len(text) < 400
+    assert "\n" not in text
+    assert re.fullmatch(r".+: expected .+; received .+; .+", text)
+    return text
+
+
+def test_targets_of_a_wrong_shape(net):
+    """Keras: size of tensor a (3) must match the size of tensor b (7) ..."""
+    for call in (net.fit, net.train_on_batch, net.test_on_batch, net.evaluate, net.train):
+        with pytest.raises(ShapeError) as caught:
+            call(np.zeros((4, 5), np.float32), np.zeros((4, 7), int))
+        text = message(caught)
+        assert "layer 'scores'" in text
+        assert "(4, 3)" in text
+        assert "(4, 7)" in text
+
+
+def test_an_input_of_a_wrong_shape(net):
+    """Keras: Input 0 with name 'None' ..."""
+    with pytest.raises(ShapeError) as caught:
+        net.fit(np.zeros((4, 6), np.float32), np.zeros(4, int), verbose=False)
+    text = message(caught)
+    assert "layer 'hidden'" in text
+    assert "(batch, 5)" in text
+    assert "(4, 6)" in text
+
+
+def test_weights_of_a_wrong_shape(net):
+    """Keras: prints the whole array."""
+    with pytest.raises(ShapeError) as caught:
+        net["scores"].params["weight"].value = np.zeros((8, 4), np.float32)
+    text = message(caught)
+    assert "'scores/weight'" in text
+    assert "(8, 3)" in text
+    assert "(8, 4)" in text
+
+
+def test_a_file_that_lacks_a_layer(net, tmp_path):
+    """Keras: expected 2 variables, but received 0."""
+    state = dict(zip(net.param_names(), net.param_values(), strict=True))
+    path = tmp_path / "weights.npz"
+    write_state(path, {k: v for k, v in state.items() if not k.startswith("scores/")})
+    targets = {name: Target(value.shape, value.dtype) for name, value in state.items()}
+    with open_state(path) as reader, pytest.raises(StateMismatchError) as caught:
+        load_into(reader, targets, lambda name, array: pytest.fail(f"{name} was assigned"))
+    said, _, table = str(caught.value).partition("\n")
+    # One sentence of which file and how much, then the table of names with both shapes.
+    assert len(said) < 400
+    assert str(path) in said
+    assert "2 missing in the file" in said
+    lines = table.splitlines()
+    assert lines[1].split() == ["scores/weight", "(8,", "3)", "-", "missing", "in", "the", "file"]
+
+
+def test_a_summary_before_shapes_are_known():
+    """Keras: a table of question marks with 0 parameters, and no error."""
+    net = singanet.FeedForwardNet()
+    with pytest.raises(GraphError) as caught:
+        net.add(Dense("hidden", 8))
+    assert "layer 'hidden'" in message(caught)
+    assert "input_sample_shape" in str(caught.value)
+    with pytest.raises(SingaNetError, match="net: expected at least one layer"):
+        net.summary()

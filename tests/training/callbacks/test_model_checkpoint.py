@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.checkpoint import open_state
+from singanet.errors import ArgumentError, FileAccessError, UnknownNameError
+from singanet.training import Callback
+from singanet.training.callbacks import ModelCheckpoint
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_last_k_epochs_and_the_best_stay(build, data, feign, tmp_path):
+    net = build()
+    kept = []
+
+    class Copies(Callback):
+        def on_epoch_end(self, epoch, logs):
+            kept.append(dict(zip(net.param_names(), map(np.copy, net.param_values()), strict=True)))
+
+    checkpoint = ModelCheckpoint(tmp_path, "loss", keep=2)
+    watched = feign(loss=[3.0, 1.0, 2.0, 4.0, 5.0])
+    net.fit(*data, epochs=5, callbacks=[checkpoint, watched, Copies()], verbose=False)
+    assert names(tmp_path) == ["best.npz", "epoch-0004.npz", "epoch-0005.npz"]
+    with open_state(tmp_path / "best.npz") as reader:
+        best = dict(reader)
+    assert sorted(best) == sorted(net.param_names())
+    for name, array in best.items():
+        np.testing.assert_array_equal(array, kept[1][name])
+
+
+def test_every_so_many_epochs_and_steps(build, data, tmp_path):
+    checkpoint = ModelCheckpoint(
+        tmp_path, None, keep=9, every_epochs=2, every_steps=3, format="safetensors"
+    )
+    build().fit(*data, batch_size=10, epochs=5, callbacks=[checkpoint], verbose=False)
+    assert names(tmp_path) == [
+        "epoch-0002.safetensors", "epoch-0004.safetensors", "epoch-0005.safetensors",
+        "step.safetensors",
+    ]  # fmt: skip
+
+
+def test_a_stop_within_an_epoch_leaves_a_file(build, data, tmp_path):
+    class Stop(Callback):
+        def on_batch_end(self, batch, logs):
+            if self.session.step == 6:
+                self.session.stop("enough")
+
+    build().fit(
+        *data, batch_size=10, epochs=5, callbacks=[ModelCheckpoint(tmp_path), Stop()], verbose=False
+    )
+    assert names(tmp_path) == ["best.npz", "epoch-0001.npz", "stopped.npz"]
+
+
+def test_a_fit_that_fails_at_once_writes_nothing(build, data, tmp_path):
+    with pytest.raises(singanet.errors.ShapeError):
+        build().fit(
+            data[0], np.zeros((40, 2), int), callbacks=[ModelCheckpoint(tmp_path)], verbose=False
+        )
+    assert names(tmp_path) == []
+
+
+def test_what_is_refused(build, data, tmp_path):
+    with pytest.raises(UnknownNameError, match="did you mean 'npz'"):
+        ModelCheckpoint(tmp_path, format="npy")
+    with pytest.raises(ArgumentError, match="keep"):
+        ModelCheckpoint(tmp_path, keep=0)
+    with pytest.raises(UnknownNameError, match="monitor"):
+        build().fit(*data, callbacks=[ModelCheckpoint(tmp_path, "val_loss")], verbose=False)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileAccessError, match="no step was taken"):
+        build().fit(*data, callbacks=[ModelCheckpoint(tmp_path / "file")], verbose=False)
