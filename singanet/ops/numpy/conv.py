@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from singanet.ops.numpy.windows import Window, Windows, blocks
+from singanet.ops.numpy.depthwise import DepthwiseConvolution
+from singanet.ops.numpy.windows import Window, blocks
 from singanet.types import Array, Shape
 
 
-class Convolution(Windows):
-    """x is (N, C, H, W), the weight (F, C/groups, kh, kw), y and dy (N, F, H', W')."""
+class Convolution(DepthwiseConvolution):
+    """x is (N, C, H, W), the weight (F, C/groups, kh, kw), y and dy (N, F, H', W').
+
+    A group for every channel goes to the depthwise kernels.
+    """
 
     xp: Any
 
@@ -19,6 +23,9 @@ class Convolution(Windows):
     ) -> Array:
         """y[n,f,i,j] = bias[f] + sum over c,a,b of weight[f,c,a,b] x[n,c,i·s+a·d,j·s+b·d]."""
         f, cg, kh, kw = weight.shape
+        if 1 < groups == x.shape[1]:
+            by_channel = weight.reshape(groups, f // groups, kh, kw)
+            return self.depthwise_conv2d(x, by_channel, bias, window)
         oh, ow = window.out_size(*x.shape[2:])
         taps = weight.reshape(groups, f // groups, cg, kh, kw).transpose(0, 3, 4, 2, 1)
         matrix = taps.reshape(groups, kh * kw * cg, f // groups)
@@ -35,6 +42,10 @@ class Convolution(Windows):
     ) -> Array:
         """The gradient of the weight, in the weight's shape."""
         f, cg, kh, kw = weight_shape
+        if 1 < groups == x.shape[1]:
+            by_channel = (groups, f // groups, kh, kw)
+            taps = self.depthwise_conv2d_backward_weights(x, dy, by_channel, window)
+            return taps.reshape(weight_shape)
         total = self.xp.zeros((groups, kh * kw * cg, f // groups), dy.dtype)
         for samples, rows, columns in self._column_blocks(x, weight_shape, window, groups):
             part = by_group(self.channels_last(dy[samples, :, rows]), groups)

@@ -21,6 +21,9 @@ class ConvolutionData(Convolution):
         self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
     ) -> Array:
         """The gradient of x, of shape ``x_shape``, for dy (N, F, H', W')."""
+        if 1 < groups == x_shape[1]:
+            by_channel = weight.reshape(groups, len(weight) // groups, *window.kernel)
+            return self.depthwise_conv2d_backward_data(dy, by_channel, x_shape, window)
         (_, c, h, w), (_, f, oh, ow), (sh, sw) = x_shape, dy.shape, window.stride
         # An addition moves about three times what a copy does: benchmarks/conv_kernels.py.
         copies_less = f * h * w <= 3 * c * oh * ow * sh * sw or window.kernel == (1, 1)

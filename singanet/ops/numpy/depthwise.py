@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from singanet.ops.numpy.windows import Window, Windows, blocks
+from singanet.ops.numpy.windows import Window, Windows, blocks, meetings
 from singanet.types import Array, Shape
 
 
@@ -22,22 +22,21 @@ class DepthwiseConvolution(Windows):
         self, x: Array, weight: Array, bias: Array | None, window: Window
     ) -> Array:
         """y[n,cM+m,i,j] = bias[cM+m] + sum over a,b of weight[c,m,a,b] x[n,c,i·s+a·d,j·s+b·d]."""
-        xp = self.xp
-        n, c = x.shape[:2]
+        xp, (n, c), m = self.xp, x.shape[:2], weight.shape[1]
         out = window.out_size(*x.shape[2:])
         kernels = _along_rows(xp, weight, out[1])
-        y: Array = xp.empty((n, *out, c, weight.shape[1]), x.dtype)
-        full = self.padded(x, window.pads)
-        for part, views in self._bands(full, y, window):
-            xp.multiply(views[0][..., None], kernels[0], out=part)
-            product = xp.empty_like(part)
-            for view, kernel in zip(views[1:], kernels[1:], strict=True):
+        y: Array = xp.empty((n, *out, c * m), x.dtype)
+        for samples, rows, views in self._bands(x, window, m):
+            part = y[samples, rows]
+            sums = part.reshape(*part.shape[:3], c, m)
+            xp.multiply(next(views)[..., None], kernels[0], out=sums)
+            product = xp.empty_like(sums)
+            for view, kernel in zip(views, kernels[1:], strict=True):
                 xp.multiply(view[..., None], kernel, out=product)
-                part += product
-        flat = y.reshape(n, *out, c * weight.shape[1])
-        if bias is not None:
-            xp.add(flat, bias, out=flat)
-        return flat.transpose(0, 3, 1, 2)
+                sums += product
+            if bias is not None:
+                xp.add(part, bias, out=part)
+        return y.transpose(0, 3, 1, 2)
 
     def depthwise_conv2d_backward_weights(
         self, x: Array, dy: Array, weight_shape: Shape, window: Window
@@ -45,10 +44,10 @@ class DepthwiseConvolution(Windows):
         """The gradient of the weight, in the weight's shape."""
         xp = self.xp
         c, m, kh, kw = weight_shape
-        rows = self._by_multiple(dy, m)
         total = xp.zeros((kh * kw, c, m), dy.dtype)
-        full = self.padded(x, window.pads)
-        for part, views in self._bands(full, rows, window):
+        for samples, rows, views in self._bands(x, window, m):
+            given = self.channels_last(dy[samples, :, rows])
+            part = given.reshape(*given.shape[:3], c, m)
             # Contiguous also where the block is a band of rows, so that it folds to a matrix.
             product = xp.empty(part.shape, part.dtype)
             ones = xp.ones((1, product.size // (c * m)), dy.dtype)
@@ -62,34 +61,29 @@ class DepthwiseConvolution(Windows):
         self, dy: Array, weight: Array, x_shape: Shape, window: Window
     ) -> Array:
         """The gradient of x, of shape ``x_shape``."""
-        xp = self.xp
-        n, c, h, w = x_shape
-        (top, bottom), (left, right) = window.pads
-        rows = self._by_multiple(dy, weight.shape[1])
-        full = xp.zeros((n, top + h + bottom, left + w + right, c), dy.dtype)
-        kernels = _along_rows(xp, weight, dy.shape[3])
-        for part, views in self._bands(full, rows, window):
-            product = xp.empty_like(part)
-            for view, kernel in zip(views, kernels, strict=True):
-                xp.multiply(part, kernel, out=product)
-                view += product[..., 0] if product.shape[-1] == 1 else product.sum(axis=-1)
-        return full[:, top : top + h, left : left + w].transpose(0, 3, 1, 2)
-
-    def _by_multiple(self, dy: Array, m: int) -> Array:
-        """``dy`` as (N, H', W', C, M)."""
-        rows = self.channels_last(dy)
-        return rows.reshape(*rows.shape[:3], rows.shape[3] // m, m)
+        xp, m = self.xp, weight.shape[1]
+        (n, c, h, w), (oh, ow) = x_shape, dy.shape[2:]
+        kernels = _along_rows(xp, weight, ow)
+        dx: Array = xp.zeros((n, h, w, c), dy.dtype)
+        for samples, rows in blocks(n, oh, 2 * ow * c * m * dy.itemsize, self.scratch()):
+            given = self.channels_last(dy[samples, :, rows])
+            given = given.reshape(*given.shape[:3], c, m)
+            for k, pixels, outputs in meetings(window, (h, w), (oh, ow), rows):
+                product = xp.multiply(given[outputs], kernels[k][outputs[2]])
+                dx[samples][pixels] += product[..., 0] if m == 1 else product.sum(axis=-1)
+        return dx.transpose(0, 3, 1, 2)
 
     def _bands(
-        self, full: Array, outputs: Array, window: Window
-    ) -> Iterator[tuple[Array, list[Array]]]:
-        """Blocks of ``outputs`` (N, H', W', C, M), each with the view of ``full`` for each tap."""
-        n, height, width, c, m = outputs.shape
+        self, x: Array, window: Window, m: int
+    ) -> Iterator[tuple[slice, slice, Iterator[Array]]]:
+        """Samples, output rows, and for each tap the pixels that these outputs meet."""
+        n, c = x.shape[:2]
+        height, width = window.out_size(*x.shape[2:])
         # Twice, for the outputs of a block and the products that are added to them.
-        for samples, rows in blocks(n, height, 2 * width * c * m * outputs.itemsize):
-            band = full[samples, rows.start * window.stride[0] :]
-            views = self.taps(band, window, (rows.stop - rows.start, width))
-            yield outputs[samples, rows], list(views)
+        row_bytes = 2 * width * c * m * x.itemsize
+        for samples, rows in blocks(n, height, row_bytes, self.scratch()):
+            band = self.band(x[samples], window, rows)
+            yield samples, rows, self.taps(band, window, (rows.stop - rows.start, width))
 
 
 def _along_rows(xp: Any, weight: Array, width: int) -> Array:

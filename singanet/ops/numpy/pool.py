@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from singanet.ops.numpy.windows import Pair, Window, Windows, blocks
+from singanet.ops.numpy.windows import Pair, Window, Windows, blocks, meetings
 from singanet.types import Array, Shape
 
 _BLOCK_BYTES = 1 << 19
 """Of the images; a block's outputs are gone over once for each kernel position."""
-
-Region = tuple[slice, slice, slice]
 
 
 class Pooling(Windows):
@@ -33,7 +31,7 @@ class Pooling(Windows):
             where = xp.zeros(y.shape, np.min_scalar_type(window.kernel[0] * window.kernel[1] - 1))
         for samples in _sample_blocks(x.shape, x.itemsize, self.scratch(_BLOCK_BYTES)):
             rows = self.channels_last(x[samples])
-            for k, pixels, outputs in _meetings(window, x.shape[2:], out):
+            for k, pixels, outputs in meetings(window, x.shape[2:], out):
                 best, given = y[samples][outputs], rows[pixels]
                 if where is not None and k:
                     # The positions rise, so the largest that was better than all before wins;
@@ -50,7 +48,7 @@ class Pooling(Windows):
         dx: Array = xp.zeros((n, h, w, c), dy.dtype)
         for samples in _sample_blocks(x_shape, dy.itemsize, self.scratch(_BLOCK_BYTES)):
             rows, target = self.channels_last(dy[samples]), dx[samples]
-            for k, pixels, outputs in _meetings(window, (h, w), dy.shape[2:]):
+            for k, pixels, outputs in meetings(window, (h, w), dy.shape[2:]):
                 mine = xp.equal(where[samples][outputs], k)
                 if disjoint:
                     xp.multiply(rows[outputs], mine, out=target[pixels])
@@ -66,7 +64,7 @@ class Pooling(Windows):
         counts = _counts(xp, x.shape, window, out, x.dtype)
         for samples in _sample_blocks(x.shape, x.itemsize, self.scratch(_BLOCK_BYTES)):
             rows = self.channels_last(x[samples])
-            for _, pixels, outputs in _meetings(window, x.shape[2:], out):
+            for _, pixels, outputs in meetings(window, x.shape[2:], out):
                 total = y[samples][outputs]
                 xp.add(total, rows[pixels], out=total)
             xp.divide(y[samples], counts, out=y[samples])
@@ -80,7 +78,7 @@ class Pooling(Windows):
         dx: Array = xp.zeros((n, h, w, c), dy.dtype)
         for samples in _sample_blocks(x_shape, dy.itemsize, self.scratch(_BLOCK_BYTES)):
             share = xp.divide(self.channels_last(dy[samples]), counts)
-            for _, pixels, outputs in _meetings(window, (h, w), out):
+            for _, pixels, outputs in meetings(window, (h, w), out):
                 dx[samples][pixels] += share[outputs]
         return dx.transpose(0, 3, 1, 2)
 
@@ -101,23 +99,3 @@ def _counts(xp: Any, x_shape: Shape, window: Window, out: Pair, dtype: Any) -> A
     counts = np.maximum(np.outer(sides[0], sides[1]), 1)[:, :, None]
     there: Array = xp.asarray(counts.astype(dtype))
     return there
-
-
-def _meetings(window: Window, size: Shape, out: Shape) -> Iterator[tuple[int, Region, Region]]:
-    """For each kernel position its number, the pixels it meets, and the outputs that see them."""
-    axes = [list(_along(window, axis, size[axis], out[axis])) for axis in (0, 1)]
-    everything = slice(None)
-    for i, pixel_rows, output_rows in axes[0]:
-        for j, pixel_cols, output_cols in axes[1]:
-            pixels = (everything, pixel_rows, pixel_cols)
-            yield i * window.kernel[1] + j, pixels, (everything, output_rows, output_cols)
-
-
-def _along(window: Window, axis: int, size: int, out: int) -> Iterator[tuple[int, slice, slice]]:
-    stride = window.stride[axis]
-    for tap in range(window.kernel[axis]):
-        offset = tap - window.pads[axis][0]
-        first, end = max(-(offset // stride), 0), min((size - 1 - offset) // stride + 1, out)
-        if first < end:
-            start, last = offset + first * stride, offset + (end - 1) * stride
-            yield tap, slice(start, last + 1, stride), slice(first, end)

@@ -23,6 +23,7 @@ _SHORT_RUN = 10
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 Pair = tuple[int, int]
+Region = tuple[slice, slice, slice]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +150,30 @@ def blocks(
     for sample in range(n):
         for top in range(0, height, band):
             yield slice(sample, sample + 1), slice(top, min(height, top + band))
+
+
+def meetings(
+    window: Window, size: Shape, out: Shape, rows: slice | None = None
+) -> Iterator[tuple[int, Region, Region]]:
+    """For each kernel position its number, the pixels it meets, and the outputs that see them.
+
+    With ``rows`` only those rows of outputs count, numbered from the first of them.
+    """
+    bands = (rows or slice(0, out[0]), slice(0, out[1]))
+    axes = [list(_along(window, axis, size[axis], bands[axis])) for axis in (0, 1)]
+    everything = slice(None)
+    for i, pixel_rows, output_rows in axes[0]:
+        for j, pixel_cols, output_cols in axes[1]:
+            pixels = (everything, pixel_rows, pixel_cols)
+            yield i * window.kernel[1] + j, pixels, (everything, output_rows, output_cols)
+
+
+def _along(window: Window, axis: int, size: int, band: slice) -> Iterator[tuple[int, slice, slice]]:
+    stride = window.stride[axis]
+    for tap in range(window.kernel[axis]):
+        offset = tap * window.dilation[axis] - window.pads[axis][0]
+        first = max(-(offset // stride), band.start)
+        end = min((size - 1 - offset) // stride + 1, band.stop)
+        if first < end:
+            pixels = slice(offset + first * stride, offset + (end - 1) * stride + 1, stride)
+            yield tap, pixels, slice(first - band.start, end - band.start)
