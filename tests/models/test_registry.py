@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
+from singanet import FeedForwardNet
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.models import build, entries, find
 
@@ -66,3 +69,28 @@ def test_a_shape_that_is_not_positive_ints_is_refused(shape):
 def test_a_number_of_classes_that_is_not_positive_is_refused(classes):
     with pytest.raises(ArgumentError, match=r"model 'mlp', argument num_classes"):
         build("mlp", (4,), classes)
+
+
+def small_form(entry):
+    """A shape for which the net of ``entry`` has few numbers."""
+    if entry.task == "text":
+        return (8,)
+    return entry.input_shape if entry.task == "tabular" else (1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "entry", [e for e in entries() if e.name != "rbm"], ids=lambda entry: entry.name
+)
+def test_each_net_can_be_written_down_and_read_back(entry):
+    net = build(entry.name, small_form(entry), 5)
+    again = FeedForwardNet.from_config(json.loads(json.dumps(net.to_config())))
+
+    def described(net):
+        nodes = net._graph.nodes.values()  # net.nodes would fill the parameters
+        return [
+            (n.name, n.out_shapes, [(p.name, p.shape) for p in n.layer.params.values()])
+            for n in nodes
+        ]
+
+    assert described(again) == described(net)
+    assert type(again.loss) is type(net.loss)
