@@ -24,3 +24,16 @@ def test_bernoulli_is_the_same_for_one_seed(xp):
     ops = ops_for(p)
     a, b = (ops.host(ops.bernoulli(np.random.default_rng(s), p)) for s in (1, 1))
     np.testing.assert_array_equal(a, b)
+
+
+def test_keep_mask_keeps_the_share_asked_for():
+    ops, rng = ops_for(np.empty(0)), np.random.default_rng(0)
+    assert ops.keep_mask(rng, (3, 4), 1.0).all()
+    mask = ops.keep_mask(rng, (100, 100), 0.3)
+    assert mask.dtype == bool
+    # Five standard deviations of a mean of 10,000.
+    assert abs(mask.mean() - 0.3) < 5 * np.sqrt(0.3 * 0.7 / 10_000)
+    np.testing.assert_array_equal(
+        ops.keep_mask(np.random.default_rng(4), (5, 6), 0.5),
+        ops.keep_mask(np.random.default_rng(4), (5, 6), 0.5),
+    )

@@ -1,0 +1,32 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.ops import numpy_ops as ops
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_matmul(dtype, transposed, rng):
+    a = rng.standard_normal((4, 5)).astype(dtype)
+    b = rng.standard_normal((3, 5) if transposed else (5, 3)).astype(dtype)
+    b = b.T if transposed else b
+    got = ops.matmul(a, b)
+    assert got.dtype == dtype
+    np.testing.assert_allclose(got, np.einsum("ij,jk->ik", a, b), rtol=1e-5)
+    out = np.empty((4, 3), dtype)
+    assert ops.matmul(a, b, out=out) is out
+    np.testing.assert_array_equal(out, got)
+
+
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_affine(n, rng):
+    x, w, b = rng.standard_normal((n, 5)), rng.standard_normal((5, 3)), rng.standard_normal(3)
+    want = np.einsum("ni,io->no", x, w)
+    np.testing.assert_allclose(ops.affine(x, w, None), want, rtol=1e-12)
+    np.testing.assert_allclose(ops.affine(x, w, b), want + b, rtol=1e-12)
+    single = ops.affine(x.astype(np.float32), w.astype(np.float32), b.astype(np.float32))
+    assert single.dtype == np.float32
