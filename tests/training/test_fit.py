@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import traceback
 
 import numpy as np
@@ -20,7 +21,13 @@ from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import F1, Accuracy, ConfusionMatrix
 from singanet.optimizer import SGD, Accumulator, ClipByLayerNorm, ClipByRunningNorm, ClipByValue
 from singanet.training import Callback, StopTraining
-from singanet.training.callbacks import ModelCheckpoint
+from singanet.training.callbacks import (
+    LayerStatistics,
+    LayerTiming,
+    MemoryLine,
+    ModelCheckpoint,
+    StopOnNaN,
+)
 
 
 def by_hand(net, x, y, epochs, batch=16, first=0, optimizer=None):
@@ -147,6 +154,14 @@ def test_a_metric_that_is_no_number_is_asked_after_the_fit(build, data):
     counts = matrix.result()
     assert counts.sum() == 50
     assert np.trace(counts) / 50 == history["val_accuracy"][-1]
+
+
+def test_watching_and_validating_change_nothing(build, data, same):
+    watched, plain = build(), build()
+    callbacks = [LayerStatistics(), LayerTiming(), MemoryLine(io.StringIO()), StopOnNaN()]
+    watched.fit(*data, epochs=2, validation_data=data, callbacks=callbacks, verbose=False)
+    plain.fit(*data, epochs=2, verbose=False)
+    same(watched, plain)
 
 
 # -- weights, clipping, accumulation ------------------------------------------------------------
