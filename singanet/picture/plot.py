@@ -1,0 +1,47 @@
+"""Pictures of nets in files and notebooks."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from singanet.checkpoint.atomic import replacing
+from singanet.errors import ArgumentError
+from singanet.picture.drawing import draw
+from singanet.picture.png import write_png
+from singanet.picture.svg import to_svg
+
+if TYPE_CHECKING:
+    from singanet.net import FeedForwardNet
+
+
+def plot_net(net: FeedForwardNet, path: str | PathLike[str] | None = None) -> str:
+    """`FeedForwardNet.plot`: the picture as SVG text, also written to a .svg or .png file."""
+    target = None if path is None else Path(path)
+    if target is not None and target.suffix.lower() not in (".svg", ".png"):
+        raise ArgumentError(
+            f"net.plot, {str(target)!r}",
+            expected="a file name that ends in .svg or .png",
+            received=f"the suffix {target.suffix!r}",
+            advice=f"write to {target.with_suffix('.svg').name!r}" if target.name else "name one",
+        )
+    drawing = draw(net)
+    svg = to_svg(drawing)
+    if target is not None:
+        with replacing(target) as beside:
+            if target.suffix.lower() == ".png":
+                write_png(drawing, beside)
+            else:
+                beside.write_text(svg, encoding="utf-8")
+    return svg
+
+
+def net_html(net: FeedForwardNet) -> str:
+    """Table and picture as HTML, the picture in a frame that scrolls; words for an empty net."""
+    from singanet.summary.table import summary_html
+
+    if not net._graph.nodes:
+        return "<p>a net without layers</p>"
+    frame = "max-height:40em;overflow:auto;margin-top:.5em"
+    return f'<div>{summary_html(net)}<div style="{frame}">{plot_net(net)}</div></div>'

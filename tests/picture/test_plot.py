@@ -1,0 +1,151 @@
+"""Pictures of nets: what they show, where they go, what is refused."""
+
+from __future__ import annotations
+
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from singanet import FeedForwardNet, Input
+from singanet.errors import ArgumentError, BackendError, CallOrderError, FileAccessError
+from singanet.layers import Activation, Add, Concat, Conv2D, Dense, Flatten, Slice
+from singanet.models import build
+from tests.html_check import read_html
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def siamese():
+    left, right = Input("left", (1, 8, 8)), Input("right", (1, 8, 8))
+    twin = Conv2D("twin", 2, 3)
+    both = Concat("both", 1)(Flatten("fa")(twin(left)), Flatten("fb")(twin(right)))
+    first, second = Slice("cut", 1, [100])(both)
+    outputs = [Dense("same", 2)(first), Dense("angle", 1)(second)]
+    return FeedForwardNet(inputs=[left, right], outputs=outputs, seed=0)
+
+
+def texts(svg):
+    return [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_every_layer_is_a_box_with_its_name_shape_and_parameters():
+    svg = build("lenet", (1, 28, 28)).plot()
+    root = ElementTree.fromstring(svg)
+    assert root.tag == f"{SVG}svg"
+    shown = texts(svg)
+    for name in ("conv1", "relu1", "pool1", "flat", "fc2"):
+        assert shown.count(name) == 1
+    assert "Conv2D (1, 28, 28) → (32, 28, 28)" in shown
+    assert "51,264 parameters" in shown
+    assert len(list(root.iter(f"{SVG}rect"))) == 12 + 1  # and the page
+
+
+def test_inputs_outputs_sharing_and_numbered_outputs_are_said():
+    svg = siamese().plot()
+    shown = texts(svg)
+    assert "input (1, 8, 8)" in shown
+    assert "shares parameters of twin" in shown
+    assert "20 parameters, shared" in shown
+    assert {"[0]", "[1]"} <= set(shown)
+    boxes = [e.get("class") for e in ElementTree.fromstring(svg).iter(f"{SVG}rect")]
+    assert boxes.count("box shared") == 2
+    paths = [e for e in ElementTree.fromstring(svg).iter(f"{SVG}path") if e.get("class") is None]
+    assert len(paths) == 9
+
+
+def test_frozen_and_open_shapes_are_said():
+    x = Input("x", (None, 3))
+    net = FeedForwardNet(inputs=x, outputs=Activation("tanh", "tanh")(x), seed=0)
+    assert "Activation (any, 3)" in texts(net.plot())
+    net = FeedForwardNet(seed=0)
+    net.add(Dense("a", 3, input_sample_shape=(2,)))
+    net.add(Dense("b", 3))
+    net.freeze("b")
+    assert "9 parameters, not trained" in texts(net.plot())
+
+
+def test_a_parameter_lent_alone_is_said_too():
+    net = FeedForwardNet(seed=0)
+    coder = net.add(Dense("coder", 3, input_sample_shape=(8,)))
+    net.add(Dense("back", 8, W_specs=coder.params["weight"], W_transpose=True))
+    assert "shares parameters of coder" in texts(net.plot())
+    assert "8 parameters" in texts(net.plot())
+
+
+def test_long_names_are_cut():
+    net = FeedForwardNet(seed=0)
+    net.add(Dense("n" * 300, 3, input_sample_shape=(2,)))
+    assert "n" * 43 + "…" in texts(net.plot())
+
+
+def test_the_file_is_the_text(tmp_path):
+    net = siamese()
+    svg = net.plot(tmp_path / "net.SVG")
+    assert (tmp_path / "net.SVG").read_text(encoding="utf-8") == svg
+    assert [path.name for path in tmp_path.iterdir()] == ["net.SVG"]
+
+
+def test_png_has_the_same_proportions_and_is_not_empty(tmp_path):
+    image_of = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    net = siamese()
+    root = ElementTree.fromstring(net.plot(tmp_path / "net.png"))
+    with image_of.open(tmp_path / "net.png") as image:
+        assert image.format == "PNG"
+        wanted = (2 * float(root.get("width")), 2 * float(root.get("height")))
+        assert image.size == pytest.approx(wanted, abs=2)
+        colours = image.convert("RGB").getcolors(1 << 20)
+    assert {(228, 242, 228), (220, 235, 249)} <= {colour for _, colour in colours}
+
+
+def test_png_without_pillow_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(BackendError, match=r"pip install 'singanet\[images\]'"):
+        siamese().plot(tmp_path / "net.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["net.pdf", "net", "net.svg.gz"])
+def test_other_suffixes_are_refused(tmp_path, name):
+    with pytest.raises(ArgumentError, match=r"expected a file name that ends in \.svg or \.png"):
+        siamese().plot(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(FileAccessError, match=r"missing.*choose a folder that exists"):
+        siamese().plot(tmp_path / "missing" / "net.svg")
+
+
+def test_an_empty_net_cannot_be_drawn():
+    with pytest.raises(CallOrderError, match="an empty net"):
+        FeedForwardNet().plot()
+
+
+def test_notebooks_show_table_and_picture():
+    reader = read_html(siamese()._repr_html_())
+    assert {"table", "svg"} <= set(reader.tags)
+    assert "twin@2" in reader.text
+    assert read_html(FeedForwardNet()._repr_html_()).text == ["a net without layers"]
+
+
+def test_names_cannot_smuggle_markup():
+    evil = '<script>alert("x")</script>&amp;'
+    net = FeedForwardNet(seed=0)
+    net.add(Dense(evil, 3, input_sample_shape=(2,)))
+    net.add(Dense("'><img src=x onerror=y>", 3))
+    net.add(Add("sum"), [evil, "'><img src=x onerror=y>"])
+    html = net._repr_html_()
+    reader = read_html(html)
+    assert "img" not in reader.tags
+    assert reader.text.count(evil) >= 2  # in the table and in the picture, as it is
+    assert evil in texts(net.plot())
+
+
+def test_plotting_changes_nothing():
+    net = siamese()
+    before = [value.copy() for value in net.param_values()]
+    state = net.rng.bit_generator.state
+    net.plot()
+    assert net.rng.bit_generator.state == state
+    assert all((a == b).all() for a, b in zip(before, net.param_values(), strict=True))
