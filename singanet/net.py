@@ -23,6 +23,7 @@ from singanet.flags import is_training
 from singanet.graph import Graph, Node
 from singanet.layers.layer import Layer
 from singanet.parameter import Param, ParamSpec
+from singanet.saveable import Saveable
 from singanet.seeding import next_seed
 from singanet.sources import Src, sources_of
 from singanet.symbol import Symbol, calls_between
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from singanet.optimizer import Optimizer, Wrapper
 
 
-class FeedForwardNet(Trainable, Visible):
+class FeedForwardNet(Trainable, Visible, Saveable):
     """A net of layers, sorted topologically, with a backward that hands gradients out.
 
     ``loss`` and ``metric`` serve `train`, `step`, `evaluate` and `predict`. Build the net with

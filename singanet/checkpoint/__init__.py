@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from singanet.checkpoint.entry import Entry, Source
-from singanet.checkpoint.formats import FORMATS, open_state, write_state
+from singanet.checkpoint.formats import FORMATS, format_for, open_state, write_state
+from singanet.checkpoint.keras.describe import describe_net
+from singanet.checkpoint.keras.layer import LayerDescription
 from singanet.checkpoint.load import load_into
 from singanet.checkpoint.matching import Target, match
 from singanet.checkpoint.reader import Reader
@@ -12,10 +14,13 @@ from singanet.checkpoint.report import LoadReport
 __all__ = [
     "FORMATS",
     "Entry",
+    "LayerDescription",
     "LoadReport",
     "Reader",
     "Source",
     "Target",
+    "describe_net",
+    "format_for",
     "load_into",
     "match",
     "open_state",

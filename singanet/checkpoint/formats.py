@@ -27,10 +27,10 @@ class Format:
     reader: str
     writer: str
 
-    def open(self, path: Path) -> Reader:
+    def open(self, path: Path, **options: Any) -> Reader:
         """The file at ``path``, its table read."""
-        reader: Callable[[Path], Reader] = self._member(self.reader)
-        return reader(path)
+        reader: Callable[..., Reader] = self._member(self.reader)
+        return reader(path, **options)
 
     def write(self, path: Path, state: State, **options: Any) -> None:
         """Write ``state`` to ``path``."""
@@ -57,6 +57,9 @@ FORMATS = {
             "SafetensorsReader",
             "write_safetensors",
         ),
+        # Written and read with the layers of a net, which they need for Keras' layouts.
+        Format("keras", (".weights.h5",), "keras", "KerasReader", "write_keras"),
+        Format("keras-legacy", (), "keras", "KerasReader", "write_keras_legacy"),
     )
 }
 
@@ -70,17 +73,18 @@ def write_state(
     snapshot. Arrays are written one at a time: none but the one in hand is ever copied. Errors:
     `UnknownNameError`, `FileAccessError`, and what the format cannot hold.
     """
-    format_named(format or by_suffix(path)).write(Path(path), state, **options)
+    format_named(format_for(path, format)).write(Path(path), state, **options)
 
 
-def open_state(path: str | os.PathLike[str], format: str | None = None) -> Reader:
+def open_state(path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Reader:
     """Open the checkpoint at ``path``: its table is read and checked, its arrays are not.
 
     ``format`` None looks at the file's first bytes, whatever its name. For a snapshot ``path``
-    may be the prefix; ``.pickle`` may be left out. Errors: `FileAccessError`, `FileFormatError`.
+    may be the prefix; ``.pickle`` may be left out. With ``layers`` of the net, the Keras formats
+    give its own names and layouts. Errors: `FileAccessError`, `FileFormatError`.
     """
     path = Path(path)
-    return format_named(format or by_content(path)).open(path)
+    return format_named(format or by_content(path)).open(path, **options)
 
 
 def format_named(name: str) -> Format:
@@ -95,11 +99,21 @@ def format_named(name: str) -> Format:
     return FORMATS[name]
 
 
+def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
+    """The name of the format to write to ``path``: ``format`` itself, or by the suffix."""
+    return format_named(format or by_suffix(path)).name
+
+
 def by_suffix(path: str | os.PathLike[str]) -> str:
     """The name of the format whose suffix ``path`` has; snapshot where none is known."""
-    suffix = Path(path).suffix.lower()
-    names = [format.name for format in FORMATS.values() if suffix in format.suffixes]
-    return names[0] if names else "snapshot"
+    name = Path(path).name.lower()
+    found = {
+        suffix: format.name
+        for format in FORMATS.values()
+        for suffix in format.suffixes
+        if name.endswith(suffix)
+    }
+    return found[max(found, key=len)] if found else "snapshot"
 
 
 def by_content(path: Path) -> str:

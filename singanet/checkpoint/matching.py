@@ -14,9 +14,6 @@ from singanet.checkpoint.rules import NAME_RULES, SHAPE_RULES
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.types import Shape
 
-ASIDE = "*training*/"
-"""Arrays whose names begin so belong to training, not to the net; `match` passes them over."""
-
 
 @dataclass(frozen=True)
 class Target:
@@ -38,7 +35,7 @@ def match(
     ``rename`` goes from names in the file to names in the net; ``cast`` lets types differ.
     Errors: `UnknownNameError` and `ArgumentError` for a ``rename`` that does not apply.
     """
-    free = {name: entry for name, entry in entries.items() if not name.startswith(ASIDE)}
+    free = weights(entries)
     asked = _asked(rename or {}, free, targets, where)
     pairs: dict[str, tuple[str, str]] = {}
     for name, there in asked.items():
@@ -51,7 +48,7 @@ def match(
     for rule in NAME_RULES:
         for name in targets:
             older = rule.spell(name)
-            if name not in pairs and older in free and older not in taken:
+            if name not in pairs and older is not None and older in free and older not in taken:
                 pairs[name] = (older, f"{rule.title}, before {rule.version}")
                 taken.add(older)
     report = LoadReport(where)
@@ -63,6 +60,17 @@ def match(
             report.missing[name] = target.shape
     report.extra = {name: entry.shape for name, entry in free.items() if name not in taken}
     return report
+
+
+def weights(entries: Mapping[str, Entry]) -> Mapping[str, Entry]:
+    """The entries of the net alone, where ``entries`` are those of a whole training's state."""
+    if "session" not in entries or not any(name.startswith("net/") for name in entries):
+        return entries
+    return {
+        name.removeprefix("net/"): entry
+        for name, entry in entries.items()
+        if name.startswith("net/")
+    }
 
 
 def _asked(

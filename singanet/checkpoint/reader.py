@@ -34,6 +34,11 @@ class Reader(ABC):
         self.entries: dict[str, Entry] = {}
         self._beside = Beside()
 
+    @property
+    def foreign_layout(self) -> bool:
+        """Whether names and layouts are Keras', to be read with ``layers`` of a net."""
+        return False
+
     @abstractmethod
     def _read(self, entry: Entry) -> Array:
         """The array of ``entry``, its checksum compared where the file has one."""

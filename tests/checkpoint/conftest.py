@@ -8,9 +8,9 @@ import pytest
 from singanet.checkpoint import FORMATS
 
 
-@pytest.fixture(params=list(FORMATS))
+@pytest.fixture(params=[name for name in FORMATS if not name.startswith("keras")])
 def format(request):
-    """Each format in turn, by name."""
+    """Each format of state dicts in turn, by name; Keras' need a net and have their own tests."""
     return request.param
 
 

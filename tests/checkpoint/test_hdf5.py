@@ -172,14 +172,12 @@ def test_names_that_are_none(path, name):
         read_all(path)
 
 
-@pytest.mark.parametrize("version", [2, "x", -1])
+@pytest.mark.parametrize("version", [2, np.bytes_("x"), -1])
 def test_versions_we_do_not_know(path, state, version):
     write_state(path, state)
     with h5py.File(path, "r+") as file:
         file.attrs["singanet_format"] = version
-    with pytest.raises(
-        VersionError, match=f"format version 1 to 1.*received format version {version}"
-    ):
+    with pytest.raises(VersionError, match="format version 1 to 1.*received format version"):
         read_all(path)
 
 

@@ -141,10 +141,14 @@ def test_a_long_table_is_cut(load):
     assert len(report.table().splitlines()) == 202
 
 
-def test_training_arrays_are_passed_over(load):
-    got, report = load({"w": ones(1), "*training*/optimizer/w/first": ones(1)}, {"w": (1,)})
+def test_the_weights_of_a_whole_training(load):
+    """What `fit` saved: the net's arrays below net/, beside the optimizer's and the session's."""
+    state = {"net/w": ones(1), "optimizer/w/first": ones(1), "session": np.zeros(3, "u1")}
+    got, report = load(state, {"w": (1,)})
     assert list(got) == ["w"]
     assert report.complete
+    got, _ = load({"net/w": ones(1)}, {"net/w": (1,)})
+    assert list(got) == ["net/w"]
 
 
 def test_a_damaged_array_changes_nothing(tmp_path):

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from singanet.errors import CheckpointError, FileFormatError, UnsafeFileError
+from singanet.errors import FileFormatError, SingaNetError, UnsafeFileError
 
 # Others would be looked for in a plugin folder and loaded as code.
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}
@@ -18,7 +18,7 @@ def hdf5_errors(where: str) -> Iterator[None]:
     """Turn what h5py raises about a damaged file into `FileFormatError`."""
     try:
         yield
-    except CheckpointError:
+    except SingaNetError:
         raise
     except (
         OSError,
@@ -37,6 +37,31 @@ def hdf5_errors(where: str) -> Iterator[None]:
             received=f"{type(error).__name__}: {str(error)[:200]}",
             advice="the file is damaged: copy it again, or use an earlier checkpoint",
         ) from error
+
+
+def attribute(item: Any, name: str, where: str) -> Any:
+    """The attribute ``name`` of ``item``, a number or text, or None.
+
+    Errors: `FileFormatError` for text of variable length: a damaged heap of such texts sends
+    libhdf5 round for ever.
+    """
+    import h5py
+
+    if name not in item.attrs:
+        return None
+    found = item.attrs.get_id(name)
+    kind = found.get_type()
+    if kind.get_class() not in (h5py.h5t.INTEGER, h5py.h5t.STRING, h5py.h5t.FLOAT) or (
+        kind.get_class() == h5py.h5t.STRING and kind.is_variable_str()
+    ):
+        raise FileFormatError(
+            f"{where}, attribute {name!r}",
+            expected="numbers or text of fixed length",
+            received="another type",
+            advice="write the file again",
+        )
+    value = item.attrs[name]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def check_dataset(dataset: Any, nbytes: int, where: str) -> None:

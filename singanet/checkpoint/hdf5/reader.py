@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from singanet.checkpoint.checksum import Checksum
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.hdf5.dataset import described, load
-from singanet.checkpoint.hdf5.guard import hdf5_errors
+from singanet.checkpoint.hdf5.guard import attribute, hdf5_errors
+from singanet.checkpoint.hdf5.keras_marks import is_legacy
 from singanet.checkpoint.hdf5.walk import walk
 from singanet.checkpoint.names import MAX_ARRAYS, too_many
 from singanet.checkpoint.reader import StreamReader
@@ -17,6 +19,7 @@ from singanet.checkpoint.version import KEY, check_version
 from singanet.errors import FileFormatError
 from singanet.types import Array
 
+_KERAS_PATH = re.compile(r"(layers|_layer_checkpoint_dependencies)/.*vars/\d+$")
 CHECKSUM, INDEX = "checksum", "index"
 
 
@@ -35,22 +38,31 @@ class Hdf5Reader(StreamReader):
 
         with hdf5_errors(self.where):
             self._file = h5py.File(self.path, "r")
-            mark = self._file.attrs.get(KEY)
+            mark = attribute(self._file, KEY, self.where)
             if mark is not None:
-                self.version = f"singanet format {check_version(_text(mark), self.where)}"
+                self.version = f"singanet format {check_version(mark, self.where)}"
             order: list[tuple[int, Entry]] = []
             for name, dataset in self._found():
                 if len(order) >= MAX_ARRAYS:
                     raise too_many(self.where)
                 where = f"{self.where}, array {name!r}"
                 shape, dtype = described(dataset, where)
-                checksum = "" if mark is None else _text(dataset.attrs[CHECKSUM])
+                checksum = "" if mark is None else str(attribute(dataset, CHECKSUM, self.where))
                 stored = dataset.id.get_storage_size()
                 self._datasets[name] = dataset
-                index = int(dataset.attrs.get(INDEX, 0)) if mark is not None else 0
+                index = 0 if mark is None else int(attribute(dataset, INDEX, self.where))
                 order.append((index, Entry(name, shape, dtype, stored, checksum)))
-            self._expect(len(order) if mark is None else int(self._file.attrs["count"]), order)
+            self._expect(
+                len(order) if mark is None else int(attribute(self._file, "count", self.where)),
+                order,
+            )
             self.entries = {entry.name: entry for _, entry in sorted(order, key=_index)}
+
+    @property
+    def foreign_layout(self) -> bool:
+        """Whether this is a file of Keras' weights, current or legacy."""
+        with hdf5_errors(self.where):
+            return is_legacy(self._file) or any(map(_KERAS_PATH.match, self.entries))
 
     def _found(self) -> Any:
         """The name and dataset of each array; a subclass may name them otherwise."""
@@ -88,7 +100,3 @@ class Hdf5Reader(StreamReader):
 
 def _index(item: tuple[int, Entry]) -> int:
     return item[0]
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

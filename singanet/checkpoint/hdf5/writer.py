@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from singanet.checkpoint.atomic import replacing
 from singanet.checkpoint.checksum import Beside
@@ -23,6 +26,16 @@ def write_hdf5(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
 
     Errors: `ArgumentError` where one name is a group of another; `FileAccessError`.
     """
+    write_datasets(path, sources, {}, {})
+
+
+def write_datasets(
+    path: str | os.PathLike[str],
+    sources: Sequence[Source],
+    attributes: Mapping[str, Any],
+    of_groups: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """`write_hdf5` with ``attributes`` of the root and ``of_groups`` as well."""
     import h5py
 
     path = Path(path)
@@ -30,14 +43,16 @@ def write_hdf5(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
     with replacing(path) as beside_path, _as_os_errors():
         file = h5py.File(beside_path, "w")
         with closing(file), beside_path.open("rb+", buffering=0) as raw, Beside() as beside:
-            file.attrs[KEY] = FORMAT_VERSION
-            file.attrs["count"] = len(sources)
+            file.attrs.update({KEY: FORMAT_VERSION, "count": len(sources), **attributes})
             for index, source in enumerate(sources):
                 dataset = create(file, source.name, source.shape, source.dtype)
                 checksum = fill(dataset, source.array(), raw, beside)
-                dataset.attrs[CHECKSUM] = checksum.hex()
+                # Of fixed length: see attribute().
+                dataset.attrs[CHECKSUM] = np.bytes_(checksum.hex())
                 dataset.attrs[INDEX] = index
                 file.flush()
+            for name, marks in of_groups.items():
+                file.require_group(name).attrs.update(marks)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from singanet.checkpoint.names import MAX_ARRAYS, too_many
-from singanet.errors import CheckpointError, FileFormatError, UnsafeFileError
+from singanet.errors import FileFormatError, SingaNetError, UnsafeFileError
 
 _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
@@ -23,7 +23,7 @@ def zip_errors(where: str) -> Iterator[None]:
     """Turn what zipfile raises about a damaged archive into `FileFormatError`."""
     try:
         yield
-    except CheckpointError:
+    except SingaNetError:
         raise
     except (
         zipfile.BadZipFile,

@@ -1,0 +1,73 @@
+"""What the Keras formats must know of a layer, and of an array as Keras keeps it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from singanet.types import Array, Shape
+
+
+@dataclass(frozen=True)
+class LayerDescription:
+    """A layer with parameters: its class, its name, and name and shape of each by suffix.
+
+    ``settings`` holds what the conversion of some kinds depends on, such as ``kernel``.
+    ``flattened`` is the image (C, H, W) that became the layer's input row, if one did: Keras
+    keeps the channels of images last, so that its rows stand in another order.
+    """
+
+    kind: str
+    name: str
+    params: Mapping[str, tuple[str, Shape]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    flattened: Shape | None = None
+
+    def full(self, suffix: str) -> str:
+        """The name of the parameter ``suffix`` in the net."""
+        return self.params[suffix][0]
+
+    def shape(self, suffix: str) -> Shape:
+        """The shape of the parameter ``suffix`` in the net."""
+        return self.params[suffix][1]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One array of a Keras layer: where it stands, and how ours become it and come from it.
+
+    ``parts`` are our suffixes; ``join`` takes their arrays, ``split`` gives one for each.
+    """
+
+    path: str
+    label: str
+    shape: Shape
+    parts: Sequence[str]
+    join: Callable[..., Array]
+    split: Callable[[Array], Sequence[Array]]
+
+    def fits(self, shape: Shape) -> bool:
+        """Whether an array of ``shape`` in a file can be this one."""
+        if self.label == "alpha":
+            # One slope a channel, with an axis of 1 for each that shares it.
+            return math.prod(shape) == math.prod(self.shape)
+        return shape == self.shape
+
+
+def one(
+    path: str,
+    label: str,
+    shape: Shape,
+    suffix: str,
+    there: Callable[[Array], Array],
+    back: Callable[[Array], Array],
+) -> Variable:
+    """A variable that is one array of ours, moved ``there`` and ``back``."""
+    return Variable(path, label, shape, (suffix,), there, lambda array: (back(array),))
+
+
+def same(path: str, label: str, shape: Shape, suffix: str) -> Variable:
+    """A variable that is kept as ours is."""
+    return one(path, label, shape, suffix, lambda a: a, lambda a: a)

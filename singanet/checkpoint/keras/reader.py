@@ -1,0 +1,85 @@
+"""Reading Keras' weight files under our names, in our layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from singanet.checkpoint.entry import Entry
+from singanet.checkpoint.hdf5.guard import hdf5_errors
+from singanet.checkpoint.hdf5.heaps import check_heaps
+from singanet.checkpoint.hdf5.keras_marks import is_legacy
+from singanet.checkpoint.hdf5.reader import Hdf5Reader
+from singanet.checkpoint.keras.layer import LayerDescription, Variable
+from singanet.checkpoint.keras.legacy import legacy_datasets
+from singanet.checkpoint.keras.table import groups, variables
+from singanet.types import Array
+
+_ROOTS = ("layers/", "_layer_checkpoint_dependencies/")
+
+
+class KerasReader(Hdf5Reader):
+    """The arrays of ``layers`` in a ``.weights.h5`` or a legacy ``.h5``, whichever it is.
+
+    What belongs to none of the layers keeps Keras' own name; the optimizer's arrays are left out.
+    """
+
+    format = "keras"
+
+    def __init__(self, path: Path, layers: Sequence[LayerDescription] = ()) -> None:
+        self._layers = list(layers)
+        self._checked = False
+        self._parts: dict[str, tuple[str, Variable, int]] = {}
+        super().__init__(path)
+
+    def _list(self) -> None:
+        super()._list()
+        raw, self.entries = self.entries, {}
+        left = dict(raw)
+        with hdf5_errors(self.where):
+            places = list(self._places(list(raw)))
+        for dataset, layer, variable in places:
+            if dataset not in raw:
+                continue
+            entry = left.pop(dataset)
+            for index, suffix in enumerate(variable.parts):
+                name = layer.full(suffix)
+                shape = layer.shape(suffix) if variable.fits(entry.shape) else entry.shape
+                self.entries[name] = Entry(name, shape, entry.dtype, entry.stored, entry.checksum)
+                self._parts[name] = (dataset, variable, index)
+        self.entries.update({name: entry for name, entry in left.items() if _is_weight(name)})
+        self._raw = raw
+
+    def _places(self, names: list[str]) -> Iterator[tuple[str, LayerDescription, Variable]]:
+        """Where in the file each variable of each layer is looked for."""
+        if is_legacy(self._file):
+            yield from legacy_datasets(self._file, self._layers, self._check_heaps)
+            return
+        root = next((root for root in _ROOTS if any(n.startswith(root) for n in names)), _ROOTS[0])
+        for group, layer in zip(groups(self._layers), self._layers, strict=True):
+            for variable in variables(layer):
+                yield f"{root}{group}/{variable.path}", layer, variable
+
+    def _check_heaps(self) -> None:
+        if not self._checked:
+            check_heaps(self._file, self._datasets.values(), self._stream, self._size)
+            self._checked = True
+
+    def _read(self, entry: Entry) -> Array:
+        if entry.name not in self._parts:
+            return super()._read(entry)
+        dataset, variable, index = self._parts[entry.name]
+        array = super()._read(self._raw[dataset])
+        if not variable.fits(array.shape):
+            return array
+        return np.ascontiguousarray(variable.split(array)[index])
+
+
+def _is_weight(name: str) -> bool:
+    """Whether a dataset without a place is a weight: not the optimizer's, nor a generator's."""
+    parts = name.split("/")
+    return parts[0] not in ("optimizer", "optimizer_weights", "metrics") and not any(
+        "seed_generator" in part for part in parts
+    )

@@ -1,0 +1,77 @@
+"""The closed table of layers that Keras has as well."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from singanet.checkpoint.keras.attention import attention
+from singanet.checkpoint.keras.convolution import conv, conv_transpose, depthwise
+from singanet.checkpoint.keras.dense import dense, embedding, per_feature, prelu
+from singanet.checkpoint.keras.layer import LayerDescription, Variable
+from singanet.checkpoint.keras.recurrent import CLASSES, recurrent
+from singanet.errors import ArgumentError, one_of
+
+_SCALED = per_feature(("gamma", "gamma"), ("beta", "beta"))
+
+TABLE: dict[str, tuple[str, Callable[[LayerDescription], list[Variable]]]] = {
+    "Dense": ("Dense", dense),
+    "Conv1D": ("Conv1D", conv),
+    "Conv2D": ("Conv2D", conv),
+    "Conv2DTranspose": ("Conv2DTranspose", conv_transpose),
+    "DepthwiseConv2D": ("DepthwiseConv2D", depthwise),
+    "BatchNormalization": (
+        "BatchNormalization",
+        per_feature(
+            ("gamma", "gamma"),
+            ("beta", "beta"),
+            ("moving_mean", "mean"),
+            ("moving_variance", "var"),
+        ),
+    ),
+    "LayerNorm": ("LayerNormalization", _SCALED),
+    "GroupNorm": ("GroupNormalization", _SCALED),
+    "Embedding": ("Embedding", embedding),
+    "PReLU": ("PReLU", prelu),
+    "LSTM": ("LSTM", recurrent),
+    "GRU": ("GRU", recurrent),
+    "RNN": ("SimpleRNN", recurrent),
+    "MultiHeadAttention": ("MultiHeadAttention", attention),
+}
+
+
+def keras_class(layer: LayerDescription) -> str:
+    """The name of the Keras class for ``layer``. Errors: `ArgumentError` where there is none."""
+    if layer.kind not in TABLE:
+        raise ArgumentError(
+            f"layer {layer.name!r}",
+            expected=f"layers that Keras has too: {one_of(TABLE, 20)}",
+            received=layer.kind,
+            advice="save in another format: safetensors, hdf5, npz",
+        )
+    if layer.settings.get("bidirectional"):
+        return "Bidirectional"
+    return CLASSES.get(str(layer.settings.get("rnn_mode")), TABLE[layer.kind][0])
+
+
+def variables(layer: LayerDescription) -> list[Variable]:
+    """The arrays of the Keras layer, in its order. Errors: as for `keras_class`."""
+    keras_class(layer)
+    return TABLE[layer.kind][1](layer)
+
+
+def groups(layers: Sequence[LayerDescription]) -> list[str]:
+    """Keras' group of each layer: the class in snake case, numbered from the second on."""
+    counts: dict[str, int] = {}
+    found = []
+    for layer in layers:
+        name = snake_case(keras_class(layer))
+        count = counts[name] = counts.get(name, -1) + 1
+        found.append(f"{name}_{count}" if count else name)
+    return found
+
+
+def snake_case(name: str) -> str:
+    """As Keras does it: BatchNormalization → batch_normalization, PReLU → p_re_lu."""
+    name = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()

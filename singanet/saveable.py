@@ -1,0 +1,110 @@
+"""How a net is saved and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from typing import cast as typed
+
+import numpy as np
+
+from singanet.errors import ArgumentError
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from singanet.checkpoint import LoadReport
+    from singanet.net import FeedForwardNet
+    from singanet.parameter import Param
+
+
+class Saveable:
+    """The methods that stand on `singanet.checkpoint`, which is imported when one is called."""
+
+    def save(
+        self,
+        f: str | PathLike[str],
+        buffer_size: int = 10,
+        use_pickle: bool = False,
+        format: str | None = None,
+        *,
+        data_format: str = "channels_last",
+    ) -> None:
+        """Write all parameters, running state included, to ``f``; whole or not at all.
+
+        ``format`` is 'snapshot', 'pickle', 'hdf5', 'npz', 'safetensors', 'keras' or
+        'keras-legacy'; None goes by the suffix, and without a known one writes SINGA's snapshot,
+        ``f.bin`` and ``f.desc``. ``data_format`` is that of the Keras model to load it.
+        ``buffer_size`` is SINGA's, which nothing here needs: records of any size are written, and
+        a SINGA that reads them needs one above the largest. Errors: `FileAccessError`, and what
+        the format cannot hold.
+        """
+        from singanet.checkpoint import describe_net, format_for, write_state
+
+        net = _net(self)
+        name = format_for(f, format or ("pickle" if use_pickle else None))
+        state = {param.name: param.value for param in _distinct(net)}
+        if name in ("keras", "keras-legacy"):
+            write_state(f, state, name, layers=describe_net(net, data_format))
+        else:
+            write_state(f, state, name)
+
+    def load(
+        self,
+        f: str | PathLike[str],
+        buffer_size: int = 10,
+        use_pickle: bool = False,
+        format: str | None = None,
+        *,
+        rename: Mapping[str, str] | None = None,
+        strict: bool = True,
+        cast: bool = False,
+        data_format: str = "channels_last",
+    ) -> LoadReport:
+        """Read parameters from ``f`` into the net's arrays, and report what was matched how.
+
+        The format is that of the file, whatever its name; ``rename`` goes from names in the file
+        to names in the net. Files of every SINGA since 1.0.0, of Keras, and a training's state
+        are read as well. ``strict`` refuses a file with missing, extra or unfitting arrays,
+        ``cast`` converts types. The whole file is checked first: on any error the net is as it
+        was. Errors: `StateMismatchError` with a table of both sides, `FileFormatError`,
+        `ChecksumError`, `VersionError`, `FileAccessError`.
+        """
+        from singanet.checkpoint import Target, describe_net, load_into, open_state
+
+        net = _net(self)
+        params = {param.name: param for param in _distinct(net)}
+        targets = {
+            name: Target(param.shape, np.dtype(param.value.dtype)) for name, param in params.items()
+        }
+
+        def assign(name: str, array: Array) -> None:
+            params[name].value[...] = net.device.put(array)
+
+        with open_state(f, format or ("pickle" if use_pickle else None)) as reader:
+            if not reader.foreign_layout:
+                return load_into(reader, targets, assign, rename, strict, cast)
+        layers = describe_net(net, data_format)
+        with open_state(f, "keras", layers=layers) as reader:
+            return load_into(reader, targets, assign, rename, strict, cast)
+
+
+def _net(net: Saveable) -> FeedForwardNet:
+    return typed("FeedForwardNet", net)
+
+
+def _distinct(net: FeedForwardNet) -> list[Param]:
+    """The parameters of ``net``. Errors: `ArgumentError` for two under one name."""
+    params = net.params()
+    seen: set[str] = set()
+    for param in params:
+        if param.name in seen:
+            raise ArgumentError(
+                "net",
+                expected="a name of its own for every parameter, since files go by names",
+                received=f"two parameters called {param.name!r}",
+                advice="change 'name' in the specs of one",
+            )
+        seen.add(param.name)
+    return params

@@ -1,0 +1,276 @@
+"""Weights to and from the real Keras: the same arrays bit for bit, the same outputs."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+from singanet import layers as ours
+from singanet.net import FeedForwardNet
+
+keras = pytest.importorskip("keras", reason="compares with Keras: pip install 'singanet[peers]'")
+kl = keras.layers
+
+IMAGE, ROW, SEQUENCE = (3, 8, 6), (5,), (7, 4)
+
+
+def flat_cnn():
+    return [
+        ours.Conv2D("c1", 4, 3, input_sample_shape=IMAGE),
+        ours.BatchNormalization("bn"),
+        ours.Activation("r"),
+        ours.MaxPooling2D("p", 2, 2, border_mode="valid"),
+        ours.Flatten("f"),
+        ours.Dropout("d"),
+        ours.Dense("fc1", 6),
+        ours.Dense("fc2", 3),
+    ], [
+        keras.Input((8, 6, 3)),
+        kl.Conv2D(4, 3, padding="same"),
+        kl.BatchNormalization(epsilon=1e-5),
+        kl.ReLU(),
+        kl.MaxPooling2D(2),
+        kl.Flatten(),
+        kl.Dropout(0.5),
+        kl.Dense(6),
+        kl.Dense(3),
+    ]
+
+
+def pair(our_layer, keras_layer, shape=ROW, image=False):
+    """One layer of each; an image comes channels first here and last in Keras."""
+
+    def build():
+        there = (*shape[1:], shape[0]) if image else shape
+        return [our_layer(shape)], [keras.Input(there), keras_layer()]
+
+    return build
+
+
+CASES = {
+    "cnn": flat_cnn,
+    "dense": pair(lambda s: ours.Dense("d", 4, input_sample_shape=s), lambda: kl.Dense(4)),
+    "dense, no bias": pair(
+        lambda s: ours.Dense("d", 4, use_bias=False, input_sample_shape=s),
+        lambda: kl.Dense(4, use_bias=False),
+    ),
+    "dense, turned": pair(
+        lambda s: ours.Dense("d", 4, W_transpose=True, input_sample_shape=s), lambda: kl.Dense(4)
+    ),
+    "conv2d": pair(
+        lambda s: ours.Conv2D("c", 4, (3, 2), border_mode="valid", input_sample_shape=s),
+        lambda: kl.Conv2D(4, (3, 2)),
+        IMAGE,
+        True,
+    ),
+    "conv2d, groups": pair(
+        lambda s: ours.Conv2D("c", 6, 3, groups=3, use_bias=False, input_sample_shape=s),
+        lambda: kl.Conv2D(6, 3, padding="same", groups=3, use_bias=False),
+        IMAGE,
+        True,
+    ),
+    "conv1d": pair(
+        lambda s: ours.Conv1D("c", 4, 3, border_mode="valid", input_sample_shape=s),
+        lambda: kl.Conv1D(4, 3),
+        (3, 9),
+        True,
+    ),
+    "conv2d transpose": pair(
+        lambda s: ours.Conv2DTranspose("c", 4, 3, 1, border_mode="valid", input_sample_shape=s),
+        lambda: kl.Conv2DTranspose(4, 3),
+        IMAGE,
+        True,
+    ),
+    "depthwise": pair(
+        lambda s: ours.DepthwiseConv2D("c", 3, 1, "valid", 2, input_sample_shape=s),
+        lambda: kl.DepthwiseConv2D(3, depth_multiplier=2),
+        IMAGE,
+        True,
+    ),
+    "batch normalization": pair(
+        lambda s: ours.BatchNormalization("b", input_sample_shape=s),
+        lambda: kl.BatchNormalization(epsilon=1e-5),
+        IMAGE,
+        True,
+    ),
+    "layer norm": pair(
+        lambda s: ours.LayerNorm("n", epsilon=1e-3, input_sample_shape=s),
+        lambda: kl.LayerNormalization(),
+        SEQUENCE,
+    ),
+    "group norm": pair(
+        lambda s: ours.GroupNorm("n", 2, epsilon=1e-3, input_sample_shape=s),
+        lambda: kl.GroupNormalization(2),
+        (4, 8, 6),
+        True,
+    ),
+    "prelu": pair(
+        lambda s: ours.PReLU("a", input_sample_shape=s),
+        lambda: kl.PReLU(shared_axes=[1, 2]),
+        IMAGE,
+        True,
+    ),
+    "lstm": pair(
+        lambda s: ours.LSTM("l", 3, input_sample_shape=s),
+        lambda: kl.LSTM(3, return_sequences=True),
+        SEQUENCE,
+    ),
+    "gru": pair(
+        lambda s: ours.GRU("g", 3, input_sample_shape=s),
+        lambda: kl.GRU(3, return_sequences=True),
+        SEQUENCE,
+    ),
+    "rnn": pair(
+        lambda s: ours.RNN("g", 3, "tanh", input_sample_shape=s),
+        lambda: kl.SimpleRNN(3, return_sequences=True),
+        SEQUENCE,
+    ),
+    "bidirectional lstm": pair(
+        lambda s: ours.LSTM("l", 3, bidirectional=True, input_sample_shape=s),
+        lambda: kl.Bidirectional(kl.LSTM(3, return_sequences=True)),
+        SEQUENCE,
+    ),
+    "bidirectional gru": pair(
+        lambda s: ours.GRU("l", 3, bidirectional=True, input_sample_shape=s),
+        lambda: kl.Bidirectional(kl.GRU(3, return_sequences=True)),
+        SEQUENCE,
+    ),
+}
+
+
+def build(case, seed=5):
+    """Our net and the Keras model, every parameter a random number."""
+    here, there = CASES[case]()
+    net = FeedForwardNet(seed=seed)
+    for layer in here:
+        net.add(layer)
+    rng = np.random.default_rng(seed)
+    for param in net.params():
+        param.value[...] = rng.uniform(0.2, 1.0, param.shape)
+    model = keras.Sequential(there)
+    model.set_weights([rng.uniform(0.2, 1.0, w.shape).astype("f4") for w in model.get_weights()])
+    return net, model
+
+
+def outputs(net, model, case):
+    """Both outputs for the same samples, channels first."""
+    shape = net.layers[0].in_shapes
+    image = model.input_shape[1:] != shape
+    x = np.random.default_rng(1).uniform(-1, 1, (2, *shape)).astype("f4")
+    here = net.forward(False, x)
+    there = model.predict(np.moveaxis(x, 1, -1) if image else x, verbose=0)
+    return here, np.moveaxis(there, -1, 1) if image and there.ndim == here.ndim > 2 else there
+
+
+@pytest.fixture(params=["m.weights.h5", "m.h5"])
+def file(request, tmp_path):
+    """The two kinds of file; the second is Keras' legacy one."""
+    return tmp_path / request.param
+
+
+def kind(file):
+    return None if file.name.endswith(".weights.h5") else "keras-legacy"
+
+
+def keras_writes(model, file):
+    if kind(file) is None:
+        model.save_weights(file)
+    else:
+        legacy = pytest.importorskip("keras.src.legacy.saving.legacy_h5_format")
+        with h5py.File(file, "w") as f:
+            legacy.save_weights_to_hdf5_group(f, model)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_keras_loads_what_we_write(case, file):
+    net, model = build(case)
+    net.save(file, format=kind(file))
+    model.load_weights(file)
+    here, there = outputs(net, model, case)
+    np.testing.assert_allclose(there, here, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_we_load_what_keras_writes(case, file):
+    net, model = build(case)
+    keras_writes(model, file)
+    report = net.load(file)
+    assert report.complete
+    here, there = outputs(net, model, case)
+    np.testing.assert_allclose(here, there, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_there_and_back_is_bit_equal(case, file, tmp_path):
+    net, model = build(case)
+    before = model.get_weights()
+    keras_writes(model, file)
+    net.load(file)
+    again = tmp_path / f"again-{file.name}"
+    net.save(again, format=kind(file))
+    model.set_weights([np.zeros_like(w) for w in before])
+    model.load_weights(again)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        assert old.tobytes() == new.tobytes()
+
+
+def test_several_layers_of_a_kind(tmp_path):
+    net, model = FeedForwardNet(seed=1), keras.Sequential([keras.Input((4,))])
+    for i in range(12):  # Keras' tenth comes before the second in HDF5's own order
+        net.add(ours.Dense(f"layer{i}", 4, input_sample_shape=(4,) if not i else None))
+        model.add(kl.Dense(4))
+    net.save(tmp_path / "m.weights.h5")
+    model.load_weights(tmp_path / "m.weights.h5")
+    for param, weight in zip(net.params(), model.get_weights(), strict=True):
+        assert param.value.tobytes() == weight.tobytes()
+
+
+def test_embedding(tmp_path):
+    net = FeedForwardNet()
+    net.add(ours.Embedding("e", 11, 3, input_sample_shape=(5,)))
+    model = keras.Sequential([keras.Input((5,), dtype="int32"), kl.Embedding(11, 3)])
+    model.save_weights(tmp_path / "m.weights.h5")
+    net.load(tmp_path / "m.weights.h5")
+    assert net.param_values()[0].tobytes() == model.get_weights()[0].tobytes()
+
+
+def test_attention(tmp_path):
+    net = FeedForwardNet(seed=3)
+    net.add(ours.MultiHeadAttention("a", 2, 3, 5, input_sample_shape=(6, 4)))
+    x = keras.Input((6, 4))
+    model = keras.Model(x, kl.MultiHeadAttention(2, 3, 5)(x, x))
+    for name in ("m.weights.h5", "m.h5"):
+        file = tmp_path / name
+        net.save(file, format=kind(file))
+        model.load_weights(file)
+        samples = np.random.default_rng(1).standard_normal((2, 6, 4)).astype("f4")
+        np.testing.assert_allclose(
+            model.predict(samples, verbose=0), net.forward(False, samples), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_channels_first_models_keep_the_order_of_rows(tmp_path):
+    net = FeedForwardNet(seed=2)
+    for layer in (ours.Flatten("f", input_sample_shape=(2, 3, 4)), ours.Dense("d", 5)):
+        net.add(layer)
+    model = keras.Sequential([keras.Input((2, 3, 4)), kl.Flatten(), kl.Dense(5)])
+    net.save(tmp_path / "m.weights.h5", data_format="channels_first")
+    model.load_weights(tmp_path / "m.weights.h5")
+    assert model.get_weights()[0].tobytes() == net.param_values()[0].tobytes()
+    net.load(tmp_path / "m.weights.h5", data_format="channels_first")
+    net.save(tmp_path / "last.weights.h5")
+    model.load_weights(tmp_path / "last.weights.h5")
+    rows = net.param_values()[0].reshape(2, 3, 4, 5).transpose(1, 2, 0, 3).reshape(24, 5)
+    np.testing.assert_array_equal(model.get_weights()[0], rows)
+
+
+@pytest.mark.filterwarnings("ignore:.*__array__.*:DeprecationWarning")  # inside Keras' fit
+@pytest.mark.parametrize("name", ["m.h5", "m.weights.h5"])
+def test_whole_models_and_their_optimizer_give_their_weights(tmp_path, name):
+    net, model = build("dense")
+    model.compile("adam", "mse")
+    model.fit(np.ones((2, 5)), np.ones((2, 4)), verbose=0)
+    (model.save if name == "m.h5" else model.save_weights)(tmp_path / name)
+    assert net.load(tmp_path / name).complete
+    assert net.param_values()[0].tobytes() == model.get_weights()[0].tobytes()

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet import layers
+from singanet.errors import ArgumentError, CheckpointError, ChecksumError, StateMismatchError
+from singanet.net import FeedForwardNet
+
+FILES = ["m", "m.bin", "m.pickle", "m.h5", "m.npz", "m.safetensors", "m.weights.h5"]
+
+
+def make(seed, width=3, names=("conv", "bn", "flat", "fc")):
+    net = FeedForwardNet(seed=seed)
+    conv, bn, flat, fc = names
+    net.add(layers.Conv2D(conv, 2, 3, input_sample_shape=(1, 4, 4)))
+    net.add(layers.BatchNormalization(bn))
+    net.add(layers.Flatten(flat))
+    net.add(layers.Dense(fc, width))
+    rng = np.random.default_rng(seed)
+    for param in net.params():
+        param.value[...] = rng.standard_normal(param.shape)
+    return net
+
+
+def values(net):
+    return {param.name: param.value.tobytes() for param in net.params()}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_saved_is_loaded(tmp_path, name):
+    net, other = make(1), make(2)
+    arrays = other.param_values()
+    net.save(tmp_path / name)
+    report = other.load(tmp_path / name)
+    assert report.complete
+    assert values(other) == values(net)
+    # In place: whoever holds the live arrays still does.
+    assert all(a is b for a, b in zip(arrays, other.param_values(), strict=True))
+
+
+def test_singas_arguments(tmp_path):
+    net, other = make(1), make(2)
+    net.save(str(tmp_path / "m"), 20, True)
+    assert (tmp_path / "m.pickle").exists()
+    other.load(str(tmp_path / "m"), 20, True)
+    assert values(other) == values(net)
+    net.save(str(tmp_path / "m"), 20, False)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.bin", "m.desc", "m.pickle"]
+
+
+def test_the_format_can_be_named(tmp_path):
+    net, other = make(1), make(2)
+    for format in ("hdf5", "npz", "keras", "keras-legacy"):
+        net.save(tmp_path / "file.x", format=format)
+        other = make(2)
+        other.load(tmp_path / "file.x")
+        assert values(other) == values(net), format
+
+
+@pytest.mark.parametrize("name", ["m.h5", "m.npz", "m.safetensors", "m.bin", "m.pickle"])
+def test_a_damaged_file_changes_nothing(tmp_path, name):
+    net, other = make(1), make(2)
+    net.save(tmp_path / name)
+    raw = bytearray((tmp_path / name).read_bytes())
+    at = raw.index(net.param_values()[-1].tobytes()) + 2
+    raw[at] ^= 1
+    (tmp_path / name).write_bytes(raw)
+    before = values(other)
+    with pytest.raises(CheckpointError, match="fc/bias"):
+        other.load(tmp_path / name)
+    assert values(other) == before
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_another_net(tmp_path, name):
+    net, other = make(1), make(2, width=4)
+    net.save(tmp_path / name)
+    before = values(other)
+    with pytest.raises(StateMismatchError, match=r"fc/weight +\(32, 4\) +\S+ +\(32, 3\)"):
+        other.load(tmp_path / name)
+    assert values(other) == before
+    report = other.load(tmp_path / name, strict=False)
+    assert [each.name for each in report.mismatched] == ["fc/weight", "fc/bias"]
+    assert values(other)["conv/weight"] == values(net)["conv/weight"]
+    assert values(other)["fc/bias"] == before["fc/bias"]
+
+
+def test_rename_and_cast(tmp_path):
+    net, other = make(1), make(2, names=("conv", "bn", "flat", "top"))
+    net.as_type("float64")
+    net.save(tmp_path / "m.npz")
+    rename = {"fc/weight": "top/weight", "fc/bias": "top/bias"}
+    with pytest.raises(StateMismatchError, match="pass cast=True"):
+        other.load(tmp_path / "m.npz", rename=rename)
+    report = other.load(tmp_path / "m.npz", rename=rename, cast=True)
+    assert "rename=" in report.renamed[-1].rule
+    for here, there in zip(other.param_values(), net.param_values(), strict=True):
+        assert here.dtype == np.float32
+        np.testing.assert_array_equal(here, there.astype("f4"))
+
+
+def test_layers_that_keras_lacks(tmp_path):
+    net = FeedForwardNet()
+    net.add(layers.Scale("s", input_sample_shape=(3,)))
+    with pytest.raises(ArgumentError, match="layer 's'.*layers that Keras has too.*Scale"):
+        net.save(tmp_path / "m.weights.h5")
+    net = FeedForwardNet()
+    net.add(layers.LSTM("l", 2, num_stacks=2, input_sample_shape=(4, 3)))
+    with pytest.raises(ArgumentError, match="layer 'l', as a Keras LSTM.*num_stacks=2"):
+        net.save(tmp_path / "m.weights.h5")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_flipped_bit_in_a_keras_file_of_ours(tmp_path):
+    net, other = make(1), make(2)
+    net.save(tmp_path / "m.weights.h5")
+    raw = bytearray((tmp_path / "m.weights.h5").read_bytes())
+    raw[raw.index(net.param_values()[-1].tobytes())] ^= 1
+    (tmp_path / "m.weights.h5").write_bytes(raw)
+    with pytest.raises(ChecksumError):
+        other.load(tmp_path / "m.weights.h5")
+
+
+def test_two_parameters_of_one_name(tmp_path):
+    net = FeedForwardNet()
+    for name in ("a", "b"):
+        specs = {"name": "shared"}
+        net.add(layers.Dense(name, 2, False, specs, input_sample_shape=(2,)))
+    with pytest.raises(ArgumentError, match="two parameters called 'shared'"):
+        net.save(tmp_path / "m")
+    with pytest.raises(ArgumentError, match="two parameters called 'shared'"):
+        net.load(tmp_path / "m")
