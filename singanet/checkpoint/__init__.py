@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from singanet.checkpoint.convert import convert
+from singanet.checkpoint.diff import diff
 from singanet.checkpoint.entry import Entry, Source
 from singanet.checkpoint.formats import FORMATS, format_for, open_state, write_state
+from singanet.checkpoint.inspect import inspect
 from singanet.checkpoint.keras.describe import describe_net
 from singanet.checkpoint.keras.layer import LayerDescription
 from singanet.checkpoint.load import load_into
@@ -19,8 +22,11 @@ __all__ = [
     "Reader",
     "Source",
     "Target",
+    "convert",
     "describe_net",
+    "diff",
     "format_for",
+    "inspect",
     "load_into",
     "match",
     "open_state",

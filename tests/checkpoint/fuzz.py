@@ -62,8 +62,30 @@ def seeds():
         yield ".pickle", pickle.dumps({**state, "SINGA_VERSION": 1101}, protocol)
 
 
+def dense():
+    """The layer whose weights the Keras files hold."""
+    from singanet.checkpoint import LayerDescription
+
+    return LayerDescription(
+        "Dense", "fc", {"weight": ("fc/weight", (3, 2)), "bias": ("fc/bias", (2,))}
+    )
+
+
 def _others(folder, state):
     import h5py
+
+    from singanet.checkpoint import write_state
+
+    weights = {"fc/weight": np.ones((3, 2), "f4"), "fc/bias": np.zeros(2, "f4")}
+    for format in ("keras", "keras-legacy"):
+        write_state(folder / "k", weights, format, layers=[dense()])
+        yield ".weights.h5", (folder / "k").read_bytes()
+    with h5py.File(folder / "k", "w") as file:  # as Keras 3 writes legacy files
+        file.attrs["layer_names"] = ["fc"]
+        file.create_group("fc").attrs["weight_names"] = ["fc/kernel", "fc/bias"]
+        for name, array in zip(("kernel", "bias"), weights.values(), strict=True):
+            file[f"fc/fc/{name}"] = array
+    yield ".weights.h5", (folder / "k").read_bytes()
 
     packed = io.BytesIO()
     np.savez_compressed(packed, **state)
@@ -106,8 +128,10 @@ def read(path):
     from singanet.checkpoint import open_state
     from singanet.errors import CheckpointError
 
+    keras = path.name.endswith(".weights.h5")
+    options = {"format": "keras", "layers": [dense()]} if keras else {}
     try:
-        with open_state(path) as reader:
+        with open_state(path, **options) as reader:
             for _ in reader:
                 pass
     except CheckpointError as error:

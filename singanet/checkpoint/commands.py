@@ -1,0 +1,58 @@
+"""``singanet inspect``, ``convert`` and ``diff``, for the command line to add to its own."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def add_commands(commands: Any, build: Callable[[str], Any], show: Callable[[str], Any]) -> None:
+    """Add the three to ``commands``, argparse's subparsers.
+
+    ``build`` makes the net called by ``--model``; ``show`` gets the text of each result. Each
+    sets ``command``, a function of the parsed arguments; that of diff returns 1 where the two
+    differ, the others 0.
+    """
+    inspect = commands.add_parser("inspect", help="list the arrays of a checkpoint")
+    inspect.add_argument("file", metavar="FILE", type=Path)
+    inspect.add_argument("--table", action="store_true", help="read no array, only the table")
+    inspect.set_defaults(command=lambda arguments: _inspect(arguments, show))
+
+    convert = commands.add_parser("convert", help="write a checkpoint in another format")
+    convert.add_argument("source", metavar="IN", type=Path)
+    convert.add_argument("target", metavar="OUT", type=Path)
+    convert.add_argument("--model", metavar="NAME", help="whose names and layouts to use")
+    convert.add_argument("--format", metavar="FORMAT", help="instead of OUT's suffix")
+    convert.set_defaults(command=lambda arguments: _convert(arguments, build, show))
+
+    diff = commands.add_parser("diff", help="compare two checkpoints of any formats")
+    diff.add_argument("a", metavar="A", type=Path)
+    diff.add_argument("b", metavar="B", type=Path)
+    diff.set_defaults(command=lambda arguments: _diff(arguments, show))
+
+
+def _inspect(arguments: argparse.Namespace, show: Callable[[str], Any]) -> int:
+    from singanet.checkpoint.inspect import inspect
+
+    show(inspect(arguments.file, values=not arguments.table))
+    return 0
+
+
+def _convert(
+    arguments: argparse.Namespace, build: Callable[[str], Any], show: Callable[[str], Any]
+) -> int:
+    from singanet.checkpoint.convert import convert
+
+    net = None if arguments.model is None else build(arguments.model)
+    show(convert(arguments.source, arguments.target, net, arguments.format))
+    return 0
+
+
+def _diff(arguments: argparse.Namespace, show: Callable[[str], Any]) -> int:
+    from singanet.checkpoint.diff import diff
+
+    difference = diff(arguments.a, arguments.b)
+    show(difference.text)
+    return 0 if difference.equal else 1

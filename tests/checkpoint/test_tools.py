@@ -1,0 +1,154 @@
+"""inspect, convert, diff, and their commands."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+
+import numpy as np
+import pytest
+
+from singanet import layers
+from singanet.checkpoint import convert, diff, inspect, open_state, write_state
+from singanet.checkpoint.commands import add_commands
+from singanet.errors import ArgumentError, ChecksumError
+from singanet.net import FeedForwardNet
+
+STATE = {
+    "a/w": np.array([[1.0, np.nan], [-2.0, 4.0]], "f4"),
+    "a/n": np.array([3, 5], "i4"),
+    "none": np.zeros((0, 2), "f4"),
+}
+
+
+def test_inspect_lists_every_format(path, format):
+    write_state(path, STATE)
+    lines = inspect(path).splitlines()
+    assert lines[0] == f"{path}: {format}, singanet format 1"
+    rows = [line.split() for line in lines[1:-1]]
+    assert rows[0] == ["name", "shape", "type", "bytes", "checksum", "min", "max", "mean", "NaN"]
+    by_name = {row[0]: row for row in rows[1:]}
+    assert by_name["a/w"][1:5] == ["(2,", "2)", "float32", "16"]
+    assert by_name["a/w"][-4:] == ["-2", "4", "1", "1"]
+    assert by_name["a/n"][-4:] == ["3", "5", "4", "0"]
+    assert by_name["none"][-4:] == ["nan", "nan", "nan", "0"]
+    assert lines[-1] == "3 arrays, 24 bytes"
+
+
+def test_inspect_files_from_elsewhere(tmp_path):
+    (tmp_path / "old.pickle").write_bytes(pickle.dumps({"w": np.ones(2), "SINGA_VERSION": 1101}, 0))
+    assert "old.pickle: pickle, SINGA 1101" in inspect(tmp_path / "old.pickle")
+    np.savez(tmp_path / "x.npz", y=np.ones(2))
+    assert "x.npz: npz, no version of ours" in inspect(tmp_path / "x.npz")
+
+
+def test_inspect_without_values_reads_no_array(path, format):
+    write_state(path, {"w": np.full(1000, 7, "f4")})
+    raw = path.read_bytes()
+    at = raw.index(np.full(9, 7, "f4").tobytes()) + 100
+    path.write_bytes(raw[:at] + b"\xff" + raw[at + 1 :])
+    assert "w" in inspect(path, values=False)
+    with pytest.raises((ChecksumError, ValueError), match="w"):
+        inspect(path)
+
+
+def test_the_mean_over_many_pieces(tmp_path):
+    array = np.arange(3_000_000, dtype="f4")
+    array[-1] = np.inf
+    write_state(tmp_path / "m.npz", {"w": array, "both": np.array([np.inf, -np.inf])})
+    text = inspect(tmp_path / "m.npz")
+    assert text.splitlines()[2].split()[-4:] == ["0", "inf", "inf", "0"]
+    assert text.splitlines()[3].split()[-4:] == ["-inf", "inf", "nan", "0"]
+
+
+@pytest.mark.parametrize("target", ["m.bin", "m.pickle", "m.h5", "m.npz", "m.safetensors"])
+def test_convert_between_all(tmp_path, path, target, assert_same):
+    write_state(path, STATE)
+    there = tmp_path / "there" / target
+    there.parent.mkdir()
+    assert "3 arrays from" in convert(path, there)
+    with open_state(there) as reader:
+        assert_same(dict(reader), STATE)
+
+
+def net_of(width=3):
+    net = FeedForwardNet(seed=1)
+    net.add(layers.Dense("fc", width, input_sample_shape=(2,)))
+    return net
+
+
+def test_convert_with_a_net(tmp_path):
+    """Names of before 1101, and Keras' layouts, need to know whose they are."""
+    old = {"fc_weight": np.arange(6, dtype="f4").reshape(2, 3), "fc_bias": np.ones(3, "f4")}
+    (tmp_path / "old.pickle").write_bytes(pickle.dumps(old, 0))
+    text = convert(tmp_path / "old.pickle", tmp_path / "m.weights.h5", net_of())
+    assert "keras; 2 matched (2 by a rule)" in text
+    convert(tmp_path / "m.weights.h5", tmp_path / "m.npz", net_of())
+    with open_state(tmp_path / "m.npz") as reader:
+        assert reader.read("fc/weight").tobytes() == old["fc_weight"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("k.weights.h5", "m.npz"), ("m.bin", "k.weights.h5")]
+)
+def test_convert_of_keras_without_a_net(tmp_path, source, target):
+    net_of().save(tmp_path / source)
+    with pytest.raises(ArgumentError, match="a net for Keras' layouts.*--model"):
+        convert(tmp_path / source, tmp_path / target)
+    assert not (tmp_path / target).exists()
+
+
+def test_diff_of_equal_states_in_other_formats(tmp_path, path):
+    write_state(path, STATE)
+    write_state(tmp_path / "other.npz", STATE)
+    found = diff(path, tmp_path / "other.npz")
+    assert found.equal
+    assert str(found) == "3 arrays equal, 0 not"
+
+
+def test_diff(tmp_path):
+    write_state(tmp_path / "a.npz", {**STATE, "only a": np.ones(1), "shape": np.ones(2)})
+    changed = STATE["a/w"].copy()
+    changed[1] = [-2.5, np.nan]
+    other = {**STATE, "a/w": changed, "only b": np.ones(1), "shape": np.ones(3)}
+    write_state(tmp_path / "b.h5", other)
+    found = diff(tmp_path / "a.npz", tmp_path / "b.h5")
+    assert not found.equal
+    assert [line.split() for line in found.text.splitlines()] == [
+        ["name", "in", "A", "in", "B", "differ", "most"],
+        ["a/w", "float32(2,", "2)", "float32(2,", "2)", "2", "0.5"],
+        ["only", "a", "float64(1,)", "-"],
+        ["shape", "float64(2,)", "float64(3,)"],
+        ["only", "b", "-", "float64(1,)"],
+        ["2", "arrays", "equal,", "4", "not"],
+    ]
+
+
+def test_negative_zero_and_nan_are_compared_by_their_bits(tmp_path):
+    write_state(tmp_path / "a.npz", {"x": np.array([0.0, np.nan])})
+    write_state(tmp_path / "b.npz", {"x": np.array([-0.0, np.nan])})
+    row = diff(tmp_path / "a.npz", tmp_path / "b.npz").text.splitlines()[1]
+    assert row.split()[-2:] == ["1", "0"]
+
+
+def run(*words):
+    shown = []
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers(), lambda name: net_of(int(name)), shown.append)
+    arguments = parser.parse_args([str(word) for word in words])
+    return arguments.command(arguments), shown[0]
+
+
+def test_commands(tmp_path):
+    net_of().save(tmp_path / "m")
+    status, text = run("convert", tmp_path / "m", tmp_path / "k.weights.h5", "--model", "3")
+    assert (status, "2 matched" in text) == (0, True)
+    status, text = run("convert", tmp_path / "m.bin", tmp_path / "x", "--format", "npz")
+    assert (status, "2 arrays from snapshot" in text) == (0, True)
+    status, text = run("inspect", tmp_path / "x")
+    assert (status, "fc/weight" in text and "mean" in text) == (0, True)
+    status, text = run("inspect", "--table", tmp_path / "m.bin")
+    assert (status, "mean" in text) == (0, False)
+    assert run("diff", tmp_path / "m", tmp_path / "x") == (0, "2 arrays equal, 0 not")
+    write_state(tmp_path / "y.npz", {"fc/bias": np.ones(3, "f4")})
+    assert run("diff", tmp_path / "x", tmp_path / "y.npz")[0] == 1
