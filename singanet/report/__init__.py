@@ -1,0 +1,20 @@
+"""Run folders: what a training leaves there, and one page that shows it."""
+
+from __future__ import annotations
+
+from singanet.report.confusion_log import ConfusionLog
+from singanet.report.memory_log import MemoryLog
+from singanet.report.page import write_report
+from singanet.report.recording import recorders
+from singanet.report.run_notes import RunNotes
+from singanet.report.run_reader import Run, read_run
+
+__all__ = [
+    "ConfusionLog",
+    "MemoryLog",
+    "Run",
+    "RunNotes",
+    "read_run",
+    "recorders",
+    "write_report",
+]

@@ -1,0 +1,148 @@
+"""A run as one page that needs nothing but itself."""
+
+from __future__ import annotations
+
+import base64
+import math
+from html import escape
+from os import PathLike
+from pathlib import Path
+
+from singanet.checkpoint.atomic import replacing
+from singanet.report.charts import heat_map, line_chart
+from singanet.report.run_files import REPORT
+from singanet.report.run_reader import Run, read_run
+from singanet.report.style import STYLE
+from singanet.report.tables import confusion_table, facts, table, text
+from singanet.training.history import History
+
+_MB = 1 << 20
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def write_report(run_folder: str | PathLike[str], path: str | PathLike[str] | None = None) -> Path:
+    """Write the page of a run folder and return its path, ``report.html`` in it by default.
+
+    Shows what `recorders` wrote, as far as it is there, in light or dark as the reader prefers.
+    The page loads nothing, runs nothing, and forbids both. Errors: those of `read_run`;
+    `FileAccessError` where it cannot be written.
+    """
+    run = read_run(run_folder)
+    target = Path(run_folder) / REPORT if path is None else Path(path)
+    with replacing(target) as beside:
+        beside.write_text(page(run), encoding="utf-8")
+    return target
+
+
+def page(run: Run) -> str:
+    """The HTML text."""
+    title = escape(run.folder.resolve().name or str(run.folder))
+    sections = [
+        _section("Result", _result(run)),
+        _section("Curves", _curves(run.history)),
+        _section("Gradient norms by parameter", _gradients(run)),
+        _section("Memory", _memory(run)),
+        _section(
+            "Confusion matrix",
+            confusion_table(run.labels, run.confusion) if run.confusion else "",
+        ),
+        _section("Net", _net(run)),
+        _section("Configuration", facts(run.config) if run.config else ""),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>Run {title}</title><style>{STYLE}</style></head>\n"
+        f"<body><main><h1>Run {title}</h1>\n" + "\n".join(sections) + "\n</main></body></html>\n"
+    )
+
+
+def _section(title: str, content: str) -> str:
+    return (
+        f"<section><h2>{escape(title)}</h2>"
+        f"{content or '<p class=none>not recorded in this run</p>'}</section>"
+    )
+
+
+def _result(run: Run) -> str:
+    """The figures, and the last epoch."""
+    history = run.history
+    parts = [facts(run.figures)] if run.figures else []
+    if history.epochs:
+        last = {name: text(values[-1]) for name, values in history.items()}
+        parts.append(f"<p>{len(history.epochs)} epochs; the last one:</p>" + facts(last))
+    return "".join(parts)
+
+
+def _curves(history: History) -> str:
+    if not history.epochs:
+        return ""
+    epochs = [epoch + 1.0 for epoch in history.epochs]
+    charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for name, values in history.items():
+        points = list(zip(epochs, values, strict=True))
+        charts.setdefault(name.removeprefix("val_"), {})[name] = points
+    drawn = "".join(line_chart(title, "epoch", lines) for title, lines in charts.items())
+    rows = [
+        (text(int(epoch)), *(text(value) for value in history.row(k).values()))
+        for k, epoch in enumerate(epochs)
+    ]
+    numbers = table(("epoch", *history), rows)
+    return f'<div class="charts">{drawn}</div>{_details("numbers", numbers)}'
+
+
+def _gradients(run: Run) -> str:
+    if not run.layers:
+        return ""
+    names = dict.fromkeys(name for line in run.layers for name in line["parameters"])
+    norms = {name: [_norm(line["parameters"].get(name)) for line in run.layers] for name in names}
+    epochs = [f"epoch {line['epoch'] + 1}" for line in run.layers]
+    drawn = heat_map("mean gradient norm by parameter and epoch", epochs, norms)
+    last = run.layers[-1]["parameters"]
+    keys = ("gradient_norm", "gradient_norm_max", "weight_norm")
+    rows = [(name, *(text(last[name].get(key)) for key in keys)) for name in last]
+    numbers = table(("last epoch", "mean norm", "largest norm", "norm of weights"), rows)
+    return (
+        "<p>Mean norm of the gradients in each epoch, stronger for larger, by powers of ten.</p>"
+        f'<div class="scroll">{drawn}</div>{_details("numbers", numbers)}'
+    )
+
+
+def _norm(figures: object) -> float:
+    value = figures.get("gradient_norm") if isinstance(figures, dict) else 0.0
+    return math.nan if value is None else float(value)
+
+
+def _memory(run: Run) -> str:
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = {
+        "memory of the process, MB": {},
+        "gradients held together, MB": {},
+    }
+    wanted = (("resident", 0), ("peak", 0), ("gradients", 1))
+    for key, chart in wanted:
+        points = [
+            (float(line["seconds"]), line[key] / _MB)
+            for line in run.memory
+            if line.get(key) is not None
+        ]
+        if points:
+            list(lines.values())[chart][key] = points
+    drawn = "".join(line_chart(title, "seconds", each) for title, each in lines.items() if each)
+    return f'<div class="charts">{drawn}</div>' if drawn else ""
+
+
+def _net(run: Run) -> str:
+    parts = []
+    if run.summary:
+        parts.append(f'<div class="scroll"><pre>{escape(run.summary)}</pre></div>')
+    if run.picture:
+        # As an image, in which nothing of a foreign file can act.
+        data = base64.b64encode(run.picture.encode()).decode()
+        image = f'<img alt="graph of the net" src="data:image/svg+xml;base64,{data}">'
+        parts.append(_details("picture", f'<div class="scroll">{image}</div>'))
+    return "".join(parts)
+
+
+def _details(title: str, content: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"

@@ -1,0 +1,30 @@
+"""The files of a run folder; who writes one and who reads it take the name from here."""
+
+from __future__ import annotations
+
+CONFIG = "config.json"
+"""How the run was set up: one JSON object; objects in it are sections."""
+
+SUMMARY = "summary.txt"
+"""`FeedForwardNet.summary` of the net."""
+
+PICTURE = "net.svg"
+"""`FeedForwardNet.plot` of the net."""
+
+HISTORY = "history.csv"
+"""A line an epoch under a header, ``epoch`` first, as `CSVLogger` writes."""
+
+LAYERS = "layers.jsonl"
+"""A JSON object an epoch, as `LayerStatistics` writes."""
+
+MEMORY = "memory.jsonl"
+"""JSON objects with seconds, epoch, step and bytes, as `MemoryLog` writes."""
+
+CONFUSION = "confusion.json"
+"""``{"labels": [C names], "counts": [C rows of C]}``, rows the true classes; `ConfusionLog`."""
+
+FIGURES = "figures.json"
+"""What came out: one JSON object, such as the test accuracy."""
+
+REPORT = "report.html"
+"""What `write_report` makes of these."""

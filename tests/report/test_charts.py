@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import itertools
+import math
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet.report.charts import heat_map, line_chart, ticks
+
+numbers = st.floats(-1e12, 1e12)
+
+
+@given(numbers, numbers)
+def test_ticks_rise_and_enclose(a, b):
+    low, high = min(a, b), max(a, b)
+    found = ticks(low, high)
+    slack = 1e-6 * max(abs(low), abs(high), 1e-300) + 1e-12
+    assert found[0] <= low + slack
+    assert found[-1] >= high - slack
+    assert 2 <= len(found) <= 12
+    assert all(x < y for x, y in itertools.pairwise(found))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (0.3, 7.9, [0, 2, 4, 6, 8])],
+)
+def test_ticks_are_round(low, high, expected):
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_one_value_stands_between_ticks():
+    assert ticks(1, 1)[0] < 1 < ticks(1, 1)[-1]
+    assert ticks(0, 0)[0] < 0 < ticks(0, 0)[-1]
+
+
+def test_points_stand_where_their_values_are():
+    chart = line_chart("loss", "epoch", {"loss": [(1, 0.0), (2, 1.0), (3, math.nan), (4, 0.5)]})
+    root = ElementTree.fromstring(chart)
+    (line,) = root.iter("polyline")
+    points = [tuple(map(float, pair.split(","))) for pair in line.get("points").split()]
+    assert len(points) == 3
+    assert points[0][1] > points[2][1] > points[1][1]  # y grows downwards
+    assert points[2][1] == pytest.approx((points[0][1] + points[1][1]) / 2, abs=0.1)
+    steps = [b[0] - a[0] for a, b in itertools.pairwise(points)]
+    assert steps[1] == pytest.approx(2 * steps[0], abs=0.2)
+    assert [dot.find("title").text for dot in root.iter("circle")][1] == "loss: 1 at 2"
+
+
+def test_lines_differ_in_dashes_and_have_names():
+    chart = line_chart("loss", "epoch", {"loss": [(1, 1)], "<b>": [(1, 2)]})
+    root = ElementTree.fromstring(chart)
+    first, second = root.iter("polyline")
+    assert first.get("stroke-dasharray") != second.get("stroke-dasharray")
+    assert {"loss", "<b>", "epoch"} <= {text.text for text in root.iter("text")}
+
+
+@pytest.mark.parametrize("lines", [{}, {"a": []}, {"a": [(1, math.inf)]}, {"a": [(1, 2.0)]}])
+def test_little_or_nothing_to_draw_still_draws(lines):
+    ElementTree.fromstring(line_chart("t", "x", lines))
+
+
+def test_cells_are_stronger_for_larger_values_by_powers_of_ten():
+    chart = heat_map("t", ["1", "2", "3"], {"a/w": [0.01, 0.1, 1.0], "b/w": [0.0, math.nan, 1e-2]})
+    root = ElementTree.fromstring(chart)
+    cells = [float(r.get("fill-opacity")) for r in root.iter("rect") if r.get("class") == "heat"]
+    assert cells == pytest.approx([0.08, 0.54, 1.0, 0.08])
+    assert len([r for r in root.iter("rect") if r.get("class") == "bad"]) == 1
+    assert any("b/w, 2: nan" in title.text for title in root.iter("title"))
+
+
+def test_a_map_of_equal_values_or_of_none():
+    ElementTree.fromstring(heat_map("t", [], {}))
+    root = ElementTree.fromstring(heat_map("t", ["1"], {"a": [2.0], "b": [2.0]}))
+    assert {r.get("fill-opacity") for r in root.iter("rect")} == {"1.000"}

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from singanet import FeedForwardNet
+from singanet.errors import FileAccessError
+from singanet.layers import Dense
+from singanet.report import read_run, recorders, write_report
+from singanet.report.page import page
+from singanet.report.tables import confusion_table, facts
+from tests.html_check import Reader, read_html
+
+SECTIONS = [
+    "Result",
+    "Curves",
+    "Gradient norms by parameter",
+    "Memory",
+    "Confusion matrix",
+    "Net",
+    "Configuration",
+]
+
+
+def without_images(html):
+    return re.sub(r'<img alt="[^"]*" src="data:image/svg\+xml;base64,[A-Za-z0-9+/=]*">', "", html)
+
+
+def headings(html):
+    return re.findall(r"<h2>(.*?)</h2>", html)
+
+
+def test_the_page_stands_alone_and_shows_every_part(fit, tmp_path):
+    history = fit(recorders(tmp_path / "run"))
+    (tmp_path / "run" / "figures.json").write_text('{"test_accuracy": 0.625}')
+    path = write_report(tmp_path / "run")
+    assert path == tmp_path / "run" / "report.html"
+    html = path.read_text(encoding="utf-8")
+    assert headings(html) == SECTIONS
+    assert "not recorded" not in html
+    reader = read_html(without_images(html))
+    assert not re.search(r"https?://", html)
+    assert "url(" not in html
+    assert "0.625" in reader.text
+    assert "fc1/weight" in reader.text
+    assert f"{history['loss'][-1]:.6g}" in reader.text
+    # One chart for loss, one for accuracy, two of memory, one map of norms.
+    assert html.count('<svg class="chart"') == 5
+
+
+def test_what_was_not_recorded_is_said(tmp_path):
+    (tmp_path / "history.csv").write_text("epoch,loss\n0,1.5\n")
+    html = page(read_run(tmp_path))
+    assert headings(html) == SECTIONS
+    assert html.count("not recorded in this run") == 5
+    read_html(html)
+
+
+def test_another_place_for_the_page(tmp_path):
+    (tmp_path / "history.csv").write_text("epoch,loss\n0,1.5\n")
+    assert write_report(tmp_path, tmp_path / "page.html") == tmp_path / "page.html"
+    assert not (tmp_path / "report.html").exists()
+    with pytest.raises(FileAccessError, match="missing"):
+        write_report(tmp_path, tmp_path / "missing" / "page.html")
+
+
+def test_names_and_values_cannot_smuggle_markup(tmp_path):
+    evil = "<script>alert(1)</script>"
+    run = tmp_path / "<b>run"
+    run.mkdir()
+    net = FeedForwardNet(seed=0)
+    net.add(Dense(evil, 2, input_sample_shape=(2,)))
+    norms = {"gradient_norm": 1.0, "gradient_norm_max": 1.0, "weight_norm": 1.0}
+    layers = {"epoch": 0, "parameters": {f"{evil}/weight": norms}}
+    (run / "summary.txt").write_text(net.summary())
+    (run / "net.svg").write_text(f"<svg xmlns='http://www.w3.org/2000/svg'>{evil}</svg>")
+    (run / "layers.jsonl").write_text(json.dumps(layers) + "\n")
+    (run / "config.json").write_text(json.dumps({evil: evil, "<i>": {"<u>": ["<a>"]}}))
+    (run / "figures.json").write_text(json.dumps({evil: evil}))
+    (run / "confusion.json").write_text(json.dumps({"labels": [evil], "counts": [[1]]}))
+    (run / "history.csv").write_text(f"epoch,{evil}\n0,1.5\n")
+    html = write_report(run).read_text(encoding="utf-8")
+    reader = read_html(without_images(html))
+    assert not {"i", "u", "a", "b"} & set(reader.tags)
+    assert "Run <b>run" in reader.text
+
+
+def test_norms_that_are_no_numbers_are_crossed_out(tmp_path):
+    norms = {"gradient_norm": None, "gradient_norm_max": None, "weight_norm": 1.0}
+    lines = [
+        {"epoch": 0, "parameters": {"a": {**norms, "gradient_norm": 1.0}}},
+        {"epoch": 1, "parameters": {"a": norms, "b": norms}},
+    ]
+    (tmp_path / "layers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    html = page(read_run(tmp_path))
+    assert html.count('class="bad"') == 2
+    read_html(html)
+
+
+def test_many_classes_become_the_pairs_most_often_confused():
+    counts = [[9] * 40 for _ in range(40)]
+    counts[3][7] = 100
+    labels = [f"class {k}" for k in range(40)]
+    html = confusion_table(labels, counts)
+    first = re.search(r"<tbody><tr>(.*?)</tr>", html).group(1)
+    assert re.findall(r">([^<]+)<", first) == ["class 3", "class 7", "100"]
+
+
+def test_a_class_without_samples_divides_nothing():
+    assert "0.0 %" in confusion_table(["a", "b"], [[0, 0], [1, 2]])
+
+
+def test_values_are_written_for_reading():
+    reader = Reader()
+    reader.feed(facts({"a": 1234567, "b": 0.1234567, "c": None, "d": {"e": [1, 2], "f": {}}}))
+    assert reader.text == ["a", "1,234,567", "b", "0.123457", "c", "–", "d.e", "1, 2", "d.f", "{}"]
+
+
+def test_the_same_run_gives_the_same_page(fit, tmp_path):
+    fit(recorders(tmp_path), epochs=1)
+    assert write_report(tmp_path).read_bytes() == write_report(tmp_path).read_bytes()
