@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -330,6 +331,21 @@ class FeedForwardNet(Trainable, Visible, Saveable):
             # Else the loop variable would hold this layer's gradients through the next one's.
             del item
         return values
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Undo at the end what the forwards inside did to the generator and to running state.
+
+        A pass that is run again after it draws the same numbers and moves the state once.
+        """
+        draws = self.rng.bit_generator.state
+        before = [(param, param.value.copy()) for param in self.params() if param.is_state]
+        try:
+            yield
+        finally:
+            self.rng.bit_generator.state = draws
+            for param, value in before:
+                param.value[...] = value
 
     def _forward_loss(
         self, x: Any, y: Any, weight: Array | None = None, measure: Any = None

@@ -35,7 +35,9 @@ from singanet.layers import (
     Split,
 )
 from singanet.layers.input import Input
+from singanet.loss import SquaredError
 from singanet.net import FeedForwardNet
+from singanet.optimizer import SGD, clip_by_global_norm
 from singanet.testing import check_net_gradients
 
 
@@ -641,3 +643,46 @@ def test_the_summary_names_layers_shapes_counts_and_sources():
     assert lines[5].split() == ["swap", "Concat", "(4,)", "0", "0", "cut[1],", "cut[0]"]
     assert lines[6].split() == ["fc", "Dense", "(1000,)", "5,000", "4,000", "swap"]
     assert lines[-2] == "5,016 parameters, 5,008 trained, 8 not"
+
+
+# -- rehearsal -----------------------------------------------------------------------------------
+
+
+def test_a_rehearsal_leaves_draws_and_running_state_as_they_were():
+    net = FeedForwardNet(seed=4)
+    net.add(BatchNormalization("bn", input_sample_shape=(50,)))
+    net.add(Dropout("drop"))
+    x = batch(6, 50)
+    with net.rehearsal():
+        rehearsed = net.forward(True, x)
+    np.testing.assert_array_equal(net["bn"].params["mean"].value, np.zeros(50))
+    np.testing.assert_array_equal(net.forward(True, x), rehearsed)
+    assert net["bn"].params["mean"].value.any()
+    assert (net.forward(True, x) != rehearsed).any()
+
+
+def test_exact_clipping_of_a_random_net_equals_clipping_all_gradients():
+    def build():
+        net = FeedForwardNet(SquaredError(), seed=4)
+        net.add(Dense("fc1", 8, input_sample_shape=(5,)))
+        net.add(BatchNormalization("bn"))
+        net.add(Dropout("drop"))
+        net.add(Dense("fc2", 3))
+        return net
+
+    x, y = batch(6, 5), batch(6, 3, seed=1)
+    net, other = build(), build()
+    grads, _ = other.train(x, y)
+    norm = np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in grads if g is not None))
+
+    def passes():
+        net.loss.forward(True, net.forward(True, x), y)
+        return net.backward(net.loss.backward())
+
+    limit = norm / 2
+    found = clip_by_global_norm(SGD(lr=1.0), limit, passes, rehearsal=net.rehearsal)
+    assert found == pytest.approx(norm, rel=1e-5)
+    for value, start, grad in zip(net.param_values(), build().param_values(), grads, strict=True):
+        if grad is not None:
+            np.testing.assert_allclose(value, start - grad / 2, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(net["bn"].params["mean"].value, other["bn"].params["mean"].value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from singanet.errors import ArgumentError
@@ -33,17 +34,23 @@ def global_norm(items: Iterable[tuple[Sequence[str], Sequence[Array], Sequence[G
 
 
 def clip_by_global_norm(
-    optimizer: Any, max_norm: float, passes: Callable[[], Iterable[Any]], scale: float = 1.0
+    optimizer: Any,
+    max_norm: float,
+    passes: Callable[[], Iterable[Any]],
+    scale: float = 1.0,
+    rehearsal: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> float:
     """Update so that the norm of all gradients together is ≤ ``max_norm``; returns the norm.
 
     ``passes()`` runs forward and loss and returns ``net.backward(dy)``; it is called twice, once
     for the norm and once for the update, so that never more than one layer's gradients exist.
-    It must give the same gradients both times: random layers must draw the same numbers. Costs
-    a second forward and backward; clipping the list of all gradients costs their memory instead.
+    It must give the same gradients both times: pass ``rehearsal=net.rehearsal``, and random layers
+    draw the same numbers and running statistics move once. Costs a second forward and backward;
+    clipping the list of all gradients costs their memory instead.
     """
     limit = at(checked("clip_by_global_norm", "max_norm", max_norm), 0)
-    norm = abs(scale) * global_norm(passes())
+    with rehearsal():
+        norm = abs(scale) * global_norm(passes())
     if not math.isfinite(norm):
         raise ArgumentError(
             "clip_by_global_norm",
