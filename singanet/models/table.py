@@ -134,7 +134,7 @@ def _sequence_nets() -> list[ModelEntry]:
             input_shape=(64,),
             num_classes=96,
             task="text",
-            recipe=Recipe(epochs=6, batch_size=32, optimizer="adam", lr=0.002, weight_decay=0.0),
+            recipe=Recipe(epochs=10, batch_size=32, optimizer="adam", lr=0.003, weight_decay=0.0),
         ),
     ]
 
