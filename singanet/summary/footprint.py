@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,6 @@ import numpy as np
 from singanet.device import Device
 from singanet.errors import ArgumentError
 from singanet.execution import Plan, Step
-from singanet.parameter import Param
 from singanet.summary.trace import Trace, trace
 from singanet.types import Shape
 
@@ -61,30 +58,19 @@ class Footprint:
 def measure(net: FeedForwardNet, extent: int | None = None) -> Footprint:
     """Run two training steps, of 2 and 3 samples of ones, and see what they hold.
 
-    Draws come from a generator of its own and running state is put back, so the net is as it was.
+    The net's generator and running state are as before at the end.
     ``extent`` stands in for axes of any extent. Errors: such axes and no ``extent``; what layers
     raise when they compute.
     """
     plan, params, device, dtype = net._sorted(), net.params(), net.device, net.dtype
     feeds = [_feed(plan, size, device, dtype, extent) for size in _BATCHES]
-    with _as_it_was(params), device.scope(), np.errstate(all="ignore"):
+    with net.rehearsal(), device.scope(), np.errstate(all="ignore"):
         (small, shapes), (large, _) = (trace(plan, feed, params, device.ops) for feed in feeds)
     return Footprint(shapes, small, large)
 
 
 def _line(low: int, high: int, batch_size: int) -> int:
     return low + (high - low) * (batch_size - _BATCHES[0])
-
-
-@contextmanager
-def _as_it_was(params: list[Param]) -> Iterator[None]:
-    """Put running state back at the end."""
-    kept = [(param, param.value.copy()) for param in params if param.is_state]
-    try:
-        yield
-    finally:
-        for param, value in kept:
-            param.value[...] = value
 
 
 def _feed(

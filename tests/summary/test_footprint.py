@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from singanet import FeedForwardNet, Input
+from singanet import FeedForwardNet, Input, device
 from singanet.layers import (
     LSTM,
     Activation,
@@ -20,6 +20,7 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
+from singanet.ops import ops_for
 from singanet.optimizer import SGD
 from singanet.summary import measure
 
@@ -43,6 +44,20 @@ def test_each_buffer_is_counted_at_the_first_layer_that_keeps_it():
     assert footprint.kept("fc2", 7) == 7 * 256
     assert footprint.all_kept(3) == 3 * (256 + 64 + 256)
     assert footprint.fed(5) == 5 * 20 * 4
+
+
+def test_the_same_is_counted_on_a_device(xp):
+    if xp.__name__ == "numpy":
+        pytest.skip("the other tests are about NumPy")
+    places = {"cupy": device.cuda}
+    like = device.Device("device_like", ops_for(xp.zeros(1)))
+    net, here = build("resnet20", (1, 8, 8), seed=0), measure(build("resnet20", (1, 8, 8), seed=0))
+    net.to_device(places.get(xp.__name__, lambda: like)())
+    there = measure(net)
+    assert there.shapes == here.shapes
+    for name in here.shapes:
+        assert there.kept(name, 10) == pytest.approx(here.kept(name, 10), rel=0.05)
+    assert there.peak(32)[0] == pytest.approx(here.peak(32)[0], rel=0.05)
 
 
 def test_what_two_layers_keep_is_counted_once():
