@@ -12,7 +12,7 @@ from singanet.checkpoint.entry import MAX_RANK, Entry
 from singanet.errors import ChecksumError, FileFormatError
 from singanet.types import Array, Shape
 
-_PIECE = 1 << 22
+_PIECE = 1 << 20
 
 
 def bytes_of(array: Array) -> memoryview:

@@ -175,6 +175,7 @@ def test_more_than_a_dict_of_arrays(tmp_path, content):
         + b"(g0\n(g1\ntR0" * 60_000 + b".",
         b"c_codecs\nencode\np0\n0X\xa0\x0f\0\0" + b"a" * 4000 + b"p1\n0U\6latin1p2\n0"
         + b"(" + b"g0\n(g1\ng2\ntR" * 40_000 + b"t.",
+        b"c_codecs\nencode\n(U\x01aU\x06latin1tR.",
         b"t.", b"a.", b"s.", b"R.", b"b.", b"1.", b"..", b"I.", b"Ix\n.", b"(NN.", b"S'a\n.",
         b"\x80\x02U\x01a\x85\x87.", b"cnumpy\ndtype\n)Rb.", b"cnumpy\ndtype\nK\1R.", b"}](K\1K\2u.",
         b"g5\n.", b"\x8a\xff" + bytes(255) + b".", b"F1e\n.", b"Sx\n.", b"S'\\x'\n.", b"V\\u12\n.",

@@ -1,4 +1,4 @@
-"""Writing HDF5 files: contiguous, never compressed, each dataset flushed before the next."""
+"""Writing HDF5 files: contiguous and never compressed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from singanet.checkpoint.hdf5.dataset import create, fill
 from singanet.checkpoint.hdf5.reader import CHECKSUM, INDEX
 from singanet.checkpoint.version import FORMAT_VERSION, KEY
 from singanet.errors import ArgumentError
+
+# A file cut short can be read up to the last flush; each takes a millisecond.
+_FLUSH_AFTER = 64 << 20
 
 
 def write_hdf5(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
@@ -44,13 +47,17 @@ def write_datasets(
         file = h5py.File(beside_path, "w")
         with closing(file), beside_path.open("rb+", buffering=0) as raw, Beside() as beside:
             file.attrs.update({KEY: FORMAT_VERSION, "count": len(sources), **attributes})
+            left = _FLUSH_AFTER
             for index, source in enumerate(sources):
                 dataset = create(file, source.name, source.shape, source.dtype)
                 checksum = fill(dataset, source.array(), raw, beside)
                 # Of fixed length: see attribute().
                 dataset.attrs[CHECKSUM] = np.bytes_(checksum.hex())
                 dataset.attrs[INDEX] = index
-                file.flush()
+                left -= source.nbytes
+                if left < 0:
+                    file.flush()
+                    left = _FLUSH_AFTER
             for name, marks in of_groups.items():
                 file.require_group(name).attrs.update(marks)
 

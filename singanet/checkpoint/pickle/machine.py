@@ -191,4 +191,6 @@ def _latin(text: Any) -> Any:
     if isinstance(text, Text):
         codings = {UTF8: LATIN, UNICODE: UNICODE}
         return Text(text.offset, text.size, codings[text.coding])
+    if not isinstance(text, str):
+        raise TypeError
     return text.encode("latin-1")
