@@ -67,12 +67,16 @@ class MemoryLog(Callback):
                 self._start -= _last_seconds(self.path)
             self._file = self.path.open("a" if self.session.resumed else "w", encoding="utf-8")
         now = time.perf_counter()
+        resident, peak = resident_bytes(), peak_bytes()
+        if resident is not None and peak is not None:
+            # The system counts them at different moments.
+            peak = max(peak, resident)
         line = {
             "seconds": round(now - self._start, 3),
             "epoch": epoch,
             "step": self.session.step,
-            "resident": resident_bytes(),
-            "peak": peak_bytes(),
+            "resident": resident,
+            "peak": peak,
             "gradients": self._gradients,
         }
         self._file.write(json.dumps(line) + "\n")
