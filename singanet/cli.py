@@ -69,6 +69,9 @@ def _parser() -> _Parser:
     models = commands.add_parser("models", help="list the ready nets")
     models.set_defaults(command=_models)
 
+    devices = commands.add_parser("devices", help="list the devices and kernels that are there")
+    devices.set_defaults(command=_devices)
+
     summary = commands.add_parser("summary", help="print the layers of a ready net")
     summary.add_argument("model", metavar="MODEL")
     summary.add_argument("--input-shape", type=_shape, metavar="C,H,W")
@@ -104,6 +107,12 @@ def _models(arguments: argparse.Namespace) -> None:
     print(f"{'model'.ljust(width)}  parameters  description")
     for entry in entries():
         print(f"{entry.name.ljust(width)}  {entry.parameters:>10,}  {entry.description}")
+
+
+def _devices(arguments: argparse.Namespace) -> None:
+    from singanet.device import describe
+
+    print(describe())
 
 
 def _summary(arguments: argparse.Namespace) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from singanet.errors import ArgumentError, BackendError
-from singanet.ops import NumpyOps, numpy_ops, ops_for
+from singanet.ops import NumpyOps, backends, cpu_ops, ops_for
 from singanet.types import Array
 
-__all__ = ["Device", "cpu", "cuda", "get_default_device"]
+__all__ = ["Device", "cpu", "cuda", "describe", "get_default_device"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Device:
 
     def put(self, array: Any) -> Array:
         """``array`` on this device; the same object when it is there already."""
-        if self.ops is numpy_ops:
+        if self.ops.xp is np:
             return array.get() if hasattr(array, "get") else np.asarray(array)
         with self.scope():
             return self.ops.xp.asarray(array)
@@ -37,17 +38,15 @@ class Device:
         return self.ops.xp.cuda.Device(self.index)
 
 
-_cpu = Device("cpu", numpy_ops)
-
-
+@cache
 def cpu() -> Device:
-    """The CPU, with NumPy arrays."""
-    return _cpu
+    """The CPU, with NumPy arrays. Errors: kernels asked for by ``SINGANET_OPS`` are missing."""
+    return Device("cpu", cpu_ops())
 
 
 def get_default_device() -> Device:
     """The device of a new net: the CPU."""
-    return _cpu
+    return cpu()
 
 
 def cuda(index: int = 0) -> Device:
@@ -78,3 +77,26 @@ def cuda(index: int = 0) -> Device:
             advice="choose one of the devices that are there",
         )
     return Device(f"cuda:{index}", ops_for(cupy.empty(0)), index)
+
+
+def describe() -> str:
+    """A table of the devices and kernels: which are there, which serve, what the others lack.
+
+    It loads the libraries to ask them for their versions. Errors: as `cpu`.
+    """
+    serving = cpu().ops.name
+    rows = []
+    for backend in backends():
+        state = "in use" if backend.name == serving and backend.available else "there"
+        state = state if backend.available else "missing"
+        rows.append(("cpu", backend.name, state, backend.version, backend.detail))
+    try:
+        cupy: Any = cuda().ops.xp
+        rows.append(("cuda", "cupy", "there", cupy.__version__, "singanet.device.cuda()"))
+    except BackendError as error:
+        rows.append(("cuda", "cupy", "missing", "", f"{error.received}; {error.advice}"))
+    widths = [max(len(row[k]) for row in rows) for k in range(4)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
+        for row in rows
+    )

@@ -292,6 +292,16 @@ def test_summary_shows_layers_shapes_and_the_count_of_parameters(capsys):
     assert re.search(r"^conv2 +Conv2D +\(64, 4, 4\)", out, re.M)
 
 
+def test_devices_lists_the_kernels(capsys):
+    assert main(["devices"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["cpu", "numpy"],
+        ["cpu", "onednn"],
+        ["cuda", "cupy"],
+    ]
+
+
 def test_help_names_the_commands(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["--help"])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -43,3 +47,24 @@ def test_a_missing_cupy_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(BackendError, match=r"the package cupy.*pip install 'singanet\[cuda\]'"):
         device.cuda(0)
+
+
+def test_the_table_tells_what_serves_and_what_is_missing(monkeypatch):
+    lines = {line.split()[1]: line for line in device.describe().splitlines()}
+    assert list(lines) == ["numpy", "onednn", "cupy"]
+    assert "in use" in lines[device.cpu().ops.name]
+    assert np.__version__ in lines["numpy"]
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert "missing" in device.describe().splitlines()[-1]
+
+
+def test_kernels_asked_for_by_a_wrong_name_are_refused_when_a_net_is_made():
+    code = "import singanet\ntry: singanet.FeedForwardNet()\nexcept LookupError as e: print(e)"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "SINGANET_OPS": "mkl"},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert "SINGANET_OPS: expected one of 'numpy', 'onednn'; received 'mkl'" in run.stdout

@@ -64,8 +64,9 @@ class BatchNormalization(Layer):
     def forward(self, ctx: Context, x: Array) -> Array:
         """The normalised ``x``."""
         params, ops = ctx.params, ctx.ops
+        gamma, beta = params["gamma"], params["beta"]
         if ctx.train and len(x):
-            mean, var = ops.batch_norm_statistics(x)
+            y, mean, var, inverse = ops.batch_norm_train(x, gamma, beta, self.epsilon)
             count = x.size // x.shape[1]
             unbiased = ops.multiply(var, count / max(count - 1, 1))
             ctx.update_state("mean", ops.moved(params["mean"], mean, self.momentum))
@@ -73,7 +74,7 @@ class BatchNormalization(Layer):
         else:
             # A copy, since a later training forward changes the running values in place.
             mean, var = params["mean"].copy(), params["var"]
-        y, inverse = ops.batch_norm(x, params["gamma"], params["beta"], mean, var, self.epsilon)
+            y, inverse = ops.batch_norm(x, gamma, beta, mean, var, self.epsilon)
         ctx.save(x=x, mean=mean, inverse=inverse, fixed=not ctx.train)
         return y
 

@@ -8,23 +8,45 @@ from typing import Any
 import numpy as np
 
 from singanet.ops.numpy import NumpyOps
+from singanet.ops.selection import Backend, backends, choose, numpy_ops
 from singanet.types import Array
 
-__all__ = ["NumpyOps", "add_array_module", "array_module", "numpy_ops", "ops_for"]
+__all__ = [
+    "Backend",
+    "NumpyOps",
+    "add_array_module",
+    "array_module",
+    "backends",
+    "cpu_ops",
+    "numpy_ops",
+    "ops_for",
+]
 
-numpy_ops = NumpyOps(np)
-_by_module: dict[str, NumpyOps] = {"numpy": numpy_ops}
+_chosen: NumpyOps | None = None
+_by_module: dict[str, NumpyOps] = {}
+
+
+def cpu_ops() -> NumpyOps:
+    """The kernels for NumPy arrays, chosen at the first call and kept.
+
+    ``SINGANET_OPS`` names them, 'numpy' or 'onednn'; unset, oneDNN's serve where its library is
+    found. Errors: `BackendError` where what was asked for by name is missing or does not work.
+    """
+    global _chosen
+    if _chosen is None:
+        _chosen = choose()
+    return _chosen
 
 
 def ops_for(array: Array) -> NumpyOps:
-    """The kernels for the kind of ``array``: NumPy's, or those over CuPy for a CuPy array."""
+    """The kernels for the kind of ``array``: the CPU's, or those over CuPy for a CuPy array."""
     kind = type(array)
     if kind is np.ndarray:
-        return numpy_ops
+        return _chosen or cpu_ops()
     module = kind.__module__.partition(".")[0]
     if module not in _by_module:
         if isinstance(array, np.ndarray):
-            return numpy_ops
+            return cpu_ops()
         # Only a module whose arrays exist can be asked for, so it is imported already.
         add_array_module(module, sys.modules[module])
     return _by_module[module]

@@ -62,6 +62,14 @@ class Normalisation(Windows):
             xp.add(part, shift, out=part)
         return _like(x, y.reshape(images.shape)), inverse
 
+    def batch_norm_train(
+        self, x: Array, gamma: Array, beta: Array, epsilon: float
+    ) -> tuple[Array, Array, Array, Array]:
+        """`batch_norm` by the statistics of x: y, mean, var, 1 / sqrt(var + epsilon)."""
+        mean, var = self.batch_norm_statistics(x)
+        y, inverse = self.batch_norm(x, gamma, beta, mean, var, epsilon)
+        return y, mean, var, inverse
+
     def batch_norm_backward(
         self, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
     ) -> tuple[Array, Array, Array]:

@@ -1,0 +1,32 @@
+"""Kernels by the oneDNN library, through its C interface."""
+
+from __future__ import annotations
+
+from singanet.ops.onednn.conv import OneDnnConvolution
+from singanet.ops.onednn.eltwise import OneDnnActivations
+from singanet.ops.onednn.images import OneDnnImages
+from singanet.ops.onednn.library import Library, find_library, load_library
+from singanet.ops.onednn.lrn import OneDnnLocalResponse
+from singanet.ops.onednn.normalise import OneDnnNormalisation
+from singanet.ops.onednn.pool import OneDnnPooling
+from singanet.ops.onednn.softmax import OneDnnSoftmax
+from singanet.ops.onednn.threads import set_threads
+
+__all__ = ["Library", "OneDnnOps", "find_library", "load_library", "set_threads"]
+
+
+class OneDnnOps(
+    OneDnnImages,
+    OneDnnConvolution,
+    OneDnnPooling,
+    OneDnnNormalisation,
+    OneDnnSoftmax,
+    OneDnnActivations,
+    OneDnnLocalResponse,
+):
+    """`NumpyOps` with oneDNN's kernels where they are faster.
+
+    Arrays stay plain NumPy arrays in channels-last memory: no layout of oneDNN's own is kept from
+    one kernel to the next. float64, empty and tiny arrays, matrix products and recurrent layers
+    are NumPy's.
+    """

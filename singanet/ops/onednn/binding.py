@@ -1,0 +1,197 @@
+"""The part of oneDNN's C interface that is used: types, numbers, signatures (dnnl.h, 3.x)."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
+from enum import IntEnum
+from typing import Any
+
+from singanet.errors import BackendError
+
+MAX_AXES = 12
+
+Dims = c_int64 * MAX_AXES
+
+
+class Version(ctypes.Structure):
+    """``dnnl_version_t``."""
+
+    _fields_ = [
+        ("major", c_int),
+        ("minor", c_int),
+        ("patch", c_int),
+        ("hash", c_char_p),
+        ("cpu_runtime", c_uint),
+        ("gpu_runtime", c_uint),
+    ]
+
+
+class ExecArg(ctypes.Structure):
+    """``dnnl_exec_arg_t``: which argument, and the memory that holds it."""
+
+    _fields_ = [("arg", c_int), ("memory", c_void_p)]
+
+
+class Arg(IntEnum):
+    """Arguments of an execution (``DNNL_ARG_...``)."""
+
+    SRC = 1
+    DST = 17
+    WEIGHTS = 33
+    BIAS = 41
+    MEAN = 49
+    VARIANCE = 50
+    SCALE = 51
+    SHIFT = 52
+    WORKSPACE = 64
+    SCRATCHPAD = 80
+    DIFF_SRC = 129
+    DIFF_DST = 145
+    DIFF_WEIGHTS = 161
+    DIFF_SCALE = 255
+    DIFF_SHIFT = 256
+
+
+class Query(IntEnum):
+    """Memory descriptors that a primitive descriptor tells (``dnnl_query_..._md``)."""
+
+    SRC = 129
+    DIFF_SRC = 130
+    WEIGHTS = 131
+    DIFF_WEIGHTS = 132
+    DST = 133
+    DIFF_DST = 134
+    WORKSPACE = 135
+    SCRATCHPAD = 136
+
+
+class Prop(IntEnum):
+    """``dnnl_prop_kind_t``."""
+
+    FORWARD_TRAINING = 64
+    FORWARD_INFERENCE = 96
+    BACKWARD = 128
+
+
+class Algorithm(IntEnum):
+    """``dnnl_alg_kind_t``."""
+
+    CONVOLUTION_DIRECT = 0x1
+    RELU = 0x20
+    TANH = 0x21
+    ELU = 0x22
+    SOFT_RELU = 0x27
+    LOGISTIC = 0x29
+    SWISH = 0x2C
+    GELU_ERF = 0x31
+    RELU_BY_DST = 0x100
+    TANH_BY_DST = 0x101
+    LOGISTIC_BY_DST = 0x104
+    POOLING_MAX = 0x1FF
+    POOLING_AVG_EXCLUDE_PADDING = 0x3FF
+    LRN_ACROSS_CHANNELS = 0xAFF
+    SOFTMAX_ACCURATE = 0x30000
+
+
+class Norm(IntEnum):
+    """``dnnl_normalization_flags_t``."""
+
+    USE_GLOBAL_STATS = 1
+    USE_SCALE = 2
+    USE_SHIFT = 4
+
+
+F32 = 3
+U8 = 6
+FORMAT_ANY = 1
+CPU = 1
+DEFAULT_STREAM = 1
+SCRATCHPAD_USER = 1
+QUERY_IMPLEMENTATION = 8
+
+_STATUS = {
+    1: "out of memory",
+    2: "invalid arguments",
+    3: "unimplemented",
+    4: "no further implementation",
+    5: "runtime error",
+    6: "not required",
+}
+NOT_OFFERED = (2, 3, 4)
+"""What creating a descriptor answers where oneDNN has no kernel for the case."""
+
+_descriptor, _handle = c_void_p, c_void_p
+_out = POINTER(c_void_p)
+_dims = POINTER(c_int64)
+_window = [_dims] * 4
+_SIGNATURES: dict[str, list[Any]] = {
+    "engine_create": [_out, c_int, c_size_t],
+    "stream_create": [_out, c_void_p, c_uint],
+    "memory_desc_create_with_strides": [_out, c_int, _dims, c_int, _dims],
+    "memory_desc_create_with_tag": [_out, c_int, _dims, c_int, c_int],
+    "memory_desc_destroy": [_descriptor],
+    "memory_create": [_out, _descriptor, c_void_p, c_void_p],
+    "memory_set_data_handle": [_handle, c_void_p],
+    "memory_destroy": [_handle],
+    "primitive_attr_create": [_out],
+    "primitive_attr_set_scratchpad_mode": [_handle, c_int],
+    "primitive_desc_query": [_descriptor, c_int, c_int, c_void_p],
+    "primitive_desc_destroy": [_descriptor],
+    "primitive_create": [_out, _descriptor],
+    "primitive_execute": [_handle, c_void_p, c_int, POINTER(ExecArg)],
+    "primitive_destroy": [_handle],
+}
+# What follows the result and the engine, and comes before the attributes.
+_D, _H = _descriptor, c_void_p
+_PRIMITIVES: dict[str, list[Any]] = {
+    "convolution_forward": [c_int, c_int, _D, _D, _D, _D, *_window],
+    "convolution_backward_data": [c_int, _D, _D, _D, *_window, _H],
+    "convolution_backward_weights": [c_int, _D, _D, _D, _D, *_window, _H],
+    "pooling_forward": [c_int, c_int, _D, _D, _dims, *_window],
+    "pooling_backward": [c_int, _D, _D, _dims, *_window, _H],
+    "batch_normalization_forward": [c_int, _D, _D, c_float, c_uint],
+    "batch_normalization_backward": [c_int, _D, _D, _D, c_float, c_uint, _H],
+    "layer_normalization_forward": [c_int, _D, _D, _D, c_float, c_uint],
+    "layer_normalization_backward": [c_int, _D, _D, _D, _D, c_float, c_uint, _H],
+    "eltwise_forward": [c_int, c_int, _D, _D, c_float, c_float],
+    "eltwise_backward": [c_int, _D, _D, _D, c_float, c_float, _H],
+    "lrn_forward": [c_int, c_int, _D, _D, c_int64, c_float, c_float, c_float],
+    "lrn_backward": [c_int, _D, _D, _D, c_int64, c_float, c_float, c_float, _H],
+    "softmax_forward": [c_int, c_int, _D, _D, c_int],
+    "softmax_backward": [c_int, _D, _D, _D, c_int, _H],
+}
+
+
+def declare(c: Any) -> None:
+    """Give the functions of the loaded library their types; AttributeError for one it lacks."""
+    signatures = {name: list(types) for name, types in _SIGNATURES.items()}
+    for name, types in _PRIMITIVES.items():
+        signatures[f"{name}_primitive_desc_create"] = [_out, c_void_p, *types, c_void_p]
+    signatures["reorder_primitive_desc_create"] = [_out, *[c_void_p] * 5]
+    for name, types in signatures.items():
+        function = getattr(c, f"dnnl_{name}")
+        function.argtypes, function.restype = types, c_int
+    for name, types, result in (
+        ("memory_desc_get_size", [_descriptor], c_size_t),
+        ("memory_desc_equal", [_descriptor, _descriptor], c_int),
+        ("primitive_desc_query_md", [_descriptor, c_int, c_int], c_void_p),
+    ):
+        function = getattr(c, f"dnnl_{name}")
+        function.argtypes, function.restype = types, result
+
+
+def check(status: int, what: str) -> None:
+    """Raise `BackendError` unless ``status`` says success."""
+    if status:
+        raise BackendError(
+            "oneDNN",
+            expected=f"{what} to succeed",
+            received=_STATUS.get(status, f"status {status}"),
+            advice="set SINGANET_OPS=numpy to do without oneDNN",
+        )
+
+
+def dims(values: Any) -> Any:
+    """A ``dnnl_dims_t`` of ``values``."""
+    return Dims(*values)

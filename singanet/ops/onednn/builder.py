@@ -1,0 +1,180 @@
+"""Building of plans: descriptors, primitives, and the reorders that weights need."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from singanet.ops.onednn.binding import (
+    F32,
+    FORMAT_ANY,
+    NOT_OFFERED,
+    QUERY_IMPLEMENTATION,
+    Arg,
+    Query,
+    check,
+    dims,
+)
+from singanet.ops.onednn.plan import Plan, Stage, arguments_of, release, rounded
+from singanet.types import Shape
+
+
+class NotOfferedError(Exception):
+    """OneDNN has no good kernel for the case; the caller stays with NumPy."""
+
+
+class Builder:
+    """Collects the stages of one plan, and what has to be destroyed when it is built.
+
+    Operands are numbered in the order in which the plan's caller will give their addresses.
+    """
+
+    def __init__(self, c: Any, engine: Any, stream: Any, attributes: Any) -> None:
+        self.c = c
+        self._engine = engine
+        self._stream = stream
+        self._attributes = attributes
+        self._undo: list[tuple[Callable[[Any], int], Any]] = []
+        self._stages: list[Stage] = []
+        self._operands: dict[int, int] = {}
+        self._inside: list[tuple[int, int]] = []
+        self._scratch = 0
+        self._finished = False
+
+    # -- descriptors ------------------------------------------------------------------------
+
+    def strided(self, shape: Shape, strides: Shape, kind: int = F32) -> Any:
+        """A descriptor of memory with ``strides`` in elements."""
+        made = ctypes.c_void_p()
+        create = self.c.dnnl_memory_desc_create_with_strides
+        status = create(ctypes.byref(made), len(shape), dims(shape), kind, dims(strides))
+        check(status, f"describing memory of shape {shape}")
+        self._undo.append((self.c.dnnl_memory_desc_destroy, made))
+        return made
+
+    def rows(self, shape: Shape) -> Any:
+        """A descriptor of C-ordered memory."""
+        strides = [1]
+        for size in reversed(shape[1:]):
+            strides.append(strides[-1] * max(size, 1))
+        return self.strided(shape, tuple(reversed(strides)))
+
+    def images(self, nhwc: Shape, kind: int = F32) -> Any:
+        """A descriptor of channels-last images, whose axes oneDNN counts as N, C, H, W."""
+        n, h, w, c = nhwc
+        return self.strided((n, c, h, w), (h * w * c, 1, w * c, c), kind)
+
+    def free(self, shape: Shape) -> Any:
+        """A descriptor whose layout oneDNN chooses."""
+        made = ctypes.c_void_p()
+        create = self.c.dnnl_memory_desc_create_with_tag
+        status = create(ctypes.byref(made), len(shape), dims(shape), F32, FORMAT_ANY)
+        check(status, f"describing memory of shape {shape}")
+        self._undo.append((self.c.dnnl_memory_desc_destroy, made))
+        return made
+
+    def primitive_desc(self, kind: str, *arguments: Any, slow: bool = False) -> Any:
+        """A primitive descriptor. Raises `NotOfferedError` where there is no kernel.
+
+        Reference kernels, which are slow, count as none unless ``slow`` says otherwise.
+        """
+        create = getattr(self.c, f"dnnl_{kind}_primitive_desc_create")
+        engines = () if kind == "reorder" else (self._engine,)
+        made = ctypes.c_void_p()
+        status = create(ctypes.byref(made), *engines, *arguments, self._attributes)
+        if status in NOT_OFFERED:
+            raise NotOfferedError(kind)
+        check(status, f"describing {kind}")
+        self._undo.append((self.c.dnnl_primitive_desc_destroy, made))
+        if not slow and self.implementation(made).startswith("ref"):
+            raise NotOfferedError(kind)
+        return made
+
+    def implementation(self, primitive_desc: Any) -> str:
+        """The name of the kernel that oneDNN chose."""
+        name = ctypes.c_char_p()
+        query = self.c.dnnl_primitive_desc_query
+        status = query(primitive_desc, QUERY_IMPLEMENTATION, 0, ctypes.byref(name))
+        check(status, "naming a kernel")
+        return (name.value or b"").decode()
+
+    def layout(self, primitive_desc: Any, which: Query) -> Any:
+        """The layout that the primitive wants; it lives as long as the builder."""
+        return self.c.dnnl_primitive_desc_query_md(primitive_desc, int(which), 0)
+
+    def same(self, a: Any, b: Any) -> bool:
+        """Whether two descriptors describe the same memory."""
+        return bool(self.c.dnnl_memory_desc_equal(a, b))
+
+    # -- memories and stages ----------------------------------------------------------------
+
+    def operand(self, number: int, descriptor: Any) -> int:
+        """A memory that will be pointed at the operand ``number``."""
+        memory = self._operands[number] = self._memory(descriptor)
+        return memory
+
+    def operands(self, arguments: Sequence[Arg], layouts: Sequence[Any]) -> dict[Arg, int]:
+        """Memories for the operands 0, 1, ..., by the argument that each is."""
+        pairs = enumerate(zip(arguments, layouts, strict=True))
+        return {arg: self.operand(number, layout) for number, (arg, layout) in pairs}
+
+    def size(self, descriptor: Any) -> int:
+        """The bytes of memory so described; 0 for none."""
+        return int(self.c.dnnl_memory_desc_get_size(descriptor)) if descriptor else 0
+
+    def inner(self, descriptor: Any) -> int:
+        """A memory in scratch."""
+        memory = self._memory(descriptor)
+        self._inside.append((memory, self._scratch))
+        self._scratch += rounded(self.size(descriptor))
+        return memory
+
+    def _memory(self, descriptor: Any) -> int:
+        made = ctypes.c_void_p()
+        # A null handle: no memory of its own, and none to point at yet.
+        status = self.c.dnnl_memory_create(ctypes.byref(made), descriptor, self._engine, None)
+        check(status, "making a memory object")
+        return int(made.value or 0)
+
+    def stage(self, primitive_desc: Any, memories: Mapping[Arg, int]) -> None:
+        """Run the primitive on ``memories`` as the next stage."""
+        given = {int(arg): memory for arg, memory in memories.items()}
+        pad = self.layout(primitive_desc, Query.SCRATCHPAD)
+        if self.size(pad):
+            given[int(Arg.SCRATCHPAD)] = self.inner(pad)
+        made = ctypes.c_void_p()
+        check(self.c.dnnl_primitive_create(ctypes.byref(made), primitive_desc), "making a kernel")
+        self._stages.append((int(made.value or 0), *arguments_of(given)))
+
+    def reorder(self, source: Any, from_memory: int, target: Any, to_memory: int) -> None:
+        """Copy from one layout to another as the next stage."""
+        engine = self._engine
+        described = self.primitive_desc("reorder", source, engine, target, engine, slow=True)
+        self.stage(described, {Arg.SRC: from_memory, Arg.DST: to_memory})
+
+    def packed_input(self, number: int, plain: Any, wanted: Any) -> int:
+        """The operand ``number`` in the ``wanted`` layout, reordered first where that differs."""
+        memory = self.operand(number, plain)
+        if self.same(plain, wanted):
+            return memory
+        packed = self.inner(wanted)
+        self.reorder(plain, memory, wanted, packed)
+        return packed
+
+    # -- the end ----------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        """The finished plan."""
+        operands = [self._operands[number] for number in sorted(self._operands)]
+        self._finished = True
+        return Plan(self.c, self._stream, self._stages, operands, self._inside, self._scratch)
+
+    def close(self) -> None:
+        """Destroy the descriptors, which a plan does not need, and the rest where none was made."""
+        if not self._finished:
+            memories = [*self._operands.values(), *(memory for memory, _ in self._inside)]
+            release(self.c, [primitive for primitive, _, _ in self._stages], memories)
+        for destroy, what in reversed(self._undo):
+            destroy(what)
+        self._undo.clear()

@@ -1,0 +1,91 @@
+"""Activations by oneDNN."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from singanet.ops.onednn.base import OneDnnBase, is_finite
+from singanet.ops.onednn.binding import Algorithm as Alg
+from singanet.ops.onednn.binding import Arg, Prop
+from singanet.ops.onednn.builder import Builder
+from singanet.types import Array
+
+_CHEAP, _LONG, _LONGEST = 1 << 17, 1 << 14, 1 << 11
+"""Elements from which oneDNN is faster, by how many passes NumPy's formula takes."""
+
+_LEAST_FORWARD = {"relu": _CHEAP, "tanh": _CHEAP, "leaky_relu": _CHEAP, "gelu": _LONGEST}
+_LEAST_BACKWARD = {**_LEAST_FORWARD, "sigmoid": _CHEAP}
+
+_ALGORITHMS = {
+    "relu": (Alg.RELU, Alg.RELU_BY_DST),
+    "sigmoid": (Alg.LOGISTIC, Alg.LOGISTIC_BY_DST),
+    "tanh": (Alg.TANH, Alg.TANH_BY_DST),
+    "leaky_relu": (Alg.RELU, Alg.RELU),
+    "elu": (Alg.ELU, Alg.ELU),
+    "gelu": (Alg.GELU_ERF, Alg.GELU_ERF),
+    "silu": (Alg.SWISH, Alg.SWISH),
+    "softplus": (Alg.SOFT_RELU, Alg.SOFT_RELU),
+}
+"""Forward, and backward from what `NumpyOps.activation_keeps` names."""
+
+_ALPHAS = {"relu": 0.0, "silu": 1.0, "softplus": 1.0}
+"""Parameters of the formulas that are not the caller's slope."""
+
+
+class OneDnnActivations(OneDnnBase):
+    """Memory without gaps is gone over from end to end, whatever the order of its axes."""
+
+    def activation(self, mode: str, x: Array, slope: float = 0.01) -> Array:
+        """See `NumpyOps`."""
+        least = _LEAST_FORWARD.get(mode, _LONG)
+        # The relu of oneDNN turns NaN into zero, which would hide that a net has diverged.
+        if self.serves(least, x) and _is_dense(x) and (mode != "relu" or is_finite(x)):
+            y = np.empty_like(x)
+            alpha = _ALPHAS.get(mode, slope)
+            if self.runs(_forward, (x.size, int(_ALGORITHMS[mode][0]), alpha), x, y):
+                return y
+        return super().activation(mode, x, slope)
+
+    def activation_backward(self, mode: str, dy: Array, kept: Array, slope: float = 0.01) -> Array:
+        """See `NumpyOps`."""
+        least = _LEAST_BACKWARD.get(mode, _LONG)
+        if self.serves(least, dy, kept) and _is_dense(kept):
+            slopes = dy if dy.strides == kept.strides else _like(dy, kept)
+            dx = np.empty_like(kept)
+            forward, backward = (int(algorithm) for algorithm in _ALGORITHMS[mode])
+            key = (dy.size, forward, backward, _ALPHAS.get(mode, slope))
+            if self.runs(_backward, key, dx, slopes, kept):
+                return dx
+        return super().activation_backward(mode, dy, kept, slope)
+
+    def sigmoid(self, x: Array) -> Array:
+        """See `NumpyOps`."""
+        return self.activation("sigmoid", x)
+
+
+def _is_dense(x: Array) -> bool:
+    """Whether the elements lie without gaps, in C order or channels last."""
+    if x.flags.c_contiguous:
+        return True
+    return x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous
+
+
+def _like(array: Array, like: Array) -> Array:
+    """A copy of ``array`` in the memory order of ``like``."""
+    copy = np.empty_like(like)
+    np.copyto(copy, array)
+    return copy
+
+
+def _forward(build: Builder, size: int, algorithm: int, alpha: float) -> None:
+    line, prop = build.rows((size,)), int(Prop.FORWARD_TRAINING)
+    desc = build.primitive_desc("eltwise_forward", prop, algorithm, line, line, alpha, 0.0)
+    build.stage(desc, build.operands((Arg.SRC, Arg.DST), [line] * 2))
+
+
+def _backward(build: Builder, size: int, forward: int, backward: int, alpha: float) -> None:
+    line, prop = build.rows((size,)), int(Prop.FORWARD_TRAINING)
+    hint = build.primitive_desc("eltwise_forward", prop, backward, line, line, alpha, 0.0)
+    desc = build.primitive_desc("eltwise_backward", backward, line, line, line, alpha, 0.0, hint)
+    kept = Arg.SRC if forward == backward else Arg.DST
+    build.stage(desc, build.operands((Arg.DIFF_SRC, Arg.DIFF_DST, kept), [line] * 3))

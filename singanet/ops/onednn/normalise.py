@@ -1,0 +1,158 @@
+"""Batch and layer normalisation by oneDNN."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from singanet.ops.numpy.standardise import Statistics
+from singanet.ops.onednn.base import OneDnnBase, ordered
+from singanet.ops.onednn.binding import Arg, Norm, Prop
+from singanet.ops.onednn.builder import Builder
+from singanet.types import Array, Shape
+
+_LEAST = 512
+"""Elements from which oneDNN is faster: benchmarks/onednn_kernels.py."""
+
+_VECTOR = 16
+"""Channels have to fill whole vectors: else oneDNN's kernels can be slower than NumPy's."""
+
+_AFFINE = int(Norm.USE_SCALE | Norm.USE_SHIFT)
+
+
+class OneDnnNormalisation(OneDnnBase):
+    """Images are channels-last; (N, C) is taken as one pixel a sample."""
+
+    def batch_norm_train(
+        self, x: Array, gamma: Array, beta: Array, epsilon: float
+    ) -> tuple[Array, Array, Array, Array]:
+        """See `NumpyOps`; one kernel makes the statistics and the output."""
+        if self._fits(x) and self.serves(_LEAST, x, gamma, beta):
+            images = self._images(x)
+            y, mean, var = np.empty_like(images), np.empty_like(gamma), np.empty_like(gamma)
+            given = (images, y, mean, var, ordered(gamma), ordered(beta))
+            if self.runs(_train, (images.shape, epsilon), *given):
+                return _like(x, y), mean, var, 1.0 / np.sqrt(var + epsilon)
+        return super().batch_norm_train(x, gamma, beta, epsilon)
+
+    def batch_norm(
+        self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
+    ) -> tuple[Array, Array]:
+        """See `NumpyOps`."""
+        if self._fits(x) and self.serves(_LEAST, x, gamma, beta, mean, var):
+            images = self._images(x)
+            y = np.empty_like(images)
+            vectors = [ordered(vector) for vector in (mean, var, gamma, beta)]
+            if self.runs(_given, (images.shape, epsilon), images, y, *vectors):
+                return _like(x, y), 1.0 / np.sqrt(var + epsilon)
+        return super().batch_norm(x, gamma, beta, mean, var, epsilon)
+
+    def batch_norm_backward(
+        self, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
+    ) -> tuple[Array, Array, Array]:
+        """See `NumpyOps`."""
+        if self._fits(x) and self.serves(_LEAST, x, dy, gamma, mean, inverse):
+            images, slopes = self._images(x), self._images(dy)
+            dx, dgamma, dbeta = np.empty_like(images), np.empty_like(gamma), np.empty_like(gamma)
+            # oneDNN takes the variance and makes the inverse of its root by itself.
+            var = 1.0 / np.square(inverse)
+            given = (dx, slopes, images, ordered(mean), var, ordered(gamma), dgamma, dbeta)
+            if self.runs(_backward, (images.shape, fixed), *given):
+                return _like(x, dx), dgamma, dbeta
+        return super().batch_norm_backward(dy, x, gamma, mean, inverse, fixed)
+
+    def layer_norm(
+        self, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
+    ) -> tuple[Array, Statistics]:
+        """See `NumpyOps`."""
+        affine = [] if gamma is None or beta is None else [ordered(gamma), ordered(beta)]
+        if self.serves(_LEAST, x, *affine):
+            y = np.empty(x.shape, np.float32)
+            mean, var = np.empty((len(x), 1), np.float32), np.empty((len(x), 1), np.float32)
+            if self.runs(
+                _rows, (x.shape, epsilon, bool(affine)), ordered(x), y, mean, var, *affine
+            ):
+                return y, (mean, 1.0 / np.sqrt(var + epsilon))
+        return super().layer_norm(x, gamma, beta, epsilon)
+
+    def layer_norm_backward(
+        self, dy: Array, x: Array, gamma: Array | None, statistics: Statistics
+    ) -> tuple[Array, Array | None, Array | None]:
+        """See `NumpyOps`."""
+        affine = [] if gamma is None else [ordered(gamma)]
+        if self.serves(_LEAST, x, dy, *affine):
+            mean, inverse = statistics
+            dx = np.empty(x.shape, np.float32)
+            sums = [np.empty_like(gamma), np.empty_like(gamma)] if affine else []
+            var = 1.0 / np.square(inverse)
+            given = (dx, ordered(dy), ordered(x), mean, var, *affine * 2, *sums)
+            if self.runs(_rows_backward, (x.shape, bool(affine)), *given):
+                return (dx, sums[0], sums[1]) if sums else (dx, None, None)
+        return super().layer_norm_backward(dy, x, gamma, statistics)
+
+    def _fits(self, x: Array) -> bool:
+        return x.shape[1] % _VECTOR == 0
+
+    def _images(self, x: Array) -> Array:
+        return ordered(x)[:, None, None] if x.ndim == 2 else self.channels_last(x)
+
+
+def _like(x: Array, images: Array) -> Array:
+    return images[:, 0, 0] if x.ndim == 2 else images.transpose(0, 3, 1, 2)
+
+
+def _batch_desc(build: Builder, shape: Shape, epsilon: float, flags: int) -> object:
+    prop, x, y = int(Prop.FORWARD_TRAINING), build.images(shape), build.images(shape)
+    return build.primitive_desc("batch_normalization_forward", prop, x, y, epsilon, flags)
+
+
+def _forward(build: Builder, shape: Shape, epsilon: float, flags: int) -> None:
+    desc = _batch_desc(build, shape, epsilon, flags)
+    images, vector = build.images(shape), build.rows(shape[3:])
+    order = (Arg.SRC, Arg.DST, Arg.MEAN, Arg.VARIANCE, Arg.SCALE, Arg.SHIFT)
+    layouts = [images] * 2 + [vector] * 4
+    build.stage(desc, build.operands(order, layouts))
+
+
+def _train(build: Builder, shape: Shape, epsilon: float) -> None:
+    _forward(build, shape, epsilon, _AFFINE)
+
+
+def _given(build: Builder, shape: Shape, epsilon: float) -> None:
+    _forward(build, shape, epsilon, _AFFINE | int(Norm.USE_GLOBAL_STATS))
+
+
+def _backward(build: Builder, shape: Shape, fixed: bool) -> None:
+    flags = _AFFINE | (int(Norm.USE_GLOBAL_STATS) if fixed else 0)
+    hint = _batch_desc(build, shape, 0.0, flags)
+    images, vector = build.images(shape), build.rows(shape[3:])
+    kind, prop = "batch_normalization_backward", int(Prop.BACKWARD)
+    desc = build.primitive_desc(kind, prop, images, images, images, 0.0, flags, hint)
+    order = [Arg.DIFF_SRC, Arg.DIFF_DST, Arg.SRC, Arg.MEAN, Arg.VARIANCE]
+    order += [Arg.SCALE, Arg.DIFF_SCALE, Arg.DIFF_SHIFT]
+    build.stage(desc, build.operands(order, [images] * 3 + [vector] * 5))
+
+
+def _rows_desc(build: Builder, shape: Shape, epsilon: float, flags: int) -> object:
+    prop, rows, each = int(Prop.FORWARD_TRAINING), build.rows(shape), build.rows(shape[:1])
+    return build.primitive_desc(
+        "layer_normalization_forward", prop, rows, rows, each, epsilon, flags
+    )
+
+
+def _rows(build: Builder, shape: Shape, epsilon: float, affine: bool) -> None:
+    desc = _rows_desc(build, shape, epsilon, _AFFINE if affine else 0)
+    rows, each, vector = build.rows(shape), build.rows(shape[:1]), build.rows(shape[1:])
+    order = (Arg.SRC, Arg.DST, Arg.MEAN, Arg.VARIANCE, *([Arg.SCALE, Arg.SHIFT] * affine))
+    build.stage(desc, build.operands(order, [rows, rows, each, each, *([vector] * 2 * affine)]))
+
+
+def _rows_backward(build: Builder, shape: Shape, affine: bool) -> None:
+    flags = _AFFINE if affine else 0
+    hint = _rows_desc(build, shape, 0.0, flags)
+    rows, each, vector = build.rows(shape), build.rows(shape[:1]), build.rows(shape[1:])
+    kind, prop = "layer_normalization_backward", int(Prop.BACKWARD)
+    desc = build.primitive_desc(kind, prop, rows, rows, rows, each, 0.0, flags, hint)
+    order = [Arg.DIFF_SRC, Arg.DIFF_DST, Arg.SRC, Arg.MEAN, Arg.VARIANCE]
+    # Versions differ in whether they count the shift among the inputs; none reads it.
+    order += [Arg.SCALE, Arg.SHIFT, Arg.DIFF_SCALE, Arg.DIFF_SHIFT] * affine
+    build.stage(desc, build.operands(order, [rows] * 3 + [each] * 2 + [vector] * 4 * affine))

@@ -1,0 +1,86 @@
+"""oneDNN in one thread: engine, stream, scratch memory, and the cache of plans."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+
+from singanet.ops.onednn.binding import CPU, DEFAULT_STREAM, SCRATCHPAD_USER, check
+from singanet.ops.onednn.builder import Builder, NotOfferedError
+from singanet.ops.onednn.library import Library
+from singanet.ops.onednn.plan import Plan
+from singanet.ops.onednn.threads import changes
+from singanet.types import Array
+
+Build = Callable[..., None]
+"""``build(builder, *key)`` adds the stages of a plan to the builder."""
+
+_CAPACITY = 1024
+_ALIGNMENT = 4096
+
+
+class Runtime:
+    """What a thread needs to run kernels; another thread makes one of its own.
+
+    Plans are kept by what determines them, the least recently used dropped beyond a thousand.
+    Scratch memory is one buffer that grows to what the hungriest plan needs.
+    """
+
+    def __init__(self, library: Library, threads: int) -> None:
+        self.library = library
+        self.threads = threads
+        self.changes = changes()
+        self._engine = self._made("engine_create", CPU, 0)
+        self._stream = self._made("stream_create", self._engine, DEFAULT_STREAM)
+        # Scratch is ours to give, so that it is counted, shared by all plans, and kept aligned.
+        self._attributes = self._made("primitive_attr_create")
+        set_mode = library.c.dnnl_primitive_attr_set_scratchpad_mode
+        check(set_mode(self._attributes, SCRATCHPAD_USER), "giving scratch memory")
+        self._plans: OrderedDict[Hashable, Plan | None] = OrderedDict()
+        self._buffer: Array = np.empty(0, np.uint8)
+        self._base = 0
+        if library.runtime == "OpenMP":
+            # OpenMP keeps this for each calling thread.
+            library.c.omp_set_num_threads(threads)
+
+    def _made(self, function: str, *arguments: Any) -> ctypes.c_void_p:
+        made = ctypes.c_void_p()
+        status = getattr(self.library.c, f"dnnl_{function}")(ctypes.byref(made), *arguments)
+        check(status, function)
+        return made
+
+    def plan(self, build: Build, key: tuple[Any, ...]) -> Plan | None:
+        """The plan that ``build(builder, *key)`` makes, or None where oneDNN offers none."""
+        full = (build, key)
+        try:
+            plan = self._plans[full]
+        except KeyError:
+            plan = self._plans[full] = self._built(build, key)
+            if len(self._plans) > _CAPACITY:
+                self._plans.popitem(last=False)
+            return plan
+        self._plans.move_to_end(full)
+        return plan
+
+    def _built(self, build: Build, key: tuple[Any, ...]) -> Plan | None:
+        builder = Builder(self.library.c, self._engine, self._stream, self._attributes)
+        try:
+            build(builder, *key)
+            return builder.plan()
+        except NotOfferedError:
+            return None
+        finally:
+            builder.close()
+
+    def run(self, plan: Plan, arrays: tuple[Array, ...]) -> None:
+        """Run ``plan`` on the memory of ``arrays``."""
+        if plan.scratch > len(self._buffer) - _ALIGNMENT:
+            self._buffer = np.empty(0, np.uint8)
+            self._buffer = np.empty(plan.scratch + _ALIGNMENT, np.uint8)
+            start = self._buffer.ctypes.data
+            self._base = start + -start % _ALIGNMENT
+        plan.run([array.__array_interface__["data"][0] for array in arrays], self._base)

@@ -1,0 +1,99 @@
+"""How many threads oneDNN's kernels use."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+from singanet.errors import ArgumentError
+
+_SPINS = "GOMP_SPINCOUNT"
+
+
+class _Setting:
+    """What was asked for, and a count of the changes: runtimes made before the last are stale."""
+
+    threads: int | None = None
+    changes = 0
+
+
+_setting = _Setting()
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def short_waits() -> Iterator[None]:
+    """While OpenMP is loaded, tell it that threads without work shall soon sleep.
+
+    By default GNU's spin for milliseconds, in the way of NumPy's BLAS, which has threads of its
+    own, and of other processes. ``OMP_WAIT_POLICY`` and ``GOMP_SPINCOUNT`` of the user's stand.
+    """
+    if "OMP_WAIT_POLICY" in os.environ or _SPINS in os.environ:
+        yield
+        return
+    # Enough to bridge the gap from one kernel to the next.
+    os.environ[_SPINS] = "3000"
+    try:
+        yield
+    finally:
+        del os.environ[_SPINS]
+
+
+def default_threads() -> int:
+    """What `set_threads` said, else ``OMP_NUM_THREADS``, else a thread a core; at most that."""
+    return _setting.threads or _from_environment(os.environ.get("OMP_NUM_THREADS", ""))
+
+
+def set_threads(count: int) -> None:
+    """Let oneDNN's kernels use ``count`` threads from the next call on.
+
+    NumPy's matrix products have threads of their own (``OPENBLAS_NUM_THREADS``). Errors: a count
+    below 1 or above the number of cores, whose threads would take turns.
+    """
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= cores():
+        raise ArgumentError(
+            "onednn.set_threads",
+            expected=f"a number of threads from 1 to {cores()}, the cores of this process",
+            received=repr(count),
+            advice="more threads than cores take turns and slow each other down",
+        )
+    _changed(count)
+
+
+def changes() -> int:
+    """How often the number of threads was changed."""
+    return _setting.changes
+
+
+def _changed(count: int) -> None:
+    _setting.threads = count
+    _setting.changes += 1
+
+
+if hasattr(os, "register_at_fork"):
+    # The parent's threads are not there in a child, and OpenMP would wait for them forever.
+    os.register_at_fork(after_in_child=lambda: _changed(1))
+
+
+@lru_cache(maxsize=8)
+def _from_environment(text: str) -> int:
+    # OpenMP's form for nested parallel regions is a list; the outermost counts.
+    first = text.partition(",")[0].strip()
+    wanted = int(first) if first.isdecimal() and int(first) > 0 else cores()
+    if wanted > cores():
+        warnings.warn(
+            f"OMP_NUM_THREADS: expected at most {cores()} threads, one a core; received {wanted}; "
+            f"oneDNN's kernels use {cores()}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return min(wanted, cores())

@@ -1,0 +1,75 @@
+"""Which kernels serve NumPy arrays, and what there is to choose from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from singanet.errors import BackendError, UnknownNameError, did_you_mean, one_of
+from singanet.ops.numpy import NumpyOps
+from singanet.ops.onednn.library import INSTALL, PATH_VARIABLE, find_library, load_library
+
+VARIABLE = "SINGANET_OPS"
+"""The environment variable that chooses the kernels of the CPU by name."""
+
+NAMES = ("numpy", "onednn")
+
+numpy_ops = NumpyOps(np)
+
+
+def choose() -> NumpyOps:
+    """The kernels that the environment asks for; unasked, oneDNN's where the library is found.
+
+    Nothing is loaded unless a name, or a path in ``SINGANET_ONEDNN``, asks for it: then a library
+    that is missing or does not work is an error. Errors: `BackendError`, `UnknownNameError`.
+    """
+    asked = os.environ.get(VARIABLE, "")
+    if asked and asked not in NAMES:
+        raise UnknownNameError(
+            VARIABLE,
+            expected=f"one of {one_of(NAMES)}",
+            received=repr(asked),
+            advice=did_you_mean(asked, NAMES, "leave it unset for the best that is there"),
+        )
+    path = None if asked == "numpy" else find_library()
+    if path is None and asked == "onednn":
+        raise BackendError(
+            f"{VARIABLE}=onednn",
+            expected="the library oneDNN",
+            received="none in this Python's prefix or on the system",
+            advice=f"{INSTALL}, or let {PATH_VARIABLE} name a libdnnl.so.3",
+        )
+    if path is None:
+        return numpy_ops
+    from singanet.ops.onednn import OneDnnOps
+
+    required = bool(asked or os.environ.get(PATH_VARIABLE))
+    kernels = OneDnnOps(path, required)
+    if required:
+        kernels.library()
+    return kernels
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A set of kernels: whether it can be used, and where it comes from."""
+
+    name: str
+    available: bool
+    version: str
+    detail: str
+
+
+def backends() -> list[Backend]:
+    """The kernels for the CPU, those that are missing with what is missing; loads oneDNN."""
+    there = Backend("numpy", True, np.__version__, "matrix products by NumPy's BLAS")
+    path = find_library()
+    if path is None:
+        return [there, Backend("onednn", False, "", f"no libdnnl.so.3 found; {INSTALL}")]
+    try:
+        library = load_library(path)
+    except BackendError as error:
+        return [there, Backend("onednn", False, "", str(error))]
+    return [there, Backend("onednn", True, library.version, f"{library.runtime}, {library.path}")]

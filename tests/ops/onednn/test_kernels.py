@@ -1,0 +1,176 @@
+"""oneDNN's other kernels against NumPy's in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.ops import NumpyOps, numpy_ops
+from singanet.ops.numpy.windows import Window
+
+WINDOWS = [
+    Window((2, 2), (2, 2), ((0, 0), (0, 0))),
+    Window((3, 3), (2, 2), ((1, 1), (1, 1))),
+    Window((3, 2), (1, 3), ((1, 0), (0, 1))),
+]
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def wide(values):
+    return [a.astype(np.float64) if isinstance(a, np.ndarray) else a for a in values]
+
+
+def flat(result):
+    parts = result if isinstance(result, tuple) else (result,)
+    return [a for part in parts for a in (flat(part) if isinstance(part, tuple) else [part])]
+
+
+def compare(ops, name, *arguments, rtol=1e-5):
+    """The kernel gives what NumPy's gives in double precision; what that is."""
+    got, wanted = getattr(ops, name)(*arguments), getattr(numpy_ops, name)(*wide(arguments))
+    for a, b in zip(flat(got), flat(wanted), strict=True):
+        if b is None:
+            assert a is None
+            continue
+        assert a.shape == b.shape
+        assert a.dtype == (np.float32 if b.dtype == np.float64 else b.dtype)
+        np.testing.assert_allclose(a, b, rtol=0, atol=rtol * max(abs(b).max(), 1e-30))
+    return got
+
+
+@pytest.fixture
+def only_onednn(monkeypatch):
+    """Makes NumPy's kernels of the name fail on float32, so that oneDNN's must have run."""
+
+    def forbid(*names):
+        for name in names:
+            original = getattr(NumpyOps, name)
+
+            def refuse(self, *arguments, original=original):
+                first = next(a for a in arguments if isinstance(a, np.ndarray))
+                assert first.dtype != np.float32
+                return original(self, *arguments)
+
+            monkeypatch.setattr(NumpyOps, name, refuse)
+
+    return forbid
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_pooling(ops, only_onednn, window):
+    only_onednn("max_pool", "max_pool_backward", "avg_pool", "avg_pool_backward")
+    x = draw(3, 5, 9, 8)
+    y, where = compare(ops, "max_pool", x, window, True)
+    compare(ops, "max_pool", x, window, False)
+    dy = draw(*y.shape, seed=1)
+    compare(ops, "avg_pool", x, window)
+    compare(ops, "avg_pool_backward", dy, x.shape, window)
+    dx = ops.max_pool_backward(dy, where, x.shape, window)
+    wanted = numpy_ops.max_pool_backward(dy.astype(np.float64), where, x.shape, window)
+    np.testing.assert_allclose(dx, wanted, atol=1e-5)
+
+
+def test_of_equal_values_the_first_is_noted(ops):
+    x = np.zeros((2, 16, 6, 6), np.float32)
+    for window in WINDOWS:
+        wanted = numpy_ops.max_pool(x, window, True)[1]
+        np.testing.assert_array_equal(ops.max_pool(x, window, True)[1], wanted)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_comes_through(ops, bad):
+    x = draw(2, 16, 64, 64)
+    x[0, :, :4] = bad
+    for window in WINDOWS:
+        y, where = ops.max_pool(x, window, True)
+        wanted, noted = numpy_ops.max_pool(x, window, True)
+        np.testing.assert_array_equal(y, wanted)
+        np.testing.assert_array_equal(where, noted)
+    np.testing.assert_array_equal(ops.activation("relu", x), np.maximum(x, 0))
+
+
+@pytest.mark.parametrize("shape", [(4, 16, 7, 5), (2, 48, 6, 6), (70, 16), (4, 20, 7, 5)])
+def test_batch_norm(ops, shape):
+    x, dy, (gamma, beta) = draw(*shape) + 3, draw(*shape, seed=1), draw(2, shape[1], seed=2)
+    _, mean, _, inverse = compare(ops, "batch_norm_train", x, gamma, beta, 1e-3)
+    var = abs(draw(shape[1], seed=3)) + 0.5
+    compare(ops, "batch_norm", x, gamma, beta, mean, var, 1e-3)
+    for fixed in (False, True):
+        compare(ops, "batch_norm_backward", dy, x, gamma, mean, inverse, fixed)
+
+
+def test_batch_norm_is_onednns_for_whole_vectors(ops, only_onednn):
+    only_onednn("batch_norm_train", "batch_norm", "batch_norm_backward")
+    test_batch_norm(ops, (4, 16, 7, 5))
+
+
+@pytest.mark.parametrize("shape", [(64, 33), (3, 512)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_layer_norm(ops, only_onednn, shape, affine):
+    only_onednn("layer_norm", "layer_norm_backward")
+    x, dy = draw(*shape) + 2, draw(*shape, seed=1)
+    gamma, beta = draw(2, shape[1], seed=2) if affine else (None, None)
+    got = ops.layer_norm(x, gamma, beta, 1e-4)
+    wanted = numpy_ops.layer_norm(*wide((x, gamma, beta)), 1e-4)
+    for a, b in zip(flat(got), flat(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    back = ops.layer_norm_backward(dy, x, gamma, got[1])
+    exact = numpy_ops.layer_norm_backward(*wide((dy, x, gamma)), wanted[1])
+    for a, b in zip(back, exact, strict=True):
+        if not affine and b is None:
+            assert a is None
+        else:
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(128, 65), (4, 8, 9, 31)])
+def test_softmax(ops, only_onednn, shape):
+    only_onednn("softmax", "softmax_backward")
+    x = 5 * draw(*shape)
+    x.reshape(-1)[:2] = 1e30, -1e30
+    y = compare(ops, "softmax", x)
+    compare(ops, "softmax_backward", draw(*shape, seed=1), y)
+
+
+def test_softmax_along_another_axis(ops):
+    compare(ops, "softmax", draw(64, 8, 32), 1)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("channels", [16, 20])
+def test_lrn(ops, size, channels):
+    x, dy = draw(3, channels, 8, 7), draw(3, channels, 8, 7, seed=1)
+    compare(ops, "lrn", x, size, 0.3, 0.75, 2.0)
+    compare(ops, "lrn_backward", dy, x, size, 0.3, 0.75, 2.0)
+
+
+@pytest.mark.parametrize("mode", NumpyOps.activations)
+@pytest.mark.parametrize("last", [False, True])
+def test_activations(ops, only_onednn, mode, last):
+    only_onednn("activation", "activation_backward")
+    x, dy = 3 * draw(4, 32, 32, 33), draw(4, 32, 32, 33, seed=1)
+    if last:
+        x = x.transpose(0, 3, 1, 2)
+        dy = dy.reshape(x.shape)
+    y = compare(ops, "activation", mode, x, 0.3)
+    kept = y if ops.activation_keeps(mode) == "y" else x
+    compare(ops, "activation_backward", mode, dy, kept, 0.3)
+
+
+def test_images_are_laid_out_channels_last(ops, plans):
+    x = draw(3, 20, 16, 17)
+    np.testing.assert_array_equal(ops.channels_last(x), x.transpose(0, 2, 3, 1))
+    assert plans() == (1, 0)
+    already = draw(3, 16, 17, 20).transpose(0, 3, 1, 2)
+    assert np.shares_memory(ops.channels_last(already), already)
+
+
+def test_views_with_gaps(ops):
+    x = draw(4, 32, 20, 40)[:, ::2, 1:, ::2]
+    y, _ = compare(ops, "max_pool", x, WINDOWS[0], True)
+    compare(ops, "activation", "gelu", x)
+    compare(ops, "lrn", x, 5, 0.1, 0.75, 1.0)
+    assert y.shape == (4, 16, 9, 10)

@@ -1,0 +1,126 @@
+"""Threads of oneDNN: how many, several of Python's at once, and processes that were forked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from singanet.errors import ArgumentError
+from singanet.ops import numpy_ops
+from singanet.ops.numpy.windows import Window
+from singanet.ops.onednn import set_threads, threads
+
+WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+
+
+@pytest.fixture
+def setting(monkeypatch):
+    monkeypatch.setattr(threads, "_setting", threads._Setting())
+
+
+@pytest.mark.parametrize("count", [0, -1, 10_000, 1.5, True, "2"])
+def test_refused_counts(setting, count):
+    before = threads.default_threads(), threads.changes()
+    with pytest.raises(ArgumentError, match="number of threads from 1 to"):
+        set_threads(count)
+    assert (threads.default_threads(), threads.changes()) == before
+
+
+def test_set_threads_holds_from_the_next_call(setting, ops):
+    x, w = np.ones((2, 16, 8, 8), np.float32), np.ones((16, 16, 3, 3), np.float32)
+    for count in {1, threads.cores()}:
+        set_threads(count)
+        ops.conv2d(x, w, None, WINDOW)
+        assert ops.runtime().threads == count
+
+
+def test_the_environment(setting, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1,4")
+    assert threads.default_threads() == 1
+    for text in ("", "0", "-3", "many"):
+        monkeypatch.setenv("OMP_NUM_THREADS", text)
+        assert threads.default_threads() == threads.cores()
+
+
+def test_more_threads_than_cores(setting, monkeypatch):
+    cores = threads.cores()
+    monkeypatch.setenv("OMP_NUM_THREADS", str(cores + 1))
+    threads._from_environment.cache_clear()
+    with pytest.warns(RuntimeWarning, match=f"at most {cores} threads.*received {cores + 1}"):
+        assert threads.default_threads() == cores
+
+
+def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    with threads.short_waits():
+        assert int(os.environ["GOMP_SPINCOUNT"]) > 0
+    assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    with threads.short_waits():
+        assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    with threads.short_waits():
+        assert os.environ["GOMP_SPINCOUNT"] == "7"
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
+
+
+def test_several_threads_at_once(ops):
+    """Each has plans and scratch of its own."""
+    wrong = []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(20):
+            x = rng.random((2, 8, 8 + seed, 9), np.float32)
+            w = rng.random((8, 8, 3, 3), np.float32)
+            exact = numpy_ops.conv2d(x.astype(np.float64), w.astype(np.float64), None, WINDOW)
+            if not np.allclose(ops.conv2d(x, w, None, WINDOW), exact, rtol=1e-5):
+                wrong.append(seed)
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == []
+
+
+FORK = """
+import json, os, sys
+import numpy as np
+from singanet.ops.numpy.windows import Window
+from singanet.ops.onednn import OneDnnOps
+ops, window = OneDnnOps(sys.argv[1], True), Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+x, w = np.random.rand(8, 16, 32, 32).astype("f"), np.random.rand(16, 16, 3, 3).astype("f")
+y = ops.conv2d(x, w, None, window)
+reader, writer = os.pipe()
+child = os.fork()
+if not child:
+    same = bool(np.allclose(ops.conv2d(x, w, None, window), y, rtol=1e-5))
+    os.write(writer, json.dumps([same, ops.runtime().threads]).encode())
+    os._exit(0)
+os.waitpid(child, 0)
+print(os.read(reader, 100).decode())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
+def test_a_forked_child_uses_one_thread_and_does_not_hang(library_path):
+    # In an interpreter of its own, since a child that hangs could not be ended from here.
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, library_path],
+        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=120,
+    )
+    assert json.loads(run.stdout) == [True, 1]

@@ -1,0 +1,181 @@
+"""Which kernels serve NumPy arrays: by name, unasked, and where the library is missing or bad."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from singanet.errors import BackendError, UnknownNameError
+from singanet.ops import NumpyOps, backends, numpy_ops, selection
+from singanet.ops.numpy.windows import Window
+from singanet.ops.onednn import OneDnnOps, library
+
+
+@pytest.fixture
+def nothing_found(monkeypatch):
+    monkeypatch.delenv("SINGANET_OPS", raising=False)
+    monkeypatch.delenv("SINGANET_ONEDNN", raising=False)
+    monkeypatch.setattr(selection, "find_library", lambda: None)
+
+
+@pytest.fixture
+def bad_file(tmp_path):
+    path = tmp_path / "libdnnl.so.3"
+    path.write_bytes(b"not a library")
+    return str(path)
+
+
+def test_numpy_by_name(monkeypatch, bad_file):
+    monkeypatch.setenv("SINGANET_OPS", "numpy")
+    monkeypatch.setenv("SINGANET_ONEDNN", bad_file)
+    assert selection.choose() is numpy_ops
+
+
+def test_numpy_where_there_is_nothing_else(nothing_found):
+    assert selection.choose() is numpy_ops
+
+
+def test_missing_by_name(nothing_found, monkeypatch):
+    monkeypatch.setenv("SINGANET_OPS", "onednn")
+    with pytest.raises(BackendError, match=r"pip install 'singanet\[onednn\]'"):
+        selection.choose()
+
+
+def test_unknown_name(monkeypatch):
+    monkeypatch.setenv("SINGANET_OPS", "onednm")
+    with pytest.raises(UnknownNameError, match="did you mean 'onednn'"):
+        selection.choose()
+
+
+def test_a_file_that_is_no_library(nothing_found, monkeypatch, bad_file):
+    monkeypatch.setattr(selection, "find_library", lambda: bad_file)
+    monkeypatch.setenv("SINGANET_OPS", "onednn")
+    with pytest.raises(BackendError, match="libdnnl.so.3.*a library that can be loaded"):
+        selection.choose()
+
+
+def test_a_path_is_a_name(monkeypatch, bad_file):
+    monkeypatch.delenv("SINGANET_OPS", raising=False)
+    monkeypatch.setenv("SINGANET_ONEDNN", bad_file)
+    with pytest.raises(BackendError, match="SINGANET_ONEDNN name another"):
+        selection.choose()
+
+
+def test_a_bad_library_that_nobody_named_leaves_numpys_kernels(
+    nothing_found, monkeypatch, bad_file
+):
+    monkeypatch.setattr(selection, "find_library", lambda: bad_file)
+    kernels = selection.choose()
+    assert isinstance(kernels, OneDnnOps)
+    rng, window = np.random.default_rng(0), Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+    x = rng.random((2, 16, 9, 9), np.float32)
+    w = rng.random((16, 16, 3, 3), np.float32)
+    for _ in range(2):
+        y = kernels.conv2d(x, w, None, window)
+        np.testing.assert_array_equal(y, numpy_ops.conv2d(x, w, None, window))
+    assert "libdnnl.so.3" in str(kernels.failure)
+
+
+def fake(monkeypatch, major, runtime):
+    found = SimpleNamespace(major=major, minor=6, patch=3, cpu_runtime=runtime)
+
+    class Fake:
+        def __init__(self, path):
+            self.dnnl_version = lambda: SimpleNamespace(contents=found)
+
+    class Function:
+        def __init__(self, call):
+            self.call = call
+
+        def __call__(self):
+            return self.call()
+
+    def load(path):
+        made = Fake(path)
+        made.dnnl_version = Function(made.dnnl_version)
+        return made
+
+    monkeypatch.setattr(library.ctypes, "CDLL", load)
+    library.load_library.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("major", "runtime", "message"),
+    [
+        (2, 2, r"expected oneDNN 3.x; received oneDNN 2\.6\.3"),
+        (4, 2, r"received oneDNN 4\.6\.3"),
+        (3, 512, r"oneDNN 3\.6\.3 built for the runtime 512"),
+        (3, 2, r"oneDNN 3\.6\.3 without one of them"),
+    ],
+)
+def test_libraries_of_another_kind(monkeypatch, major, runtime, message):
+    fake(monkeypatch, major, runtime)
+    with pytest.raises(BackendError, match=message):
+        library.load_library("/somewhere/libdnnl.so.3")
+
+
+def test_places_to_look(monkeypatch, tmp_path):
+    monkeypatch.delenv("SINGANET_ONEDNN", raising=False)
+    monkeypatch.setattr(library, "_SYSTEM_FOLDERS", ())
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
+    monkeypatch.setattr(library.site, "getuserbase", lambda: str(tmp_path / "user"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "shared"))
+    assert library.find_library() is None
+    for folder in (tmp_path / "shared", tmp_path / "user" / "lib", tmp_path / "prefix" / "lib"):
+        folder.mkdir(parents=True)
+        (folder / "libdnnl.so.3").touch()
+        assert library.find_library() == str(folder / "libdnnl.so.3")
+    monkeypatch.setenv("SINGANET_ONEDNN", "/anything")
+    assert library.find_library() == "/anything"
+
+
+def test_backends_tell_what_is_missing(nothing_found):
+    there, missing = backends()
+    assert (there.name, there.available, there.version) == ("numpy", True, np.__version__)
+    assert (missing.name, missing.available) == ("onednn", False)
+    assert "pip install" in missing.detail
+
+
+def test_backends_tell_what_is_wrong(nothing_found, monkeypatch, bad_file):
+    monkeypatch.setattr(selection, "find_library", lambda: bad_file)
+    _, broken = backends()
+    assert not broken.available
+    assert bad_file in broken.detail
+
+
+def test_import_and_building_a_net_load_nothing(monkeypatch):
+    code = (
+        "import json, singanet; from singanet.layers import Dense; "
+        "net = singanet.FeedForwardNet(); net.add(Dense('d', 2, input_sample_shape=(3,))); "
+        "net.param_values(); print(json.dumps('libdnnl' in open('/proc/self/maps').read()))"
+    )
+    hidden = ("SINGANET_OPS", "SINGANET_ONEDNN")
+    environment = {k: v for k, v in os.environ.items() if k not in hidden}
+    if not os.path.exists("/proc/self/maps"):
+        pytest.skip("no /proc here to see what is loaded")
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert json.loads(run.stdout) is False
+
+
+def test_every_kernel_is_one_of_the_interface():
+    """A backend may override kernels, and adds none that nets could come to depend on."""
+    own = {
+        name
+        for base in OneDnnOps.__mro__
+        if base.__module__.startswith("singanet.ops.onednn")
+        for name in vars(base)
+        if not name.startswith("_")
+    }
+    assert own - set(dir(NumpyOps)) == {"library", "runtime", "serves", "runs"}
