@@ -15,8 +15,7 @@ def add_gradients(ops: NumpyOps, a: Gradient, b: Gradient) -> Gradient:
         return RowSparse(*ops.sum_rows(indices, ops.concat([a.rows, b.rows], axis=0)))
     if isinstance(b, RowSparse):
         return ops.add_to_rows(a, b.indices, b.rows)
-    total: Array = ops.add(a, b)
-    return total
+    return ops.add(a, b)
 
 
 def dense_gradient(ops: NumpyOps, grad: Gradient, shape: Shape) -> Array:

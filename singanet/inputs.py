@@ -67,8 +67,7 @@ def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dty
     x = device.put(x)
     if step.keeps_integers or x.dtype == dtype:
         return x
-    converted: Array = x.astype(dtype)
-    return converted
+    return x.astype(dtype)
 
 
 def _fits(received: Shape, shape: Shape) -> bool:

@@ -49,8 +49,7 @@ class TabularDataset:
         So one embedding of ``sum(cardinalities)`` rows serves them all, as a wide part wants.
         """
         starts = np.cumsum((0, *self.cardinalities[:-1]))
-        moved: Array = categorical + starts.astype(categorical.dtype)
-        return moved
+        return categorical + starts.astype(categorical.dtype)
 
     def __repr__(self) -> str:
         return (
@@ -97,5 +96,4 @@ def tabular() -> TabularDataset:
 
 
 def _stacked(columns: dict[str, Array], names: dict[str, Any], dtype: type[Any]) -> Array:
-    table: Array = np.stack([columns[name].astype(dtype) for name in names], axis=1)
-    return table
+    return np.stack([columns[name].astype(dtype) for name in names], axis=1)

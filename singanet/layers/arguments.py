@@ -55,5 +55,4 @@ def expect_one_input(layer: Layer, in_shapes: Any) -> Shape:
             f"{len(in_shapes)} inputs of sample shapes {in_shapes}",
             "join them with Merge or Concat first",
         )
-    shape: Shape = in_shapes
-    return shape
+    return in_shapes

@@ -42,8 +42,7 @@ class Concat(Layer):
                 "axis=1 joins along the first axis of the samples",
             )
         if self.axis == 0:
-            first: Shape = shapes[0]
-            return first
+            return shapes[0]
         return (*shapes[0][:k], sum(shape[k] for shape in shapes), *shapes[0][k + 1 :])
 
     def forward(self, ctx: Context, x: Sequence[Array] | Array) -> Array:

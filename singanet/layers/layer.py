@@ -196,8 +196,7 @@ class Layer(Configurable):
         """``in_shape`` itself when it is one sample shape of ``rank`` axes, else an error."""
         if isinstance(in_shape, list) or len(in_shape) != rank:
             raise self.shape_error(f"one input of sample shape {meaning}", str(in_shape), advice)
-        shape: Shape = in_shape
-        return shape
+        return in_shape
 
     def __call__(self, *inputs: Any) -> Any:
         """Apply the layer to symbols; see `singanet.symbol`."""

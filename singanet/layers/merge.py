@@ -27,8 +27,7 @@ class Merge(Layer):
                 str(in_shapes),
                 "pass src=[layer, layer] whose output shapes agree",
             )
-        shapes: Shapes = in_shapes[0]
-        return shapes
+        return in_shapes[0]
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """The sum; nothing is kept but the number of inputs."""

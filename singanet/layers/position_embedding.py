@@ -59,8 +59,7 @@ class PositionEmbedding(Layer):
         """The sequences with their positions added."""
         weight = ctx.params["weight"]
         self._expect_steps(x.shape[1], len(weight))
-        y: Array = ctx.ops.add(x, weight[: x.shape[1]])
-        return y
+        return ctx.ops.add(x, weight[: x.shape[1]])
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """``dy``, and its sum over the samples for the positions that were there."""

@@ -29,8 +29,7 @@ class Cell(ABC):
 
     def input_bias(self, ops: NumpyOps, bias_x: Array, bias_h: Array) -> Array:
         """What is added to x W_x once for all steps."""
-        total: Array = ops.add(bias_x, bias_h)
-        return total
+        return ops.add(bias_x, bias_h)
 
     def bias_start(self) -> Initializer | None:
         """How ``bias_x`` starts when it is not zero."""
@@ -114,8 +113,7 @@ class GRUCell(Cell):
     def input_bias(self, ops: NumpyOps, bias_x: Array, bias_h: Array) -> Array:
         """Both biases for r and z, the input's alone for n."""
         split = 2 * (len(bias_x) // 3)
-        total: Array = ops.concat([ops.add(bias_x[:split], bias_h[:split]), bias_x[split:]], axis=0)
-        return total
+        return ops.concat([ops.add(bias_x[:split], bias_h[:split]), bias_x[split:]], axis=0)
 
     def run(
         self,

@@ -94,8 +94,7 @@ def read_whole_lengths(layer: Layer, ops: NumpyOps, lengths: Array, n: int, step
             received=f"{host[first]} for sample {first}",
             advice="cut the sequence, or pad all of them to more steps",
         )
-    whole: Array = host.astype(np.int64)
-    return whole
+    return host.astype(np.int64)
 
 
 def check_batches(layer: Layer, parts: Sequence[Array]) -> None:

@@ -57,8 +57,7 @@ class Scale(Layer):
     def forward(self, ctx: Context, x: Array) -> Array:
         """The scaled ``x``, which is kept unless the factor is fixed."""
         if self.factor is not None:
-            y: Array = ctx.ops.multiply(x, self.factor)
-            return y
+            return ctx.ops.multiply(x, self.factor)
         ctx.save(x=x)
         return ctx.ops.scale(x, ctx.params["gamma"], ctx.params.get("beta"))
 

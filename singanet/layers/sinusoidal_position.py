@@ -27,8 +27,7 @@ class SinusoidalPosition(Layer):
     def forward(self, ctx: Context, x: Array) -> Array:
         """The sequences with their positions added."""
         table = ctx.ops.xp.asarray(_waves(*x.shape[1:]), x.dtype)
-        y: Array = ctx.ops.add(x, table)
-        return y
+        return ctx.ops.add(x, table)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """The gradient itself."""

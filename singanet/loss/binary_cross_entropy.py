@@ -50,5 +50,4 @@ class BinaryCrossEntropy(Loss):
     def _backward(self, ops: NumpyOps, saved: Any) -> Array:
         x, yes, no = saved
         edge = float(np.finfo(x.dtype).eps)
-        dx: Array = no / ops.maximum(1 - x, edge) - yes / ops.maximum(x, edge)
-        return dx
+        return no / ops.maximum(1 - x, edge) - yes / ops.maximum(x, edge)

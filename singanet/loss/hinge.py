@@ -48,5 +48,4 @@ class Hinge(Loss):
         return short, x.size, -sign * (short > 0)
 
     def _backward(self, ops: NumpyOps, saved: Any) -> Array:
-        slope: Array = saved
-        return slope
+        return saved

@@ -36,5 +36,4 @@ class Huber(Loss):
         return losses, x.size, slope
 
     def _backward(self, ops: NumpyOps, saved: Any) -> Array:
-        slope: Array = saved
-        return slope
+        return saved

@@ -50,5 +50,4 @@ class KLDivergence(Loss):
     def _backward(self, ops: NumpyOps, saved: Any) -> Array:
         shape, p, target = saved
         p -= target
-        dx: Array = p.reshape(shape)
-        return dx
+        return p.reshape(shape)

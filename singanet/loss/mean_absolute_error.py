@@ -21,5 +21,4 @@ class MeanAbsoluteError(Loss):
         return ops.absolute(difference), x.size, difference
 
     def _backward(self, ops: NumpyOps, saved: Any) -> Array:
-        dx: Array = ops.sign(saved)
-        return dx
+        return ops.sign(saved)

@@ -72,8 +72,7 @@ class SoftmaxCrossEntropy(Loss):
             ops.softmax_cross_entropy_backward(p, target, self.label_smoothing)
         if mask is not None:
             p *= mask[:, None]
-        dx: Array = p.reshape(shape)
-        return dx
+        return p.reshape(shape)
 
     def _distribution(self, ops: NumpyOps, rows: Array, y: Array) -> Array:
         """``y`` as rows that sum to 1, smoothed."""

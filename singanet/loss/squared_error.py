@@ -25,5 +25,4 @@ class SquaredError(Loss):
         return losses, x.size, difference
 
     def _backward(self, ops: NumpyOps, saved: Any) -> Array:
-        difference: Array = saved
-        return difference
+        return saved

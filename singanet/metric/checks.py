@@ -34,8 +34,7 @@ def scored_classes(where: str, ops: NumpyOps, x: Array, y: Array) -> Array:
     if y.ndim == x.ndim and y.shape[-1] == x.shape[-1] and (y.shape[-1] > 1 or y.dtype.kind == "f"):
         if y.shape != x.shape:
             raise _other_shape(where, x, y)
-        labels: Array = y.argmax(axis=-1).reshape(-1)
-        return labels
+        return y.argmax(axis=-1).reshape(-1)
     return class_labels(where, ops.xp, x, y)[0]
 
 

@@ -54,5 +54,4 @@ class ConfusionMatrix(Metric):
         return float(np.trace(counts) / counts.sum())
 
     def _result(self) -> Array:
-        counts: Array = np.array(self.counts)
-        return counts
+        return np.array(self.counts)

@@ -13,5 +13,4 @@ class MeanAbsoluteError(MeanMetric):
 
     def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
         off = ops.absolute(x - real_targets("MeanAbsoluteError", x, y)).astype("float64")
-        values: Array = off if off.ndim == 1 else off.mean(axis=tuple(range(1, off.ndim)))
-        return values
+        return off if off.ndim == 1 else off.mean(axis=tuple(range(1, off.ndim)))

@@ -11,5 +11,4 @@ def hits(ops: NumpyOps, x: Array, labels: Array, top_k: int) -> Array:
     xp = ops.xp
     # Stable, so that of equal scores the lowest class comes first.
     first = xp.argsort(-x.astype("float64"), axis=1, kind="stable")[:, :top_k]
-    found: Array = xp.take_along_axis(labels, first, axis=1).sum(axis=1, dtype="float64")
-    return found
+    return xp.take_along_axis(labels, first, axis=1).sum(axis=1, dtype="float64")

@@ -43,5 +43,4 @@ class ClipByValue(Wrapper):
     def _clip(self, array: Array, scale: float) -> Array:
         if scale != 1.0:
             array = array * scale
-        clipped: Array = ops_for(array).xp.clip(array, -self.limit, self.limit)
-        return clipped
+        return ops_for(array).xp.clip(array, -self.limit, self.limit)

@@ -221,8 +221,7 @@ def _double(array: Any) -> Any:
 
 
 def _direction(rng: np.random.Generator, like: Array) -> Array:
-    draw: Array = ops_for(like).xp.asarray(rng.standard_normal(like.shape))
-    return draw
+    return ops_for(like).xp.asarray(rng.standard_normal(like.shape))
 
 
 def _as_list(value: Any) -> list[Any]:

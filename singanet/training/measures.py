@@ -88,5 +88,4 @@ def _part(what: str, given: Any, name: str) -> Array:
             received=one_of(known) or f"a {type(given).__name__}",
             advice=did_you_mean(name, known, "name metrics after output layers in net.compile"),
         )
-    part: Array = given[name]
-    return part
+    return given[name]

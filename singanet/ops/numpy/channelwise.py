@@ -21,8 +21,7 @@ class Channelwise:
 
     def prelu(self, x: Array, a: Array) -> Array:
         """x where it is positive, else a x."""
-        y: Array = self.xp.where(x > 0, x, x * _spread(x, a))
-        return y
+        return self.xp.where(x > 0, x, x * _spread(x, a))
 
     def prelu_backward(self, dy: Array, x: Array, a: Array) -> tuple[Array, Array]:
         """(dx, da)."""
@@ -36,8 +35,7 @@ class Channelwise:
         # An axis at a time keeps the partial sums short, which keeps float32 exact enough.
         while values.ndim > 2:
             values = values.sum(axis=-1)
-        total: Array = values.sum(axis=0)
-        return total
+        return values.sum(axis=0)
 
 
 def _spread(x: Array, values: Array) -> Array:

@@ -33,8 +33,7 @@ class Combining:
 
     def select(self, dy: Array, where: Array, k: int) -> Array:
         """``dy`` where ``where`` is ``k``, else zero."""
-        chosen: Array = self.xp.where(where == k, dy, 0)
-        return chosen
+        return self.xp.where(where == k, dy, 0)
 
     def sum_to(self, array: Array, shape: Shape) -> Array:
         """``array`` summed along the axes whose extent in ``shape`` is 1; itself where none."""

@@ -51,8 +51,7 @@ class Convolution(DepthwiseConvolution):
             part = by_group(self.channels_last(dy[samples, :, rows]), groups)
             total += self.xp.matmul(columns.transpose(0, 2, 1), part)
         taps = total.reshape(groups, kh, kw, cg, f // groups).transpose(0, 4, 3, 1, 2)
-        gradient: Array = self.xp.ascontiguousarray(taps).reshape(weight_shape)
-        return gradient
+        return self.xp.ascontiguousarray(taps).reshape(weight_shape)
 
     def channel_sum(self, dy: Array) -> Array:
         """The sum over samples and positions, (C,), for dy (N, C, H, W): a bias gradient."""
@@ -64,8 +63,7 @@ class Convolution(DepthwiseConvolution):
             sums = self.xp.matmul(ones, dy.reshape(n, c, h * w).transpose(0, 2, 1))
         else:
             sums = self.xp.matmul(ones, self.channels_last(dy).reshape(n, h * w, c))
-        total: Array = sums.sum(axis=(0, 1))
-        return total
+        return sums.sum(axis=(0, 1))
 
     def _column_blocks(
         self, x: Array, weight_shape: Shape, window: Window, groups: int

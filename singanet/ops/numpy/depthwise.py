@@ -54,8 +54,7 @@ class DepthwiseConvolution(Windows):
             for k, view in enumerate(views):
                 xp.multiply(view[..., None], part, out=product)
                 total[k] += xp.matmul(ones, product.reshape(-1, c * m)).reshape(c, m)
-        gradient: Array = xp.ascontiguousarray(total.transpose(1, 2, 0)).reshape(weight_shape)
-        return gradient
+        return xp.ascontiguousarray(total.transpose(1, 2, 0)).reshape(weight_shape)
 
     def depthwise_conv2d_backward_data(
         self, dy: Array, weight: Array, x_shape: Shape, window: Window

@@ -25,13 +25,11 @@ class Elementwise:
 
     def empty(self, shape: Shape, like: Array) -> Array:
         """An unfilled array of the type of ``like``."""
-        made: Array = self.xp.empty(shape, like.dtype)
-        return made
+        return self.xp.empty(shape, like.dtype)
 
     def zeros(self, shape: Shape, like: Array) -> Array:
         """A zero array of the type of ``like``."""
-        made: Array = self.xp.zeros(shape, like.dtype)
-        return made
+        return self.xp.zeros(shape, like.dtype)
 
     def add_all(self, arrays: Sequence[Array]) -> Array:
         """The sum of at least two arrays of one shape, as a new array."""
@@ -42,5 +40,4 @@ class Elementwise:
 
     def concat(self, arrays: Sequence[Array], axis: int) -> Array:
         """The arrays end to end along ``axis``."""
-        joined: Array = self.xp.concatenate(arrays, axis=axis)
-        return joined
+        return self.xp.concatenate(arrays, axis=axis)

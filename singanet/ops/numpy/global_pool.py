@@ -19,8 +19,7 @@ class GlobalPooling:
         total = x
         while total.ndim > 2:
             total = total.sum(axis=-1)
-        mean: Array = total / prod(x.shape[2:])
-        return mean
+        return total / prod(x.shape[2:])
 
     def global_avg_pool_backward(self, dy: Array, x_shape: Shape) -> Array:
         """Each gradient shared equally by the positions."""

@@ -14,8 +14,7 @@ class Linear:
 
     def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
         """``a @ b``; a transposed view costs no copy."""
-        product: Array = self.xp.matmul(a, b, out=out)
-        return product
+        return self.xp.matmul(a, b, out=out)
 
     def affine(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """``x @ weight + bias`` for x (N, in), weight (in, out), bias (out,) or None."""

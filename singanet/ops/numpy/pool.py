@@ -97,5 +97,4 @@ def _counts(xp: Any, x_shape: Shape, window: Window, out: Pair, dtype: Any) -> A
         position = first[:, None] + np.arange(window.kernel[k])
         sides.append(((position >= 0) & (position < size)).sum(axis=1))
     counts = np.maximum(np.outer(sides[0], sides[1]), 1)[:, :, None]
-    there: Array = xp.asarray(counts.astype(dtype))
-    return there
+    return xp.asarray(counts.astype(dtype))

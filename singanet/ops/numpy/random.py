@@ -17,8 +17,7 @@ class Random:
     def keep_mask(self, rng: np.random.Generator, shape: Shape, keep: float) -> Array:
         """A boolean array, each element True with probability ``keep``."""
         # Drawn on the host, so that a seed gives the same mask on every device.
-        mask: Array = self.xp.asarray(rng.random(shape, dtype=np.float32) < keep)
-        return mask
+        return self.xp.asarray(rng.random(shape, dtype=np.float32) < keep)
 
     def bernoulli(self, rng: np.random.Generator, p: Array) -> Array:
         """A boolean array of the shape of ``p``, each element True with its probability."""

@@ -21,15 +21,13 @@ class Sequences:
 
     def host(self, array: Array) -> Array:
         """``array`` in NumPy; from a device this waits and copies."""
-        there: Array = array.get() if hasattr(array, "get") else np.asarray(array)
-        return there
+        return array.get() if hasattr(array, "get") else np.asarray(array)
 
     def take_rows(self, array: Array, order: Array | None) -> Array:
         """The rows of axis 0 in ``order``; the array itself when there is none."""
         if order is None:
             return array
-        rows: Array = self.xp.take(array, order, axis=0)
-        return rows
+        return self.xp.take(array, order, axis=0)
 
     def time_major(
         self, x: Array, order: Array | None = None, counts: Sequence[int] | None = None
@@ -40,8 +38,7 @@ class Sequences:
         """
         rows = self.take_rows(x, order).transpose(1, 0, 2)
         if counts is None:
-            whole: Array = self.xp.ascontiguousarray(rows)
-            return whole
+            return self.xp.ascontiguousarray(rows)
         copy: Array = self.xp.array(rows, order="C")
         self.clear_past(copy, counts)
         return copy

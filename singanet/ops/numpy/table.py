@@ -16,8 +16,7 @@ class Tables:
 
     def gather_rows(self, table: Array, indices: Array) -> Array:
         """``table[indices]``, of shape ``indices.shape + table.shape[1:]``."""
-        rows: Array = self.xp.take(table, indices, axis=0)
-        return rows
+        return self.xp.take(table, indices, axis=0)
 
     def sum_rows(self, indices: Array, rows: Array) -> tuple[Array, Array]:
         """The distinct ones of ``indices`` (K,), rising, as int64, and the sum of their rows.

@@ -24,8 +24,7 @@ class Upsampling:
         """The sum over each block."""
         n, c, h, w = dy.shape
         blocks = dy.reshape(n, c, h // factors[0], factors[0], w // factors[1], factors[1])
-        total: Array = blocks.sum(axis=5).sum(axis=3)
-        return total
+        return blocks.sum(axis=5).sum(axis=3)
 
     def upsample_bilinear(self, x: Array, factors: Pair) -> Array:
         """Linear interpolation between pixel centres; beyond the outermost ones they go on."""

@@ -63,8 +63,7 @@ class Windows:
 
     def channels_last(self, x: Array) -> Array:
         """``x`` (N, C, H, W) as contiguous (N, H, W, C); no copy where memory lies so already."""
-        rows: Array = self.xp.ascontiguousarray(x.transpose(0, 2, 3, 1))
-        return rows
+        return self.xp.ascontiguousarray(x.transpose(0, 2, 3, 1))
 
     def padded(self, x: Array, pads: Pads, value: float = 0.0) -> Array:
         """``x`` (N, C, H, W) as (N, H + pads, W + pads, C), the border filled with ``value``."""
@@ -114,8 +113,7 @@ class Windows:
         cg = c // groups
         split = full.reshape(n, height, width, groups, cg).transpose(3, 0, 1, 2, 4)
         if kh * kw * sh * sw == 1:
-            pixels: Array = full.reshape(n * height * width, groups, cg).transpose(1, 0, 2)
-            return pixels
+            return full.reshape(n * height * width, groups, cg).transpose(1, 0, 2)
         if kh * kw > 1:
             # Copied once by itself, each group then goes in longer runs for every tap.
             split = self.xp.ascontiguousarray(split)
@@ -125,11 +123,9 @@ class Windows:
         windows = self.xp.lib.stride_tricks.as_strided(split, shape, strides)
         m, k = n * out[0] * out[1], kh * kw * cg
         if (kw * cg if dw == 1 else cg) >= _SHORT_RUN:
-            copied: Array = self.xp.ascontiguousarray(windows).reshape(groups, m, k)
-            return copied
+            return self.xp.ascontiguousarray(windows).reshape(groups, m, k)
         taps_first = self.xp.ascontiguousarray(windows.transpose(0, 4, 5, 6, 1, 2, 3))
-        matrix: Array = taps_first.reshape(groups, k, m).transpose(0, 2, 1)
-        return matrix
+        return taps_first.reshape(groups, k, m).transpose(0, 2, 1)
 
 
 def blocks(

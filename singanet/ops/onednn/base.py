@@ -78,8 +78,7 @@ class OneDnnBase(NumpyOps):
 
 def ordered(array: Array) -> Array:
     """``array`` in C order, itself where it is so already."""
-    rows: Array = np.ascontiguousarray(array)
-    return rows
+    return np.ascontiguousarray(array)
 
 
 def is_finite(array: Array) -> bool:
