@@ -96,7 +96,7 @@ def _plain_offset(dataset: Any, dtype: np.dtype[Any]) -> int | None:
     import h5py
 
     plain = dataset.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
-    if not plain or dataset.dtype != dtype or dataset.file.userblock_size:
+    if not plain or dataset.dtype != dtype:
         return None
     # Two types equal to NumPy may differ in the file, as enumerations of other widths do.
     if dataset.id.get_storage_size() != math.prod(dataset.shape) * dtype.itemsize:

@@ -38,6 +38,8 @@ class Hdf5Reader(StreamReader):
 
         with hdf5_errors(self.where):
             self._file = h5py.File(self.path, "r")
+            # Behind a user block, offsets in the file are not those libhdf5 tells.
+            self._plain_size = 0 if self._file.userblock_size else self._size
             mark = attribute(self._file, KEY, self.where)
             if mark is not None:
                 self.version = f"singanet format {check_version(mark, self.where)}"
@@ -82,7 +84,7 @@ class Hdf5Reader(StreamReader):
         with hdf5_errors(where):
             dataset = self._datasets[entry.name]
             array, digest = load(
-                dataset, entry.dtype, self._stream, self._size, self._beside, where
+                dataset, entry.dtype, self._stream, self._plain_size, self._beside, where
             )
             if entry.checksum:
                 digest = digest or Checksum().update(bytes_of(array)).digest()
