@@ -4,28 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from singanet.device import cpu
 from singanet.errors import ArgumentError, ShapeError
 from singanet.execution import LayerGradients
 from singanet.initializer import Constant, Gaussian
+from singanet.loss import SquaredError
 from singanet.ops import NumpyOps, ops_for
-from singanet.optimizer import Optimizer
+from singanet.optimizer import Optimizer, Wrapper
 from singanet.parameter import Param, make_param
+from singanet.trainable import Trainable
 from singanet.types import Array, Shape
 
 
-class RBM:
+class _Whole(NamedTuple):
+    """The machine as the one node of a net."""
+
+    name: str
+    sources: tuple[()] = ()
+    consumers: int = 0
+
+
+class RBM(Trainable):
     """Binary visible and hidden units, joined by ``weight`` (visible, hidden) and two biases.
 
     p(h = 1 | v) = σ(v W + b_h), p(v = 1 | h) = σ(h Wᵀ + b_v). Samples lie in [0, 1], of any
-    shape. It has no backward pass, so it is no net, but it is trained and tested like one; where
-    a net has labels it takes them and does nothing with them. Hinton, 2002.
+    shape. It has no backward pass, so it is no net, but it is trained and tested like one, by
+    `fit` too; where a net has labels it takes them and does nothing with them. Hinton, 2002.
     """
 
     metric = None
+    dtype = np.dtype(np.float32)
 
     def __init__(self, input_shape: Shape, hidden: int = 256, seed: int | None = None) -> None:
         if type(hidden) is not int or hidden < 1:
@@ -37,6 +49,8 @@ class RBM:
             )
         self.input_shape = tuple(input_shape)
         self.hidden = hidden
+        self.loss = SquaredError()
+        self.device = cpu()
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         self.rng = np.random.default_rng(self.seed)
         visible = prod(self.input_shape)
@@ -46,6 +60,10 @@ class RBM:
             start = Gaussian(0.0, 0.1) if suffix == "weight" else Constant(0.0)
             self._params[suffix] = make_param("rbm", suffix, shape, None, start, (0, 0))
             self._params[suffix].seed = self.seed
+
+    def nodes(self) -> list[_Whole]:
+        """Itself, input and output at once."""
+        return [_Whole("rbm")]
 
     def params(self) -> list[Param]:
         """The weight, the bias of the visible units and that of the hidden ones."""
@@ -69,21 +87,33 @@ class RBM:
         ops, v = self._visible(x)
         return self._down(ops, self._up(ops, v)).reshape(-1, *self.input_shape)
 
-    predict = reconstruct
+    def forward(self, flag: bool, x: Any) -> Array:
+        """`reconstruct`, whatever ``flag``."""
+        return self.reconstruct(x)
 
     def step(
         self,
         x: Any,
         y: Any,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Wrapper,
         on_layer: Callable[[LayerGradients], None] | None = None,
+        sample_weight: None = None,
+        measure: Callable[[Any, Any], float | None] | None = None,
     ) -> tuple[float, None]:
         """One step of contrastive divergence (CD-1) on a batch; ``(error, None)``.
 
         The gradients are means over the batch of SINGA's: v'ᵀh' − vᵀh, v' − v and h' − h with the
         probabilities h of v, v' of a sample of h, and h' of v'. The error is ½ (v − v')² as
-        `SquaredError` has it.
+        `SquaredError` has it; ``measure`` sees v', as if it were the output. Errors: weights of
+        samples.
         """
+        if sample_weight is not None:
+            raise ArgumentError(
+                "RBM, sample_weight",
+                expected="none",
+                received="weights",
+                advice="repeat the samples that shall count for more",
+            )
         ops, v = self._visible(x)
         h = self._up(ops, v)
         sample = ops.bernoulli(self.rng, h).astype(v.dtype)
@@ -98,10 +128,16 @@ class RBM:
         if on_layer is not None:
             on_layer(item)
         optimizer.update(*item)
+        if measure is not None:
+            measure(again.reshape(-1, *self.input_shape), y)
         return _error(ops, v, again), None
 
-    def evaluate(self, x: Any, y: Any) -> tuple[float, None]:
-        """``(error, None)`` of `reconstruct`, without any draw."""
+    def evaluate(
+        self, x: Any, y: Any = None, batch_size: int | None = None
+    ) -> tuple[float | None, float | None]:
+        """``(error, None)`` of `reconstruct`, without any draw; of batches as a net's."""
+        if batch_size is not None or not hasattr(x, "shape"):
+            return super().evaluate(x, y, batch_size)
         ops, v = self._visible(x)
         return _error(ops, v, self._down(ops, self._up(ops, v))), None
 

@@ -13,6 +13,7 @@ from singanet.checkpoint.atomic import replacing
 from singanet.report.run_files import CONFIG, PICTURE, SUMMARY
 from singanet.training.callbacks import Callback
 from singanet.training.files import check_folder
+from singanet.visible import Visible
 
 
 class RunNotes(Callback):
@@ -34,7 +35,8 @@ class RunNotes(Callback):
         net = self.session.net
         _write(self.folder / CONFIG, json.dumps(self._config(), indent=2) + "\n")
         _write(self.folder / SUMMARY, net.summary() + "\n")
-        net.plot(self.folder / PICTURE)
+        if isinstance(net, Visible):  # what is trained like a net need not be a graph
+            net.plot(self.folder / PICTURE)
 
     def _config(self) -> dict[str, Any]:
         from singanet import __version__

@@ -3,15 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
-from singanet.optimizer import SGD, Adam, Optimizer
+from singanet.optimizer import (
+    LAMB,
+    SGD,
+    AccumulatingAdam,
+    AccumulatingSGD,
+    Adafactor,
+    AdaGrad,
+    Adam,
+    AdamW,
+    AMSGrad,
+    Lion,
+    Nesterov,
+    Optimizer,
+    RMSProp,
+)
 
-__all__ = ["USUAL_RATES", "WarmUpCosine", "make_optimizer"]
+__all__ = ["FOLDING", "USUAL_RATES", "WarmUpCosine", "make_optimizer"]
 
-USUAL_RATES = {"sgd": 0.05, "adam": 0.001}
+_MAKERS: dict[str, tuple[Callable[..., Optimizer], float]] = {
+    "sgd": (partial(SGD, momentum=0.9), 0.05),
+    "nesterov": (partial(Nesterov, momentum=0.9), 0.05),
+    "adam": (Adam, 0.001),
+    "adamw": (AdamW, 0.001),
+    "amsgrad": (AMSGrad, 0.001),
+    "adagrad": (AdaGrad, 0.01),
+    "rmsprop": (RMSProp, 0.001),
+    "adafactor": (Adafactor, 0.01),
+    "lamb": (LAMB, 0.002),
+    "lion": (Lion, 0.0001),
+    "accumulating_sgd": (AccumulatingSGD, 0.05),
+    "accumulating_adam": (AccumulatingAdam, 0.001),
+}
+
+USUAL_RATES = {name: rate for name, (_, rate) in _MAKERS.items()}
 """The highest learning rate of each where neither the user nor the model's recipe says."""
+
+FOLDING = ("accumulating_sgd", "accumulating_adam")
+"""Those that fold micro-batches into their own state, and need no accumulator around them."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +68,19 @@ class WarmUpCosine:
 
 
 def make_optimizer(
-    name: str, lr: float, weight_decay: float, steps: int, warm_up: int
+    name: str, lr: float, weight_decay: float, steps: int, warm_up: int, accumulate: int = 1
 ) -> Optimizer:
     """The optimizer ``name``, its rate rising to ``lr`` and falling to 0 over ``steps``.
 
-    Errors: an unknown name; a rate that is not a positive number.
+    Steps are changes of the parameters, of ``accumulate`` micro-batches each. Errors: an unknown
+    name; a rate that is not a positive number; a weight decay that is negative.
     """
-    if name not in USUAL_RATES:
+    if name not in _MAKERS:
         raise UnknownNameError(
             f"optimizer {name!r}",
-            expected=f"one of {one_of(USUAL_RATES)}",
+            expected=f"one of {one_of(_MAKERS)}",
             received=repr(name),
-            advice=did_you_mean(name, USUAL_RATES, "choose one of these"),
+            advice=did_you_mean(name, _MAKERS, "choose one of these"),
         )
     if not 0.0 < lr < math.inf:
         raise ArgumentError(
@@ -54,7 +89,12 @@ def make_optimizer(
             received=str(lr),
             advice=f"{USUAL_RATES[name]} is usual for {name}",
         )
-    rate = WarmUpCosine(lr, min(warm_up, steps), steps)
-    if name == "sgd":
-        return SGD(lr=rate, momentum=0.9, weight_decay=weight_decay)
-    return Adam(lr=rate, weight_decay=weight_decay)
+    if not 0.0 <= weight_decay < math.inf:
+        raise ArgumentError(
+            "--weight-decay",
+            expected="0 or more",
+            received=str(weight_decay),
+            advice="0.0005 is usual for images",
+        )
+    make = partial(_MAKERS[name][0], every=accumulate) if name in FOLDING else _MAKERS[name][0]
+    return make(lr=WarmUpCosine(lr, min(warm_up, steps), steps), weight_decay=weight_decay)

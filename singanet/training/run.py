@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import time
+import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,28 +11,30 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import ArgumentError
-from singanet.execution import LayerGradients
-from singanet.models import ModelEntry, Recipe, build, find
+from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
-from singanet.training.figures import check_writable
-from singanet.training.loop import EpochResult, evaluate, fit_epoch
-from singanet.training.optimizers import USUAL_RATES, make_optimizer
-from singanet.training.progress import Progress
-from singanet.training.tasks import load_task
+from singanet.training.callbacks import Callback, ModelCheckpoint, StopOnSignal
+from singanet.training.epoch_result import EpochResult
+from singanet.training.figures import write_json
+from singanet.training.files import read_training
+from singanet.training.history import History
+from singanet.training.optimizers import FOLDING, make_optimizer
+from singanet.training.run_callbacks import FiniteLoss, RunFigures
+from singanet.training.run_folder import expect_no_run, folder_callbacks, write_outcome
+from singanet.training.run_options import RunOptions, checked_recipe
+from singanet.training.tasks import Task, load_task
+from singanet.types import Array
+
+__all__ = ["RunInterrupted", "RunOptions", "RunResult", "parameter_bytes", "run"]
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """What to train, on what, and how; None leaves it to the model's own recipe."""
+class RunInterrupted(Exception):  # noqa: N818 - no error: the user's wish, and it is said so
+    """A signal ended the run after a step; with a run folder, its state is saved there."""
 
-    model: str
-    data: str | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    optimizer: str | None = None
-    lr: float | None = None
-    seed: int = 0
-    json: Path | None = None
+    def __init__(self, number: signal.Signals, folder: Path | None) -> None:
+        super().__init__(number.name)
+        self.number = number
+        self.folder = folder
 
 
 @dataclass(frozen=True)
@@ -46,47 +48,98 @@ class RunResult:
 def run(options: RunOptions) -> RunResult:
     """Train, showing progress on standard error, and test.
 
-    Errors: an unknown name, data that cannot be trained on, an option out of range; a loss that
-    is no longer finite.
+    With ``options.out`` all that is to be kept goes to that folder, and the test data are
+    measured after every epoch too. Errors: an unknown name, data that cannot be trained on, an
+    option out of range, a folder that cannot be written to; a loss that is no longer finite.
+    `RunInterrupted` where SIGINT or SIGTERM came.
     """
     entry = find(options.model)
-    recipe = _recipe(options, entry)
+    recipe = checked_recipe(options, entry)
+    state = None
+    if options.out is not None:
+        if options.resume:
+            state = read_training(options.out)
+        else:
+            expect_no_run(options.out)
     task = load_task(entry, options.data)
     net = build(entry.name, task.input_shape, task.num_classes, options.seed, **task.options)
-    batches = task.train_batches(recipe, options.seed)
-    steps = recipe.epochs * len(batches)
-    optimizer = make_optimizer(
-        recipe.optimizer, recipe.lr, recipe.weight_decay, steps, warm_up=len(batches)
-    )
-    peak = 0
-
-    def on_layer(item: LayerGradients) -> None:
-        nonlocal peak
-        peak = max(peak, sum(grad.nbytes for grad in item.grads))
-
-    start = time.perf_counter()
-    samples = 0
+    figures, finite, signals = RunFigures(), FiniteLoss(), StopOnSignal()
+    callbacks: list[Callback] = [figures, finite, signals]
+    if options.out is not None:
+        callbacks += folder_callbacks(options.out, options, task)
+        callbacks.append(
+            ModelCheckpoint(options.out, keep=options.keep, every_steps=options.save_every)
+        )
     # What overflows ends in a loss that is not finite, which is reported in words.
     with np.errstate(over="ignore", invalid="ignore"):
-        for epoch in range(1, recipe.epochs + 1):
-            with Progress(f"epoch {epoch}/{recipe.epochs}", len(batches)) as progress:
-                trained = fit_epoch(net, batches, optimizer, progress.update, on_layer)
-            _expect_finite(trained, epoch, recipe)
-            samples += trained.samples
-        seconds = time.perf_counter() - start
-        tested = evaluate(net, task.test_batches())
+        history = _fit(net, task, options, recipe, callbacks, state)
+    if finite.failed is not None:
+        raise _not_finite(*finite.failed, recipe)
+    if signals.received is not None:
+        raise RunInterrupted(signals.received, options.out)
+    return _tested(net, task, options, recipe, figures, history)
+
+
+def _fit(
+    net: FeedForwardNet,
+    task: Task,
+    options: RunOptions,
+    recipe: Recipe,
+    callbacks: list[Callback],
+    state: Mapping[str, Array] | None,
+) -> History:
+    batches = task.train_batches(recipe, options.seed)
+    # The rate follows the changes of the parameters, and rises in the first epoch.
+    updates = max(1, len(batches) // options.accumulate)
+    net.compile(
+        make_optimizer(
+            recipe.optimizer,
+            recipe.lr,
+            recipe.weight_decay,
+            steps=recipe.epochs * updates,
+            warm_up=updates,
+            accumulate=options.accumulate,
+        ),
+        metrics=None if net.metric is None else {"metric": net.metric},
+    )
+    return net.fit(
+        batches,
+        epochs=recipe.epochs,
+        validation_data=None if options.out is None else task.test_batches(),
+        callbacks=callbacks,
+        resume=state,
+        clip=options.clip,
+        clip_by=options.clip_by,
+        accumulate=1 if recipe.optimizer in FOLDING else options.accumulate,
+    )
+
+
+def _tested(
+    net: FeedForwardNet,
+    task: Task,
+    options: RunOptions,
+    recipe: Recipe,
+    trained: RunFigures,
+    history: History,
+) -> RunResult:
+    loss, metric = net.evaluate(task.test_batches())
+    tested = EpochResult(loss or 0.0, metric, 0)
     figures = {
-        "model": entry.name,
+        "model": options.model,
         "data": task.name,
         "epochs": recipe.epochs,
-        "train_loss": trained.loss,
+        "train_loss": history["loss"][-1],
         "test_loss": tested.loss,
         "test_accuracy": task.accuracy(tested),
-        "seconds": seconds,
-        "samples_per_second": samples / seconds,
-        "peak_gradient_bytes": peak,
+        "seconds": trained.seconds,
+        "samples_per_second": trained.samples / trained.seconds,
+        "peak_gradient_bytes": trained.peak,
         "parameter_bytes": parameter_bytes(net),
     }
+    if options.out is not None:
+        write_outcome(options.out, figures)
+    if options.json is not None:
+        write_json(options.json, figures)
     return RunResult(figures, task.report(tested))
 
 
@@ -95,39 +148,10 @@ def parameter_bytes(net: FeedForwardNet) -> int:
     return sum(value.nbytes for value in net.param_values())
 
 
-def _recipe(options: RunOptions, entry: ModelEntry) -> Recipe:
-    """The recipe of ``entry`` with what the user said; everything that can be is checked here."""
-    own = entry.recipe
-    optimizer = options.optimizer or own.optimizer
-    same = optimizer == own.optimizer
-    usual = own.lr if same else USUAL_RATES.get(optimizer, own.lr)
-    recipe = Recipe(
-        epochs=own.epochs if options.epochs is None else options.epochs,
-        batch_size=own.batch_size if options.batch_size is None else options.batch_size,
-        optimizer=optimizer,
-        lr=usual if options.lr is None else options.lr,
-        weight_decay=own.weight_decay if same else 0.0,
-        augment=own.augment,
+def _not_finite(epoch: int, loss: float, recipe: Recipe) -> ArgumentError:
+    return ArgumentError(
+        "--lr",
+        expected="a learning rate at which the loss stays finite",
+        received=f"loss {loss} in epoch {epoch} at --lr {recipe.lr:g}",
+        advice=f"pass a smaller one, for example {recipe.lr / 10:g}",
     )
-    for what, value in (("--epochs", recipe.epochs), ("--batch-size", recipe.batch_size)):
-        if value < 1:
-            raise ArgumentError(
-                what, expected="a positive number", received=str(value), advice="pass 1 or more"
-            )
-    if options.seed < 0:
-        raise ArgumentError(
-            "--seed", expected="0 or more", received=str(options.seed), advice="pass another seed"
-        )
-    make_optimizer(recipe.optimizer, recipe.lr, recipe.weight_decay, steps=1, warm_up=0)
-    check_writable(options.json)
-    return recipe
-
-
-def _expect_finite(trained: EpochResult, epoch: int, recipe: Recipe) -> None:
-    if not math.isfinite(trained.loss):
-        raise ArgumentError(
-            "--lr",
-            expected="a learning rate at which the loss stays finite",
-            received=f"loss {trained.loss} in epoch {epoch} at --lr {recipe.lr:g}",
-            advice=f"pass a smaller one, for example {recipe.lr / 10:g}",
-        )

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import io
+import re
+
+import pytest
 
 from singanet.training.display import EpochLine
 from singanet.training.measures import Measures
@@ -35,10 +38,24 @@ def test_without_a_terminal_one_line_at_the_end():
         assert not line.due()
         line.finish({"loss": 0.5, "accuracy": 0.25, "val_loss": 0.75}, 320, 10)
         assert stream.getvalue() == ""
-    text = stream.getvalue()
-    assert text.startswith("epoch 1/2  loss 0.5000  ")
-    assert text.endswith("  accuracy 0.2500  val_loss 0.7500\n")
-    assert text.count("\n") == 1
+    line = r"epoch 1/2  loss 0\.5000  accuracy 0\.2500  val_loss 0\.7500  [\d,]+ samples/s\n"
+    assert re.fullmatch(line, stream.getvalue())
+
+
+def test_a_net_without_a_metric_shows_none():
+    stream = io.StringIO()
+    with EpochLine("epoch 1/1", 1, stream) as line:
+        line.finish({"loss": 2.0}, 32, 1)
+    assert re.fullmatch(r"epoch 1/1  loss 2\.0000  [\d,]+ samples/s\n", stream.getvalue())
+
+
+def test_an_epoch_that_breaks_off_leaves_no_line():
+    stream = io.StringIO()
+    line = EpochLine("epoch 1/1", 2, stream)
+    line.show(measured(2.0, 32), 1)
+    with pytest.raises(KeyboardInterrupt), line:
+        raise KeyboardInterrupt
+    assert stream.getvalue() == ""
 
 
 def test_on_a_terminal_the_bar_moves_by_what_was_done_and_not_at_every_batch():
@@ -50,4 +67,4 @@ def test_on_a_terminal_the_bar_moves_by_what_was_done_and_not_at_every_batch():
     line.finish({"loss": 1.0, "accuracy": 0.5}, 320, 10)
     assert bar.batches == 10
     assert bar.texts[0].startswith("loss 2.0000")
-    assert bar.texts[-1].endswith("accuracy 0.5000")
+    assert bar.texts[-1].startswith("loss 1.0000  accuracy 0.5000  ")

@@ -346,6 +346,25 @@ def test_hooks_come_in_order(build, data):
     ]
 
 
+def test_gradients_are_seen_before_they_are_applied(build, data):
+    net = build()
+    before = {
+        name: value.copy()
+        for name, value in zip(net.param_names(), net.param_values(), strict=True)
+    }
+    seen = []
+
+    class Look(Callback):
+        def on_layer_gradients(self, names, values, grads):
+            for name, value in zip(names, values, strict=True):
+                np.testing.assert_array_equal(value, before[name])
+                seen.append(name)
+
+    net.fit(*data, batch_size=len(data[1]), callbacks=[Look()], verbose=False)
+    assert set(seen) <= set(before)
+    assert "fc1/weight" in seen
+
+
 def test_stop_ends_after_the_step(build, data):
     class Stop(Callback):
         def on_batch_end(self, batch, logs):

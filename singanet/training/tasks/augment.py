@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class AugmentedImages:
 
     def __init__(self, loader: ArrayLoader, seed: int, flip: bool = False) -> None:
         self.loader = loader
+        self._size = loader.x.shape[2:]  # type: ignore[union-attr]
         self.seed = seed
         self.flip = flip
 
@@ -32,19 +34,29 @@ class AugmentedImages:
     def __iter__(self) -> Iterator[Batch]:
         # The third number keeps these draws apart from those that shuffle.
         rng = np.random.default_rng([self.seed, self.loader.epoch, 1])
+        for _ in range(self.loader.position):
+            self._draws(self.loader.batch_size, rng)
         for x, y in self.loader:
-            yield self._augmented(x, rng), y
+            offsets, mirrored = self._draws(len(x), rng)
+            x = shifted(x, offsets)
+            x[mirrored] = x[mirrored, :, :, ::-1]
+            yield x, y
 
-    def _augmented(self, x: Array, rng: np.random.Generator) -> Array:
-        n, _, height, width = x.shape
+    def state_dict(self) -> dict[str, int]:
+        """The loader's position, from which the draws follow."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position. Errors: those of the loader."""
+        self.loader.load_state_dict(state)
+
+    def _draws(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Shifts (n, 2) and which images are mirrored (n,), for the next ``n`` images."""
+        height, width = self._size
         reach = np.array([height // 8, width // 8])
         offsets = rng.integers(-reach, reach + 1, (n, 2))
         offsets[rng.random(n) < 0.5] = 0
-        x = shifted(x, offsets)
-        if self.flip:
-            mirrored = rng.random(n) < 0.5
-            x[mirrored] = x[mirrored, :, :, ::-1]
-        return x
+        return offsets, rng.random(n) < 0.5 if self.flip else np.zeros(n, bool)
 
 
 def shifted(x: Array, offsets: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from singanet.data import ArrayLoader, Dataset, load
 from singanet.models import ModelEntry, Recipe
-from singanet.training.loop import EpochResult
+from singanet.training.epoch_result import EpochResult
 from singanet.training.tasks.augment import AugmentedImages
 from singanet.training.tasks.task import Batches, Task
 

@@ -7,7 +7,7 @@ import math
 from singanet.data import ArrayLoader, Dataset, load
 from singanet.errors import DataError
 from singanet.models import ModelEntry, Recipe
-from singanet.training.loop import EpochResult
+from singanet.training.epoch_result import EpochResult
 from singanet.training.tasks.task import Task
 
 EVALUATION_BATCH = 256

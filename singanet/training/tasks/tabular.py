@@ -8,7 +8,7 @@ from typing import Any
 from singanet.data import ArrayLoader, TabularDataset, tabular
 from singanet.errors import UnknownNameError, did_you_mean
 from singanet.models import ModelEntry, Recipe
-from singanet.training.loop import EpochResult
+from singanet.training.epoch_result import EpochResult
 from singanet.training.tasks.task import Task
 from singanet.types import Array
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from singanet.data import Batch
 from singanet.models import ModelEntry, Recipe
-from singanet.training.loop import EpochResult
+from singanet.training.epoch_result import EpochResult
 from singanet.types import Shape
 
 _TASKS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from singanet.data import TextDataset, TextLoader, plays
 from singanet.errors import UnknownNameError, did_you_mean, one_of
 from singanet.models import ModelEntry, Recipe
-from singanet.training.loop import EpochResult
+from singanet.training.epoch_result import EpochResult
 from singanet.training.tasks.task import Task
 
 _EMBEDDED = {"plays": plays}

@@ -76,3 +76,20 @@ def test_the_draws_depend_on_seed_and_epoch_alone(images):
     np.testing.assert_array_equal(epoch(1, 0), epoch(1, 0))
     assert (epoch(1, 0) != epoch(2, 0)).any()
     assert (epoch(1, 0) != epoch(1, 1)).any()
+
+
+def test_a_position_found_again_gives_the_same_images(rng):
+    x = rng.random((50, 3, 16, 16), np.float32)
+
+    def images():
+        return AugmentedImages(ArrayLoader(x, np.arange(50), 16), seed=2, flip=True)
+
+    whole, cut, again = images(), images(), images()
+    for _ in range(2):
+        expected = list(whole)
+    list(cut)
+    batches = iter(cut)
+    next(batches), next(batches)
+    again.load_state_dict(cut.state_dict())
+    for (a, _), (b, _) in zip(again, expected[2:], strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -6,7 +6,7 @@ import numpy as np
 
 from singanet.data import ArrayLoader
 from singanet.models import Recipe, find
-from singanet.training.loop import EpochResult
+from singanet.training.epoch_result import EpochResult
 from singanet.training.tasks import load_task
 from singanet.training.tasks.augment import AugmentedImages
 

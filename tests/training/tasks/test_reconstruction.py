@@ -7,7 +7,7 @@ import pytest
 
 from singanet.errors import DataError
 from singanet.models import Recipe, find
-from singanet.training.loop import EpochResult
+from singanet.training.epoch_result import EpochResult
 from singanet.training.tasks import load_task
 
 

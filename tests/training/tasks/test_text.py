@@ -8,7 +8,7 @@ import pytest
 from singanet.data import TextDataset
 from singanet.errors import DataError, UnknownNameError
 from singanet.models import Recipe, find
-from singanet.training.loop import EpochResult
+from singanet.training.epoch_result import EpochResult
 from singanet.training.tasks import load_task
 from singanet.training.tasks.text import Text
 

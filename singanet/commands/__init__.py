@@ -1,0 +1,7 @@
+"""The commands of ``singanet``, one a module; each imports what it needs when it is run."""
+
+from __future__ import annotations
+
+from singanet.commands.parser import CommandParser, parser
+
+__all__ = ["CommandParser", "parser"]

@@ -1,0 +1,27 @@
+"""The parser of the command line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from singanet.commands import devices, models, summary, train
+
+USAGE_ERROR = 2
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2."""
+        self.exit(USAGE_ERROR, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def parser() -> CommandParser:
+    """Each command sets ``command``, a function of the parsed arguments to an exit status."""
+    root = CommandParser(prog="singanet", description="Train and look at feed-forward nets.")
+    commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for module in (train, models, summary, devices):
+        module.add_command(commands)
+    return root

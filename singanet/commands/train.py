@@ -1,0 +1,81 @@
+"""``singanet train``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+_WORDS = {2: "interrupted", 15: "terminated"}
+_GIVEN = argparse.SUPPRESS
+"""An option that is not given does not appear, so that files can say it instead."""
+
+
+def add_command(commands: Any) -> None:
+    """Add it to argparse's subparsers."""
+    parser = commands.add_parser(
+        "train",
+        help="train a ready net and print its test accuracy",
+        argument_default=_GIVEN,
+        epilog="The rate rises to its highest in the first epoch and then falls to 0. A signal "
+        "to end (Ctrl-C) is heeded after the step in work, its state saved with --out.",
+    )
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a name that `singanet models` lists"
+    )
+    parser.add_argument(
+        "--data",
+        metavar="DATA",
+        help="digits, FILE.npz, a folder of MNIST or CIFAR; for language models plays or a text "
+        "file; for tables census; left out, what comes with the package",
+    )
+    _add_method(parser)
+    _add_files(parser)
+    parser.set_defaults(command=partial(_run, parser))
+
+
+def _add_method(parser: Any) -> None:
+    add = parser.add_argument
+    add("--epochs", type=int, metavar="N")
+    add("--batch-size", type=int, metavar="N")
+    add("--optimizer", metavar="NAME", help="sgd, adam, ...: those of singanet.optimizer")
+    add("--lr", type=float, metavar="F", help="the highest learning rate; it rises and then falls")
+    add("--weight-decay", type=float, metavar="F")
+    add("--clip", type=float, metavar="F", help="a bound on gradients")
+    add("--clip-by", metavar="HOW", help="layer (the norm of each; the usual), value or running")
+    add("--accumulate", type=int, metavar="N", help="update with the mean of so many batches")
+    add("--seed", type=int, metavar="N")
+
+
+def _add_files(parser: Any) -> None:
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="TOML with these options; those here win")
+    add("--out", type=Path, metavar="RUN_DIR", help="keep checkpoints, curves and figures here")
+    add("--resume", action="store_true", help="go on with what is in RUN_DIR, to the bit")
+    add("--keep", type=int, metavar="N", help="checkpoints of so many epochs; 3")
+    add("--save-every", type=int, metavar="N", help="a checkpoint after so many steps too")
+    add("--json", type=Path, metavar="FILE", help="write the figures here")
+
+
+def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from singanet.training.run import RunInterrupted, RunOptions, run
+    from singanet.training.run_config import gathered
+
+    given = {key: value for key, value in vars(arguments).items() if key != "command"}
+    options = gathered(given)
+    if "model" not in options:
+        parser.error("the following arguments are required: MODEL")
+    try:
+        result = run(RunOptions(**options))
+    except RunInterrupted as stop:
+        number = int(stop.number)
+        print(f"singanet: {_WORDS[number]}{_how_to_go_on(stop.folder)}", file=sys.stderr)
+        return 128 + number
+    print(f"{result.report}  {result.figures['seconds']:.1f} s")
+    return 0
+
+
+def _how_to_go_on(folder: Path | None) -> str:
+    return "" if folder is None else f"; go on with: singanet train --out {folder} --resume"

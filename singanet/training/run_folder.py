@@ -1,0 +1,65 @@
+"""What the command line keeps in a run folder, and what it reads there again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from singanet.checkpoint.atomic import replacing
+from singanet.errors import FileAccessError
+from singanet.report import read_run, recorders
+from singanet.report.run_files import CONFIG, FIGURES, HISTORY
+from singanet.training.callbacks import Callback
+from singanet.training.run_options import LASTING, RunOptions
+from singanet.training.tasks import Task
+
+OPTIONS, NET = "options", "net"
+"""The sections of the configuration: what the user said, and how the net is built."""
+
+
+def expect_no_run(folder: Path) -> None:
+    """Refuse a folder in which a run stands already: old and new checkpoints would be mixed."""
+    found = [folder / name for name in (CONFIG, HISTORY) if (folder / name).exists()]
+    found += sorted(folder.glob("epoch-*.npz")) if folder.is_dir() else []
+    if found:
+        raise FileAccessError(
+            f"folder {str(folder)!r}",
+            expected="a new folder, or one without a run",
+            received=f"one with {found[0].name}",
+            advice="add --resume to go on with it, or choose another folder",
+        )
+
+
+def folder_callbacks(folder: Path, options: RunOptions, task: Task) -> list[Callback]:
+    """Those that record the run."""
+    settings = {
+        OPTIONS: options.lasting(),
+        NET: {"input_shape": task.input_shape, "num_classes": task.num_classes, **task.options},
+    }
+    return recorders(folder, settings)
+
+
+def write_outcome(folder: Path, figures: dict[str, Any]) -> None:
+    """Write what came out."""
+    with replacing(folder / FIGURES) as beside:
+        beside.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def saved_options(folder: Path) -> dict[str, Any]:
+    """The options of the run in ``folder``, for `RunOptions`. Errors: there is none."""
+    options = section(folder, OPTIONS)
+    return {name: value for name, value in options.items() if name in LASTING}
+
+
+def section(folder: Path, name: str) -> dict[str, Any]:
+    """A section of the configuration. Errors: the folder has none, or it is another program's."""
+    found = read_run(folder).config.get(name)
+    if not isinstance(found, dict):
+        raise FileAccessError(
+            f"folder {str(folder)!r}",
+            expected=f"a {CONFIG} that singanet train wrote",
+            received="none",
+            advice="train with singanet train MODEL --out RUN_DIR first",
+        )
+    return found

@@ -1,0 +1,292 @@
+"""``singanet train`` with a run folder, a configuration file, and signals."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from singanet.cli import main
+from singanet.data import digits
+from singanet.errors import SingaNetError
+from singanet.training.files import read_training
+from singanet.training.optimizers import USUAL_RATES
+from singanet.training.run import RunOptions, run
+from singanet.training.run_folder import saved_options
+
+RUN = [sys.executable, "-c", "import sys; from singanet.cli import main; sys.exit(main())"]
+
+
+@pytest.fixture
+def small(tmp_path):
+    """An .npz file of 40 digits to train on and 20 to test on."""
+    data = digits()
+    path = tmp_path / "small.npz"
+    np.savez(
+        path,
+        x_train=data.x_train[:40],
+        y_train=data.y_train[:40],
+        x_test=data.x_test[:20],
+        y_test=data.y_test[:20],
+    )
+    return str(path)
+
+
+def refused(capsys, *argv):
+    """The one line on standard error of a command that exits with status 2."""
+    try:
+        status = main([str(part) for part in argv])
+    except SystemExit as stop:
+        status = stop.code
+    out, err = capsys.readouterr()
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    return err
+
+
+def saved(folder):
+    """The state in ``folder`` without what the clock decides."""
+    state = read_training(folder)
+    return {name: value for name, value in state.items() if not name.endswith("/figures")}
+
+
+def assert_same(a, b):
+    assert list(a) == list(b)
+    for name, value in a.items():
+        np.testing.assert_array_equal(value, b[name], err_msg=name)
+
+
+def test_a_run_folder_holds_all_of_the_run(small, tmp_path, capsys):
+    out = tmp_path / "runs" / "first"
+    argv = ["train", "mlp", "--data", small, "--epochs", "5", "--keep", "2", "--out", str(out)]
+    assert main(argv) == 0
+    names = {path.name for path in out.iterdir()}
+    wanted = {"config.json", "history.csv", "layers.jsonl", "summary.txt", "figures.json"}
+    assert wanted | {"best.npz", "memory.jsonl", "confusion.json", "net.svg"} <= names
+    assert sorted(name for name in names if name.startswith("epoch")) == [
+        "epoch-0004.npz",
+        "epoch-0005.npz",
+    ]
+    options = json.loads((out / "config.json").read_text())["options"]
+    assert (options["model"], options["epochs"], options["keep"]) == ("mlp", 5, 2)
+    rows = list(csv.DictReader((out / "history.csv").read_text().splitlines()))
+    assert [row["epoch"] for row in rows] == ["0", "1", "2", "3", "4"]
+    figures = json.loads((out / "figures.json").read_text())
+    assert float(rows[-1]["val_loss"]) == pytest.approx(figures["test_loss"])
+    assert f"test accuracy {figures['test_accuracy']:.4f}" in capsys.readouterr().out
+    confusion = np.array(json.loads((out / "confusion.json").read_text())["counts"])
+    assert confusion.sum() == 20
+    assert confusion.trace() / 20 == pytest.approx(figures["test_accuracy"])
+
+
+def test_a_run_folder_changes_no_number(small, tmp_path):
+    plain = run(RunOptions("mlp", small, epochs=2)).figures
+    kept = run(RunOptions("mlp", small, epochs=2, out=tmp_path / "run")).figures
+    for key in ("train_loss", "test_loss", "test_accuracy"):
+        assert plain[key] == kept[key]
+
+
+# lenet has dropout and images that are shifted at random, so that every draw counts.
+@pytest.mark.parametrize("model", ["lenet", "autoencoder", "rbm"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_a_signal_ended_goes_on_to_the_bit(
+    small, tmp_path, model, number, capsys, monkeypatch
+):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    argv = ["train", model, "--data", small, "--epochs", "4", "--batch-size", "8"]
+    assert main([*argv, "--out", str(whole)]) == 0
+    with monkeypatch.context() as patch:
+        signals_at_step(patch, 7, number)
+        assert main([*argv, "--out", str(cut)]) == 128 + number
+    assert (cut / "stopped.npz").exists()
+    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"singanet: {word}; go on with: singanet train --out {cut} --resume"
+    assert main(["train", "--out", str(cut), "--resume"]) == 0
+    assert_same(saved(whole), saved(cut))
+    assert (whole / "history.csv").read_bytes() == (cut / "history.csv").read_bytes()
+
+
+def signals_at_step(patch, step, number):
+    """Let a signal come within that step of a run."""
+    from singanet.training.run_callbacks import RunFigures
+
+    def on_batch_begin(self, batch):
+        if self.session.step + 1 == step:
+            signal.raise_signal(number)
+
+    patch.setattr(RunFigures, "on_batch_begin", on_batch_begin, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
+)
+def test_a_process_that_is_told_to_end_saves_and_says_so(tmp_path, number, word):
+    out = tmp_path / "run"
+    # Its own session, so that the signal reaches nobody else.
+    process = subprocess.Popen(
+        [*RUN, "train", "mlp", "--epochs", "100000", "--out", str(out)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stderr.readline().startswith("epoch 1/")
+        process.send_signal(number)
+        printed, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 128 + number
+    assert printed == ""
+    assert err.splitlines()[-1].startswith(f"singanet: {word}; go on with")
+    assert "Traceback" not in err
+    about = json.loads(bytes(read_training(out)["session"]))
+    assert about["step"] > 0
+
+
+def test_more_epochs_go_on_from_a_finished_run(small, tmp_path, capsys):
+    out = str(tmp_path / "run")
+    assert main(["train", "mlp", "--data", small, "--epochs", "2", "--out", out]) == 0
+    assert main(["train", "--out", out, "--resume", "--epochs", "3"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["epoch 1/2", "epoch 2/2", "epoch 3/3"]
+    figures = json.loads((tmp_path / "run" / "figures.json").read_text())
+    assert figures["samples_per_second"] * figures["seconds"] == pytest.approx(3 * 40)
+
+
+def test_steps_are_saved_too(small, tmp_path):
+    out = tmp_path / "run"
+    run(RunOptions("mlp", small, epochs=1, batch_size=8, out=out, save_every=2))
+    assert json.loads(bytes(read_training(out / "step.npz")["session"]))["step"] == 4
+
+
+def test_a_folder_with_a_run_is_not_written_over(small, tmp_path, capsys):
+    out = tmp_path / "run"
+    run(RunOptions("mlp", small, epochs=1, out=out))
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    capsys.readouterr()
+    assert "add --resume" in refused(capsys, "train", "mlp", "--data", small, "--out", out)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_what_cannot_go_on_is_refused(small, tmp_path, capsys):
+    assert "--out RUN_DIR" in refused(capsys, "train", "mlp", "--resume")
+    assert "no such folder" in refused(capsys, "train", "--resume", "--out", tmp_path / "none")
+    out = tmp_path / "run"
+    run(RunOptions("mlp", small, epochs=1, out=out))
+    capsys.readouterr()
+    said = refused(capsys, "train", "autoencoder", "--out", out, "--resume")
+    assert "nothing was changed" in said
+    (out / "epoch-0001.npz").unlink()
+    assert "a training checkpoint" in refused(capsys, "train", "--out", out, "--resume")
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_the_first_step(small, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    said = refused(capsys, "train", "mlp", "--data", small, "--out", tmp_path / "file" / "run")
+    assert "file" in said
+    assert "epoch" not in said
+
+
+def test_a_diverged_run_saves_nothing_of_it(small, tmp_path, capsys):
+    out = tmp_path / "run"
+    argv = ["train", "mlp", "--data", small, "--lr", "1e30", "--epochs", "5", "--out", str(out)]
+    assert main(argv) == 2
+    assert "stays finite" in capsys.readouterr().err
+    assert list(out.glob("stopped*")) == []
+
+
+@pytest.mark.parametrize("optimizer", USUAL_RATES)
+def test_every_optimizer_learns(optimizer, tmp_path):
+    options = {"epochs": 6, "accumulate": 2 if optimizer.startswith("accumulating") else 1}
+    figures = run(RunOptions("mlp", "digits", optimizer=optimizer, **options)).figures
+    assert figures["test_accuracy"] > 0.6  # by chance: 0.1
+
+
+def test_folding_micro_batches_is_accumulating_them(small):
+    def loss(name):
+        options = RunOptions(
+            "mlp", small, 2, 5, name, lr=0.05, weight_decay=0.0, accumulate=4, seed=1
+        )
+        return run(options).figures["test_loss"]
+
+    assert loss("accumulating_sgd") == pytest.approx(loss("sgd"), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"clip": 0.01},
+        {"clip": 0.001, "clip_by": "value"},
+        {"accumulate": 2},
+        {"weight_decay": 0.5},
+    ],
+)
+def test_an_option_changes_the_run(small, extra):
+    plain = run(RunOptions("mlp", small, epochs=2)).figures["test_loss"]
+    assert run(RunOptions("mlp", small, epochs=2, **extra)).figures["test_loss"] != plain
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (["--clip", "0"], "--clip: expected a positive number"),
+        (["--clip", "1", "--clip-by", "layr"], "did you mean 'layer'"),
+        (["--accumulate", "0"], "--accumulate: expected a positive number"),
+        (["--weight-decay", "-1"], "--weight-decay: expected 0 or more"),
+        (["--keep", "0"], "--keep: expected a positive number"),
+        (["--save-every", "3"], "add --out RUN_DIR"),
+        (["--config", "nowhere.toml"], "a file that can be read"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(small, extra, said, capsys):
+    assert said in refused(capsys, "train", "mlp", "--data", small, *extra)
+
+
+def test_a_file_says_what_the_command_line_does_not(small, tmp_path, capsys):
+    config, figures = tmp_path / "run.toml", tmp_path / "figures.json"
+    config.write_text(
+        f'model = "mlp"\ndata = {json.dumps(small)}\nepochs = 3\nbatch-size = 8\nlr = 1e-2\n'
+        f"json = {json.dumps(str(figures))}\n"
+    )
+    assert main(["train", "--config", str(config), "--epochs", "2"]) == 0
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    same = run(RunOptions("mlp", small, epochs=2, batch_size=8, lr=0.01)).figures
+    assert json.loads(figures.read_text())["test_loss"] == same["test_loss"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("epoch = 3", "did you mean 'epochs'"),
+        ("epochs = '3'", "a value of type int"),
+        ("epochs = true", "a value of type int"),
+        ("resume = 1", "a value of type bool"),
+        ("batch-size = 3\nbatch_size = 4", "once"),
+        ("[train]\nepochs = 3", "'train'"),
+        ("epochs : 3", "expected TOML"),
+        ("", "required: MODEL"),
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(tmp_path, text, said, capsys):
+    config = tmp_path / "run.toml"
+    config.write_text(text)
+    assert said in refused(capsys, "train", "--config", config)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path, capsys):
+    config = tmp_path / "run.toml"
+    config.write_bytes(b"\xff\xfe\x00")
+    assert "expected TOML" in refused(capsys, "train", "--config", config)
+
+
+def test_options_of_another_folder_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"epochs": 3}')
+    with pytest.raises(SingaNetError, match="singanet train wrote"):
+        saved_options(tmp_path)
