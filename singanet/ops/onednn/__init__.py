@@ -7,6 +7,7 @@ from singanet.ops.onednn.eltwise import OneDnnActivations
 from singanet.ops.onednn.images import OneDnnImages
 from singanet.ops.onednn.library import Library, find_library, load_library
 from singanet.ops.onednn.lrn import OneDnnLocalResponse
+from singanet.ops.onednn.matmul import OneDnnProducts
 from singanet.ops.onednn.normalise import OneDnnNormalisation
 from singanet.ops.onednn.pool import OneDnnPooling
 from singanet.ops.onednn.softmax import OneDnnSoftmax
@@ -16,6 +17,7 @@ __all__ = ["Library", "OneDnnOps", "find_library", "load_library", "set_threads"
 
 
 class OneDnnOps(
+    OneDnnProducts,
     OneDnnImages,
     OneDnnConvolution,
     OneDnnPooling,
@@ -27,6 +29,6 @@ class OneDnnOps(
     """`NumpyOps` with oneDNN's kernels where they are faster.
 
     Arrays stay plain NumPy arrays in channels-last memory: no layout of oneDNN's own is kept from
-    one kernel to the next. float64, empty and tiny arrays, matrix products and recurrent layers
-    are NumPy's.
+    one kernel to the next. float64, empty and tiny arrays, small matrix products and the steps of
+    recurrent layers are NumPy's.
     """

@@ -64,12 +64,15 @@ class OneDnnBase(NumpyOps):
             return False
         return all(array.dtype == _F32 and array.size for array in arrays)
 
-    def runs(self, build: Build, key: tuple[Any, ...], *arrays: Array) -> bool:
-        """Run the plan of ``build`` and ``key`` on C-ordered ``arrays``, where there is one."""
+    def runs(self, build: Build, key: tuple[Any, ...], *arrays: Array, passes: int = 1) -> bool:
+        """Run the plan of ``build`` and ``key`` on C-ordered ``arrays``, where there is one.
+
+        ``passes`` tells how often about the first array is gone over.
+        """
         runtime = self.runtime()
         if runtime is None:
             return False
-        plan = runtime.plan(build, key)
+        plan = runtime.plan(build, key, arrays[0].size * passes)
         if plan is None:
             return False
         runtime.run(plan, arrays)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from enum import IntEnum
 from typing import Any
 
@@ -143,6 +143,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "primitive_destroy": [_handle],
 }
 # What follows the result and the engine, and comes before the attributes.
+_SIZES, _MATRIX = [c_int64] * 3, [c_void_p, c_int64]
 _D, _H = _descriptor, c_void_p
 _PRIMITIVES: dict[str, list[Any]] = {
     "convolution_forward": [c_int, c_int, _D, _D, _D, _D, *_window],
@@ -173,6 +174,7 @@ def declare(c: Any) -> None:
         function = getattr(c, f"dnnl_{name}")
         function.argtypes, function.restype = types, c_int
     for name, types, result in (
+        ("sgemm", [*[c_char] * 2, *_SIZES, c_float, *_MATRIX, *_MATRIX, c_float, *_MATRIX], c_int),
         ("memory_desc_get_size", [_descriptor], c_size_t),
         ("memory_desc_equal", [_descriptor, _descriptor], c_int),
         ("primitive_desc_query_md", [_descriptor, c_int, c_int], c_void_p),

@@ -16,6 +16,8 @@ _LEAST = 1
 _FEW = 4
 """Channels below which oneDNN's input gradient leaves most of its vectors empty."""
 
+_ADDS_A_PASS = 32
+
 _DIRECT = int(Algorithm.CONVOLUTION_DIRECT)
 _TRAINING = int(Prop.FORWARD_TRAINING)
 
@@ -86,7 +88,7 @@ class OneDnnConvolution(OneDnnBase):
         y: Array = np.empty((len(x), *window.out_size(*x.shape[2:]), len(weight)), np.float32)
         key = (images.shape, y.shape, window, groups, bias is not None)
         rest = [ordered(array) for array in operands[1:]]
-        if y.size and self.runs(_forward, key, images, y, *rest):
+        if y.size and self.runs(_forward, key, images, y, *rest, passes=_passes(weight)):
             return y.transpose(0, 3, 1, 2)
         return None
 
@@ -99,7 +101,8 @@ class OneDnnConvolution(OneDnnBase):
         slopes = self.channels_last(dy)
         dx: Array = np.empty((n, h, w, c), np.float32)
         key = (dx.shape, slopes.shape, window, groups)
-        if dx.size and self.runs(_backward_data, key, dx, slopes, ordered(weight)):
+        passes, kernels = _passes(weight), ordered(weight)
+        if dx.size and self.runs(_backward_data, key, dx, slopes, kernels, passes=passes):
             return dx.transpose(0, 3, 1, 2)
         return None
 
@@ -111,9 +114,14 @@ class OneDnnConvolution(OneDnnBase):
         images, slopes = self.channels_last(x), self.channels_last(dy)
         dw: Array = np.empty(weight_shape, np.float32)
         key = (images.shape, slopes.shape, window, groups)
-        if dw.size and self.runs(_backward_weights, key, images, slopes, dw):
+        if dw.size and self.runs(_backward_weights, key, images, slopes, dw, passes=_passes(dw)):
             return dw
         return None
+
+
+def _passes(weight: Array) -> int:
+    """Multiply-adds for each value of the images, in what they take of the time of a pass."""
+    return 1 + weight.size // weight.shape[1] // _ADDS_A_PASS
 
 
 def _by_output(weight: Array) -> Array:

@@ -20,6 +20,9 @@ Build = Callable[..., None]
 """``build(builder, *key)`` adds the stages of a plan to the builder."""
 
 _CAPACITY = 1024
+_SHARED = 1 << 16
+"""Values to go over from which a kernel is shared by the threads."""
+
 _ALIGNMENT = 4096
 
 
@@ -43,9 +46,8 @@ class Runtime:
         self._plans: OrderedDict[Hashable, Plan | None] = OrderedDict()
         self._buffer: Array = np.empty(0, np.uint8)
         self._base = 0
-        if library.runtime == "OpenMP":
-            # OpenMP keeps this for each calling thread.
-            library.c.omp_set_num_threads(threads)
+        self._using = 0
+        self.use_threads(threads)
 
     def _made(self, function: str, *arguments: Any) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
@@ -53,8 +55,20 @@ class Runtime:
         check(status, function)
         return made
 
-    def plan(self, build: Build, key: tuple[Any, ...]) -> Plan | None:
-        """The plan that ``build(builder, *key)`` makes, or None where oneDNN offers none."""
+    def use_threads(self, count: int) -> None:
+        """Let what is built or run next use ``count`` threads."""
+        if count != self._using and self.library.runtime == "OpenMP":
+            # OpenMP keeps this for each calling thread.
+            self.library.c.omp_set_num_threads(count)
+        self._using = count
+
+    def plan(self, build: Build, key: tuple[Any, ...], work: int) -> Plan | None:
+        """The plan that ``build(builder, *key)`` makes, or None where oneDNN offers none.
+
+        Little ``work`` is one thread's: waking the others takes longer, and where other processes
+        have their cores, much longer. A plan runs with the threads that it was made for.
+        """
+        self.use_threads(self.threads if work >= _SHARED else 1)
         full = (build, key)
         try:
             plan = self._plans[full]
