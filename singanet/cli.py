@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from singanet.commands import parser
+from singanet.commands import make_parser
 from singanet.errors import SingaNetError
 
 USAGE_ERROR = 2
@@ -17,7 +17,7 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 2 for bad input, in one line."""
     try:
-        arguments = parser().parse_args(argv)
+        arguments = make_parser().parse_args(argv)
         command: Callable[[Any], int] = arguments.command
         status = command(arguments)
         if sys.stdout is not None:  # as it is where it was closed before the start

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from singanet.commands.parser import CommandParser, parser
+from singanet.commands.parser import CommandParser, make_parser
 
-__all__ = ["CommandParser", "parser"]
+__all__ = ["CommandParser", "make_parser"]

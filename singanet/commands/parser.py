@@ -5,7 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
-from singanet.commands import devices, models, summary, train
+from singanet.commands import (
+    bench,
+    completion,
+    devices,
+    evaluate,
+    files,
+    models,
+    predict,
+    report,
+    summary,
+    train,
+)
 
 USAGE_ERROR = 2
 
@@ -18,10 +29,13 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def parser() -> CommandParser:
+def make_parser() -> CommandParser:
     """Each command sets ``command``, a function of the parsed arguments to an exit status."""
     root = CommandParser(prog="singanet", description="Train and look at feed-forward nets.")
     commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (train, models, summary, devices):
+    for module in (
+        *(train, evaluate, predict, report, bench),
+        *(models, summary, devices, files, completion),
+    ):
         module.add_command(commands)
     return root

@@ -16,6 +16,7 @@ from singanet.loss import SquaredError
 from singanet.ops import NumpyOps, ops_for
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.parameter import Param, make_param
+from singanet.saveable import Saveable
 from singanet.trainable import Trainable
 from singanet.types import Array, Shape
 
@@ -28,7 +29,7 @@ class _Whole(NamedTuple):
     consumers: int = 0
 
 
-class RBM(Trainable):
+class RBM(Saveable, Trainable):
     """Binary visible and hidden units, joined by ``weight`` (visible, hidden) and two biases.
 
     p(h = 1 | v) = σ(v W + b_h), p(v = 1 | h) = σ(h Wᵀ + b_v). Samples lie in [0, 1], of any

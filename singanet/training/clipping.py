@@ -12,7 +12,7 @@ from singanet.optimizer import (
     Wrapper,
 )
 
-_WAYS = {"layer": ClipByLayerNorm, "running": ClipByRunningNorm, "value": ClipByValue}
+WAYS = {"layer": ClipByLayerNorm, "running": ClipByRunningNorm, "value": ClipByValue}
 
 
 def wrapped(
@@ -23,15 +23,15 @@ def wrapped(
     Micro-batches are gathered first; it is their mean that is clipped. Errors: an unknown
     ``clip_by``, numbers out of range.
     """
-    if clip_by not in _WAYS:
+    if clip_by not in WAYS:
         raise UnknownNameError(
             "net.fit, clip_by",
-            expected=f"one of {one_of(_WAYS)}",
+            expected=f"one of {one_of(WAYS)}",
             received=repr(clip_by),
             advice=did_you_mean(
-                clip_by, _WAYS, "for the exact global norm see optimizer.clip_by_global_norm"
+                clip_by, WAYS, "for the exact global norm see optimizer.clip_by_global_norm"
             ),
         )
     if clip is not None:
-        optimizer = _WAYS[clip_by](optimizer, clip)
+        optimizer = WAYS[clip_by](optimizer, clip)
     return optimizer if accumulate == 1 else Accumulator(optimizer, accumulate)

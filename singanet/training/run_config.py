@@ -17,15 +17,9 @@ from singanet.errors import (
     one_of,
 )
 from singanet.training.run_folder import saved_options
-from singanet.training.run_options import RunOptions
+from singanet.training.run_options import KINDS, RunOptions
 
 _NAMES = tuple(field.name for field in fields(RunOptions))
-_KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("model", "data", "optimizer", "clip_by", "out", "json"), (str,)),
-    **dict.fromkeys(("epochs", "batch_size", "accumulate", "seed", "keep", "save_every"), (int,)),
-    **dict.fromkeys(("lr", "weight_decay", "clip"), (float, int)),
-    "resume": (bool,),
-}
 
 
 def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,10 +51,10 @@ def read_config(path: Path) -> dict[str, Any]:
                 received=repr(key),
                 advice=did_you_mean(name, _NAMES, "leave it out"),
             )
-        if name in options or type(value) not in _KINDS[name]:
+        if name in options or type(value) not in KINDS[name]:
             raise DataError(
                 f"--config {str(path)!r}, key {key!r}",
-                expected=f"a value of type {_KINDS[name][0].__name__}, once",
+                expected=f"a value of type {KINDS[name][0].__name__}, once",
                 received=f"{type(value).__name__} {value!r}"[:80],
                 advice="write it as on the command line; only texts are quoted",
             )

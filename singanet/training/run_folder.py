@@ -11,7 +11,7 @@ from singanet.errors import FileAccessError
 from singanet.report import read_run, recorders
 from singanet.report.run_files import CONFIG, FIGURES, HISTORY
 from singanet.training.callbacks import Callback
-from singanet.training.run_options import LASTING, RunOptions
+from singanet.training.run_options import KINDS, LASTING, RunOptions
 from singanet.training.tasks import Task
 
 OPTIONS, NET = "options", "net"
@@ -47,19 +47,36 @@ def write_outcome(folder: Path, figures: dict[str, Any]) -> None:
 
 
 def saved_options(folder: Path) -> dict[str, Any]:
-    """The options of the run in ``folder``, for `RunOptions`. Errors: there is none."""
-    options = section(folder, OPTIONS)
-    return {name: value for name, value in options.items() if name in LASTING}
+    """The options of the run in ``folder``, for `RunOptions`. Errors: there is none of ours."""
+    found = _section(folder, OPTIONS)
+    options = {name: value for name, value in found.items() if name in LASTING}
+    wrong = [k for k, v in options.items() if v is not None and type(v) not in KINDS[k]]
+    if wrong or not isinstance(options.get("model"), str):
+        raise _not_ours(folder, f"{OPTIONS} with {wrong[0] if wrong else 'no model'!r}")
+    return options
 
 
-def section(folder: Path, name: str) -> dict[str, Any]:
-    """A section of the configuration. Errors: the folder has none, or it is another program's."""
+def saved_settings(folder: Path) -> dict[str, Any]:
+    """The arguments of `singanet.models.build` beside name and seed. Errors as above."""
+    settings = dict(_section(folder, NET))
+    shape, classes = settings.get("input_shape"), settings.get("num_classes")
+    if not isinstance(shape, list) or not all(type(n) is int for n in [*shape, classes]):
+        raise _not_ours(folder, f"{NET} of another form")
+    settings["input_shape"] = tuple(shape)
+    return settings
+
+
+def _section(folder: Path, name: str) -> dict[str, Any]:
     found = read_run(folder).config.get(name)
     if not isinstance(found, dict):
-        raise FileAccessError(
-            f"folder {str(folder)!r}",
-            expected=f"a {CONFIG} that singanet train wrote",
-            received="none",
-            advice="train with singanet train MODEL --out RUN_DIR first",
-        )
+        raise _not_ours(folder, f"none with a section {name!r}")
     return found
+
+
+def _not_ours(folder: Path, received: str) -> FileAccessError:
+    return FileAccessError(
+        f"folder {str(folder)!r}",
+        expected=f"a {CONFIG} that singanet train wrote",
+        received=received,
+        advice="train with singanet train MODEL --out RUN_DIR first",
+    )

@@ -45,6 +45,14 @@ class RunOptions:
 LASTING = tuple(f.name for f in fields(RunOptions) if f.name not in ("out", "resume", "json"))
 """The names of these."""
 
+KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("model", "data", "optimizer", "clip_by", "out", "json"), (str,)),
+    **dict.fromkeys(("epochs", "batch_size", "accumulate", "seed", "keep", "save_every"), (int,)),
+    **dict.fromkeys(("lr", "weight_decay", "clip"), (float, int)),
+    "resume": (bool,),
+}
+"""The types that each option may have in a file."""
+
 
 def checked_recipe(options: RunOptions, entry: ModelEntry) -> Recipe:
     """The recipe of ``entry`` with what the user said; everything that can be is checked here."""

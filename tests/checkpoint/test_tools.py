@@ -10,7 +10,7 @@ import pytest
 
 from singanet import layers
 from singanet.checkpoint import convert, diff, inspect, open_state, write_state
-from singanet.checkpoint.commands import add_commands
+from singanet.commands.files import add_commands
 from singanet.errors import ArgumentError, ChecksumError
 from singanet.net import FeedForwardNet
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from singanet.cli import main
-from singanet.data import digits
 from singanet.errors import SingaNetError
 from singanet.training.files import read_training
 from singanet.training.optimizers import USUAL_RATES
@@ -20,32 +19,6 @@ from singanet.training.run import RunOptions, run
 from singanet.training.run_folder import saved_options
 
 RUN = [sys.executable, "-c", "import sys; from singanet.cli import main; sys.exit(main())"]
-
-
-@pytest.fixture
-def small(tmp_path):
-    """An .npz file of 40 digits to train on and 20 to test on."""
-    data = digits()
-    path = tmp_path / "small.npz"
-    np.savez(
-        path,
-        x_train=data.x_train[:40],
-        y_train=data.y_train[:40],
-        x_test=data.x_test[:20],
-        y_test=data.y_test[:20],
-    )
-    return str(path)
-
-
-def refused(capsys, *argv):
-    """The one line on standard error of a command that exits with status 2."""
-    try:
-        status = main([str(part) for part in argv])
-    except SystemExit as stop:
-        status = stop.code
-    out, err = capsys.readouterr()
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    return err
 
 
 def saved(folder):
@@ -166,30 +139,30 @@ def test_steps_are_saved_too(small, tmp_path):
     assert json.loads(bytes(read_training(out / "step.npz")["session"]))["step"] == 4
 
 
-def test_a_folder_with_a_run_is_not_written_over(small, tmp_path, capsys):
+def test_a_folder_with_a_run_is_not_written_over(small, tmp_path, capsys, refused):
     out = tmp_path / "run"
     run(RunOptions("mlp", small, epochs=1, out=out))
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     capsys.readouterr()
-    assert "add --resume" in refused(capsys, "train", "mlp", "--data", small, "--out", out)
+    assert "add --resume" in refused("train", "mlp", "--data", small, "--out", out)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_what_cannot_go_on_is_refused(small, tmp_path, capsys):
-    assert "--out RUN_DIR" in refused(capsys, "train", "mlp", "--resume")
-    assert "no such folder" in refused(capsys, "train", "--resume", "--out", tmp_path / "none")
+def test_what_cannot_go_on_is_refused(small, tmp_path, capsys, refused):
+    assert "--out RUN_DIR" in refused("train", "mlp", "--resume")
+    assert "no such folder" in refused("train", "--resume", "--out", tmp_path / "none")
     out = tmp_path / "run"
     run(RunOptions("mlp", small, epochs=1, out=out))
     capsys.readouterr()
-    said = refused(capsys, "train", "autoencoder", "--out", out, "--resume")
+    said = refused("train", "autoencoder", "--out", out, "--resume")
     assert "nothing was changed" in said
     (out / "epoch-0001.npz").unlink()
-    assert "a training checkpoint" in refused(capsys, "train", "--out", out, "--resume")
+    assert "a training checkpoint" in refused("train", "--out", out, "--resume")
 
 
-def test_a_folder_that_cannot_be_made_is_said_before_the_first_step(small, tmp_path, capsys):
+def test_a_folder_that_cannot_be_made_is_said_before_the_first_step(small, tmp_path, refused):
     (tmp_path / "file").write_text("")
-    said = refused(capsys, "train", "mlp", "--data", small, "--out", tmp_path / "file" / "run")
+    said = refused("train", "mlp", "--data", small, "--out", tmp_path / "file" / "run")
     assert "file" in said
     assert "epoch" not in said
 
@@ -245,8 +218,8 @@ def test_an_option_changes_the_run(small, extra):
         (["--config", "nowhere.toml"], "a file that can be read"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(small, extra, said, capsys):
-    assert said in refused(capsys, "train", "mlp", "--data", small, *extra)
+def test_a_mistake_is_one_line_and_status_2(small, extra, said, refused):
+    assert said in refused("train", "mlp", "--data", small, *extra)
 
 
 def test_a_file_says_what_the_command_line_does_not(small, tmp_path, capsys):
@@ -274,19 +247,19 @@ def test_a_file_says_what_the_command_line_does_not(small, tmp_path, capsys):
         ("", "required: MODEL"),
     ],
 )
-def test_a_file_that_says_something_else_is_refused(tmp_path, text, said, capsys):
+def test_a_file_that_says_something_else_is_refused(tmp_path, text, said, refused):
     config = tmp_path / "run.toml"
     config.write_text(text)
-    assert said in refused(capsys, "train", "--config", config)
+    assert said in refused("train", "--config", config)
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path, capsys):
+def test_bytes_that_are_no_text_are_refused(tmp_path, refused):
     config = tmp_path / "run.toml"
     config.write_bytes(b"\xff\xfe\x00")
-    assert "expected TOML" in refused(capsys, "train", "--config", config)
+    assert "expected TOML" in refused("train", "--config", config)
 
 
-def test_options_of_another_folder_are_refused(tmp_path):
+def test_options_of_another_folder_are_refused(tmp_path, refused):
     (tmp_path / "config.json").write_text('{"epochs": 3}')
     with pytest.raises(SingaNetError, match="singanet train wrote"):
         saved_options(tmp_path)

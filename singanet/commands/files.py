@@ -1,4 +1,4 @@
-"""``singanet inspect``, ``convert`` and ``diff``, for the command line to add to its own."""
+"""``singanet inspect``, ``convert`` and ``diff``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+
+def add_command(commands: Any) -> None:
+    """Add the three to argparse's subparsers."""
+    add_commands(commands, _build, print)
 
 
 def add_commands(commands: Any, build: Callable[[str], Any], show: Callable[[str], Any]) -> None:
@@ -23,7 +28,7 @@ def add_commands(commands: Any, build: Callable[[str], Any], show: Callable[[str
     convert = commands.add_parser("convert", help="write a checkpoint in another format")
     convert.add_argument("source", metavar="IN", type=Path)
     convert.add_argument("target", metavar="OUT", type=Path)
-    convert.add_argument("--model", metavar="NAME", help="whose names and layouts to use")
+    convert.add_argument("--model", metavar="NAME|RUN_DIR", help="whose names and layouts to use")
     convert.add_argument("--format", metavar="FORMAT", help="instead of OUT's suffix")
     convert.set_defaults(command=lambda arguments: _convert(arguments, build, show))
 
@@ -56,3 +61,13 @@ def _diff(arguments: argparse.Namespace, show: Callable[[str], Any]) -> int:
     difference = diff(arguments.a, arguments.b)
     show(difference.text)
     return 0 if difference.equal else 1
+
+
+def _build(name: str) -> Any:
+    if Path(name).is_dir():
+        from singanet.training.trained import run_net
+
+        return run_net(Path(name))
+    from singanet.models import build
+
+    return build(name)
