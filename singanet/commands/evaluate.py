@@ -1,0 +1,33 @@
+"""``singanet evaluate``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from singanet.commands.weights import add_arguments
+
+
+def add_command(commands: Any) -> None:
+    """Add it to argparse's subparsers."""
+    parser = commands.add_parser("evaluate", help="test a trained net")
+    add_arguments(parser)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.set_defaults(command=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from singanet.training.epoch_result import EpochResult
+    from singanet.training.figures import check_writable, write_json
+    from singanet.training.trained import trained
+
+    check_writable(arguments.json)
+    net, task = trained(arguments.path, arguments.model, arguments.data, arguments.best)
+    loss, metric = net.evaluate(task.test_batches())
+    result = EpochResult(loss or 0.0, metric, 0)
+    if arguments.json is not None:
+        figures = {"data": task.name, "test_loss": loss, "test_accuracy": task.accuracy(result)}
+        write_json(arguments.json, figures)
+    print(task.report(result))
+    return 0

@@ -1,0 +1,43 @@
+"""``singanet predict``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from singanet.commands.weights import add_arguments
+
+BATCH = 256
+
+
+def add_command(commands: Any) -> None:
+    """Add it to argparse's subparsers."""
+    parser = commands.add_parser(
+        "predict",
+        help="write what a trained net makes of samples",
+        epilog="The samples are those for testing of DATA, or the array x of an .npz file. A CSV "
+        "file has a row a sample: its number, its likeliest class, the probabilities; an .npz "
+        "file the arrays prediction and class.",
+    )
+    add_arguments(parser)
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="FILE.csv or FILE.npz"
+    )
+    parser.set_defaults(command=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from singanet.loss import SoftmaxCrossEntropy
+    from singanet.training.predictions import bare_samples, check_target, write_predictions
+    from singanet.training.trained import trained
+
+    check_target(arguments.out)
+    x = bare_samples(arguments.data)
+    data = arguments.data if x is None else None
+    net, task = trained(arguments.path, arguments.model, data, arguments.best)
+    out = net.predict(task.test_batches() if x is None else x, BATCH)
+    classes = isinstance(net.loss, SoftmaxCrossEntropy) and out.ndim == 2
+    write_predictions(arguments.out, out, classes)
+    print(f"{arguments.out}: {len(out):,} predictions of shape {tuple(out.shape[1:])}")
+    return 0

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.cli import main
+from singanet.data import digits
+from singanet.training.run import RunOptions, run
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory):
+    """An .npz file of 40 digits to train on and 20 to test on."""
+    data = digits()
+    path = tmp_path_factory.mktemp("data") / "small.npz"
+    np.savez(
+        path,
+        x_train=data.x_train[:40],
+        y_train=data.y_train[:40],
+        x_test=data.x_test[:20],
+        y_test=data.y_test[:20],
+    )
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def run_dir(small, tmp_path_factory):
+    """A run folder that nobody changes."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    run(RunOptions("mlp", small, epochs=3, out=out))
+    return out
+
+
+@pytest.fixture
+def refused(capsys):
+    """The one line on standard error of a command that exits with status 2."""
+
+    def call(*argv):
+        capsys.readouterr()  # of commands before
+        try:
+            status = main([str(part) for part in argv])
+        except SystemExit as stop:
+            status = stop.code
+        out, err = capsys.readouterr()
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith("singanet")
+        return err
+
+    return call

@@ -1,0 +1,38 @@
+"""``singanet inspect``, ``convert`` and ``diff`` as commands; tests/checkpoint has the rest."""
+
+from __future__ import annotations
+
+from singanet.cli import main
+
+
+def test_a_runs_weights_go_to_another_format_and_compare_equal(run_dir, tmp_path, capsys):
+    best, other = str(run_dir / "best.npz"), str(tmp_path / "best.safetensors")
+    assert main(["convert", best, other]) == 0
+    assert main(["diff", best, other]) == 0
+    assert capsys.readouterr().out.endswith("6 arrays equal, 0 not\n")
+    assert main(["diff", best, str(run_dir / "epoch-0003.npz")]) == 1
+    capsys.readouterr()
+    assert main(["inspect", other]) == 0
+    assert "fc1/weight" in capsys.readouterr().out
+
+
+def test_a_run_folder_gives_the_layouts_for_keras(run_dir, tmp_path, refused):
+    best, target = run_dir / "best.npz", tmp_path / "net.weights.h5"
+    assert main(["convert", str(best), str(target), "--model", str(run_dir)]) == 0
+    again = tmp_path / "again.npz"
+    assert main(["convert", str(target), str(again), "--model", str(run_dir)]) == 0
+    assert main(["diff", str(best), str(again)]) == 0
+    assert "name the model" in refused("convert", best, target)
+
+
+def test_mistakes_are_one_line(run_dir, tmp_path, refused):
+    (tmp_path / "junk.npz").write_bytes(b"junk")
+    for argv in (
+        ["inspect", tmp_path / "none.npz"],
+        ["inspect", tmp_path / "junk.npz"],
+        ["diff", run_dir / "best.npz", tmp_path / "none.npz"],
+        ["convert", run_dir / "best.npz", tmp_path / "no" / "x.npz"],
+        ["convert", run_dir / "best.npz", tmp_path / "x.npz", "--model", "lenet"],
+        ["convert", run_dir / "best.npz", tmp_path / "x.npz", "--format", "zip"],
+    ):
+        refused(*argv)

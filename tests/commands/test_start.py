@@ -1,0 +1,22 @@
+"""What the command line loads before it knows what is asked of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["models"], ["train", "--help"]])
+def test_nothing_is_imported_that_is_not_needed(argv):
+    code = (
+        "import sys\nfrom singanet.cli import main\n"
+        f"try:\n    main({argv!r})\nexcept SystemExit:\n    pass\n"
+        "print(*sys.modules, sep='\\n', file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stderr.split()
+    heavy = ("singanet.training", "singanet.checkpoint", "singanet.report", "h5py", "tqdm")
+    assert [name for name in loaded if name.startswith(heavy)] == []
+    assert "singanet.commands.train" in loaded
