@@ -35,4 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # is left in the buffer goes nowhere, else Python would complain when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        # What the system refuses of a path, such as a name that is too long.
+        print(f"singanet: {error.strerror}: {str(error.filename)[:120]!r}", file=sys.stderr)
+        return USAGE_ERROR
     return status

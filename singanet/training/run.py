@@ -89,6 +89,13 @@ def _fit(
     state: Mapping[str, Array] | None,
 ) -> History:
     batches = task.train_batches(recipe, options.seed)
+    if options.accumulate > recipe.epochs * len(batches):
+        raise ArgumentError(
+            "--accumulate",
+            expected=f"at most {recipe.epochs * len(batches)}, the batches of the whole run",
+            received=str(options.accumulate),
+            advice="else no parameter would ever change",
+        )
     # The rate follows the changes of the parameters, and rises in the first epoch.
     updates = max(1, len(batches) // options.accumulate)
     net.compile(

@@ -51,7 +51,7 @@ def read_config(path: Path) -> dict[str, Any]:
                 received=repr(key),
                 advice=did_you_mean(name, _NAMES, "leave it out"),
             )
-        if name in options or type(value) not in KINDS[name]:
+        if name in options or type(value) not in KINDS[name] or "\0" in str(value):
             raise DataError(
                 f"--config {str(path)!r}, key {key!r}",
                 expected=f"a value of type {KINDS[name][0].__name__}, once",
