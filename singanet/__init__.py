@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from singanet import (
-    data,
-    device,
-    errors,
-    initializer,
-    layers,
-    loss,
-    metric,
-    models,
-    ops,
-    optimizer,
-)
-from singanet.config import register
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from singanet import device, errors, initializer, layers, ops
 from singanet.execution import LayerGradients
 from singanet.flags import kEval, kTrain
 from singanet.layers.input import Input
 from singanet.net import FeedForwardNet
 from singanet.seeding import set_seed
+
+if TYPE_CHECKING:
+    from singanet import data, loss, metric, models, optimizer
+    from singanet.config import register
 
 __all__ = [
     "FeedForwardNet",
@@ -42,3 +37,12 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported when it is first asked for, so that ``import singanet`` stays light."""
+    if name == "register":
+        return import_module("singanet.config").register
+    if name in ("data", "loss", "metric", "models", "optimizer"):
+        return import_module(f"singanet.{name}")
+    raise AttributeError(f"module 'singanet' has no attribute {name!r}")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet import inputs as checks
-from singanet.config import add_from_config, net_to_config
 from singanet.device import Device, get_default_device
 from singanet.errors import (
     ArgumentError,
@@ -379,6 +378,8 @@ class FeedForwardNet(Trainable, Visible, Saveable):
 
         Errors: `ConfigError` for a class that is neither singanet's nor registered.
         """
+        from singanet.config import net_to_config
+
         return net_to_config(self)
 
     @classmethod
@@ -388,6 +389,8 @@ class FeedForwardNet(Trainable, Visible, Saveable):
         Only singanet's classes and those given to `singanet.register` are constructed. Errors:
         `ConfigError` and `UnknownNameError` for anything else.
         """
+        from singanet.config import add_from_config
+
         net = cls(seed=seed)
         add_from_config(net, config)
         return net

@@ -9,7 +9,6 @@ import numpy as np
 
 from singanet.errors import BackendError, UnknownNameError, did_you_mean, one_of
 from singanet.ops.numpy import NumpyOps
-from singanet.ops.onednn.library import INSTALL, PATH_VARIABLE, find_library, load_library
 
 VARIABLE = "SINGANET_OPS"
 """The environment variable that chooses the kernels of the CPU by name."""
@@ -25,6 +24,9 @@ def choose() -> NumpyOps:
     Nothing is loaded unless a name, or a path in ``SINGANET_ONEDNN``, asks for it: then a library
     that is missing or does not work is an error. Errors: `BackendError`, `UnknownNameError`.
     """
+    # Imported when kernels are first asked for, since `import singanet` has to stay light.
+    from singanet.ops.onednn.library import INSTALL, PATH_VARIABLE, find_library
+
     asked = os.environ.get(VARIABLE, "")
     if asked and asked not in NAMES:
         raise UnknownNameError(
@@ -64,6 +66,8 @@ class Backend:
 
 def backends() -> list[Backend]:
     """The kernels for the CPU, those that are missing with what is missing; loads oneDNN."""
+    from singanet.ops.onednn.library import INSTALL, find_library, load_library
+
     there = Backend("numpy", True, np.__version__, "matrix products by NumPy's BLAS")
     path = find_library()
     if path is None:

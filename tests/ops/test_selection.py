@@ -21,7 +21,7 @@ from singanet.ops.onednn import OneDnnOps, library
 def nothing_found(monkeypatch):
     monkeypatch.delenv("SINGANET_OPS", raising=False)
     monkeypatch.delenv("SINGANET_ONEDNN", raising=False)
-    monkeypatch.setattr(selection, "find_library", lambda: None)
+    monkeypatch.setattr(library, "find_library", lambda: None)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_unknown_name(monkeypatch):
 
 
 def test_a_file_that_is_no_library(nothing_found, monkeypatch, bad_file):
-    monkeypatch.setattr(selection, "find_library", lambda: bad_file)
+    monkeypatch.setattr(library, "find_library", lambda: bad_file)
     monkeypatch.setenv("SINGANET_OPS", "onednn")
     with pytest.raises(BackendError, match="libdnnl.so.3.*a library that can be loaded"):
         selection.choose()
@@ -70,7 +70,7 @@ def test_a_path_is_a_name(monkeypatch, bad_file):
 def test_a_bad_library_that_nobody_named_leaves_numpys_kernels(
     nothing_found, monkeypatch, bad_file
 ):
-    monkeypatch.setattr(selection, "find_library", lambda: bad_file)
+    monkeypatch.setattr(library, "find_library", lambda: bad_file)
     kernels = selection.choose()
     assert isinstance(kernels, OneDnnOps)
     rng, window = np.random.default_rng(0), Window((3, 3), (1, 1), ((1, 1), (1, 1)))
@@ -143,7 +143,7 @@ def test_backends_tell_what_is_missing(nothing_found):
 
 
 def test_backends_tell_what_is_wrong(nothing_found, monkeypatch, bad_file):
-    monkeypatch.setattr(selection, "find_library", lambda: bad_file)
+    monkeypatch.setattr(library, "find_library", lambda: bad_file)
     _, broken = backends()
     assert not broken.available
     assert bad_file in broken.detail
