@@ -8,9 +8,10 @@ from typing import Any
 
 from singanet.checkpoint.atomic import replacing
 from singanet.errors import FileAccessError
-from singanet.report import read_run, recorders
-from singanet.report.run_files import CONFIG, FIGURES, HISTORY
+from singanet.report import RunNotes, read_run, recorders
+from singanet.report.run_files import CONFIG, FIGURES, HISTORY, LAYERS, MEMORY
 from singanet.training.callbacks import Callback
+from singanet.training.files import check_folder
 from singanet.training.run_options import KINDS, LASTING, RunOptions
 from singanet.training.tasks import Task
 
@@ -31,13 +32,55 @@ def expect_no_run(folder: Path) -> None:
         )
 
 
+class LateNotes(RunNotes):
+    """Notes written at the first epoch: a resumption that is refused leaves the run's own."""
+
+    _written = False
+
+    def on_train_begin(self) -> None:
+        """See that the folder can be written to. Errors: `FileAccessError`."""
+        check_folder(self.folder)
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Write, and where a training goes on bring its logs to where that is."""
+        if not self._written:
+            super().on_train_begin()
+            if self.session.resumed:
+                cut_logs(self.folder, epoch)
+        self._written = True
+
+
 def folder_callbacks(folder: Path, options: RunOptions, task: Task) -> list[Callback]:
     """Those that record the run."""
     settings = {
         OPTIONS: options.lasting(),
         NET: {"input_shape": task.input_shape, "num_classes": task.num_classes, **task.options},
     }
-    return recorders(folder, settings)
+    others = [each for each in recorders(folder) if not isinstance(each, RunNotes)]
+    return [LateNotes(folder, settings), *others]
+
+
+def cut_logs(folder: Path, epoch: int) -> None:
+    """Bring the logs of lines to where a training goes on within ``epoch``.
+
+    A process that was killed may leave half a line, and lines of epochs after its last
+    checkpoint, which come again. Errors: `FileAccessError`.
+    """
+    for name, again in ((LAYERS, True), (MEMORY, False)):
+        path = folder / name
+        if not path.is_file():
+            continue
+        kept = []
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines(True):
+            try:
+                entry = json.loads(line)
+                whole = line.endswith("\n") and isinstance(entry, dict)
+            except ValueError:
+                continue
+            if whole and not (again and int(entry.get("epoch", 0)) >= epoch):
+                kept.append(line)
+        with replacing(path) as beside:
+            beside.write_text("".join(kept), encoding="utf-8")
 
 
 def write_outcome(folder: Path, figures: dict[str, Any]) -> None:

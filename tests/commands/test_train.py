@@ -123,6 +123,30 @@ def test_a_process_that_is_told_to_end_saves_and_says_so(tmp_path, number, word)
     assert about["step"] > 0
 
 
+def test_a_killed_process_goes_on_from_its_last_whole_checkpoint(small, tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    argv = ["train", "lenet", "--data", small, "--epochs", "40", "--save-every", "1"]
+    assert main([*argv, "--out", str(whole)]) == 0
+    process = subprocess.Popen(
+        [*RUN, *argv, "--out", str(cut)], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        for _ in range(3):
+            process.stderr.readline()
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    with (cut / "layers.jsonl").open("a") as file:
+        file.write('{"epoch": 39, "parameters": {}}\n{"epoch": 3, "par')
+    assert main(["train", "--out", str(cut), "--resume"]) == 0
+    assert_same(saved(whole), saved(cut))
+    assert (whole / "history.csv").read_bytes() == (cut / "history.csv").read_bytes()
+    lines = [json.loads(line) for line in (cut / "layers.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(40))
+    assert main(["report", str(cut)]) == 0
+
+
 def test_more_epochs_go_on_from_a_finished_run(small, tmp_path, capsys):
     out = str(tmp_path / "run")
     assert main(["train", "mlp", "--data", small, "--epochs", "2", "--out", out]) == 0
@@ -154,8 +178,10 @@ def test_what_cannot_go_on_is_refused(small, tmp_path, capsys, refused):
     out = tmp_path / "run"
     run(RunOptions("mlp", small, epochs=1, out=out))
     capsys.readouterr()
-    said = refused("train", "autoencoder", "--out", out, "--resume")
-    assert "nothing was changed" in said
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for extra in (["autoencoder"], ["--optimizer", "adam"], ["--batch-size", "3"]):
+        refused("train", *extra, "--out", out, "--resume", "--epochs", "2")
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     (out / "epoch-0001.npz").unlink()
     assert "a training checkpoint" in refused("train", "--out", out, "--resume")
 
