@@ -22,6 +22,8 @@ class Embedding(Layer):
 
     integer_input = True
 
+    any_extent = True
+
     def __init__(
         self,
         name: str,

@@ -21,6 +21,8 @@ class LayerNorm(Layer):
     them out. The variance is the biased one. Ba, Kiros and Hinton, 2016.
     """
 
+    any_extent = True
+
     def __init__(
         self,
         name: str,
@@ -49,9 +51,9 @@ class LayerNorm(Layer):
         """Any sample shape that has the axis, unchanged."""
         shape = expect_one_input(self, in_shapes)
         first = self._first(len(shape) + 1)
-        if not 1 <= first <= len(shape) or 0 in shape[first - 1 :]:
+        if not 1 <= first <= len(shape) or min(shape[first - 1 :]) < 1:
             raise self.shape_error(
-                f"samples with elements along axis {self.axis}, counted with the batch axis",
+                f"samples of a known size from axis {self.axis} on, counted with the batch axis",
                 f"sample shape {shape}",
                 "use axis=-1 for the last axis alone",
             )

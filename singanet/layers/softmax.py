@@ -13,6 +13,8 @@ from singanet.types import Array, Shape, Shapes
 class Softmax(Layer):
     """exp(x) / sum(exp(x)) along ``axis``, which counts the batch axis: 1 is the sample's first."""
 
+    any_extent = True
+
     def __init__(self, name: str, axis: int = 1, input_sample_shape: Shape | None = None) -> None:
         super().__init__(name, input_sample_shape)
         self.axis = expect_int(

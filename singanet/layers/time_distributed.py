@@ -19,6 +19,8 @@ class TimeDistributed(Layer):
     samples and steps together.
     """
 
+    any_extent = True
+
     def __init__(self, name: str, layer: Layer, input_sample_shape: Shape | None = None) -> None:
         super().__init__(name, input_sample_shape)
         if not isinstance(layer, Layer):
