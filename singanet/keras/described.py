@@ -1,0 +1,85 @@
+"""A Keras layer as its config describes it, and what we refuse of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from singanet import layers
+from singanet.errors import FileFormatError
+from singanet.layers.layer import Layer
+from singanet.types import Shape
+
+_ACTIVATIONS = {
+    "relu": "relu",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "elu": "elu",
+    "gelu": "gelu",
+    "silu": "silu",
+    "swish": "silu",
+    "softplus": "softplus",
+}
+
+
+@dataclass(frozen=True)
+class Described:
+    """A layer as its config describes it, with the sample shapes that go in."""
+
+    config: dict[str, Any]
+    shapes: list[Shape]
+    data_format: str
+    where: str
+
+    @property
+    def name(self) -> str:
+        """The layer's name."""
+        return str(self.config["name"])
+
+    def expect(self, **usual: Any) -> None:
+        """Errors: `FileFormatError` for a setting other than the one we know how to take."""
+        for key, value in usual.items():
+            found = self.config.get(key, value)
+            if found != value:
+                raise unknown(self.where, f"{key}={value!r}", f"{key}={str(found)[:60]!r}")
+
+    def activation(self) -> list[Layer]:
+        """The layer for the ``activation`` in the config, if it does anything."""
+        mode = self.config.get("activation") or "linear"
+        return activation(self, mode, f"{self.name}_activation")
+
+    def axis(self, key: str = "axis") -> int:
+        """The axis, batch included, in our order of axes."""
+        axis, rank = self.config[key], len(self.shapes[0]) + 1
+        axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
+        axis = axis + rank if axis < 0 else axis
+        if not 1 <= axis < rank:
+            raise unknown(self.where, f"an axis from 1 to {rank - 1}", str(axis))
+        if rank == 4 and self.data_format == "channels_last":
+            return {1: 2, 2: 3, 3: 1}[axis]
+        return int(axis)
+
+
+def activation(described: Described, mode: Any, name: str) -> list[Layer]:
+    """The layers of Keras' activation ``mode``; none for linear."""
+    if mode == "linear":
+        return []
+    if mode == "softmax":
+        images = len(described.shapes[0]) == 3
+        return [layers.Softmax(name, 1 if images else len(described.shapes[0]))]
+    if mode == "leaky_relu":
+        return [layers.Activation(name, "leaky_relu", alpha=0.2)]
+    if not isinstance(mode, str) or mode not in _ACTIVATIONS:
+        expected = f"an activation among {', '.join(_ACTIVATIONS)}, softmax, leaky_relu, linear"
+        raise unknown(described.where, expected, str(mode)[:60])
+    return [layers.Activation(name, _ACTIVATIONS[mode])]
+
+
+def unknown(where: str, expected: str, received: str) -> FileFormatError:
+    """The error for what the table has no place for."""
+    return FileFormatError(
+        where,
+        expected=expected,
+        received=received,
+        advice="build the net by hand and load the model's .weights.h5 into it",
+    )

@@ -1,0 +1,83 @@
+"""Dense layers, activations, normalisation and what joins branches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from singanet import layers
+from singanet.keras.described import Described, activation
+from singanet.layers.layer import Layer
+
+
+def _dense(d: Described) -> list[Layer]:
+    d.expect(lora_rank=None, quantization_config=None)
+    return [layers.Dense(d.name, d.config["units"], bool(d.config["use_bias"])), *d.activation()]
+
+
+def _dropout(d: Described) -> list[Layer]:
+    return [layers.Dropout(d.name, float(d.config["rate"]))]
+
+
+def _relu(d: Described) -> list[Layer]:
+    d.expect(max_value=None, negative_slope=0.0, threshold=0.0)
+    return [layers.Activation(d.name, "relu")]
+
+
+def _leaky_relu(d: Described) -> list[Layer]:
+    return [layers.Activation(d.name, "leaky_relu", alpha=float(d.config["negative_slope"]))]
+
+
+def _elu(d: Described) -> list[Layer]:
+    return [layers.Activation(d.name, "elu", alpha=float(d.config["alpha"]))]
+
+
+def _activation(d: Described) -> list[Layer]:
+    return activation(d, d.config["activation"], d.name) or [layers.Dummy(d.name)]
+
+
+def _softmax(d: Described) -> list[Layer]:
+    return [layers.Softmax(d.name, d.axis())]
+
+
+def _batch_normalization(d: Described) -> list[Layer]:
+    d.expect(center=True, scale=True, renorm=False)
+    if d.axis() != 1:
+        d.expect(axis="the channels")
+    momentum, epsilon = float(d.config["momentum"]), float(d.config["epsilon"])
+    return [layers.BatchNormalization(d.name, 1.0 - momentum, epsilon=epsilon)]
+
+
+def _layer_normalization(d: Described) -> list[Layer]:
+    d.expect(center=True, scale=True, rms_scaling=False)
+    if d.axis() != len(d.shapes[0]) or len(d.shapes[0]) == 3:
+        d.expect(axis="the last of a sequence or row")
+    return [layers.LayerNorm(d.name, epsilon=float(d.config["epsilon"]))]
+
+
+def _embedding(d: Described) -> list[Layer]:
+    d.expect(mask_zero=False, lora_rank=None, quantization_config=None)
+    return [layers.Embedding(d.name, d.config["input_dim"], d.config["output_dim"])]
+
+
+def _concatenate(d: Described) -> list[Layer]:
+    return [layers.Concat(d.name, d.axis())]
+
+
+PLAIN: dict[str, Callable[[Described], list[Layer]]] = {
+    "Dense": _dense,
+    "Dropout": _dropout,
+    "Flatten": lambda d: [layers.Flatten(d.name)],
+    "Activation": _activation,
+    "ReLU": _relu,
+    "LeakyReLU": _leaky_relu,
+    "ELU": _elu,
+    "Softmax": _softmax,
+    "BatchNormalization": _batch_normalization,
+    "LayerNormalization": _layer_normalization,
+    "Embedding": _embedding,
+    "Add": lambda d: [layers.Add(d.name)],
+    "Multiply": lambda d: [layers.Multiply(d.name)],
+    "Average": lambda d: [layers.Average(d.name)],
+    "Maximum": lambda d: [layers.Maximum(d.name)],
+    "Concatenate": _concatenate,
+}

@@ -1,0 +1,61 @@
+"""Recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from singanet import layers
+from singanet.keras.described import Described, unknown
+from singanet.layers.layer import Layer
+
+_SHARED = ("units", "activation", "recurrent_activation", "use_bias", "reset_after")
+_MODES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "tanh"}
+
+
+def _recurrent(kind: str) -> Callable[[Described], list[Layer]]:
+    return lambda d: [_layer(d, kind, d.name, False)]
+
+
+def _layer(d: Described, kind: str, name: str, bidirectional: bool) -> Layer:
+    # What would change the outputs, or the training, of the layer we have.
+    d.expect(
+        use_bias=True,
+        go_backwards=False,
+        stateful=False,
+        return_state=False,
+        dropout=0.0,
+        recurrent_dropout=0.0,
+        reset_after=True,
+        recurrent_activation="sigmoid",
+    )
+    mode = _MODES[kind]
+    if kind == "SimpleRNN" and d.config["activation"] == "relu":
+        mode = "relu"
+    else:
+        d.expect(activation="tanh")
+    return layers.RNN(
+        name,
+        d.config["units"],
+        mode,
+        bidirectional=bidirectional,
+        return_sequences=bool(d.config["return_sequences"]),
+    )
+
+
+def _bidirectional(d: Described) -> list[Layer]:
+    d.expect(merge_mode="concat")
+    inner = d.config["layer"]
+    kind = inner["class_name"]
+    if kind not in _MODES:
+        raise unknown(d.where, f"one of {', '.join(_MODES)} inside", str(kind)[:60])
+    back = d.config.get("backward_layer") or {}
+    if back and any(back["config"].get(key) != inner["config"].get(key) for key in _SHARED):
+        raise unknown(d.where, "the same layer in both directions", "another one backwards")
+    described = Described(inner["config"], d.shapes, d.data_format, d.where)
+    return [_layer(described, kind, d.name, True)]
+
+
+RECURRENT: dict[str, Callable[[Described], list[Layer]]] = {
+    **{kind: _recurrent(kind) for kind in _MODES},
+    "Bidirectional": _bidirectional,
+}

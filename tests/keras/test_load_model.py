@@ -1,0 +1,179 @@
+"""Nets from the archives that the real Keras writes."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from singanet.errors import FileAccessError, FileFormatError, SingaNetError, UnsafeFileError
+from singanet.keras import load_model
+
+keras = pytest.importorskip("keras", reason="compares with Keras: pip install 'singanet[peers]'")
+kl = keras.layers
+
+
+def cnn():
+    x = keras.Input((9, 7, 3), name="image")
+    y = kl.Conv2D(4, 3, padding="same", activation="relu", name="c1")(x)
+    z = kl.BatchNormalization()(y)
+    y = kl.Add()([y, z])
+    y = kl.Concatenate()([y, kl.LeakyReLU()(y)])
+    y = kl.MaxPooling2D(2)(y)
+    y = kl.Flatten()(kl.Dropout(0.3)(y))
+    return keras.Model(x, kl.Dense(5, activation="softmax")(y))
+
+
+def strided():
+    return keras.Sequential(
+        [
+            keras.Input((9, 8, 3)),
+            kl.ZeroPadding2D(1),
+            kl.Conv2D(4, 3, strides=2, padding="same", use_bias=False),
+            kl.DepthwiseConv2D(3, strides=2, padding="same", activation="gelu"),
+            kl.UpSampling2D(3),
+            kl.MaxPooling2D(2, padding="same"),
+            kl.AveragePooling2D(2),
+            kl.GlobalAveragePooling2D(),
+            kl.Dense(2),
+        ]
+    )
+
+
+def recurrent():
+    return keras.Sequential(
+        [
+            keras.Input((6,), dtype="int32"),
+            kl.Embedding(12, 5),
+            kl.LayerNormalization(),
+            kl.Bidirectional(kl.LSTM(3, return_sequences=True)),
+            kl.GRU(4, return_sequences=True),
+            kl.SimpleRNN(3, activation="relu"),
+            kl.Activation("softmax"),
+        ]
+    )
+
+
+def two_in_two_out():
+    a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+    y = kl.Multiply()([kl.Dense(4, "tanh")(a), b])
+    return keras.Model([a, b], [kl.Dense(2, name="left")(y), kl.Maximum(name="right")([y, b])])
+
+
+def randomise(model):
+    rng = np.random.default_rng(3)
+    model.set_weights([rng.uniform(0.1, 0.9, w.shape) for w in model.get_weights()])
+    return model
+
+
+@pytest.mark.parametrize("make", [cnn, strided, recurrent])
+def test_outputs_are_those_of_keras(tmp_path, make):
+    model = randomise(make())
+    model.save(tmp_path / "m.keras")
+    net = load_model(tmp_path / "m.keras")
+    shape = model.input_shape[1:]
+    rng = np.random.default_rng(1)
+    if make is recurrent:
+        x = there = rng.integers(0, 12, (3, *shape))
+    else:
+        there = rng.uniform(-1, 1, (3, *shape)).astype("f4")
+        x = np.moveaxis(there, -1, 1)
+    np.testing.assert_allclose(
+        net.forward(False, x), model.predict(there, verbose=0), rtol=2e-5, atol=2e-5
+    )
+
+
+def test_several_inputs_and_outputs(tmp_path):
+    model = randomise(two_in_two_out())
+    model.save(tmp_path / "m.keras")
+    net = load_model(tmp_path / "m.keras")
+    rng = np.random.default_rng(1)
+    a, b = rng.uniform(-1, 1, (2, 3, 4)).astype("f4")
+    left, right = model.predict([a, b], verbose=0)
+    found = net.forward(False, {"a": a, "b": b})
+    np.testing.assert_allclose(found["left"], left, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["right"], right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def change(tmp_path):
+    """An archive of a small model whose description went through a function."""
+    model = keras.Sequential([keras.Input((4,)), kl.Dense(3, name="d"), kl.Dense(2, name="e")])
+    model.save(tmp_path / "m.keras")
+
+    def change(edit):
+        path = tmp_path / "changed.keras"
+        with zipfile.ZipFile(tmp_path / "m.keras") as old, zipfile.ZipFile(path, "w") as new:
+            for name in old.namelist():
+                content = old.read(name)
+                if name == "config.json":
+                    config = json.loads(content)
+                    content = json.dumps(edit(config) or config)
+                new.writestr(name, content)
+        return path
+
+    return change
+
+
+def inside(config):
+    return config["config"]["layers"][1]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda c: inside(c).update(class_name="Lambda"), "layer 'd'.*classes among.*'?Lambda"),
+        (lambda c: inside(c).update(registered_name="evil>Dense"), "classes among"),
+        (lambda c: c.update(class_name="Evil"), "Sequential"),
+        (lambda c: inside(c)["config"].update(activation={"module": "os"}), "an activation among"),
+        (lambda c: inside(c)["config"].update(units="many"), "units|num_output"),
+        (lambda c: inside(c)["config"].update(units=-1), "num_output"),
+        (lambda c: inside(c)["config"].clear(), "as Keras 3 writes it.*KeyError"),
+        (lambda c: c["config"].update(layers=5), "as Keras 3 writes it"),
+        (lambda c: c["config"].update(layers=[]), "as Keras 3 writes it"),
+        (lambda c: [1], "JSON object"),
+        (lambda c: inside(c)["config"].update(units=7), "do not fit|of its shape"),
+    ],
+)
+def test_what_is_not_in_the_table(change, edit, message):
+    with pytest.raises(SingaNetError, match=message):
+        load_model(change(edit))
+
+
+def test_claims_that_the_weights_cannot_fill(change):
+    with pytest.raises(UnsafeFileError, match="bytes of weights can fill"):
+        load_model(change(lambda c: inside(c)["config"].update(units=10**12)))
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.weights.h5"])
+def test_members_that_are_missing(tmp_path, change, missing):
+    whole = change(lambda c: None)
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(tmp_path / "less.keras", "w") as new:
+        for name in old.namelist():
+            if name != missing:
+                new.writestr(name, old.read(name))
+    with pytest.raises(FileFormatError, match=r"less\.keras"):
+        load_model(tmp_path / "less.keras")
+
+
+def test_cut_anywhere(change, tmp_path):
+    whole = change(lambda c: None).read_bytes()
+    for size in range(0, len(whole), 97):
+        (tmp_path / "cut.keras").write_bytes(whole[:size])
+        with pytest.raises(FileFormatError, match=r"cut\.keras"):
+            load_model(tmp_path / "cut.keras")
+
+
+def test_no_archive_at_all(tmp_path):
+    with pytest.raises(FileAccessError):
+        load_model(tmp_path / "gone.keras")
+
+
+def test_a_layer_used_twice(tmp_path):
+    x = keras.Input((4,))
+    shared = kl.Dense(4, name="shared")
+    keras.Model(x, shared(shared(x))).save(tmp_path / "m.keras")
+    with pytest.raises(FileFormatError, match="layer 'shared'.*layers used once"):
+        load_model(tmp_path / "m.keras")
