@@ -1,18 +1,18 @@
-"""oneDNN's kernels against NumPy's and PyTorch's, in one run.
+"""oneDNN's kernels against NumPy's and PyTorch's.
 
-``--threads N`` (1) holds for oneDNN, NumPy's BLAS and PyTorch alike; ``--rounds N`` (9). All
-columns of a row are interleaved. Convolutions in GFLOP/s, the rest in microseconds; a backward is
-that of the input and the weights together. Weights are in the plain layout and reordered in every
-call; images are channels-last, for PyTorch in both of its formats. PyTorch's columns are left out
-where it is not installed.
+``--threads N`` (1) holds for oneDNN, NumPy's BLAS and PyTorch alike; ``--rounds N`` (9). The
+rivals run in processes of their own, in turn, round by round. Convolutions in GFLOP/s, the rest in
+microseconds; a backward is that of the input and of the weights together. Weights lie in the plain
+layout and are reordered in every call; images are channels-last, for PyTorch in both of its
+formats. Its columns are left out where it is not installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import statistics
-from collections.abc import Callable
 
 
 def options() -> argparse.Namespace:
@@ -29,16 +29,12 @@ def options() -> argparse.Namespace:
 OPTIONS = options()
 
 import numpy as np  # noqa: E402 - after the number of threads
-from report import interleaved, publish, spread, table  # noqa: E402
+from apart import Run, apart  # noqa: E402
+from report import publish, spread, table  # noqa: E402
 
-from singanet.ops import numpy_ops  # noqa: E402
+from singanet.ops import NumpyOps, numpy_ops  # noqa: E402
 from singanet.ops.numpy.windows import Window  # noqa: E402
-from singanet.ops.onednn import OneDnnOps, find_library  # noqa: E402
-
-try:
-    import torch
-except ImportError:
-    torch = None
+from singanet.ops.onednn import OneDnnOps, find_library, load_library  # noqa: E402
 
 # name, batch, channels, kernels, side, kernel, stride, pad
 CONVOLUTIONS = [
@@ -49,8 +45,12 @@ CONVOLUTIONS = [
     ("3×3 16→16 @32", 64, 16, 16, 32, 3, 1, 1),
     ("5×5 20→50 @12", 32, 20, 50, 12, 5, 1, 0),
 ]
+PASSES = ["forward", "backward"]
 IMAGES = [(16, 64, 56, 56), (64, 16, 32, 32), (16, 32, 8, 8)]
-Run = Callable[[], object]
+KERNELS = ["batch norm", "max pool 3×3/2", "relu"]
+ROWS = [(shape, label) for shape in CONVOLUTIONS for label in PASSES]
+ROWS += [(shape, name + back) for shape in IMAGES for name in KERNELS for back in ("", ", back")]
+POOL = Window((3, 3), (2, 2), ((1, 1), (1, 1)))
 
 
 def images(*nchw: int) -> np.ndarray:
@@ -59,89 +59,103 @@ def images(*nchw: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((n, h, w, c), np.float32).transpose(0, 3, 1, 2)
 
 
-def formats(*arrays: np.ndarray) -> dict[str, list[object]]:
-    """The arrays as PyTorch's, in both memory formats."""
-    if torch is None:
-        return {}
-    names = {"PyTorch NCHW": torch.contiguous_format, "PyTorch NHWC": torch.channels_last}
-    return {
-        name: [
-            torch.from_numpy(np.ascontiguousarray(a)).contiguous(memory_format=form) for a in arrays
-        ]
-        for name, form in names.items()
-    }
-
-
-def convolution(ops: OneDnnOps, shape: tuple) -> tuple[int, dict[str, Run], dict[str, Run]]:
-    """Operations of one pass, forward and backward."""
+def operands(shape: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray, Window]:
+    """Images, weight and output gradient of a convolution."""
     _, n, c, f, side, k, stride, pad = shape
     window = Window((k, k), (stride, stride), ((pad, pad), (pad, pad)))
-    x, w = images(n, c, side, side), np.ascontiguousarray(images(f, c, k, k)) / k
-    dy = images(n, f, *window.out_size(side, side))
-    forward: dict[str, Run] = {}
-    backward: dict[str, Run] = {}
-    for name, kernels in (("NumPy", numpy_ops), ("oneDNN", ops)):
-        forward[name] = lambda kernels=kernels: kernels.conv2d(x, w, None, window)
-        backward[name] = lambda kernels=kernels: (
-            kernels.conv2d_backward_data(dy, w, x.shape, window),
-            kernels.conv2d_backward_weights(x, dy, w.shape, window),
-        )
-    geometry = ([stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 1, [True, True, False])
-    for name, (tx, tw, tdy) in formats(x, w, dy).items():
-        forward[name] = lambda tx=tx, tw=tw: torch.conv2d(tx, tw, None, stride, pad)
-        backward[name] = lambda tx=tx, tw=tw, tdy=tdy: torch.ops.aten.convolution_backward(
-            tdy, tx, tw, None, *geometry
-        )
-    return 2 * dy.size * c * k * k, forward, backward
+    weight = np.ascontiguousarray(images(f, c, k, k)) / k
+    return images(n, c, side, side), weight, images(n, f, *window.out_size(side, side)), window
 
 
-def others(ops: OneDnnOps, shape: tuple[int, ...]) -> dict[str, dict[str, Run]]:
-    """The other kernels of images, each with its backward in a row of its own."""
-    x, dy = images(*shape), images(*shape)
-    gamma, window = np.ones(shape[1], np.float32), Window((3, 3), (2, 2), ((1, 1), (1, 1)))
-    rows: dict[str, dict[str, Run]] = {}
+def make(name: str, row: int) -> Run:
+    """What the rival does in the row."""
+    shape, label = ROWS[row]
+    if name.startswith("PyTorch"):
+        import torch
 
-    def add(row: str, name: str, run: Run) -> None:
-        rows.setdefault(row, {})[name] = run
+        torch.set_num_threads(OPTIONS.threads)
+        last = name.endswith("NHWC")
+        return (
+            torch_conv(shape, label, last) if label in PASSES else torch_other(shape, label, last)
+        )
+    ops = numpy_ops if name == "NumPy" else OneDnnOps(find_library(), required=True)
+    return convolution(ops, shape, label) if label in PASSES else other(ops, shape, label)
 
-    for name, k in (("NumPy", numpy_ops), ("oneDNN", ops)):
-        _, mean, _, inverse = k.batch_norm_train(x, gamma, gamma, 1e-5)
-        y, where = k.max_pool(x, window, True)
-        add("batch norm", name, lambda k=k: k.batch_norm_train(x, gamma, gamma, 1e-5))
-        saved = (dy, x, gamma, mean, inverse, False)
-        add("batch norm, back", name, lambda k=k, s=saved: k.batch_norm_backward(*s))
-        add("max pool 3×3/2", name, lambda k=k: k.max_pool(x, window, True))
-        back = (y, where, x.shape, window)
-        add("max pool, back", name, lambda k=k, b=back: k.max_pool_backward(*b))
-        add("relu", name, lambda k=k: k.activation("relu", x))
-        add("relu, back", name, lambda k=k: k.activation_backward("relu", dy, x))
-    for name, (tx, tdy) in formats(x, dy).items():
-        one = torch.from_numpy(gamma)
-        pool = (3, 2, 1, 1, False)
-        norm = (tx, one, one, None, None, True, 0.1, 1e-5)
-        ty, at = torch.ops.aten.max_pool2d_with_indices(tx, *pool[:4])
-        _, m, i = torch.native_batch_norm(*norm)
-        add("batch norm", name, lambda a=norm: torch.native_batch_norm(*a))
-        saved = (tdy, tx, one, None, None, m, i, True, 1e-5, [True] * 3)
-        add(
-            "batch norm, back",
-            name,
-            lambda a=saved: torch.ops.aten.native_batch_norm_backward(*a),
-        )
-        add(
-            "max pool 3×3/2",
-            name,
-            lambda a=(tx, *pool[:4]): torch.ops.aten.max_pool2d_with_indices(*a),
-        )
-        back = (ty, tx, 3, 2, 1, 1, False, at)
-        add(
-            "max pool, back",
-            name,
-            lambda a=back: torch.ops.aten.max_pool2d_with_indices_backward(*a),
-        )
-        add("relu", name, lambda a=tx: torch.relu(a))
-        add("relu, back", name, lambda a=(tdy, tx, 0): torch.ops.aten.threshold_backward(*a))
-    return rows
+
+def convolution(ops: NumpyOps, shape: tuple, label: str) -> Run:
+    """A pass of a convolution by ``ops``."""
+    x, w, dy, window = operands(shape)
+    if label == "forward":
+        return lambda: ops.conv2d(x, w, None, window)
+    return lambda: (
+        ops.conv2d_backward_data(dy, w, x.shape, window),
+        ops.conv2d_backward_weights(x, dy, w.shape, window),
+    )
+
+
+def other(ops: NumpyOps, shape: tuple[int, ...], label: str) -> Run:
+    """Another kernel of images by ``ops``."""
+    x, dy, gamma = images(*shape), images(*shape), np.ones(shape[1], np.float32)
+    _, mean, _, inverse = ops.batch_norm_train(x, gamma, gamma, 1e-5)
+    y, where = ops.max_pool(x, POOL, True)
+    return {
+        "batch norm": lambda: ops.batch_norm_train(x, gamma, gamma, 1e-5),
+        "batch norm, back": lambda: ops.batch_norm_backward(dy, x, gamma, mean, inverse, False),
+        "max pool 3×3/2": lambda: ops.max_pool(x, POOL, True),
+        "max pool 3×3/2, back": lambda: ops.max_pool_backward(y, where, x.shape, POOL),
+        "relu": lambda: ops.activation("relu", x),
+        "relu, back": lambda: ops.activation_backward("relu", dy, x),
+    }[label]
+
+
+def as_torch(last: bool, *arrays: np.ndarray) -> list:
+    """The arrays as PyTorch's, in one of its memory formats."""
+    import torch
+
+    form = torch.channels_last if last else torch.contiguous_format
+    made = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
+    return [array.contiguous(memory_format=form) for array in made]
+
+
+def torch_conv(shape: tuple, label: str, last: bool) -> Run:
+    """A pass of a convolution by PyTorch."""
+    import torch
+
+    *arrays, window = operands(shape)
+    x, w, dy = as_torch(last, *arrays)
+    stride, pads = list(window.stride), [pad for pad, _ in window.pads]
+    if label == "forward":
+        return lambda: torch.conv2d(x, w, None, stride, pads)
+    rest = (stride, pads, [1, 1], False, [0, 0], 1, [True, True, False])
+    return lambda: torch.ops.aten.convolution_backward(dy, x, w, None, *rest)
+
+
+def torch_other(shape: tuple[int, ...], label: str, last: bool) -> Run:
+    """Another kernel of images by PyTorch."""
+    import torch
+
+    aten = torch.ops.aten
+    (x, dy), gamma = as_torch(last, images(*shape), images(*shape)), torch.ones(shape[1])
+    norm, pool = (x, gamma, gamma, None, None, True, 0.1, 1e-5), (3, 2, 1, 1)
+    _, mean, inverse = torch.native_batch_norm(*norm)
+    norm_back = (dy, x, gamma, None, None, mean, inverse, True, 1e-5, [True] * 3)
+    y, where = aten.max_pool2d_with_indices(x, *pool)
+    return {
+        "batch norm": lambda: torch.native_batch_norm(*norm),
+        "batch norm, back": lambda: aten.native_batch_norm_backward(*norm_back),
+        "max pool 3×3/2": lambda: aten.max_pool2d_with_indices(x, *pool),
+        "max pool 3×3/2, back": lambda: aten.max_pool2d_with_indices_backward(
+            y, x, *pool, False, where
+        ),
+        "relu": lambda: torch.relu(x),
+        "relu, back": lambda: aten.threshold_backward(dy, x, 0),
+    }[label]
+
+
+def flop(shape: tuple, label: str) -> int:
+    """Operations of a pass of a convolution."""
+    _, weight, dy, _ = operands(shape)
+    return 2 * dy.size * weight[0].size * (2 if label == "backward" else 1)
 
 
 def main() -> None:
@@ -149,45 +163,31 @@ def main() -> None:
     path = find_library()
     if path is None:
         raise SystemExit("no oneDNN library: pip install 'singanet[onednn]'")
-    ops = OneDnnOps(path, required=True)
-    if torch is not None:
-        torch.set_num_threads(OPTIONS.threads)
-    names = ["NumPy", "oneDNN", *(["PyTorch NCHW", "PyTorch NHWC"] if torch else [])]
-    rows = []
-    for shape in CONVOLUTIONS:
-        flop, *passes = convolution(ops, shape)
-        for label, factor, runs in zip(("forward", "backward"), (1, 2), passes, strict=True):
-            seconds = interleaved(runs, OPTIONS.rounds)
-            cells = [
-                f"{factor * flop / statistics.median(seconds[n]) / 1e9:.0f} {spread(seconds[n])}"
-                for n in names
-            ]
-            rows.append([f"{shape[0]}, N{shape[1]}", label, *cells, ratio(seconds)])
-    blocks = ["GFLOP/s of the median round:", "", table(["convolution", "", *names, "ratio"], rows)]
-    rows = []
-    for size in IMAGES:
-        for label, runs in others(ops, size).items():
-            seconds = interleaved(runs, OPTIONS.rounds)
-            cells = [
-                f"{1e6 * statistics.median(seconds[n]):.0f} {spread(seconds[n])}" for n in names
-            ]
-            rows.append([label, "×".join(map(str, size)), *cells, ratio(seconds)])
-    blocks += ["", "Microseconds of the median round:", ""]
-    blocks += [table(["kernel", "N×C×H×W", *names, "ratio"], rows), ""]
-    load = os.getloadavg()[0]
-    blocks += [
-        "Ratio: time of PyTorch's faster format (of NumPy without PyTorch) by oneDNN's.",
-        f"oneDNN {ops.library().version}; load of the machine at the end {load:.1f}.",
+    peers = ["PyTorch NCHW", "PyTorch NHWC"] if importlib.util.find_spec("torch") else []
+    names = ["NumPy", "oneDNN", *peers]
+    rows: dict[bool, list[list[str]]] = {True: [], False: []}
+    measured = apart(make, names, len(ROWS), OPTIONS.rounds)
+    for (shape, label), seconds in zip(ROWS, measured, strict=True):
+        middle = {name: statistics.median(values) for name, values in seconds.items()}
+        ratio = min(middle[name] for name in peers or ["NumPy"]) / middle["oneDNN"]
+        is_conv = label in PASSES
+        what = [f"{shape[0]}, N{shape[1]}" if is_conv else "×".join(map(str, shape)), label]
+        cells = []
+        for name in names:
+            value = flop(shape, label) / middle[name] / 1e9 if is_conv else 1e6 * middle[name]
+            cells.append(f"{value:.0f} {spread(seconds[name])}")
+        rows[is_conv].append([*what, *cells, f"{ratio:.2f}"])
+    text = [
+        "GFLOP/s of the median round:\n",
+        table(["convolution", "pass", *names, "ratio"], rows[True]),
+        "\nMicroseconds of the median round:\n",
+        table(["N×C×H×W", "kernel", *names, "ratio"], rows[False]),
+        "\nRatio: time of PyTorch's faster format (of NumPy without PyTorch) by oneDNN's.",
+        f"oneDNN {load_library(path).version}; load of the machine at the end "
+        f"{os.getloadavg()[0]:.1f}.",
     ]
     title = f"oneDNN kernels, {OPTIONS.threads} thread(s)"
-    publish(f"onednn_kernels_{OPTIONS.threads}t", title, "\n".join(blocks))
-
-
-def ratio(seconds: dict[str, list[float]]) -> str:
-    """How many times as long as oneDNN the best of the peers takes."""
-    middle = {name: statistics.median(values) for name, values in seconds.items()}
-    peers = [value for name, value in middle.items() if name.startswith("PyTorch")]
-    return f"{min(peers or [middle['NumPy']]) / middle['oneDNN']:.2f}"
+    publish(f"onednn_kernels_{OPTIONS.threads}t", title, "\n".join(text))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import check
 from singanet.types import Array
 
-_LEAST = 1 << 20
-"""Multiply-adds from which the products are oneDNN's; below, NumPy's take no longer.
+_LEAST = 1 << 18
+"""Multiply-adds from which the products are oneDNN's.
 
-NumPy's BLAS is as fast by itself, but its threads and OpenMP's would wait for each other's cores.
+From there on NumPy's BLAS uses threads too. It is as fast by itself, but its threads and OpenMP's
+would wait for each other's cores.
 """
 
 
