@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import cast as typed
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from singanet.checkpoint import LoadReport
     from singanet.net import FeedForwardNet
+    from singanet.optimizer import Optimizer
     from singanet.parameter import Param
 
 
@@ -30,12 +32,14 @@ class Saveable:
         format: str | None = None,
         *,
         data_format: str = "channels_last",
+        optimizer: Optimizer | None = None,
     ) -> None:
         """Write all parameters, running state included, to ``f``; whole or not at all.
 
         ``format`` is 'snapshot', 'pickle', 'hdf5', 'npz', 'safetensors', 'keras' or
         'keras-legacy'; None goes by the suffix, and without a known one writes SINGA's snapshot,
-        ``f.bin`` and ``f.desc``. ``data_format`` is that of the Keras model to load it.
+        ``f.bin`` and ``f.desc``. ``data_format`` is that of the Keras model to load it, which
+        takes the state of ``optimizer`` as well.
         ``buffer_size`` is SINGA's, which nothing here needs: records of any size are written, and
         a SINGA that reads them needs one above the largest. Errors: `FileAccessError`, and what
         the format cannot hold.
@@ -45,7 +49,12 @@ class Saveable:
         net = _net(self)
         name = format_for(f, format or ("pickle" if use_pickle else None))
         state = {param.name: param.value for param in _distinct(net)}
-        if name in ("keras", "keras-legacy"):
+        if optimizer is not None and name != "keras":
+            raise _no_place(f, name)
+        if name == "keras":
+            layers = describe_net(net, data_format)
+            write_state(f, state, name, layers=layers, optimizer=optimizer)
+        elif name == "keras-legacy":
             write_state(f, state, name, layers=describe_net(net, data_format))
         else:
             write_state(f, state, name)
@@ -61,17 +70,21 @@ class Saveable:
         strict: bool = True,
         cast: bool = False,
         data_format: str = "channels_last",
+        optimizer: Optimizer | None = None,
     ) -> LoadReport:
         """Read parameters from ``f`` into the net's arrays, and report what was matched how.
 
         The format is that of the file, whatever its name; ``rename`` goes from names in the file
         to names in the net. Files of every SINGA since 1.0.0, of Keras, and a training's state
         are read as well. ``strict`` refuses a file with missing, extra or unfitting arrays,
-        ``cast`` converts types. The whole file is checked first: on any error the net is as it
-        was. Errors: `StateMismatchError` with a table of both sides, `FileFormatError`,
-        `ChecksumError`, `VersionError`, `FileAccessError`.
+        ``cast`` converts types, ``optimizer`` takes the state in a Keras file. The whole file is
+        checked first: on any error the net is as it was. Errors: `StateMismatchError` with a
+        table of both sides, `FileFormatError`, `ChecksumError`, `VersionError`,
+        `FileAccessError`.
         """
         from singanet.checkpoint import Target, describe_net, load_into, open_state
+        from singanet.checkpoint.keras import KerasReader
+        from singanet.checkpoint.keras.slots import read_slots
 
         net = _net(self)
         params = {param.name: param for param in _distinct(net)}
@@ -84,10 +97,25 @@ class Saveable:
 
         with open_state(f, format or ("pickle" if use_pickle else None)) as reader:
             if not reader.foreign_layout:
+                if optimizer is not None:
+                    raise _no_place(f, reader.format)
                 return load_into(reader, targets, assign, rename, strict, cast)
         layers = describe_net(net, data_format)
-        with open_state(f, "keras", layers=layers) as reader:
-            return load_into(reader, targets, assign, rename, strict, cast)
+        with KerasReader(Path(f), layers) as keras:
+            slots = None if optimizer is None else read_slots(keras, layers, optimizer)
+            report = load_into(keras, targets, assign, rename, strict, cast)
+        if optimizer is not None and slots is not None:
+            optimizer.load_state_dict(slots)
+        return report
+
+
+def _no_place(f: str | PathLike[str], format: str) -> ArgumentError:
+    return ArgumentError(
+        f"file {str(f)!r}, argument optimizer",
+        expected="a .weights.h5 of Keras, which holds an optimizer beside the weights",
+        received=f"format {format!r}",
+        advice="keep whole trainings with ModelCheckpoint",
+    )
 
 
 def _net(net: Saveable) -> FeedForwardNet:

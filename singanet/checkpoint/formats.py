@@ -128,7 +128,8 @@ def by_content(path: Path) -> str:
         return "hdf5"
     if start.startswith(b"PK"):
         return "npz"
-    if start[8:9] == b"{":
+    # A pickle's ninth byte may be a brace too, but its first eight are no length of a table.
+    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= 100_000_000:
         return "safetensors"
     if start[:1] in (b"\x80", b"(", b"}", b"c"):
         return "pickle"

@@ -218,3 +218,10 @@ def test_a_newer_format(tmp_path):
 def test_an_array_above_what_python_2_holds(tmp_path):
     with pytest.raises(ArgumentError, match="less than 2 GiB"):
         write_state(tmp_path / "m.pkl", {"x": np.broadcast_to(np.uint8(0), (1 << 31,))})
+
+
+def test_a_name_with_a_brace_where_safetensors_has_one(tmp_path):
+    write_state(tmp_path / "m.pickle", {"{\xa0": np.ones(1)})
+    assert (tmp_path / "m.pickle").read_bytes()[8:9] == b"{"
+    with open_state(tmp_path / "m.pickle") as reader:
+        assert reader.format == "pickle"

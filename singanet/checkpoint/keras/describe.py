@@ -39,6 +39,7 @@ def describe_net(net: Any, data_format: str = "channels_last") -> list[LayerDesc
                 {suffix: (param.name, param.shape) for suffix, param in layer.params.items()},
                 settings,
                 _flattened(node) if data_format == "channels_last" else None,
+                frozenset(s for s, param in layer.params.items() if not param.trainable),
             )
     return list(found.values())
 

@@ -16,7 +16,8 @@ class LayerDescription:
 
     ``settings`` holds what the conversion of some kinds depends on, such as ``kernel``.
     ``flattened`` is the image (C, H, W) that became the layer's input row, if one did: Keras
-    keeps the channels of images last, so that its rows stand in another order.
+    keeps the channels of images last, so that its rows stand in another order. ``fixed`` are the
+    suffixes that no optimizer trains.
     """
 
     kind: str
@@ -24,6 +25,7 @@ class LayerDescription:
     params: Mapping[str, tuple[str, Shape]]
     settings: Mapping[str, Any] = field(default_factory=dict)
     flattened: Shape | None = None
+    fixed: frozenset[str] = frozenset()
 
     def full(self, suffix: str) -> str:
         """The name of the parameter ``suffix`` in the net."""
@@ -38,7 +40,8 @@ class LayerDescription:
 class Variable:
     """One array of a Keras layer: where it stands, and how ours become it and come from it.
 
-    ``parts`` are our suffixes; ``join`` takes their arrays, ``split`` gives one for each.
+    ``parts`` are our suffixes; ``join`` takes their arrays, ``split`` gives one for each. Where
+    only the ``sum_of_parts`` counts, every part has the gradient of the sum.
     """
 
     path: str
@@ -47,6 +50,15 @@ class Variable:
     parts: Sequence[str]
     join: Callable[..., Array]
     split: Callable[[Array], Sequence[Array]]
+    sum_of_parts: bool = False
+
+    def slot_join(self, *parts: Array) -> Array:
+        """`join` for an optimizer's state."""
+        return parts[0] if self.sum_of_parts else self.join(*parts)
+
+    def slot_split(self, array: Array) -> Sequence[Array]:
+        """`split` for an optimizer's state."""
+        return [array] * len(self.parts) if self.sum_of_parts else self.split(array)
 
     def fits(self, shape: Shape) -> bool:
         """Whether an array of ``shape`` in a file can be this one."""

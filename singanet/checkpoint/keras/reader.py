@@ -15,6 +15,7 @@ from singanet.checkpoint.hdf5.reader import Hdf5Reader
 from singanet.checkpoint.keras.layer import LayerDescription, Variable
 from singanet.checkpoint.keras.legacy import legacy_datasets
 from singanet.checkpoint.keras.table import groups, variables
+from singanet.checkpoint.streaming import truncated
 from singanet.types import Array
 
 _ROOTS = ("layers/", "_layer_checkpoint_dependencies/")
@@ -31,6 +32,7 @@ class KerasReader(Hdf5Reader):
     def __init__(self, path: Path, layers: Sequence[LayerDescription] = ()) -> None:
         self._layers = list(layers)
         self._checked = False
+        self.raw: dict[str, Entry] = {}
         self._parts: dict[str, tuple[str, Variable, int]] = {}
         super().__init__(path)
 
@@ -50,7 +52,7 @@ class KerasReader(Hdf5Reader):
                 self.entries[name] = Entry(name, shape, entry.dtype, entry.stored, entry.checksum)
                 self._parts[name] = (dataset, variable, index)
         self.entries.update({name: entry for name, entry in left.items() if _is_weight(name)})
-        self._raw = raw
+        self.raw = raw
 
     def _places(self, names: list[str]) -> Iterator[tuple[str, LayerDescription, Variable]]:
         """Where in the file each variable of each layer is looked for."""
@@ -62,6 +64,12 @@ class KerasReader(Hdf5Reader):
             for variable in variables(layer):
                 yield f"{root}{group}/{variable.path}", layer, variable
 
+    def read_raw(self, dataset: str) -> Array:
+        """The array at the path ``dataset`` as Keras keeps it. Errors: as for `read`."""
+        if dataset not in self.raw:
+            raise truncated(self.where, repr(dataset), "no such dataset")
+        return super()._read(self.raw[dataset])
+
     def _check_heaps(self) -> None:
         if not self._checked:
             check_heaps(self._file, self._datasets.values(), self._stream, self._size)
@@ -71,7 +79,7 @@ class KerasReader(Hdf5Reader):
         if entry.name not in self._parts:
             return super()._read(entry)
         dataset, variable, index = self._parts[entry.name]
-        array = super()._read(self._raw[dataset])
+        array = super()._read(self.raw[dataset])
         if not variable.fits(array.shape):
             return array
         return np.ascontiguousarray(variable.split(array)[index])

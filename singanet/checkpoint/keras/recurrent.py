@@ -68,6 +68,14 @@ def _direction(layer: LayerDescription, ours: str, above: str, mode: str) -> lis
     else:
         # Only the sum of our two counts.
         found.append(
-            Variable(path, label, width, parts, lambda x, h: x + h, lambda b: (b, np.zeros_like(b)))
+            Variable(
+                path,
+                label,
+                width,
+                parts,
+                lambda x, h: x + h,
+                lambda b: (b, np.zeros_like(b)),
+                sum_of_parts=True,
+            )
         )
     return found

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from singanet.checkpoint.entry import Source, State, sources_of
 from singanet.checkpoint.hdf5.writer import write_datasets
 from singanet.checkpoint.keras.layer import LayerDescription, Variable
+from singanet.checkpoint.keras.slots import slot_sources
 from singanet.checkpoint.keras.table import groups, variables
 from singanet.errors import ArgumentError
 from singanet.types import Array
 
 
 def write_keras(
-    path: str | os.PathLike[str], state: State, layers: Sequence[LayerDescription]
+    path: str | os.PathLike[str],
+    state: State,
+    layers: Sequence[LayerDescription],
+    optimizer: Any = None,
 ) -> None:
     """Write a ``.weights.h5`` that Keras 3 loads into a model of the same layers in order.
 
-    Errors: `ArgumentError` for a layer or parameter that Keras has no place for;
-    `FileAccessError`.
+    The state of ``optimizer`` is written too. Errors: `ArgumentError` for a layer, parameter or
+    optimizer that Keras has no place for; `FileAccessError`.
     """
     sources = _by_name(path, state, layers)
     found = []
@@ -29,6 +34,8 @@ def write_keras(
         for variable in variables(layer):
             name = f"layers/{group}/{variable.path}"
             found.append(_source(name, variable, layer, sources))
+    if optimizer is not None:
+        found += slot_sources(layers, optimizer, f"keras file {os.fspath(path)!r}")
     write_datasets(path, found, {}, {})
 
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from singanet import layers as ours
+from singanet import loss, optimizer
+from singanet.errors import ArgumentError, FileFormatError
 from singanet.net import FeedForwardNet
 
 keras = pytest.importorskip("keras", reason="compares with Keras: pip install 'singanet[peers]'")
@@ -274,3 +276,92 @@ def test_whole_models_and_their_optimizer_give_their_weights(tmp_path, name):
     (model.save if name == "m.h5" else model.save_weights)(tmp_path / name)
     assert net.load(tmp_path / name).complete
     assert net.param_values()[0].tobytes() == model.get_weights()[0].tobytes()
+
+
+OPTIMIZERS = {
+    "sgd": (lambda: optimizer.SGD(0.1), lambda: keras.optimizers.SGD(0.1)),
+    "momentum": (lambda: optimizer.SGD(0.1, 0.9), lambda: keras.optimizers.SGD(0.1, 0.9)),
+    "adam": (lambda: optimizer.Adam(lr=0.01), lambda: keras.optimizers.Adam(0.01, epsilon=1e-8)),
+    "rmsprop": (
+        lambda: optimizer.RMSProp(lr=0.01),
+        lambda: keras.optimizers.RMSprop(0.01, epsilon=1e-8),
+    ),
+    "adagrad": (
+        lambda: optimizer.AdaGrad(lr=0.01),
+        lambda: keras.optimizers.Adagrad(0.01, epsilon=1e-8),
+    ),
+}
+
+
+def recurrent_pair():
+    """Both kinds of bias, and running state that no optimizer trains."""
+    net = FeedForwardNet(loss.SquaredError(), seed=3)
+    net.add(ours.LSTM("l", 3, input_sample_shape=(4, 2)))
+    net.add(ours.GRU("g", 3, return_sequences=False))
+    net.add(ours.BatchNormalization("b"))
+    net.add(ours.Dense("d", 2))
+    model = keras.Sequential(
+        [
+            keras.Input((4, 2)),
+            kl.LSTM(3, return_sequences=True),
+            kl.GRU(3),
+            kl.BatchNormalization(epsilon=1e-5),
+            kl.Dense(2),
+        ]
+    )
+    return net, model
+
+
+@pytest.mark.filterwarnings("ignore:.*__array__.*:DeprecationWarning")  # inside Keras' fit
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_training_of_keras_goes_on_here(tmp_path, name):
+    """Its state loads here, comes back bit for bit, and is the same after one step more.
+
+    The weights need not be: where Keras has one bias and we have two, their sum moves twice.
+    """
+    mine, theirs = (make() for make in OPTIMIZERS[name])
+    net, model = recurrent_pair()
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((6, 4, 2)).astype("f4"), rng.standard_normal((6, 2)).astype("f4")
+    # SINGA's loss: half the square.
+    model.compile(theirs, loss=lambda t, p: 0.5 * keras.ops.square(t - p))
+    for _ in range(3):
+        model.train_on_batch(x, y)
+    model.save_weights(tmp_path / "a.weights.h5")
+    assert net.load(tmp_path / "a.weights.h5", optimizer=mine).complete
+    net.save(tmp_path / "b.weights.h5", optimizer=mine)
+    with h5py.File(tmp_path / "a.weights.h5") as a, h5py.File(tmp_path / "b.weights.h5") as b:
+        assert sorted(a["optimizer/vars"]) == sorted(b["optimizer/vars"])
+        for key in a["optimizer/vars"]:
+            np.testing.assert_array_equal(a["optimizer/vars"][key], b["optimizer/vars"][key])
+    model.load_weights(tmp_path / "b.weights.h5")
+    assert int(theirs.iterations) == 3
+    before = [np.array(v) for v in theirs.variables]
+    model.train_on_batch(x, y)
+    net.step(x, y, mine)
+    net.save(tmp_path / "c.weights.h5", optimizer=mine)
+    after = [np.array(v) for v in theirs.variables]
+    model.load_weights(tmp_path / "c.weights.h5")
+    assert len(before) == len(after)
+    for expected, found in zip(after, theirs.variables, strict=True):
+        np.testing.assert_allclose(np.array(found), expected, rtol=2e-3, atol=2e-5)
+
+
+def test_optimizers_that_do_not_fit(tmp_path):
+    net, _ = recurrent_pair()
+    path = tmp_path / "m.weights.h5"
+    adam = optimizer.Adam(lr=0.1)
+    with pytest.raises(ArgumentError, match="an optimizer that has updated every"):
+        net.save(path, optimizer=adam)
+    with pytest.raises(ArgumentError, match="an optimizer that Keras keeps alike.*Adafactor"):
+        net.save(path, optimizer=optimizer.Adafactor(lr=0.1))
+    with pytest.raises(ArgumentError, match=r"a \.weights\.h5 of Keras.*'npz'"):
+        net.save(tmp_path / "m.npz", optimizer=adam)
+    assert list(tmp_path.iterdir()) == []
+    net.save(tmp_path / "m.npz")
+    with pytest.raises(ArgumentError, match=r"a \.weights\.h5 of Keras.*'npz'"):
+        net.load(tmp_path / "m.npz", optimizer=adam)
+    net.step(np.ones((2, 4, 2), "f4"), np.ones((2, 2), "f4"), adam)
+    net.save(path, optimizer=adam)
+    with pytest.raises(FileFormatError, match="the state of RMSProp"):
+        net.load(path, optimizer=optimizer.RMSProp(lr=0.1))
