@@ -1,0 +1,1 @@
+"""Recorded programs: the kernel calls of a step, with their memory planned."""
