@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
+import os
+import pickle
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-spec = importlib.util.spec_from_file_location("fuzz", Path(__file__).with_name("fuzz.py"))
-fuzz = importlib.util.module_from_spec(spec)
-sys.modules["fuzz"] = fuzz  # so that worker processes find it by that name
-spec.loader.exec_module(fuzz)
+# Found by that name here and in the worker processes, which inherit the path.
+sys.path.append(str(Path(__file__).parent))
+import fuzz
+import watching
 
 
 def test_every_seed_is_whole(tmp_path):
@@ -24,12 +26,38 @@ def test_every_seed_is_whole(tmp_path):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_only_our_errors_come_out(tmp_path, seed):
-    counts = fuzz.work((300, seed, str(tmp_path)))
+    counts, _ = fuzz.work((300, seed, str(tmp_path)))
     assert sum(counts.values()) == 300
     assert len(counts) > 5
 
 
+@pytest.mark.parametrize(
+    "misdeed",
+    [
+        lambda folder: eval("1 + 1"),  # noqa: S307
+        lambda folder: os.system("true"),
+        lambda folder: (folder / "other").write_text(""),
+        lambda folder: pickle.loads(b"cbuiltins\nlen\n."),
+    ],
+)
+def test_the_watch_sees(tmp_path, misdeed):
+    with (
+        pytest.raises(PermissionError, match="m.npz"),
+        watching.watch().over(tmp_path / "m.npz"),
+    ):
+        misdeed(tmp_path)
+
+
+def test_the_peak_sees(tmp_path):
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("this system does not tell")
+    peak = watching.Peak()
+    peak.start()
+    np.ones(4 << 20)
+    assert 30 << 20 < peak.bytes() < 40 << 20
+
+
 @pytest.mark.slow
-def test_only_our_errors_come_out_of_100000(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parent)
-    assert sum(fuzz.fuzz(100_000, seed=10_000).values()) == 100_000
+def test_only_our_errors_come_out_of_100000():
+    counts, _ = fuzz.fuzz(100_000, seed=10_000)
+    assert sum(counts.values()) == 100_000
