@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from singanet import initializer, layers, loss, metric
+import numpy as np
+
+from singanet import initializer, layers, loss, metric, optimizer
 from singanet.configurable import Configurable
 from singanet.errors import (
     ArgumentError,
@@ -21,6 +23,7 @@ from singanet.initializer import Initializer
 from singanet.layers import Layer
 from singanet.loss import Loss
 from singanet.metric import Metric
+from singanet.optimizer import schedules
 from singanet.parameter import Param
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ def _public(room: Any, base: type) -> dict[str, type]:
 
 _TABLE: dict[str, type[Configurable]] = {
     name: kind
-    for room in (layers, loss, metric)
+    for room in (layers, loss, metric, optimizer, schedules)
     for name, kind in _public(room, Configurable).items()
 }
 _INITIALIZERS = _public(initializer, Initializer)
@@ -49,7 +52,7 @@ def register(name: str) -> Callable[[_C], _C]:
     """A decorator that lets configurations name a class of the user's own.
 
     Choose a name with a version that outlives the code, such as ``"acme.swish.v1"``. Errors: a
-    name that is taken, or a class that is no layer, loss or metric.
+    name that is taken, or a class that is no layer, loss, metric, optimizer or part of one.
     """
 
     def enter(kind: _C) -> _C:
@@ -63,7 +66,7 @@ def register(name: str) -> Callable[[_C], _C]:
         if not (isinstance(kind, type) and issubclass(kind, Configurable)):
             raise ArgumentError(
                 f"register({name!r})",
-                expected="a subclass of Layer, Loss or Metric",
+                expected="a subclass of Layer, Loss, Metric, Optimizer or the like",
                 received=repr(kind),
                 advice="decorate the class itself",
             )
@@ -143,7 +146,7 @@ def _optional(entry: Any, base: type) -> Any:
 
 
 def object_to_config(thing: Configurable) -> dict[str, Any]:
-    """The class and constructor arguments of a layer, loss or metric."""
+    """The class and constructor arguments of a layer, loss, metric or optimizer."""
     kind = type(thing)
     name = next((key for key, value in {**_TABLE, **_registered}.items() if value is kind), None)
     if name is None:
@@ -155,6 +158,12 @@ def object_to_config(thing: Configurable) -> dict[str, Any]:
         )
     arguments = {key: _encode(name, key, value) for key, value in thing.arguments.items()}
     return {"class": name, "arguments": arguments}
+
+
+def restored(entry: Any, base: type) -> Any:
+    """The object of class ``base`` that `object_to_config` described, outside of any net."""
+    with _refusing("a configuration"):
+        return object_from_config(entry, {}, base)
 
 
 def object_from_config(entry: Any, shared: Mapping[str, Param], base: type) -> Any:
@@ -177,6 +186,8 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], base: type) -> A
 def _encode(owner: str, key: str, value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, (np.bool_, np.integer, np.floating)):
+        return value.item()
     if isinstance(value, (list, tuple)):
         return [_encode(owner, key, part) for part in value]
     if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
@@ -189,7 +200,7 @@ def _encode(owner: str, key: str, value: Any) -> Any:
         return {"object": object_to_config(value)}
     raise ConfigError(
         f"{owner}, argument {key!r}",
-        expected="numbers, strings, lists, dicts, initializers, parameters or layers",
+        expected="numbers, strings, lists, dicts, initializers, parameters, layers or schedules",
         received=type(value).__name__,
         advice="construct it from such values, and the net can be described",
     )

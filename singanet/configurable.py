@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -26,6 +27,27 @@ class Configurable:
         made.arguments = {}
         for name, value in list(bound.items())[1:]:
             made.arguments.update(value if name == "kwargs" else {name: value})
+        return made
+
+    def to_config(self) -> dict[str, Any]:
+        """Class and constructor arguments as JSON types; what changed since is not in it.
+
+        Errors: `ConfigError` for a class that is neither singanet's nor registered, and for
+        arguments that are no data, such as functions.
+        """
+        from singanet.config import object_to_config
+
+        return object_to_config(self)
+
+    @classmethod
+    def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:
+        """A new object from what `to_config` gave: of this class, or of one below it.
+
+        Errors: `ConfigError`, `UnknownNameError`, and what the constructor refuses.
+        """
+        from singanet.config import restored
+
+        made: _T = restored(config, cls)
         return made
 
 

@@ -115,8 +115,8 @@ def test_an_argument_that_json_cannot_hold_is_named(monkeypatch):
     monkeypatch.setattr(config, "_registered", {"test.twice.v1": Twice})
     net = FeedForwardNet()
     net.add(Dummy("in", input_sample_shape=(2,)))
-    net.add(Twice("twice", times=np.float32(3)))
-    with pytest.raises(ConfigError, match=r"argument 'times'.*float32"):
+    net.add(Twice("twice", times=np.ones(3)))
+    with pytest.raises(ConfigError, match=r"argument 'times'.*ndarray"):
         net.to_config()
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from singanet.configurable import Configurable
 from singanet.errors import ArgumentError
 from singanet.optimizer.hyper import at, checked
 from singanet.types import Array, RowSparse
 
 
-class Constraint:
+class Constraint(Configurable):
     """Keeps a parameter, or its gradient, within bounds; a subclass overrides what it needs."""
 
     def __init__(self, threshold: float) -> None:

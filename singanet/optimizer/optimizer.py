@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from singanet.configurable import Configurable
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import (
     Grad,
@@ -26,7 +27,7 @@ from singanet.parameter import ParamSpec
 from singanet.types import Array, RowSparse, Shape
 
 
-class Optimizer(ABC):
+class Optimizer(Configurable, ABC):
     """Updates parameters from their gradients, layer by layer in any order.
 
     ``lr`` and other hyper-parameters are numbers or schedules: callables of the parameter's own

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from singanet.configurable import Configurable
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Hyper, at, checked
 from singanet.types import Array
 
 
-class Regularizer(ABC):
+class Regularizer(Configurable, ABC):
     """Adds the gradient of a penalty on a parameter to its gradient, element by element."""
 
     def __init__(self, coefficient: Hyper) -> None:

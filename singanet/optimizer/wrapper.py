@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
+from singanet.configurable import Configurable
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.optimizer import Optimizer
@@ -12,7 +13,7 @@ from singanet.parameter import ParamSpec
 from singanet.types import Array
 
 
-class Wrapper(ABC):
+class Wrapper(Configurable, ABC):
     """Changes gradients on their way to ``optimizer``, which may be a wrapper itself.
 
     It is used like an optimizer: `update`, `register`, `state_dict`.
@@ -67,5 +68,5 @@ class Wrapper(ABC):
     def _parsed(self, own: Mapping[str, Array]) -> object:
         return None
 
-    def _take(self, parsed: object) -> None:  # noqa: B027 - most wrappers have no state
+    def _take(self, parsed: object) -> None:
         """Take what `_parsed` made."""

@@ -6,10 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from typing import Any
 
+from singanet.configurable import Configurable
 from singanet.errors import ArgumentError
 
 
-class Schedule(ABC):
+class Schedule(Configurable, ABC):
     """A hyper-parameter as a function of the step, which is 0 at the first update.
 
     Any callable from int to float does as well; these check their arguments.

@@ -1,0 +1,172 @@
+"""Optimizers, their wrappers and parts as plain data and back."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import optimizer as rules
+from singanet.config import object_from_config
+from singanet.configurable import Configurable
+from singanet.errors import ConfigError, SingaNetError, UnknownNameError
+from singanet.layers import Dense
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByLayerNorm, Optimizer, Wrapper
+from singanet.optimizer import schedules as curves
+
+SCHEDULES = [
+    curves.Constant(0.1),
+    curves.Cosine(0.1, 10, final=0.01),
+    curves.Exponential(0.1, 5, 0.5, staircase=True),
+    curves.MultiStep(0.1, [2, 4], 0.3),
+    curves.OneCycle(0.1, 10, rise=0.4),
+    curves.Plateau(0.1, patience=1),
+    curves.Polynomial(0.1, 10, 2.0),
+    curves.Step(0.1, 3),
+    curves.WarmUp(curves.Cosine(0.1, 8), 3),
+]
+ARGUMENTS = {"AccumulatingAdam": {"every": 2}, "AccumulatingSGD": {"every": 2}}
+RULES = [
+    getattr(rules, name)
+    for name in rules.__all__
+    if isinstance(getattr(rules, name), type)
+    and issubclass(getattr(rules, name), Optimizer)
+    and not getattr(rules, name).__abstractmethods__
+]
+WRAPPERS = [
+    lambda inner: Accumulator(inner, 2, mean=False),
+    lambda inner: rules.ClipByLayerNorm(inner, 0.3),
+    lambda inner: rules.ClipByRunningNorm(inner, 0.3, decay=0.5),
+    lambda inner: rules.ClipByValue(inner, 0.01),
+    lambda inner: Accumulator(ClipByLayerNorm(inner, 0.3), 3),
+]
+
+
+def through_json(thing):
+    """What a file keeps of it, and what comes of that."""
+    return type(thing).from_config(json.loads(json.dumps(thing.to_config())))
+
+
+def trained(optimizer, rng):
+    """A parameter after five updates with the same gradients for every optimizer."""
+    values = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    for _ in range(5):
+        gradient = rng.standard_normal((3, 4)).astype(np.float32)
+        optimizer.update(["w"], [values], [gradient])
+    return values
+
+
+def alike(a, b):
+    np.testing.assert_array_equal(
+        trained(a, np.random.default_rng(1)), trained(b, np.random.default_rng(1))
+    )
+
+
+@pytest.mark.parametrize("kind", RULES, ids=lambda kind: kind.__name__)
+def test_every_rule_comes_back_with_its_arguments(kind):
+    made = kind(
+        **ARGUMENTS.get(kind.__name__, {}),
+        lr=curves.Step(0.05, 2, 0.5),
+        regularizer=rules.L1Regularizer(0.02),
+        constraint=rules.ClipNorm(0.7),
+    )
+    other = through_json(made)
+    assert type(other) is kind
+    assert other.to_config() == made.to_config()
+    alike(made, other)
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_wrappers_come_back_with_what_they_wrap(wrap):
+    made = wrap(SGD(lr=0.1, momentum=0.9, weight_decay=np.float32(0.25)))
+    other = through_json(made)
+    assert other.to_config() == made.to_config()
+    alike(made, other)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+def test_schedules_come_back(schedule):
+    other = through_json(schedule)
+    assert [other(k) for k in range(12)] == [schedule(k) for k in range(12)]
+
+
+def test_every_schedule_was_tried():
+    assert {type(schedule).__name__ for schedule in SCHEDULES} == {*curves.__all__} - {"Schedule"}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [rules.L2Constraint(0.5), rules.MaxNorm(2.0, axis=(0, 1)), rules.L2Regularizer(0.1)],
+    ids=lambda part: type(part).__name__,
+)
+def test_constraints_and_regularizers_come_back(part):
+    other = through_json(part)
+    assert type(other) is type(part)
+    assert vars(other) == vars(part)
+
+
+def test_what_was_learnt_is_state_and_not_configuration():
+    made = SGD(lr=curves.Plateau(0.4, factor=0.5, patience=0))
+    made.lr.observe(1.0)
+    made.lr.observe(1.0)
+    assert made.lr(0) == 0.2
+    other = through_json(made)
+    assert other.lr(0) == 0.4
+    other.load_state_dict(made.state_dict())
+    assert other.lr(0) == 0.2
+
+
+def test_a_net_whose_parameters_are_constrained_describes_itself():
+    net = singanet.FeedForwardNet(seed=0)
+    specs = {"constraint": rules.MaxNorm(1.0, axis=0), "regularizer": rules.L1Regularizer(0.1)}
+    net.add(Dense("fc", 3, W_specs=specs, input_sample_shape=(2,)))
+    other = singanet.FeedForwardNet.from_config(json.loads(json.dumps(net.to_config())))
+    spec = other.param_specs()[0]
+    assert isinstance(spec.constraint, rules.MaxNorm)
+    assert spec.constraint.axis == 0
+    assert spec.regularizer.coefficient == 0.1
+
+
+def test_a_function_is_no_data_and_is_named():
+    with pytest.raises(ConfigError, match="SGD, argument 'lr'") as caught:
+        SGD(lr=lambda step: 0.1).to_config()
+    assert "schedules" in str(caught.value)
+
+
+def test_a_class_of_the_users_own_is_registered(monkeypatch):
+    monkeypatch.setattr(singanet.config, "_registered", {})
+
+    class Halved(SGD):
+        pass
+
+    with pytest.raises(ConfigError, match="Halved"):
+        Halved(lr=0.1).to_config()
+    singanet.register("test.halved.v1")(Halved)
+    other = Optimizer.from_config(Halved(lr=0.1).to_config())
+    assert type(other) is Halved
+
+
+@pytest.mark.parametrize(
+    ("base", "entry", "error"),
+    [
+        (Optimizer, {"class": "Dense", "arguments": {"name": "a", "num_output": 1}}, None),
+        (Optimizer, {"class": "Optimizer", "arguments": {}}, ConfigError),
+        (Wrapper, Adam(lr=0.1).to_config(), UnknownNameError),
+        (SGD, {"class": "SGD", "arguments": {"rate": 0.1}}, ConfigError),
+        (SGD, {"class": "SGD", "arguments": {"lr": -1}}, None),
+        (SGD, {"class": "SGD"}, ConfigError),
+        (SGD, ["SGD"], ConfigError),
+        (Accumulator, {"class": "Accumulator", "arguments": {"optimizer": 3, "every": 2}}, None),
+    ],
+)
+def test_data_that_describe_no_optimizer_are_refused(base, entry, error):
+    with pytest.raises(error or SingaNetError):
+        base.from_config(entry)
+
+
+def test_any_of_them_is_built_where_the_kind_is_not_known():
+    made = Configurable.from_config(Accumulator(SGD(lr=0.1), 2).to_config())
+    assert isinstance(made, Accumulator)
+    assert isinstance(object_from_config(made.to_config(), {}, Wrapper), Accumulator)
