@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from singanet.checkpoint.atomic import replacing
+from singanet.configurable import Configurable
+from singanet.errors import ConfigError
 from singanet.report.run_files import CONFIG, PICTURE, SUMMARY
 from singanet.training.callbacks import Callback
 from singanet.training.files import check_folder
@@ -19,8 +21,9 @@ from singanet.visible import Visible
 class RunNotes(Callback):
     """Writes ``config.json``, ``summary.txt`` and ``net.svg`` to ``folder`` before the first step.
 
-    The configuration holds ``settings`` as they are given and what the fit knows: optimizer,
-    loss, epochs, seed, type, device. What is no JSON type is written as Python shows it.
+    The configuration holds ``settings`` as they are given and what the fit knows: optimizer and
+    loss, each as its `to_config` has it, epochs, seed, type, device. What is no JSON type is
+    written as Python shows it.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class RunNotes(Callback):
         known = {
             "singanet": __version__,
             "epochs": session.epochs,
-            "optimizer": _described(session.rule),
+            "optimizer": _described(session.optimizer),
             "learning_rate": rate if isinstance(rate, (int, float)) else _described(rate),
             "loss": _described(session.net.loss),
             "seed": session.net.seed,
@@ -58,11 +61,13 @@ class RunNotes(Callback):
 
 
 def _described(thing: Any) -> Any:
-    """A class with the arguments it remembers."""
-    arguments = getattr(thing, "arguments", None)
-    if thing is None or not isinstance(arguments, dict):
+    """Data that `from_config` builds it from again, as far as it is data; else its class."""
+    if not isinstance(thing, Configurable):
         return None if thing is None else type(thing).__name__
-    return {"class": type(thing).__name__, **arguments}
+    try:
+        return thing.to_config()
+    except ConfigError:
+        return {"class": type(thing).__name__, "arguments": thing.arguments}
 
 
 def _json(value: Any) -> Any:
