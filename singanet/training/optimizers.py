@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
@@ -23,8 +22,9 @@ from singanet.optimizer import (
     Optimizer,
     RMSProp,
 )
+from singanet.optimizer.schedules import Cosine, WarmUp
 
-__all__ = ["FOLDING", "USUAL_RATES", "WarmUpCosine", "make_optimizer"]
+__all__ = ["FOLDING", "USUAL_RATES", "make_optimizer"]
 
 _MAKERS: dict[str, tuple[Callable[..., Optimizer], float]] = {
     "sgd": (partial(SGD, momentum=0.9), 0.05),
@@ -48,32 +48,14 @@ FOLDING = ("accumulating_sgd", "accumulating_adam")
 """Those that fold micro-batches into their own state, and need no accumulator around them."""
 
 
-@dataclass(frozen=True)
-class WarmUpCosine:
-    """A straight rise to ``peak`` in ``warm_up`` steps, then half a cosine down to 0 at ``steps``.
-
-    Loshchilov and Hutter, 2017, without restarts.
-    """
-
-    peak: float
-    warm_up: int
-    steps: int
-
-    def __call__(self, step: int) -> float:
-        """The rate at ``step``, 0 being the first."""
-        if step < self.warm_up:
-            return self.peak * (step + 1) / self.warm_up
-        done = (step - self.warm_up) / max(self.steps - self.warm_up, 1)
-        return 0.5 * self.peak * (1.0 + math.cos(math.pi * min(done, 1.0)))
-
-
 def make_optimizer(
     name: str, lr: float, weight_decay: float, steps: int, warm_up: int, accumulate: int = 1
 ) -> Optimizer:
     """The optimizer ``name``, its rate rising to ``lr`` and falling to 0 over ``steps``.
 
-    Steps are changes of the parameters, of ``accumulate`` micro-batches each. Errors: an unknown
-    name; a rate that is not a positive number; a weight decay that is negative.
+    The rise takes ``warm_up`` of them, the fall is half a cosine. Steps are changes of the
+    parameters, of ``accumulate`` micro-batches each. Errors: an unknown name; a rate that is not
+    a positive number; a weight decay that is negative.
     """
     if name not in _MAKERS:
         raise UnknownNameError(
@@ -97,4 +79,6 @@ def make_optimizer(
             advice="0.0005 is usual for images",
         )
     make = partial(_MAKERS[name][0], every=accumulate) if name in FOLDING else _MAKERS[name][0]
-    return make(lr=WarmUpCosine(lr, min(warm_up, steps), steps), weight_decay=weight_decay)
+    # The last step of the rise is the first of the fall.
+    rise = max(min(warm_up, steps) - 1, 0)
+    return make(lr=WarmUp(Cosine(lr, steps - rise), rise), weight_decay=weight_decay)

@@ -9,22 +9,27 @@ import pytest
 
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.optimizer import SGD, Adam
-from singanet.training.optimizers import USUAL_RATES, WarmUpCosine, make_optimizer
+from singanet.training.optimizers import USUAL_RATES, make_optimizer
 
 
 def test_the_rate_rises_in_a_line_and_falls_as_half_a_cosine():
-    rate = WarmUpCosine(peak=0.8, warm_up=4, steps=12)
+    rate = make_optimizer("sgd", 0.8, 0.0, steps=12, warm_up=4).lr
     assert [rate(step) for step in range(4)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
-    for step in range(4, 13):
-        assert rate(step) == pytest.approx(0.4 * (1 + math.cos(math.pi * (step - 4) / 8)))
-    assert rate(4) == pytest.approx(0.8)
+    for step in range(3, 13):
+        assert rate(step) == pytest.approx(0.4 * (1 + math.cos(math.pi * (step - 3) / 9)))
     assert rate(12) == pytest.approx(0.0, abs=1e-12)
     assert rate(500) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_run_that_is_all_warm_up_only_rises():
-    rate = WarmUpCosine(peak=1.0, warm_up=3, steps=3)
+@pytest.mark.parametrize("warm_up", [3, 7])
+def test_a_run_that_is_all_warm_up_only_rises(warm_up):
+    rate = make_optimizer("sgd", 1.0, 0.0, steps=3, warm_up=warm_up).lr
     assert [rate(step) for step in range(3)] == pytest.approx([1 / 3, 2 / 3, 1.0])
+
+
+def test_without_warm_up_the_first_step_is_at_the_peak():
+    rate = make_optimizer("sgd", 1.0, 0.0, steps=1, warm_up=0).lr
+    assert [rate(0), rate(1)] == pytest.approx([1.0, 0.0])
 
 
 def test_the_first_step_of_sgd_is_by_hand():
