@@ -1,11 +1,11 @@
-"""Nets as plain data: JSON out, and back from a closed table of classes."""
+"""Layers, losses, metrics, optimizers as plain data, and back from a closed table of classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,16 +20,8 @@ from singanet.errors import (
     one_of,
 )
 from singanet.initializer import Initializer
-from singanet.layers import Layer
-from singanet.loss import Loss
-from singanet.metric import Metric
 from singanet.optimizer import schedules
 from singanet.parameter import Param
-
-if TYPE_CHECKING:
-    from singanet.net import FeedForwardNet
-
-VERSION = 1
 
 _C = TypeVar("_C", bound=type[Configurable])
 _registered: dict[str, type[Configurable]] = {}
@@ -76,75 +68,6 @@ def register(name: str) -> Callable[[_C], _C]:
     return enter
 
 
-def net_to_config(net: FeedForwardNet) -> dict[str, Any]:
-    """The net's structure as JSON types; parameter values and state are not in it.
-
-    Errors: a class that is neither singanet's nor registered, or an argument JSON cannot hold.
-    """
-    described = []
-    first_use: dict[int, str] = {}
-    for node in net.nodes():
-        entry: dict[str, Any] = {"name": node.name}
-        if id(node.layer) in first_use:
-            entry["shares"] = first_use[id(node.layer)]
-        else:
-            first_use[id(node.layer)] = node.name
-            entry |= object_to_config(node.layer)
-        entry["sources"] = [
-            [source.name, index if isinstance(source.out_shapes, list) else None]
-            for source, index in node.inputs
-        ]
-        described.append(entry)
-    return {
-        "format": "singanet net",
-        "version": VERSION,
-        "layers": described,
-        "loss": None if net.loss is None else object_to_config(net.loss),
-        "metric": None if net.metric is None else object_to_config(net.metric),
-    }
-
-
-def add_from_config(net: FeedForwardNet, config: Mapping[str, Any]) -> None:
-    """Add the layers, loss and metric that ``config`` describes to the empty ``net``.
-
-    Only classes of singanet and registered ones are constructed. Errors: `ConfigError` for
-    another format, a newer version, or an entry that is not as `net_to_config` writes it.
-    """
-    if not isinstance(config, Mapping) or config.get("format") != "singanet net":
-        raise _wrong("a net's configuration", "format 'singanet net'", _kind(config))
-    version = config.get("version")
-    if not isinstance(version, int) or not 1 <= version <= VERSION:
-        raise ConfigError(
-            "a net's configuration",
-            expected=f"version 1 to {VERSION}",
-            received=f"version {version!r}",
-            advice="upgrade singanet to read what a newer one wrote",
-        )
-    shared: dict[str, Param] = {}
-    made: dict[str, Any] = {}
-    for entry in _sequence(config, "layers"):
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-            raise _wrong("a layer's configuration", "an object with a name", _kind(entry))
-        name = entry["name"]
-        other = entry.get("shares")
-        if other is not None and not (isinstance(other, str) and other in made):
-            raise _wrong(f"layer {name!r}", "'shares' to name a layer before it", repr(other))
-        sources = [_source(name, part) for part in _sequence(entry, "sources")]
-        with _refusing(f"layer {name!r}"):
-            made[name] = (
-                made[other] if other is not None else object_from_config(entry, shared, Layer)
-            )
-            net.add_node(made[name], sources, name)
-        shared.update({param.name: param for param in made[name].params.values()})
-    with _refusing("loss and metric"):
-        net.loss = _optional(config.get("loss"), Loss)
-        net.metric = _optional(config.get("metric"), Metric)
-
-
-def _optional(entry: Any, base: type) -> Any:
-    return None if entry is None else object_from_config(entry, {}, base)
-
-
 def object_to_config(thing: Configurable) -> dict[str, Any]:
     """The class and constructor arguments of a layer, loss, metric or optimizer."""
     kind = type(thing)
@@ -162,14 +85,14 @@ def object_to_config(thing: Configurable) -> dict[str, Any]:
 
 def restored(entry: Any, base: type) -> Any:
     """The object of class ``base`` that `object_to_config` described, outside of any net."""
-    with _refusing("a configuration"):
+    with refusing("a configuration"):
         return object_from_config(entry, {}, base)
 
 
 def object_from_config(entry: Any, shared: Mapping[str, Param], base: type) -> Any:
     """The object of class ``base`` that was described; ``shared`` are the parameters so far."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("arguments"), Mapping):
-        raise _wrong("a configuration", "an object with 'class' and 'arguments'", _kind(entry))
+        raise wrong("a configuration", "an object with 'class' and 'arguments'", kind_of(entry))
     known = {k: v for k, v in {**_TABLE, **_registered}.items() if issubclass(v, base)}
     name = entry.get("class")
     if not isinstance(name, str) or name not in known:
@@ -222,13 +145,13 @@ def _decode(owner: str, value: Any, shared: Mapping[str, Param]) -> Any:
             return _INITIALIZERS[name](**fields)
         case {"object": inner}:
             return object_from_config(inner, shared, Configurable)
-    raise _wrong(
+    raise wrong(
         owner, "a dict, an initializer, an object or a parameter of an earlier layer", str(value)
     )
 
 
 @contextmanager
-def _refusing(where: str) -> Iterator[None]:
+def refusing(where: str) -> Iterator[None]:
     """Any failure of a constructor or `setup` on data from a file, as a `ConfigError`."""
     try:
         yield
@@ -236,28 +159,16 @@ def _refusing(where: str) -> Iterator[None]:
         raise
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         received = f"{type(error).__name__}: {error}"
-        raise _wrong(where, "arguments that its class takes", received) from error
+        raise wrong(where, "arguments that its class takes", received) from error
 
 
-def _sequence(config: Mapping[str, Any], key: str) -> Sequence[Any]:
-    value = config.get(key)
-    if not isinstance(value, (list, tuple)):
-        raise _wrong("a configuration", f"a list under {key!r}", _kind(value))
-    return value
-
-
-def _source(name: str, part: Any) -> tuple[str, int | None]:
-    match part:
-        case [str() as source, None | int() as index]:
-            return source, index
-    raise _wrong(f"layer {name!r}", "sources as [name, index or null]", repr(part))
-
-
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """``value`` in an error: the keys of a dict, else its type."""
     return f"{one_of(map(str, value))}" if isinstance(value, Mapping) else type(value).__name__
 
 
-def _wrong(where: str, expected: str, received: str) -> ConfigError:
+def wrong(where: str, expected: str, received: str) -> ConfigError:
+    """The error for what `object_to_config` or `net_to_config` would not have written."""
     return ConfigError(
         where, expected=expected, received=received[:200], advice="write it with net.to_config()"
     )

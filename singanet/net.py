@@ -378,7 +378,7 @@ class FeedForwardNet(Trainable, Visible, Saveable):
 
         Errors: `ConfigError` for a class that is neither singanet's nor registered.
         """
-        from singanet.config import net_to_config
+        from singanet.net_config import net_to_config
 
         return net_to_config(self)
 
@@ -389,7 +389,7 @@ class FeedForwardNet(Trainable, Visible, Saveable):
         Only singanet's classes and those given to `singanet.register` are constructed. Errors:
         `ConfigError` and `UnknownNameError` for anything else.
         """
-        from singanet.config import add_from_config
+        from singanet.net_config import add_from_config
 
         net = cls(seed=seed)
         add_from_config(net, config)

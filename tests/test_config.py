@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import singanet
-from singanet import FeedForwardNet, Input, config, initializer, models
+from singanet import FeedForwardNet, Input, config, initializer, models, net_config
 from singanet.errors import ArgumentError, ConfigError, GraphError, SingaNetError, UnknownNameError
 from singanet.layers import Concat, Conv2D, Dense, Dummy, Layer, Merge, Slice
 from singanet.loss import SoftmaxCrossEntropy
@@ -128,7 +128,7 @@ def described():
     ("change", "error", "message"),
     [
         (lambda c: c.update(format="other"), ConfigError, "format 'singanet net'"),
-        (lambda c: c.update(version=config.VERSION + 1), ConfigError, "upgrade singanet"),
+        (lambda c: c.update(version=net_config.VERSION + 1), ConfigError, "upgrade singanet"),
         (lambda c: c.update(version=True and "1"), ConfigError, "version '1'"),
         (lambda c: c.update(layers=None), ConfigError, "a list under 'layers'"),
         (lambda c: c["layers"].append(3), ConfigError, "an object with a name"),
