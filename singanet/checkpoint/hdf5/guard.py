@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,7 @@ def hdf5_errors(where: str) -> Iterator[None]:
         ArithmeticError,
         MemoryError,
         NotImplementedError,
+        struct.error,
     ) as error:
         raise FileFormatError(
             where,

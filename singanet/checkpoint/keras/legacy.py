@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from singanet.checkpoint.hdf5.keras_marks import weights_group
+from singanet.checkpoint.hdf5.texts import Texts
 from singanet.checkpoint.keras.layer import LayerDescription, Variable
 from singanet.checkpoint.keras.table import variables
 
 
 def legacy_datasets(
-    file: Any, layers: Sequence[LayerDescription], prepare: Callable[[], None]
+    file: Any, layers: Sequence[LayerDescription], texts: Texts
 ) -> Iterator[tuple[str, LayerDescription, Variable]]:
-    """The path of each variable of each layer: layers by name if all are there, else in order.
-
-    ``prepare`` is called before texts of variable length are read.
-    """
+    """The path of each variable of each layer: layers by name if all are there, else in order."""
     root = weights_group(file)
     start = "" if root.name == "/" else root.name.strip("/") + "/"
     there = {}
-    for name in _texts(root, "layer_names", prepare):
-        names = _texts(root[name], "weight_names", prepare) if name in root else []
+    for name in _texts(root, "layer_names", texts):
+        names = _texts(root[name], "weight_names", texts) if name in root else []
         if names:
             there[name] = [f"{start}{name}/{each}" for each in names]
     if all(layer.name in there for layer in layers):
@@ -35,7 +34,7 @@ def legacy_datasets(
             yield path, layer, variable
 
 
-def _texts(item: Any, name: str, prepare: Callable[[], None]) -> list[str]:
+def _texts(item: Any, name: str, texts: Texts) -> list[str]:
     """The texts in the attribute ``name``; a long list is in ``name0``, ``name1`` and so on."""
     import h5py
 
@@ -44,11 +43,14 @@ def _texts(item: Any, name: str, prepare: Callable[[], None]) -> list[str]:
         keys.append(f"{name}{len(keys)}")
     found: list[str] = []
     for key in keys:
-        kind = item.attrs.get_id(key).get_type()
+        attribute = item.attrs.get_id(key)
+        kind = attribute.get_type()
         # An empty list is written as numbers.
-        if kind.get_class() == h5py.h5t.STRING:
-            if kind.is_variable_str():
-                prepare()
+        if kind.get_class() != h5py.h5t.STRING:
+            continue
+        if kind.is_variable_str():
+            found += texts.read(item, key, math.prod(attribute.shape or ()))
+        else:
             found += [_text(each) for each in np.atleast_1d(item.attrs[key])]
     return found
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.hdf5.guard import hdf5_errors
-from singanet.checkpoint.hdf5.heaps import check_heaps
 from singanet.checkpoint.hdf5.keras_marks import is_legacy
 from singanet.checkpoint.hdf5.reader import Hdf5Reader
+from singanet.checkpoint.hdf5.texts import Texts
 from singanet.checkpoint.keras.layer import LayerDescription, Variable
 from singanet.checkpoint.keras.legacy import legacy_datasets
 from singanet.checkpoint.keras.table import groups, variables
@@ -31,7 +31,6 @@ class KerasReader(Hdf5Reader):
 
     def __init__(self, path: Path, layers: Sequence[LayerDescription] = ()) -> None:
         self._layers = list(layers)
-        self._checked = False
         self.raw: dict[str, Entry] = {}
         self._parts: dict[str, tuple[str, Variable, int]] = {}
         super().__init__(path)
@@ -57,7 +56,8 @@ class KerasReader(Hdf5Reader):
     def _places(self, names: list[str]) -> Iterator[tuple[str, LayerDescription, Variable]]:
         """Where in the file each variable of each layer is looked for."""
         if is_legacy(self._file):
-            yield from legacy_datasets(self._file, self._layers, self._check_heaps)
+            texts = Texts(self._file, self._stream, self._size)
+            yield from legacy_datasets(self._file, self._layers, texts)
             return
         root = next((root for root in _ROOTS if any(n.startswith(root) for n in names)), _ROOTS[0])
         for group, layer in zip(groups(self._layers), self._layers, strict=True):
@@ -69,11 +69,6 @@ class KerasReader(Hdf5Reader):
         if dataset not in self.raw:
             raise truncated(self.where, repr(dataset), "no such dataset")
         return super()._read(self.raw[dataset])
-
-    def _check_heaps(self) -> None:
-        if not self._checked:
-            check_heaps(self._file, self._datasets.values(), self._stream, self._size)
-            self._checked = True
 
     def _read(self, entry: Entry) -> Array:
         if entry.name not in self._parts:
