@@ -11,6 +11,7 @@ from singanet.optimizer.adagrad import AdaGrad
 from singanet.optimizer.adam import Adam
 from singanet.optimizer.adamw import AdamW
 from singanet.optimizer.amsgrad import AMSGrad
+from singanet.optimizer.clip_by_global_norm import ClipByGlobalNorm
 from singanet.optimizer.clip_by_layer_norm import ClipByLayerNorm
 from singanet.optimizer.clip_by_running_norm import ClipByRunningNorm
 from singanet.optimizer.clip_by_value import ClipByValue
@@ -42,6 +43,7 @@ __all__ = [
     "Adafactor",
     "Adam",
     "AdamW",
+    "ClipByGlobalNorm",
     "ClipByLayerNorm",
     "ClipByRunningNorm",
     "ClipByValue",

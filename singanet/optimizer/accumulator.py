@@ -43,6 +43,10 @@ class _Buffer:
             self.touched = None
         self.count += 1
 
+    def copy(self) -> _Buffer:
+        touched = None if self.touched is None else self.touched.copy()
+        return _Buffer(self.total.copy(), self.count, touched)
+
     def move(self, xp: Any) -> None:
         self.total = xp.asarray(self.total)
         self.touched = None if self.touched is None else xp.asarray(self.touched)
@@ -102,6 +106,31 @@ class Accumulator(Wrapper):
             )
             for _, _, buffer in ready:
                 buffer.count = 0
+
+    def fills_next(self) -> bool:
+        """Whether the next gradients are the last of their ``every``."""
+        gathered = max((buffer.count for buffer in self._buffers.values()), default=0)
+        return gathered + 1 >= self.every
+
+    def preview(
+        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad]
+    ) -> list[Grad]:
+        """What `update` would hand on for these gradients, nothing changed; None where not yet."""
+        found: list[Grad] = []
+        for name, value, grad in zip(names, values, grads, strict=True):
+            buffer = self._buffers.get(name)
+            trial = (
+                _Buffer(ops_for(value).xp.empty_like(value)) if buffer is None else buffer.copy()
+            )
+            if type(trial.total) is not type(value):
+                trial.move(ops_for(value).xp)
+            if grad is not None:
+                trial.add(grad, 1.0)
+            due = grad is not None and trial.count >= self.every
+            if due and self.mean:
+                trial.total *= 1.0 / trial.count
+            found.append(trial.gradient() if due else None)
+        return found
 
     def _own_state(self) -> dict[str, Array]:
         saved: dict[str, Array] = {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from singanet.errors import UnknownNameError, did_you_mean, one_of
 from singanet.optimizer import (
     Accumulator,
+    ClipByGlobalNorm,
     ClipByLayerNorm,
     ClipByRunningNorm,
     ClipByValue,
@@ -12,7 +15,12 @@ from singanet.optimizer import (
     Wrapper,
 )
 
-WAYS = {"layer": ClipByLayerNorm, "running": ClipByRunningNorm, "value": ClipByValue}
+WAYS: dict[str, Callable[[Optimizer | Wrapper, float], Wrapper]] = {
+    "layer": ClipByLayerNorm,
+    "global": ClipByGlobalNorm,
+    "running": ClipByRunningNorm,
+    "value": ClipByValue,
+}
 
 
 def wrapped(
@@ -28,9 +36,7 @@ def wrapped(
             "net.fit, clip_by",
             expected=f"one of {one_of(WAYS)}",
             received=repr(clip_by),
-            advice=did_you_mean(
-                clip_by, WAYS, "for the exact global norm see optimizer.clip_by_global_norm"
-            ),
+            advice=did_you_mean(str(clip_by), WAYS, "choose one of these"),
         )
     if clip is not None:
         optimizer = WAYS[clip_by](optimizer, clip)

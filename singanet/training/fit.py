@@ -139,7 +139,7 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
 
 def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
     """Train on the rest of the epoch; False where a callback stops it before its end."""
-    net, measures, optimizer = session.net, session.measures, session.optimizer
+    net, measures = session.net, session.measures
     on_layer = hooks.on_layer()
     elsewhere = net.device.index is not None
     for x, y, weight in session.data.epoch(session.batch):
@@ -148,7 +148,7 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
             hook(session.batch)
         if elsewhere:
             y, weight = on_device(net.device, y), on_device(net.device, weight)
-        loss, _ = net.step(x, y, optimizer, on_layer, weight, measures.update)
+        loss = session.train_batch(x, y, weight, on_layer, measures.update)
         measures.add_loss(loss, batch_length(y))
         done = session.batch
         session.batch = done + 1

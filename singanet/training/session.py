@@ -11,6 +11,7 @@ from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
 from singanet.training.measures import Measures
+from singanet.training.steps import stepper
 
 if TYPE_CHECKING:
     from singanet.training.callbacks import Callback
@@ -42,6 +43,7 @@ class Session:
         self.net = net
         self.compiled = compiled
         self.optimizer = optimizer
+        self.train_batch = stepper(net, optimizer)
         self.data = data
         self.validation = validation
         self.epochs = epochs

@@ -11,6 +11,7 @@ from singanet.training.compiled import expect_compiled
 from singanet.training.evaluation import gather, on_device
 from singanet.training.measures import Measures, batch_length
 from singanet.training.sample_weights import joined_weight
+from singanet.training.steps import stepper
 from singanet.types import Array
 
 
@@ -21,7 +22,7 @@ def train_on_batch(
     compiled = expect_compiled(net, "net.train_on_batch")
     x, y, weight = _batch(net, x, y, sample_weight)
     measures = Measures.alone(compiled.metrics)
-    loss, _ = net.step(x, y, compiled.optimizer, None, weight, measures.update)
+    loss = stepper(net, compiled.optimizer)(x, y, weight, None, measures.update)
     measures.add_loss(loss, batch_length(y))
     return measures.result()
 

@@ -92,6 +92,13 @@ def test_schedules_come_back(schedule):
     assert [other(k) for k in range(12)] == [schedule(k) for k in range(12)]
 
 
+def test_a_clip_by_the_global_norm_comes_back():
+    made = rules.ClipByGlobalNorm(SGD(lr=0.1), 0.3)
+    other = through_json(made)
+    assert type(other) is type(made)
+    assert other.max_norm == 0.3
+
+
 def test_every_schedule_was_tried():
     assert {type(schedule).__name__ for schedule in SCHEDULES} == {*curves.__all__} - {"Schedule"}
 

@@ -19,7 +19,14 @@ from singanet.errors import (
 from singanet.layers import Dense
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import F1, Accuracy, ConfusionMatrix
-from singanet.optimizer import SGD, Accumulator, ClipByLayerNorm, ClipByRunningNorm, ClipByValue
+from singanet.optimizer import (
+    SGD,
+    Accumulator,
+    ClipByGlobalNorm,
+    ClipByLayerNorm,
+    ClipByRunningNorm,
+    ClipByValue,
+)
 from singanet.training import Callback, StopTraining
 from singanet.training.callbacks import (
     LayerStatistics,
@@ -207,6 +214,17 @@ def test_clipping_and_accumulation_wrap_the_optimizer(build, data, same, way, wr
     optimizer = Accumulator(wrapper(SGD(lr=0.1, momentum=0.9), 0.01), 2)
     by_hand(other, *data, epochs=1, batch=10, optimizer=optimizer)
     same(net, other)
+
+
+def test_a_clip_inside_of_another_is_refused_before_a_step(build, data):
+    for optimizer in (ClipByValue(ClipByGlobalNorm(SGD(lr=0.1), 1.0), 1.0),):
+        net = build(optimizer=optimizer)
+        before = [value.copy() for value in net.param_values()]
+        for train in (lambda net=net: net.fit(*data, verbose=False),
+                      lambda net=net: net.train_on_batch(*data)):  # fmt: skip
+            with pytest.raises(ArgumentError, match="received ClipByValue around it"):
+                train()
+        assert all(map(np.array_equal, before, net.param_values()))
 
 
 def test_micro_batches_left_over_wait_for_the_next_fit(build, data, same):
