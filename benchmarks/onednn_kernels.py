@@ -166,8 +166,9 @@ def main() -> None:
     peers = ["PyTorch NCHW", "PyTorch NHWC"] if importlib.util.find_spec("torch") else []
     names = ["NumPy", "oneDNN", *peers]
     rows: dict[bool, list[list[str]]] = {True: [], False: []}
-    measured = apart(make, names, len(ROWS), OPTIONS.rounds)
-    for (shape, label), seconds in zip(ROWS, measured, strict=True):
+    measured = apart(make, names, range(len(ROWS)), OPTIONS.rounds)
+    for (shape, label), taken in zip(ROWS, measured, strict=True):
+        seconds = {name: result.seconds for name, result in taken.items()}
         middle = {name: statistics.median(values) for name, values in seconds.items()}
         ratio = min(middle[name] for name in peers or ["NumPy"]) / middle["oneDNN"]
         is_conv = label in PASSES

@@ -1,0 +1,94 @@
+"""The nets of the comparisons with PyTorch: singanet's side of each, and batches for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import singanet
+from singanet import models
+from singanet.layers import Activation, Dense
+
+
+@dataclass(frozen=True)
+class Case:
+    """A net at a batch size."""
+
+    model: str
+    batch: int
+
+    @property
+    def name(self) -> str:
+        """As rows are chosen on the command line."""
+        return f"{self.model}:{self.batch}"
+
+
+_SIZES = {
+    "64-64-10": (1, 32, 128),
+    "mlp": (1, 32, 128),
+    "lenet": (1, 32, 128),
+    "alexnet": (1, 32, 128),
+    "vgg11": (1, 32, 128),
+    "resnet20": (1, 32, 128),
+    "resnet50": (1, 8),
+    "char_rnn": (1, 32, 128),
+    "wide_deep": (1, 32, 128),
+}
+CASES = [Case(model, batch) for model, sizes in _SIZES.items() for batch in sizes]
+HIDDEN = (512, 256)
+"""Of the mlp on images of 784 pixels."""
+
+
+def chosen(wanted: str) -> list[int]:
+    """The rows that ``wanted`` names, by ``model`` or ``model:batch`` with commas; all if empty."""
+    words = [word for word in wanted.split(",") if word]
+    rows = [
+        row
+        for row, case in enumerate(CASES)
+        if not words or case.model in words or case.name in words
+    ]
+    known = {name for case in CASES for name in (case.model, case.name)}
+    if unknown := [word for word in words if word not in known]:
+        raise SystemExit(f"unknown rows {unknown}; there are {', '.join(sorted(known))}")
+    return rows
+
+
+def build(model: str) -> singanet.FeedForwardNet:
+    """The net, computing its loss and no metric, as the twin in PyTorch does."""
+    if model == "64-64-10":
+        net = singanet.FeedForwardNet(singanet.loss.SoftmaxCrossEntropy(), seed=0)
+        net.add(Dense("fc1", 64, input_sample_shape=(64,)))
+        net.add(Activation("relu"))
+        net.add(Dense("fc2", 10))
+    elif model == "mlp":
+        net = models.build(model, seed=0, hidden=HIDDEN)
+    else:
+        net = models.build(model, seed=0)
+    net.metric = None
+    return net
+
+
+def parameters(net: singanet.FeedForwardNet) -> int:
+    """How many numbers of the net are trained."""
+    return sum(param.value.size for param in net.params() if param.trainable)
+
+
+def batch_of(model: str, size: int) -> tuple[Any, np.ndarray]:
+    """Inputs, an array or a dict by input name, and labels."""
+    rng = np.random.default_rng(0)
+    if model == "64-64-10":
+        return rng.standard_normal((size, 64), np.float32), rng.integers(0, 10, size)
+    entry = models.find(model)
+    shape, classes = entry.input_shape, entry.num_classes
+    if model == "char_rnn":
+        ids = rng.integers(0, classes, (size, *shape))
+        return ids, rng.integers(0, classes, ids.shape)
+    labels = rng.integers(0, classes, size)
+    if model == "wide_deep":
+        columns, measures = shape
+        ids = rng.integers(0, entry.options["vocabulary_size"], (size, columns))
+        numbers = rng.standard_normal((size, measures), np.float32)
+        return {"categorical": ids, "numeric": numbers}, labels
+    return rng.standard_normal((size, *shape), np.float32), labels

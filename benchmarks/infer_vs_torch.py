@@ -1,0 +1,25 @@
+"""Predictions of singanet against PyTorch's, at its best of eager and compiled.
+
+As `train_vs_torch.py`; singanet's side is `net.predict`, PyTorch's in inference mode, both to
+probabilities.
+"""
+
+from __future__ import annotations
+
+from versus import compare, options
+
+OPTIONS = options(__doc__)
+
+from apart import Entrant  # noqa: E402 - after the number of threads
+from rivals import imports, our_prediction, their_prediction  # noqa: E402
+
+
+def make(name: str, row: int) -> Entrant:
+    """A prediction of the rival."""
+    if name == "singanet":
+        return our_prediction(row)
+    return their_prediction(name, row, OPTIONS.compile == "all")
+
+
+if __name__ == "__main__":
+    compare(OPTIONS, make, imports, "Inference", "infer_vs_torch")

@@ -1,0 +1,99 @@
+"""The rivals of the comparisons with PyTorch, a step or a prediction of each."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from apart import Entrant, NoEntryError
+from cases import CASES, Case, batch_of, build, parameters
+from versus import COMPILED
+
+LR, MOMENTUM = 0.01, 0.9
+
+
+def imports(name: str) -> None:
+    """Load what the rival needs, before its processes fork."""
+    if name == "singanet":
+        import singanet.models
+        import singanet.optimizer
+        import singanet.training.evaluation  # noqa: F401
+    else:
+        import torch  # noqa: F401
+        import twins  # noqa: F401
+
+
+def our_step(row: int) -> Entrant:
+    """A training step of singanet."""
+    import singanet
+
+    case = CASES[row]
+    net, (x, y) = build(case.model), batch_of(case.model, case.batch)
+    sgd = singanet.optimizer.SGD(lr=LR, momentum=MOMENTUM)
+    return Entrant(lambda: net.step(x, y, sgd), {"parameters": parameters(net)})
+
+
+def our_prediction(row: int) -> Entrant:
+    """A prediction of singanet."""
+    case = CASES[row]
+    net, (x, _) = build(case.model), batch_of(case.model, case.batch)
+    return Entrant(lambda: net.predict(x), {"parameters": parameters(net)})
+
+
+def their_step(form: str, row: int, compile_all: bool) -> Entrant:
+    """A training step of PyTorch; the loss is read, as singanet's step returns it."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    net, inputs, labels, facts = _twin(form, CASES[row], compile_all)
+    # Of the three forms of PyTorch's SGD the fused one is the fastest on every row.
+    sgd = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, fused=True)
+    run = torch.compile(net) if form == "compiled" else net
+
+    def step() -> float:
+        sgd.zero_grad()
+        loss = cross_entropy(run(*inputs).flatten(0, -2), labels)
+        loss.backward()
+        sgd.step()
+        return loss.item()
+
+    return Entrant(step, facts)
+
+
+def their_prediction(form: str, row: int, compile_all: bool) -> Entrant:
+    """A prediction of PyTorch; compiled with its weights as constants, which is fastest."""
+    import torch
+
+    net, inputs, _, facts = _twin(form, CASES[row], compile_all)
+    net.eval()
+    if form == "compiled":
+        import torch._inductor.config
+
+        torch._inductor.config.freezing = True
+    run = torch.compile(net) if form == "compiled" else net
+
+    def predict() -> torch.Tensor:
+        with torch.inference_mode():
+            return run(*inputs).softmax(-1)
+
+    return Entrant(predict, facts)
+
+
+def _twin(form: str, case: Case, compile_all: bool) -> tuple[Any, list, Any, dict]:
+    """The net in PyTorch, its inputs and labels, and its number of parameters."""
+    if form == "compiled" and not compile_all and case.model not in COMPILED:
+        raise NoEntryError("not tried")
+    import torch
+    import twins
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.manual_seed(0)
+    net, (x, y) = twins.build(case.model), batch_of(case.model, case.batch)
+    inputs = [torch.from_numpy(a) for a in (x.values() if isinstance(x, dict) else [x])]
+    if inputs[0].ndim < 4 and form == "channels-last":
+        raise NoEntryError("not tried")
+    if inputs[0].ndim == 4 and form != "NCHW":
+        net = net.to(memory_format=torch.channels_last)
+        inputs = [a.contiguous(memory_format=torch.channels_last) for a in inputs]
+    facts = {"parameters": sum(p.numel() for p in net.parameters())}
+    return net, inputs, torch.from_numpy(y).flatten(), facts

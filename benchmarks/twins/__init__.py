@@ -1,0 +1,54 @@
+"""The nets of `cases` in PyTorch, layer for layer, so that the parameters stand in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+import singanet
+from twins.plain import CharRNN, alexnet, lenet, mlp, small, vgg11
+from twins.residual import resnet20, resnet50
+from twins.wide_deep import WideDeep
+
+__all__ = ["build", "copy_weights"]
+
+_BUILDERS = {
+    "64-64-10": small,
+    "mlp": mlp,
+    "lenet": lenet,
+    "alexnet": alexnet,
+    "vgg11": vgg11,
+    "resnet20": resnet20,
+    "resnet50": resnet50,
+    "char_rnn": CharRNN,
+    "wide_deep": WideDeep,
+}
+
+
+def build(model: str) -> nn.Module:
+    """The twin of `cases.build`."""
+    return _BUILDERS[model]()
+
+
+def copy_weights(net: singanet.FeedForwardNet, twin: nn.Module) -> None:
+    """Give the twin the parameters and running statistics of the net."""
+    values = iter(net.param_values())
+    with torch.no_grad():
+        for tensor, turned in _tensors(twin):
+            value = torch.from_numpy(next(values))
+            tensor.copy_((value.T if turned else value).reshape(tensor.shape))
+    if (left := next(values, None)) is not None:
+        raise SystemExit(f"the twin has nothing for an array of shape {left.shape}")
+
+
+def _tensors(twin: nn.Module) -> Iterator[tuple[torch.Tensor, bool]]:
+    """Each tensor that singanet keeps, and whether it is the transposed one there."""
+    for module in twin.modules():
+        turns = isinstance(module, nn.Linear | nn.LSTM)
+        for tensor in module.parameters(recurse=False):
+            yield tensor, turns and tensor.ndim == 2
+        for tensor in module.buffers(recurse=False):
+            if tensor.ndim:
+                yield tensor, False
