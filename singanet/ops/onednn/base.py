@@ -21,13 +21,13 @@ class OneDnnBase(NumpyOps):
     """Kernels of the library at ``path``, loaded when the first of them is called.
 
     ``required`` says that oneDNN was asked for by name: a library that does not work is then an
-    error, and else leaves NumPy's kernels in its place.
+    error, and else leaves NumPy's kernels in its place. ``xp`` makes the arrays of results.
     """
 
     name = "onednn"
 
-    def __init__(self, path: str, required: bool) -> None:
-        super().__init__(np)
+    def __init__(self, path: str, required: bool, xp: Any = np) -> None:
+        super().__init__(xp)
         self.path = path
         self.required = required
         self.failure: BackendError | None = None
@@ -67,7 +67,8 @@ class OneDnnBase(NumpyOps):
     def runs(self, build: Build, key: tuple[Any, ...], *arrays: Array, passes: int = 1) -> bool:
         """Run the plan of ``build`` and ``key`` on C-ordered ``arrays``, where there is one.
 
-        ``passes`` tells how often about the first array is gone over.
+        Every kernel of oneDNN is called here and nowhere else. ``passes`` tells how often about
+        the first array is gone over.
         """
         runtime = self.runtime()
         if runtime is None:
@@ -78,16 +79,20 @@ class OneDnnBase(NumpyOps):
         runtime.run(plan, arrays)
         return True
 
+    def ordered(self, array: Array) -> Array:
+        """``array`` in C order, itself where it is so already."""
+        return array if array.flags.c_contiguous else self.xp.ascontiguousarray(array)
 
-def ordered(array: Array) -> Array:
-    """``array`` in C order, itself where it is so already."""
-    return np.ascontiguousarray(array)
+    def show_nan(self, y: Array, x: Array) -> None:
+        """Put a NaN into each sample of ``y`` whose sample of the dense ``x`` holds one.
 
-
-def is_finite(array: Array) -> bool:
-    """Whether the dense ``array`` is free of NaN and infinity; may say no for values past 1e19.
-
-    The sum of squares is NaN or infinite otherwise, and takes a fraction of any other look.
-    """
-    flat = array.reshape(-1) if array.flags.c_contiguous else array.ravel(order="K")
-    return bool(np.isfinite(np.dot(flat, flat)))
+        For kernels that pass over NaN, which must not get lost. Nothing here depends on values,
+        so that it can be recorded.
+        """
+        xp, n = self.xp, len(x)
+        least = xp.min(x.reshape(n, -1), axis=1, keepdims=True)
+        first = y.reshape(n, -1)[:, :1]
+        # Zero for any number, infinity too.
+        xp.sign(least, out=least)
+        xp.multiply(least, 0.0, out=least)
+        xp.add(first, least, out=first)

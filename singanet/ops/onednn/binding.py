@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from enum import IntEnum
 from typing import Any
 
@@ -51,6 +51,11 @@ class Arg(IntEnum):
     DIFF_WEIGHTS = 161
     DIFF_SCALE = 255
     DIFF_SHIFT = 256
+
+
+MADE_FORWARD = frozenset({Arg.DST, Arg.WORKSPACE})
+MADE_BACKWARD = frozenset({Arg.DIFF_SRC, Arg.DIFF_WEIGHTS, Arg.DIFF_SCALE, Arg.DIFF_SHIFT})
+"""What a primitive writes, as far as it has such arguments; what has a DIFF_DST runs backward."""
 
 
 class Query(IntEnum):
@@ -131,6 +136,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "memory_desc_create_with_strides": [_out, c_int, _dims, c_int, _dims],
     "memory_desc_create_with_tag": [_out, c_int, _dims, c_int, c_int],
     "memory_desc_destroy": [_descriptor],
+    "memory_get_memory_desc": [_handle, _out],
     "memory_create": [_out, _descriptor, c_void_p, c_void_p],
     "memory_set_data_handle": [_handle, c_void_p],
     "memory_destroy": [_handle],
@@ -143,7 +149,6 @@ _SIGNATURES: dict[str, list[Any]] = {
     "primitive_destroy": [_handle],
 }
 # What follows the result and the engine, and comes before the attributes.
-_SIZES, _MATRIX = [c_int64] * 3, [c_void_p, c_int64]
 _D, _H = _descriptor, c_void_p
 _PRIMITIVES: dict[str, list[Any]] = {
     "convolution_forward": [c_int, c_int, _D, _D, _D, _D, *_window],
@@ -155,6 +160,7 @@ _PRIMITIVES: dict[str, list[Any]] = {
     "batch_normalization_backward": [c_int, _D, _D, _D, c_float, c_uint, _H],
     "layer_normalization_forward": [c_int, _D, _D, _D, c_float, c_uint],
     "layer_normalization_backward": [c_int, _D, _D, _D, _D, c_float, c_uint, _H],
+    "matmul": [_D, _D, _D, _D],
     "eltwise_forward": [c_int, c_int, _D, _D, c_float, c_float],
     "eltwise_backward": [c_int, _D, _D, _D, c_float, c_float, _H],
     "lrn_forward": [c_int, c_int, _D, _D, c_int64, c_float, c_float, c_float],
@@ -174,7 +180,6 @@ def declare(c: Any) -> None:
         function = getattr(c, f"dnnl_{name}")
         function.argtypes, function.restype = types, c_int
     for name, types, result in (
-        ("sgemm", [*[c_char] * 2, *_SIZES, c_float, *_MATRIX, *_MATRIX, c_float, *_MATRIX], c_int),
         ("memory_desc_get_size", [_descriptor], c_size_t),
         ("memory_desc_equal", [_descriptor, _descriptor], c_int),
         ("primitive_desc_query_md", [_descriptor, c_int, c_int], c_void_p),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from singanet.ops.onednn.binding import (
     F32,
     FORMAT_ANY,
+    MADE_BACKWARD,
+    MADE_FORWARD,
     NOT_OFFERED,
     QUERY_IMPLEMENTATION,
     Arg,
@@ -16,7 +18,7 @@ from singanet.ops.onednn.binding import (
     check,
     dims,
 )
-from singanet.ops.onednn.plan import Plan, Stage, arguments_of, release, rounded
+from singanet.ops.onednn.plan import Memory, Place, Plan, Primitive, Recipe, Stage, release, rounded
 from singanet.types import Shape
 
 
@@ -30,15 +32,17 @@ class Builder:
     Operands are numbered in the order in which the plan's caller will give their addresses.
     """
 
-    def __init__(self, c: Any, engine: Any, stream: Any, attributes: Any) -> None:
-        self.c = c
-        self._engine = engine
-        self._stream = stream
+    def __init__(self, place: Place, attributes: Any) -> None:
+        self.c = place.c
+        self._place = place
+        self._engine = place.engine
         self._attributes = attributes
         self._undo: list[tuple[Callable[[Any], int], Any]] = []
         self._stages: list[Stage] = []
-        self._operands: dict[int, int] = {}
-        self._inside: list[tuple[int, int]] = []
+        self._operands: dict[int, Memory] = {}
+        self._inside: list[tuple[Memory, int]] = []
+        self._reads: set[int] = set()
+        self._writes: set[int] = set()
         self._scratch = 0
         self._finished = False
 
@@ -109,12 +113,12 @@ class Builder:
 
     # -- memories and stages ----------------------------------------------------------------
 
-    def operand(self, number: int, descriptor: Any) -> int:
+    def operand(self, number: int, descriptor: Any) -> Memory:
         """A memory that will be pointed at the operand ``number``."""
         memory = self._operands[number] = self._memory(descriptor)
         return memory
 
-    def operands(self, arguments: Sequence[Arg], layouts: Sequence[Any]) -> dict[Arg, int]:
+    def operands(self, arguments: Sequence[Arg], layouts: Sequence[Any]) -> dict[Arg, Memory]:
         """Memories for the operands 0, 1, ..., by the argument that each is."""
         pairs = enumerate(zip(arguments, layouts, strict=True))
         return {arg: self.operand(number, layout) for number, (arg, layout) in pairs}
@@ -123,37 +127,59 @@ class Builder:
         """The bytes of memory so described; 0 for none."""
         return int(self.c.dnnl_memory_desc_get_size(descriptor)) if descriptor else 0
 
-    def inner(self, descriptor: Any) -> int:
+    def inner(self, descriptor: Any) -> Memory:
         """A memory in scratch."""
         memory = self._memory(descriptor)
         self._inside.append((memory, self._scratch))
         self._scratch += rounded(self.size(descriptor))
         return memory
 
-    def _memory(self, descriptor: Any) -> int:
+    def _memory(self, descriptor: Any) -> Memory:
         made = ctypes.c_void_p()
         # A null handle: no memory of its own, and none to point at yet.
         status = self.c.dnnl_memory_create(ctypes.byref(made), descriptor, self._engine, None)
         check(status, "making a memory object")
         return int(made.value or 0)
 
-    def stage(self, primitive_desc: Any, memories: Mapping[Arg, int]) -> None:
-        """Run the primitive on ``memories`` as the next stage."""
+    def stage(
+        self,
+        primitive_desc: Any,
+        memories: Mapping[Arg, Memory],
+        fills: Collection[Arg] = (),
+        adds_to: Collection[Arg] = (),
+    ) -> None:
+        """Run the primitive on ``memories`` as the next stage.
+
+        ``fills`` names what this primitive writes besides its usual results, ``adds_to`` what it
+        reads before it writes it.
+        """
+        made = MADE_BACKWARD if Arg.DIFF_DST in memories else MADE_FORWARD
+        self._note(memories, {*made, *fills}, adds_to)
         given = {int(arg): memory for arg, memory in memories.items()}
         pad = self.layout(primitive_desc, Query.SCRATCHPAD)
         if self.size(pad):
             given[int(Arg.SCRATCHPAD)] = self.inner(pad)
-        made = ctypes.c_void_p()
-        check(self.c.dnnl_primitive_create(ctypes.byref(made), primitive_desc), "making a kernel")
-        self._stages.append((int(made.value or 0), *arguments_of(given)))
+        kernel = ctypes.c_void_p()
+        check(self.c.dnnl_primitive_create(ctypes.byref(kernel), primitive_desc), "making a kernel")
+        self._stages.append(Stage(Primitive(self.c, kernel.value or 0), given))
 
-    def reorder(self, source: Any, from_memory: int, target: Any, to_memory: int) -> None:
+    def _note(
+        self, memories: Mapping[Arg, Memory], written: set[Arg], adds_to: Collection[Arg]
+    ) -> None:
+        numbers = {memory: number for number, memory in self._operands.items()}
+        used = {arg: numbers[memory] for arg, memory in memories.items() if memory in numbers}
+        # What an earlier stage wrote is not read from before the plan.
+        read = {number for arg, number in used.items() if arg not in written or arg in adds_to}
+        self._reads |= read - self._writes
+        self._writes |= {number for arg, number in used.items() if arg in written}
+
+    def reorder(self, source: Any, from_memory: Memory, target: Any, to_memory: Memory) -> None:
         """Copy from one layout to another as the next stage."""
         engine = self._engine
         described = self.primitive_desc("reorder", source, engine, target, engine, slow=True)
         self.stage(described, {Arg.SRC: from_memory, Arg.DST: to_memory})
 
-    def packed_input(self, number: int, plain: Any, wanted: Any) -> int:
+    def packed_input(self, number: int, plain: Any, wanted: Any) -> Memory:
         """The operand ``number`` in the ``wanted`` layout, reordered first where that differs."""
         memory = self.operand(number, plain)
         if self.same(plain, wanted):
@@ -164,17 +190,23 @@ class Builder:
 
     # -- the end ----------------------------------------------------------------------------
 
-    def plan(self) -> Plan:
-        """The finished plan."""
-        operands = [self._operands[number] for number in sorted(self._operands)]
+    def plan(self, threads: int) -> Plan:
+        """The finished plan, which was made for so many ``threads``."""
+        recipe = Recipe(
+            stages=tuple(self._stages),
+            operands=tuple(self._operands[number] for number in sorted(self._operands)),
+            inside=tuple(self._inside),
+            scratch=self._scratch,
+            reads=tuple(sorted(self._reads)),
+            writes=tuple(sorted(self._writes)),
+        )
         self._finished = True
-        return Plan(self.c, self._stream, self._stages, operands, self._inside, self._scratch)
+        return Plan(self._place, recipe, threads)
 
     def close(self) -> None:
         """Destroy the descriptors, which a plan does not need, and the rest where none was made."""
         if not self._finished:
-            memories = [*self._operands.values(), *(memory for memory, _ in self._inside)]
-            release(self.c, [primitive for primitive, _, _ in self._stages], memories)
+            release(self.c, [*self._operands.values(), *(memory for memory, _ in self._inside)])
         for destroy, what in reversed(self._undo):
             destroy(what)
         self._undo.clear()

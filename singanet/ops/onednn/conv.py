@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from singanet.ops.numpy.windows import Window
-from singanet.ops.onednn.base import OneDnnBase, ordered
+from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Algorithm, Arg, Prop, Query, dims
 from singanet.ops.onednn.builder import Builder, NotOfferedError
 from singanet.types import Array, Shape
@@ -85,9 +85,9 @@ class OneDnnConvolution(OneDnnBase):
         if not self.serves(_LEAST, *operands):
             return None
         images = self.channels_last(x)
-        y: Array = np.empty((len(x), *window.out_size(*x.shape[2:]), len(weight)), np.float32)
+        y: Array = self.xp.empty((len(x), *window.out_size(*x.shape[2:]), len(weight)), np.float32)
         key = (images.shape, y.shape, window, groups, bias is not None)
-        rest = [ordered(array) for array in operands[1:]]
+        rest = [self.ordered(array) for array in operands[1:]]
         if y.size and self.runs(_forward, key, images, y, *rest, passes=_passes(weight)):
             return y.transpose(0, 3, 1, 2)
         return None
@@ -99,9 +99,9 @@ class OneDnnConvolution(OneDnnBase):
         if (c < _FEW and groups == 1) or not self.serves(_LEAST, dy, weight):
             return None
         slopes = self.channels_last(dy)
-        dx: Array = np.empty((n, h, w, c), np.float32)
+        dx: Array = self.xp.empty((n, h, w, c), np.float32)
         key = (dx.shape, slopes.shape, window, groups)
-        passes, kernels = _passes(weight), ordered(weight)
+        passes, kernels = _passes(weight), self.ordered(weight)
         if dx.size and self.runs(_backward_data, key, dx, slopes, kernels, passes=passes):
             return dx.transpose(0, 3, 1, 2)
         return None
@@ -112,7 +112,7 @@ class OneDnnConvolution(OneDnnBase):
         if not self.serves(_LEAST, x, dy):
             return None
         images, slopes = self.channels_last(x), self.channels_last(dy)
-        dw: Array = np.empty(weight_shape, np.float32)
+        dw: Array = self.xp.empty(weight_shape, np.float32)
         key = (images.shape, slopes.shape, window, groups)
         if dw.size and self.runs(_backward_weights, key, images, slopes, dw, passes=_passes(dw)):
             return dw

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from singanet.ops.onednn.base import OneDnnBase, is_finite
+from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Algorithm as Alg
 from singanet.ops.onednn.binding import Arg, Prop
 from singanet.ops.onednn.builder import Builder
@@ -38,11 +36,13 @@ class OneDnnActivations(OneDnnBase):
     def activation(self, mode: str, x: Array, slope: float = 0.01) -> Array:
         """See `NumpyOps`."""
         least = _LEAST_FORWARD.get(mode, _LONG)
-        # The relu of oneDNN turns NaN into zero, which would hide that a net has diverged.
-        if self.serves(least, x) and _is_dense(x) and (mode != "relu" or is_finite(x)):
-            y = np.empty_like(x)
+        if self.serves(least, x) and _is_dense(x):
+            y = self.xp.empty_like(x)
             alpha = _ALPHAS.get(mode, slope)
             if self.runs(_forward, (x.size, int(_ALGORITHMS[mode][0]), alpha), x, y):
+                if mode == "relu":
+                    # oneDNN's makes zero of NaN, which would hide that a net has diverged.
+                    self.show_nan(_in_order(y), _in_order(x))
                 return y
         return super().activation(mode, x, slope)
 
@@ -50,13 +50,19 @@ class OneDnnActivations(OneDnnBase):
         """See `NumpyOps`."""
         least = _LEAST_BACKWARD.get(mode, _LONG)
         if self.serves(least, dy, kept) and _is_dense(kept):
-            slopes = dy if dy.strides == kept.strides else _like(dy, kept)
-            dx = np.empty_like(kept)
+            slopes = dy if dy.strides == kept.strides else self._like(dy, kept)
+            dx = self.xp.empty_like(kept)
             forward, backward = (int(algorithm) for algorithm in _ALGORITHMS[mode])
             key = (dy.size, forward, backward, _ALPHAS.get(mode, slope))
             if self.runs(_backward, key, dx, slopes, kept):
                 return dx
         return super().activation_backward(mode, dy, kept, slope)
+
+    def _like(self, array: Array, like: Array) -> Array:
+        """A copy of ``array`` in the memory order of ``like``."""
+        copy: Array = self.xp.empty_like(like)
+        self.xp.copyto(copy, array)
+        return copy
 
     def sigmoid(self, x: Array) -> Array:
         """See `NumpyOps`."""
@@ -65,16 +71,12 @@ class OneDnnActivations(OneDnnBase):
 
 def _is_dense(x: Array) -> bool:
     """Whether the elements lie without gaps, in C order or channels last."""
-    if x.flags.c_contiguous:
-        return True
-    return x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous
+    return bool(_in_order(x).flags.c_contiguous)
 
 
-def _like(array: Array, like: Array) -> Array:
-    """A copy of ``array`` in the memory order of ``like``."""
-    copy = np.empty_like(like)
-    np.copyto(copy, array)
-    return copy
+def _in_order(x: Array) -> Array:
+    """``x``, or where it is not in C order the view that is if its channels come last."""
+    return x.transpose(0, 2, 3, 1) if x.ndim == 4 and not x.flags.c_contiguous else x
 
 
 def _forward(build: Builder, size: int, algorithm: int, alpha: float) -> None:

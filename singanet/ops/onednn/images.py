@@ -20,7 +20,7 @@ class OneDnnImages(OneDnnBase):
         if x.size >= _LEAST and x.flags.c_contiguous and x.ndim == 4 and 1 < x.shape[1] < x.size:
             n, c, h, w = x.shape
             if self.serves(_LEAST, x):
-                y: Array = np.empty((n, h, w, c), np.float32)
+                y: Array = self.xp.empty((n, h, w, c), np.float32)
                 if self.runs(_reorder, (n, c, h, w), x, y):
                     return y
         return super().channels_last(x)

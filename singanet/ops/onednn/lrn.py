@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Algorithm, Arg, Prop, Query
 from singanet.ops.onednn.builder import Builder
@@ -22,7 +20,7 @@ class OneDnnLocalResponse(OneDnnBase):
         """See `NumpyOps`."""
         if x.ndim == 4 and self.serves(_LEAST, x):
             images = self.channels_last(x)
-            y = np.empty_like(images)
+            y = self.xp.empty_like(images)
             if self.runs(_forward, (images.shape, size, alpha * size, beta, k), images, y):
                 return y.transpose(0, 3, 1, 2)
         return super().lrn(x, size, alpha, beta, k)
@@ -33,7 +31,7 @@ class OneDnnLocalResponse(OneDnnBase):
         """See `NumpyOps`."""
         if x.ndim == 4 and self.serves(_LEAST, x, dy):
             images, slopes = self.channels_last(x), self.channels_last(dy)
-            dx = np.empty_like(images)
+            dx = self.xp.empty_like(images)
             key = (images.shape, size, alpha * size, beta, k)
             if self.runs(_backward, key, dx, slopes, images):
                 return dx.transpose(0, 3, 1, 2)

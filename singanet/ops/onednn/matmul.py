@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.binding import check
+from singanet.ops.onednn.binding import Arg
+from singanet.ops.onednn.builder import Builder
 from singanet.types import Array
 
 _LEAST = 1 << 18
@@ -17,49 +16,64 @@ From there on NumPy's BLAS uses threads too. It is as fast by itself, but its th
 would wait for each other's cores.
 """
 
+_FEW = 4
+"""Rows below which the time goes into reading the matrix, which BLAS does best."""
+
+_ADDS_A_PASS = 32
+
 
 class OneDnnProducts(OneDnnBase):
     """Products of two matrices, each in C order or the transposed view of such."""
 
     def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
         """See `NumpyOps`."""
-        if a.ndim == 2 == b.ndim and a.shape[0] * b.size >= _LEAST and self.serves(1, a, b):
-            product = np.empty((a.shape[0], b.shape[1]), np.float32) if out is None else out
-            if self._multiplied(a, b, product):
-                return product
-        return super().matmul(a, b, out)
+        y = self._multiplied(a, b, None, out)
+        return super().matmul(a, b, out) if y is None else y
 
     def affine(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See `NumpyOps`."""
-        y = self.matmul(x, weight)
-        if bias is not None:
-            self.add(y, bias, out=y)
-        return y
+        """See `NumpyOps`; the bias is added by the same kernel."""
+        y = self._multiplied(x, weight, bias, None)
+        return super().affine(x, weight, bias) if y is None else y
 
-    def _multiplied(self, a: Array, b: Array, product: Array) -> bool:
-        """Whether ``product`` could be filled by oneDNN."""
+    def _multiplied(
+        self, a: Array, b: Array, bias: Array | None, out: Array | None
+    ) -> Array | None:
+        """The product, or None where it is not oneDNN's."""
+        if a.ndim != 2 or b.ndim != 2 or len(a) < _FEW or len(a) * b.size < _LEAST:
+            return None
+        rest = [] if bias is None else [bias]
+        if not self.serves(1, a, b, *rest) or a.shape[1] != len(b):
+            return None
+        turned = _turned(a), _turned(b)
         (m, k), n = a.shape, b.shape[1]
-        left, right, target = _form(a), _form(b), _form(product)
-        fits = b.shape[0] == k and product.shape == (m, n) and product.dtype == a.dtype
-        if not fits or left is None or right is None or target != (b"N", n):
-            return False
-        runtime = self.runtime()
-        if runtime is None:
-            return False
-        runtime.use_threads(runtime.threads)
-        pointers = [array.__array_interface__["data"][0] for array in (a, b, product)]
-        status = runtime.library.c.dnnl_sgemm(
-            left[0], right[0], m, n, k, 1.0, pointers[0], left[1], pointers[1], right[1], 0.0,
-            pointers[2], n,
-        )  # fmt: skip
-        check(status, "a matrix product")
-        return True
+        y: Array = self.xp.empty((m, n), np.float32) if out is None else out
+        fits = y.shape == (m, n) and y.dtype == a.dtype and y.flags.c_contiguous
+        if None in turned or not fits:
+            return None
+        key = (m, k, n, *turned, bias is not None)
+        done = self.runs(_product, key, y, a, b, *rest, passes=1 + k // _ADDS_A_PASS)
+        return y if done else None
 
 
-def _form(matrix: Array) -> tuple[Any, int] | None:
-    """Whether it is transposed in memory (b"T") and the length of a row there; None for others."""
+def _turned(matrix: Array) -> bool | None:
+    """Whether it is transposed in memory; None where it has gaps."""
     if matrix.flags.c_contiguous:
-        return b"N", matrix.shape[1]
-    if matrix.flags.f_contiguous:
-        return b"T", matrix.shape[0]
-    return None
+        return False
+    return True if matrix.flags.f_contiguous else None
+
+
+def _product(
+    build: Builder, m: int, k: int, n: int, a_turned: bool, b_turned: bool, bias: bool
+) -> None:
+    a = build.strided((m, k), (1, m) if a_turned else (k, 1))
+    b = build.strided((k, n), (1, k) if b_turned else (n, 1))
+    y, line = build.rows((m, n)), build.rows((1, n))
+    desc = build.primitive_desc("matmul", a, b, line if bias else None, y)
+    memories = {
+        Arg.DST: build.operand(0, y),
+        Arg.SRC: build.operand(1, a),
+        Arg.WEIGHTS: build.operand(2, b),
+    }
+    if bias:
+        memories[Arg.BIAS] = build.operand(3, line)
+    build.stage(desc, memories)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from singanet.ops.numpy.standardise import Statistics
-from singanet.ops.onednn.base import OneDnnBase, ordered
+from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Arg, Norm, Prop
 from singanet.ops.onednn.builder import Builder
 from singanet.types import Array, Shape
@@ -16,6 +16,7 @@ _LEAST = 512
 _VECTOR = 16
 """Channels have to fill whole vectors: else oneDNN's kernels can be slower than NumPy's."""
 
+_STATISTICS = (Arg.MEAN, Arg.VARIANCE)
 _AFFINE = int(Norm.USE_SCALE | Norm.USE_SHIFT)
 
 
@@ -28,10 +29,14 @@ class OneDnnNormalisation(OneDnnBase):
         """See `NumpyOps`; one kernel makes the statistics and the output."""
         if self._fits(x) and self.serves(_LEAST, x, gamma, beta):
             images = self._images(x)
-            y, mean, var = np.empty_like(images), np.empty_like(gamma), np.empty_like(gamma)
-            given = (images, y, mean, var, ordered(gamma), ordered(beta))
+            y, mean, var = (
+                self.xp.empty_like(images),
+                self.xp.empty_like(gamma),
+                self.xp.empty_like(gamma),
+            )
+            given = (images, y, mean, var, self.ordered(gamma), self.ordered(beta))
             if self.runs(_train, (images.shape, epsilon), *given):
-                return _like(x, y), mean, var, 1.0 / np.sqrt(var + epsilon)
+                return _like(x, y), mean, var, self._inverse(var, epsilon)
         return super().batch_norm_train(x, gamma, beta, epsilon)
 
     def batch_norm(
@@ -40,10 +45,10 @@ class OneDnnNormalisation(OneDnnBase):
         """See `NumpyOps`."""
         if self._fits(x) and self.serves(_LEAST, x, gamma, beta, mean, var):
             images = self._images(x)
-            y = np.empty_like(images)
-            vectors = [ordered(vector) for vector in (mean, var, gamma, beta)]
+            y = self.xp.empty_like(images)
+            vectors = [self.ordered(vector) for vector in (mean, var, gamma, beta)]
             if self.runs(_given, (images.shape, epsilon), images, y, *vectors):
-                return _like(x, y), 1.0 / np.sqrt(var + epsilon)
+                return _like(x, y), self._inverse(var, epsilon)
         return super().batch_norm(x, gamma, beta, mean, var, epsilon)
 
     def batch_norm_backward(
@@ -52,10 +57,19 @@ class OneDnnNormalisation(OneDnnBase):
         """See `NumpyOps`."""
         if self._fits(x) and self.serves(_LEAST, x, dy, gamma, mean, inverse):
             images, slopes = self._images(x), self._images(dy)
-            dx, dgamma, dbeta = np.empty_like(images), np.empty_like(gamma), np.empty_like(gamma)
+            dx, dgamma, dbeta = (self.xp.empty_like(array) for array in (images, gamma, gamma))
             # oneDNN takes the variance and makes the inverse of its root by itself.
-            var = 1.0 / np.square(inverse)
-            given = (dx, slopes, images, ordered(mean), var, ordered(gamma), dgamma, dbeta)
+            var = self.xp.divide(1.0, self.xp.square(inverse))
+            given = (
+                dx,
+                slopes,
+                images,
+                self.ordered(mean),
+                var,
+                self.ordered(gamma),
+                dgamma,
+                dbeta,
+            )
             if self.runs(_backward, (images.shape, fixed), *given):
                 return _like(x, dx), dgamma, dbeta
         return super().batch_norm_backward(dy, x, gamma, mean, inverse, fixed)
@@ -64,36 +78,42 @@ class OneDnnNormalisation(OneDnnBase):
         self, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
     ) -> tuple[Array, Statistics]:
         """See `NumpyOps`."""
-        affine = [] if gamma is None or beta is None else [ordered(gamma), ordered(beta)]
+        affine = [] if gamma is None or beta is None else [self.ordered(gamma), self.ordered(beta)]
         if self.serves(_LEAST, x, *affine):
-            y = np.empty(x.shape, np.float32)
-            mean, var = np.empty((len(x), 1), np.float32), np.empty((len(x), 1), np.float32)
+            y = self.xp.empty(x.shape, np.float32)
+            mean, var = (self.xp.empty((len(x), 1), np.float32) for _ in range(2))
             if self.runs(
-                _rows, (x.shape, epsilon, bool(affine)), ordered(x), y, mean, var, *affine
+                _rows, (x.shape, epsilon, bool(affine)), self.ordered(x), y, mean, var, *affine
             ):
-                return y, (mean, 1.0 / np.sqrt(var + epsilon))
+                return y, (mean, self._inverse(var, epsilon))
         return super().layer_norm(x, gamma, beta, epsilon)
 
     def layer_norm_backward(
         self, dy: Array, x: Array, gamma: Array | None, statistics: Statistics
     ) -> tuple[Array, Array | None, Array | None]:
         """See `NumpyOps`."""
-        affine = [] if gamma is None else [ordered(gamma)]
+        affine = [] if gamma is None else [self.ordered(gamma)]
         if self.serves(_LEAST, x, dy, *affine):
             mean, inverse = statistics
-            dx = np.empty(x.shape, np.float32)
-            sums = [np.empty_like(gamma), np.empty_like(gamma)] if affine else []
-            var = 1.0 / np.square(inverse)
-            given = (dx, ordered(dy), ordered(x), mean, var, *affine * 2, *sums)
+            dx = self.xp.empty(x.shape, np.float32)
+            sums = [self.xp.empty_like(gamma), self.xp.empty_like(gamma)] if affine else []
+            var = self.xp.divide(1.0, self.xp.square(inverse))
+            given = (dx, self.ordered(dy), self.ordered(x), mean, var, *affine * 2, *sums)
             if self.runs(_rows_backward, (x.shape, bool(affine)), *given):
                 return (dx, sums[0], sums[1]) if sums else (dx, None, None)
         return super().layer_norm_backward(dy, x, gamma, statistics)
+
+    def _inverse(self, var: Array, epsilon: float) -> Array:
+        inverse: Array = self.xp.add(var, epsilon)
+        self.xp.sqrt(inverse, out=inverse)
+        self.xp.divide(1.0, inverse, out=inverse)
+        return inverse
 
     def _fits(self, x: Array) -> bool:
         return x.shape[1] % _VECTOR == 0
 
     def _images(self, x: Array) -> Array:
-        return ordered(x)[:, None, None] if x.ndim == 2 else self.channels_last(x)
+        return self.ordered(x)[:, None, None] if x.ndim == 2 else self.channels_last(x)
 
 
 def _like(x: Array, images: Array) -> Array:
@@ -105,16 +125,18 @@ def _batch_desc(build: Builder, shape: Shape, epsilon: float, flags: int) -> obj
     return build.primitive_desc("batch_normalization_forward", prop, x, y, epsilon, flags)
 
 
-def _forward(build: Builder, shape: Shape, epsilon: float, flags: int) -> None:
+def _forward(
+    build: Builder, shape: Shape, epsilon: float, flags: int, fills: tuple[Arg, ...] = ()
+) -> None:
     desc = _batch_desc(build, shape, epsilon, flags)
     images, vector = build.images(shape), build.rows(shape[3:])
     order = (Arg.SRC, Arg.DST, Arg.MEAN, Arg.VARIANCE, Arg.SCALE, Arg.SHIFT)
     layouts = [images] * 2 + [vector] * 4
-    build.stage(desc, build.operands(order, layouts))
+    build.stage(desc, build.operands(order, layouts), fills)
 
 
 def _train(build: Builder, shape: Shape, epsilon: float) -> None:
-    _forward(build, shape, epsilon, _AFFINE)
+    _forward(build, shape, epsilon, _AFFINE, _STATISTICS)
 
 
 def _given(build: Builder, shape: Shape, epsilon: float) -> None:
@@ -143,7 +165,8 @@ def _rows(build: Builder, shape: Shape, epsilon: float, affine: bool) -> None:
     desc = _rows_desc(build, shape, epsilon, _AFFINE if affine else 0)
     rows, each, vector = build.rows(shape), build.rows(shape[:1]), build.rows(shape[1:])
     order = (Arg.SRC, Arg.DST, Arg.MEAN, Arg.VARIANCE, *([Arg.SCALE, Arg.SHIFT] * affine))
-    build.stage(desc, build.operands(order, [rows, rows, each, each, *([vector] * 2 * affine)]))
+    memories = build.operands(order, [rows, rows, each, each, *([vector] * 2 * affine)])
+    build.stage(desc, memories, _STATISTICS)
 
 
 def _rows_backward(build: Builder, shape: Shape, affine: bool) -> None:

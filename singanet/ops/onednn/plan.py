@@ -2,72 +2,145 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from singanet.ops.onednn.binding import ExecArg, check
 
-Stage = tuple[int, Any, int]
-"""A primitive, its arguments and their number."""
-
 _PAGE = 4096
 
+Memory = int
+"""The address of a oneDNN memory object."""
 
-class Plan:
-    """Stages that run one after the other on the operands' addresses.
 
-    A memory belongs to an operand by its number, or lies in scratch at an offset. A plan belongs
-    to the thread that made it, since its memories are pointed at the operands of one call.
+class Primitive:
+    """A oneDNN primitive, which lives as long as anything refers to it."""
+
+    __slots__ = ("__weakref__", "handle")
+
+    def __init__(self, c: Any, handle: int) -> None:
+        self.handle = handle
+        weakref.finalize(self, c.dnnl_primitive_destroy, handle).atexit = False
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A primitive, and the memory of each of its arguments."""
+
+    primitive: Primitive
+    memories: Mapping[int, Memory]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a plan does, and on what.
+
+    A memory belongs to an operand by its number, or lies in scratch at an offset. ``reads`` and
+    ``writes`` are numbers of operands; one that is changed in part is in both.
     """
 
-    def __init__(
-        self,
-        c: Any,
-        stream: Any,
-        stages: Sequence[Stage],
-        operands: Sequence[int],
-        inside: Sequence[tuple[int, int]],
-        scratch: int,
-    ) -> None:
-        self._execute: Callable[..., int] = c.dnnl_primitive_execute
-        self._point: Callable[..., int] = c.dnnl_memory_set_data_handle
-        self._stream = stream
-        self._stages = tuple(stages)
-        self._operands = tuple(operands)
-        self._inside = tuple(inside)
-        self._base = 0
-        self.scratch = scratch
-        memories = [*operands, *(memory for memory, _ in inside)]
-        primitives = [primitive for primitive, _, _ in stages]
-        weakref.finalize(self, release, c, primitives, memories).atexit = False
+    stages: Sequence[Stage]
+    operands: Sequence[Memory]
+    inside: Sequence[tuple[Memory, int]]
+    scratch: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
 
-    def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """Run on the operands at ``addresses``, with `scratch` bytes to use at ``scratch``."""
-        for memory, address in zip(self._operands, addresses, strict=True):
-            self._point(memory, address)
-        if scratch != self._base:
-            for memory, offset in self._inside:
-                self._point(memory, scratch + offset)
-            self._base = scratch
-        for primitive, arguments, count in self._stages:
+
+@dataclass(frozen=True)
+class Place:
+    """Where plans run: the library's functions, an engine and a stream, its threads."""
+
+    c: Any
+    engine: Any
+    stream: Any
+    use_threads: Callable[[int], None]
+
+
+class Calls:
+    """The executions of stages on memory objects that point where they should.
+
+    It owns the memory objects, not what they point at. It belongs to the thread that made it,
+    and costs an execution a stage.
+    """
+
+    __slots__ = ("__weakref__", "_calls", "_execute", "_primitives", "_stream", "_threads", "_use")
+
+    def __init__(
+        self, place: Place, stages: Sequence[Stage], threads: int, of: Mapping[Memory, Memory]
+    ) -> None:
+        """``of`` tells the memory object to take for each that the stages name."""
+        weakref.finalize(self, release, place.c, tuple(of.values())).atexit = False
+        self._execute: Callable[..., int] = place.c.dnnl_primitive_execute
+        self._stream = place.stream
+        self._use, self._threads = place.use_threads, threads
+        self._primitives = [stage.primitive for stage in stages]
+        self._calls: list[tuple[int, int, Any]] = []
+        for stage in stages:
+            pairs = [ExecArg(arg, of[memory]) for arg, memory in stage.memories.items()]
+            self._calls.append((stage.primitive.handle, len(pairs), (ExecArg * len(pairs))(*pairs)))
+
+    def __call__(self) -> None:
+        """Run the stages."""
+        self._use(self._threads)
+        for primitive, count, arguments in self._calls:
             status = self._execute(primitive, self._stream, count, arguments)
             if status:
                 check(status, "a kernel")
 
 
-def release(c: Any, primitives: Sequence[int], memories: Sequence[int]) -> None:
-    """Give primitives and memory objects back to oneDNN."""
-    for primitive in primitives:
-        c.dnnl_primitive_destroy(primitive)
+class Plan:
+    """Stages that run one after the other on the operands' addresses.
+
+    A plan belongs to the thread that made it, since its memories are pointed at the operands of
+    one call. It needs ``scratch`` bytes of working memory, and uses ``threads``.
+    """
+
+    def __init__(self, place: Place, recipe: Recipe, threads: int) -> None:
+        self.place = place
+        self.recipe = recipe
+        self.threads = threads
+        self.scratch = recipe.scratch
+        self.reads, self.writes = recipe.reads, recipe.writes
+        self._point: Callable[..., int] = place.c.dnnl_memory_set_data_handle
+        self._base = 0
+        own = [*recipe.operands, *(memory for memory, _ in recipe.inside)]
+        self._calls = Calls(place, recipe.stages, threads, {memory: memory for memory in own})
+
+    def run(self, addresses: Sequence[int], scratch: int) -> None:
+        """Run on the operands at ``addresses``, with `scratch` bytes to use at ``scratch``."""
+        for memory, address in zip(self.recipe.operands, addresses, strict=True):
+            self._point(memory, address)
+        if scratch != self._base:
+            for memory, offset in self.recipe.inside:
+                self._point(memory, scratch + offset)
+            self._base = scratch
+        self._calls()
+
+    def bound(self, addresses: Sequence[int], scratch: int) -> Calls:
+        """What does `run` on these addresses when called, pointed at them once and for all."""
+        recipe = self.recipe
+        places = list(zip(recipe.operands, addresses, strict=True))
+        places += [(memory, scratch + offset) for memory, offset in recipe.inside]
+        copies = {memory: self._copied(memory, at) for memory, at in places}
+        return Calls(self.place, recipe.stages, self.threads, copies)
+
+    def _copied(self, memory: Memory, address: int) -> Memory:
+        """Another memory object of the same layout, at ``address``."""
+        c, layout, made = self.place.c, ctypes.c_void_p(), ctypes.c_void_p()
+        check(c.dnnl_memory_get_memory_desc(memory, ctypes.byref(layout)), "telling a layout")
+        status = c.dnnl_memory_create(ctypes.byref(made), layout, self.place.engine, address)
+        check(status, "making a memory object")
+        return int(made.value or 0)
+
+
+def release(c: Any, memories: Sequence[Memory]) -> None:
+    """Give memory objects back to oneDNN."""
     for memory in memories:
         c.dnnl_memory_destroy(memory)
-
-
-def arguments_of(memories: dict[int, int]) -> tuple[Any, int]:
-    """The arguments of an execution, and their number."""
-    pairs = [ExecArg(int(arg), memory) for arg, memory in memories.items()]
-    return (ExecArg * len(pairs))(*pairs), len(pairs)
 
 
 def rounded(size: int) -> int:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from singanet.ops.numpy.windows import Window
-from singanet.ops.onednn.base import OneDnnBase, is_finite
+from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import U8, Algorithm, Arg, Prop, Query, dims
 from singanet.ops.onednn.builder import Builder, NotOfferedError
 from singanet.types import Array, Shape
@@ -22,27 +22,28 @@ _POSITIONS = 256
 
 
 class OneDnnPooling(OneDnnBase):
-    """oneDNN's note of which position held the maximum is the same as NumPy's."""
+    """oneDNN's note of which position held the maximum is the same as NumPy's.
+
+    A window of nothing but -inf has the least finite number for its maximum.
+    """
 
     def max_pool(self, x: Array, window: Window, keep: bool) -> tuple[Array, Array | None]:
         """See `NumpyOps`."""
         if math.prod(window.kernel) <= _POSITIONS and self.serves(_LEAST, x):
             images = self.channels_last(x)
-            # oneDNN passes over NaN, which must not get lost, and takes -inf for a finite number.
-            # Both show in the sum of squares, which costs a small part of the pooling.
-            if is_finite(images):
-                y: Array = np.empty(_outputs(images.shape, window), np.float32)
-                where: Array = np.empty(y.shape, np.uint8)
-                given = [images, y, where] if keep else [images, y]
-                if y.size and self.runs(_max_forward, (images.shape, window, keep), *given):
-                    return y.transpose(0, 3, 1, 2), where if keep else None
+            y: Array = self.xp.empty(_outputs(images.shape, window), np.float32)
+            where: Array = self.xp.empty(y.shape, np.uint8)
+            given = [images, y, where] if keep else [images, y]
+            if y.size and self.runs(_max_forward, (images.shape, window, keep), *given):
+                self.show_nan(y, images)
+                return y.transpose(0, 3, 1, 2), where if keep else None
         return super().max_pool(x, window, keep)
 
     def max_pool_backward(self, dy: Array, where: Array, x_shape: Shape, window: Window) -> Array:
         """See `NumpyOps`."""
         if where.dtype == np.uint8 and self.serves(_LEAST, dy):
             n, c, h, w = x_shape
-            dx: Array = np.empty((n, h, w, c), np.float32)
+            dx: Array = self.xp.empty((n, h, w, c), np.float32)
             slopes = self.channels_last(dy)
             if dx.size and self.runs(_max_backward, (dx.shape, window), dx, slopes, where):
                 return dx.transpose(0, 3, 1, 2)
@@ -52,7 +53,7 @@ class OneDnnPooling(OneDnnBase):
         """See `NumpyOps`."""
         if self.serves(_LEAST, x):
             images = self.channels_last(x)
-            y: Array = np.empty(_outputs(images.shape, window), np.float32)
+            y: Array = self.xp.empty(_outputs(images.shape, window), np.float32)
             if y.size and self.runs(_mean_forward, (images.shape, window), images, y):
                 return y.transpose(0, 3, 1, 2)
         return super().avg_pool(x, window)
@@ -61,7 +62,7 @@ class OneDnnPooling(OneDnnBase):
         """See `NumpyOps`."""
         if self.serves(_LEAST, dy):
             n, c, h, w = x_shape
-            dx: Array = np.empty((n, h, w, c), np.float32)
+            dx: Array = self.xp.empty((n, h, w, c), np.float32)
             if dx.size and self.runs(
                 _mean_backward, (dx.shape, window), dx, self.channels_last(dy)
             ):

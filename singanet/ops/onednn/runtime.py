@@ -12,8 +12,8 @@ import numpy as np
 from singanet.ops.onednn.binding import CPU, DEFAULT_STREAM, SCRATCHPAD_USER, check
 from singanet.ops.onednn.builder import Builder, NotOfferedError
 from singanet.ops.onednn.library import Library
-from singanet.ops.onednn.plan import Plan
-from singanet.ops.onednn.threads import changes
+from singanet.ops.onednn.plan import Place, Plan
+from singanet.ops.onednn.threads import Team, changes
 from singanet.types import Array
 
 Build = Callable[..., None]
@@ -37,8 +37,10 @@ class Runtime:
         self.library = library
         self.threads = threads
         self.changes = changes()
-        self._engine = self._made("engine_create", CPU, 0)
-        self._stream = self._made("stream_create", self._engine, DEFAULT_STREAM)
+        engine = self._made("engine_create", CPU, 0)
+        stream = self._made("stream_create", engine, DEFAULT_STREAM)
+        self.team = Team(library.c.omp_set_num_threads if library.runtime == "OpenMP" else None)
+        self._place = Place(library.c, engine, stream, self.team.use)
         # Scratch is ours to give, so that it is counted, shared by all plans, and kept aligned.
         self._attributes = self._made("primitive_attr_create")
         set_mode = library.c.dnnl_primitive_attr_set_scratchpad_mode
@@ -46,8 +48,6 @@ class Runtime:
         self._plans: OrderedDict[Hashable, Plan | None] = OrderedDict()
         self._buffer: Array = np.empty(0, np.uint8)
         self._base = 0
-        self._using = 0
-        self.use_threads(threads)
 
     def _made(self, function: str, *arguments: Any) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
@@ -55,36 +55,30 @@ class Runtime:
         check(status, function)
         return made
 
-    def use_threads(self, count: int) -> None:
-        """Let what is built or run next use ``count`` threads."""
-        if count != self._using and self.library.runtime == "OpenMP":
-            # OpenMP keeps this for each calling thread.
-            self.library.c.omp_set_num_threads(count)
-        self._using = count
-
     def plan(self, build: Build, key: tuple[Any, ...], work: int) -> Plan | None:
         """The plan that ``build(builder, *key)`` makes, or None where oneDNN offers none.
 
         Little ``work`` is one thread's: waking the others takes longer, and where other processes
         have their cores, much longer. A plan runs with the threads that it was made for.
         """
-        self.use_threads(self.threads if work >= _SHARED else 1)
         full = (build, key)
         try:
             plan = self._plans[full]
         except KeyError:
-            plan = self._plans[full] = self._built(build, key)
+            plan = self._plans[full] = self._built(build, key, work)
             if len(self._plans) > _CAPACITY:
                 self._plans.popitem(last=False)
             return plan
         self._plans.move_to_end(full)
         return plan
 
-    def _built(self, build: Build, key: tuple[Any, ...]) -> Plan | None:
-        builder = Builder(self.library.c, self._engine, self._stream, self._attributes)
+    def _built(self, build: Build, key: tuple[Any, ...], work: int) -> Plan | None:
+        builder = Builder(self._place, self._attributes)
+        threads = self.threads if work >= _SHARED else 1
+        self.team.use(threads)
         try:
             build(builder, *key)
-            return builder.plan()
+            return builder.plan(threads)
         except NotOfferedError:
             return None
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from singanet.ops.onednn.base import OneDnnBase, ordered
+from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Algorithm, Arg, Prop
 from singanet.ops.onednn.builder import Builder
 from singanet.types import Array, Shape
@@ -21,8 +21,8 @@ class OneDnnSoftmax(OneDnnBase):
     def softmax(self, x: Array, axis: int = -1) -> Array:
         """See `NumpyOps`."""
         if axis in (-1, x.ndim - 1) and self.serves(_LEAST, x):
-            rows = ordered(x)
-            y = np.empty(rows.shape, np.float32)
+            rows = self.ordered(x)
+            y = self.xp.empty(rows.shape, np.float32)
             if self.runs(_forward, (_flat(rows),), rows, y):
                 return y
         return super().softmax(x, axis)
@@ -30,9 +30,9 @@ class OneDnnSoftmax(OneDnnBase):
     def softmax_backward(self, dy: Array, y: Array, axis: int = -1) -> Array:
         """See `NumpyOps`."""
         if axis in (-1, y.ndim - 1) and self.serves(_LEAST, y, dy):
-            rows = ordered(y)
-            dx = np.empty(rows.shape, np.float32)
-            if self.runs(_backward, (_flat(rows),), dx, ordered(dy), rows):
+            rows = self.ordered(y)
+            dx = self.xp.empty(rows.shape, np.float32)
+            if self.runs(_backward, (_flat(rows),), dx, self.ordered(dy), rows):
                 return dx
         return super().softmax_backward(dy, y, axis)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -67,6 +67,21 @@ def set_threads(count: int) -> None:
             advice="more threads than cores take turns and slow each other down",
         )
     _changed(count)
+
+
+class Team:
+    """How many threads the next kernel of the calling thread uses; OpenMP keeps it for each."""
+
+    def __init__(self, tell: Callable[[int], object] | None) -> None:
+        self._tell = tell
+        self.size = 0
+
+    def use(self, count: int) -> None:
+        """Let what is built or run next use ``count`` threads."""
+        if count != self.size:
+            if self._tell is not None:
+                self._tell(count)
+            self.size = count
 
 
 def changes() -> int:

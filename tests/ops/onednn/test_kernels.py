@@ -80,14 +80,33 @@ def test_of_equal_values_the_first_is_noted(ops):
         np.testing.assert_array_equal(ops.max_pool(x, window, True)[1], wanted)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_comes_through(ops, bad):
+@pytest.mark.parametrize("last", [False, True])
+def test_nan_shows_in_its_sample_and_in_no_other(ops, last):
+    x = draw(3, 16, 64, 64)
+    if last:
+        x = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    x[1, 5, 60, 60] = np.nan
+    x[2, 3, 7, 7] = 1e30  # whose square is no float32
+    sound = np.delete(x, 1, axis=0)
+    for window in WINDOWS:
+        y, _ = ops.max_pool(x, window, True)
+        assert np.isnan(y[1]).any()
+        np.testing.assert_array_equal(
+            np.delete(y, 1, axis=0), numpy_ops.max_pool(sound, window, False)[0]
+        )
+    y = ops.activation("relu", x)
+    assert np.isnan(y[1]).any()
+    np.testing.assert_array_equal(np.delete(y, 1, axis=0), np.maximum(sound, 0))
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf])
+def test_infinity_comes_through(ops, bad):
     x = draw(2, 16, 64, 64)
-    x[0, :, :4] = bad
+    x[0, :, 2:40:9] = bad
     for window in WINDOWS:
         y, where = ops.max_pool(x, window, True)
         wanted, noted = numpy_ops.max_pool(x, window, True)
-        np.testing.assert_array_equal(y, wanted)
+        np.testing.assert_array_equal(y, np.maximum(wanted, np.finfo(np.float32).min))
         np.testing.assert_array_equal(where, noted)
     np.testing.assert_array_equal(ops.activation("relu", x), np.maximum(x, 0))
 

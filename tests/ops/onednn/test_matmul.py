@@ -12,6 +12,7 @@ from singanet.ops.onednn import matmul, set_threads, threads
 @pytest.fixture(autouse=True)
 def every_size(monkeypatch):
     monkeypatch.setattr(matmul, "_LEAST", 1)
+    monkeypatch.setattr(matmul, "_FEW", 1)
 
 
 def draw(*shape, seed=0):
@@ -64,6 +65,6 @@ def test_small_kernels_are_one_threads(ops, monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
     set_threads(threads.cores())
     ops.softmax(draw(128, 100))
-    assert ops.runtime()._using == 1
+    assert ops.runtime().team.size == 1
     ops.softmax(draw(1024, 100))
-    assert ops.runtime()._using == threads.cores()
+    assert ops.runtime().team.size == threads.cores()

@@ -1,0 +1,147 @@
+"""Plans: what they read and write, and calls of them that are bound to addresses."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+from singanet.ops.numpy.windows import Window
+from singanet.ops.onednn import OneDnnOps, threads
+
+WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+POOL = Window((2, 2), (2, 2), ((0, 0), (0, 0)))
+GUARD = 64
+
+
+class Watched(OneDnnOps):
+    """Keeps each plan with the arrays it ran on, as they were before and after."""
+
+    def runs(self, build, key, *arrays, passes=1):
+        arrays = [array if array.flags.c_contiguous else array.T for array in arrays]
+        before = [array.copy() for array in arrays]
+        done = super().runs(build, key, *arrays, passes=passes)
+        plan = self.runtime().plan(build, key, arrays[0].size * passes)
+        self.seen = getattr(self, "seen", [])
+        self.seen.append((build.__name__, plan, before, arrays))
+        return done
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def calls(ops):
+    """Every kernel that the backend has."""
+    x, w, dy = draw(4, 16, 12, 12), draw(32, 16, 3, 3), draw(4, 32, 12, 12, seed=1)
+    c16, var = draw(16), abs(draw(16)) + 1
+    ops.conv2d(x, w, draw(32), WINDOW)
+    ops.conv2d_backward_data(dy, w, x.shape, WINDOW)
+    ops.conv2d_backward_weights(x, dy, w.shape, WINDOW)
+    y, where = ops.max_pool(x, POOL, True)
+    ops.max_pool(x, POOL, False)
+    ops.max_pool_backward(y, where, x.shape, POOL)
+    ops.avg_pool_backward(ops.avg_pool(x, POOL), x.shape, POOL)
+    ops.batch_norm_train(x, c16, c16, 1e-3)
+    ops.batch_norm(x, c16, c16, c16, var, 1e-3)
+    ops.batch_norm_backward(x, x, c16, c16, var, False)
+    rows = draw(64, 512)
+    _, statistics = ops.layer_norm(rows, rows[0], rows[1], 1e-4)
+    ops.layer_norm_backward(rows, rows, rows[0], statistics)
+    ops.softmax_backward(rows, ops.softmax(rows))
+    ops.lrn_backward(x, ops.lrn(x, 5, 0.1, 0.75, 1.0), 5, 0.1, 0.75, 1.0)
+    long = draw(1 << 17)
+    ops.activation_backward("tanh", long, ops.activation("tanh", long))
+    ops.matmul(rows, rows.T)
+    ops.affine(rows, draw(512, 32), draw(32))
+
+
+@pytest.fixture
+def seen(library_path):
+    ops = Watched(library_path, required=True)
+    calls(ops)
+    return ops.seen
+
+
+def test_what_a_plan_writes_and_reads(seen):
+    assert len({plan for _, plan, _, _ in seen}) >= 20
+    for name, plan, before, after in seen:
+        changed = {
+            k for k, pair in enumerate(zip(before, after, strict=True))
+            if pair[0].tobytes() != pair[1].tobytes()
+        }  # fmt: skip
+        assert changed == set(plan.writes), name
+        # Between them they cover every operand but a shift that no backward kernel looks at.
+        assert set(plan.reads) | set(plan.writes) == set(range(len(after))), name
+
+
+def test_what_is_not_read_does_not_matter(seen):
+    """Operands that are written only may hold anything before."""
+    for name, plan, before, after in seen:
+        operands = [aligned(array) for array in before]
+        for k in set(plan.writes) - set(plan.reads):
+            operands[k].view(np.uint8)[...] = 0xFF
+        run_bound(plan, operands)
+        for k in plan.writes:
+            np.testing.assert_array_equal(operands[k], after[k], err_msg=name)
+
+
+def test_bound_calls_keep_to_their_memory(seen):
+    """Each has its own addresses, and writes neither beside its operands nor beside its scratch."""
+    for _, plan, before, after in seen:
+        sets = [[aligned(array) for array in before] for _ in range(2)]
+        scratch = [aligned(np.zeros(plan.scratch + GUARD, np.uint8)) for _ in sets]
+        bound = [
+            plan.bound([a.ctypes.data for a in operands], area.ctypes.data)
+            for operands, area in zip(sets, scratch, strict=True)
+        ]
+        bound[1]()
+        for k, array in enumerate(sets[0]):
+            np.testing.assert_array_equal(array, before[k])
+        bound[0]()
+        for operands, area in zip(sets, scratch, strict=True):
+            assert not area[plan.scratch :].any()
+            for k, array in enumerate(operands):
+                np.testing.assert_array_equal(array, after[k])
+
+
+def test_a_bound_call_outlives_its_plan(library_path):
+    ops = Watched(library_path, required=True)
+    x = draw(64, 512)
+    y = ops.softmax(x).copy()
+    _, plan, before, _ = ops.seen.pop()
+    operands = [aligned(array) for array in before]
+    bound = plan.bound([array.ctypes.data for array in operands], 0)
+    del plan, ops
+    gc.collect()
+    for _ in range(3):
+        operands[1][...] = 0
+        bound()
+        np.testing.assert_array_equal(operands[1], y)
+
+
+def test_a_bound_call_uses_the_threads_of_its_plan(ops, monkeypatch):
+    monkeypatch.setattr(threads, "_setting", threads._Setting())
+    runtime, x = ops.runtime(), draw(64, 512)
+    ops.softmax(x)
+    plan = next(iter(runtime._plans.values()))
+    y = np.empty_like(x)
+    bound = plan.bound([x.ctypes.data, y.ctypes.data], 0)
+    runtime.team.use(plan.threads + 1)
+    bound()
+    assert runtime.team.size == plan.threads
+
+
+def aligned(array):
+    """A copy at a multiple of 64 bytes."""
+    raw = np.empty(array.nbytes + GUARD, np.uint8)
+    start = -raw.ctypes.data % GUARD
+    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def run_bound(plan, operands):
+    scratch = aligned(np.zeros(plan.scratch, np.uint8))
+    plan.bound([array.ctypes.data for array in operands], scratch.ctypes.data)()
