@@ -1,0 +1,117 @@
+"""One piece of memory for all buffers of a program, with planned offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from singanet.program.in_place import Pair, merge_in_place
+from singanet.program.kernel import Buffer, Kernel
+from singanet.program.liveness import Ints, Lifetimes, lifetimes, live_bytes
+from singanet.program.match_range import share_pieces
+from singanet.program.placing import Intervals, place
+from singanet.program.walking import walk_backwards, walk_best_fit
+
+ALIGNMENT = 64
+"""Bytes: a line of the cache, and the widest vector of a CPU."""
+
+Strategy = Callable[[Intervals], Ints]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each buffer lies in an arena of ``nbytes``; sizes are rounded up to `ALIGNMENT`.
+
+    ``offsets`` has None for what lies outside: parameters and constants. ``lower_bound`` is the
+    most that is needed at one kernel, less than which no arena can have; ``unplanned_bytes`` what
+    buffers take that share nothing. ``in_place`` lists the pairs (read, written) that share their
+    memory; ``strategy`` names what found the offsets.
+    """
+
+    offsets: tuple[int | None, ...]
+    nbytes: int
+    lower_bound: int
+    unplanned_bytes: int
+    in_place: tuple[Pair, ...]
+    strategy: str
+
+
+def plan_arena(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Layout:
+    """The smallest layout that a few strategies find for ``kernels`` run in the order given.
+
+    Errors: a kernel with an unknown buffer, or one that reads what nothing wrote yet.
+    """
+    lives = lifetimes(kernels, buffers)
+    holder, pairs = merge_in_place(kernels, buffers, lives)
+    sizes = rounded_sizes(buffers)
+    merged = _merged(lives, holder)
+    holds = np.array(holder, np.int64) == np.arange(len(buffers))
+    needed = holds & (merged.first <= merged.last) & (sizes > 0)
+    lower_bound = int(live_bytes(merged, np.where(holds, sizes, 0)).max(initial=0))
+    chosen = needed.nonzero()[0]
+    intervals = Intervals(merged.first[chosen], merged.last[chosen], sizes[chosen])
+    found, nbytes, strategy = smallest(intervals, lower_bound)
+    offsets = np.zeros(len(buffers), np.int64)
+    offsets[chosen] = found
+    by_holder = offsets[holder].tolist() if holder else []
+    return Layout(
+        offsets=tuple(
+            offset if buffer.planned else None
+            for offset, buffer in zip(by_holder, buffers, strict=True)
+        ),
+        nbytes=nbytes,
+        lower_bound=lower_bound,
+        unplanned_bytes=int(sizes.sum()),
+        in_place=tuple(pairs),
+        strategy=strategy,
+    )
+
+
+def rounded_sizes(buffers: Sequence[Buffer]) -> Ints:
+    """The bytes of each buffer in an arena, 0 for those outside."""
+    sizes = np.array([buffer.nbytes if buffer.planned else 0 for buffer in buffers], np.int64)
+    return -(-sizes // ALIGNMENT) * ALIGNMENT
+
+
+def smallest(intervals: Intervals, lower_bound: int) -> tuple[Ints, int, str]:
+    """Offsets, bytes of the arena, name of the strategy; stops where none could be better."""
+    best, least, name = np.zeros(0, np.int64), 0, "nothing to place"
+    if not len(intervals.size):
+        return best, least, name
+    for title, strategy in strategies():
+        offsets = strategy(intervals)
+        top = intervals.top(offsets)
+        if not len(best) or top < least:
+            best, least, name = offsets, top, title
+        if least <= lower_bound:
+            break
+    return best, least, name
+
+
+def strategies() -> Iterator[tuple[str, Strategy]]:
+    """The strategies by name, those that take little time first."""
+    yield "best fit, forwards", walk_best_fit
+    yield "best fit, backwards", walk_backwards
+    yield "shared pieces", share_pieces
+    yield "largest first", lambda what: place(what, _descending(what.size), tightest=False)
+    yield (
+        "largest times longest first",
+        lambda what: place(what, _descending(what.size * _lengths(what)), tightest=True),
+    )
+
+
+def _lengths(intervals: Intervals) -> Ints:
+    return intervals.last - intervals.first + 1
+
+
+def _descending(weights: Ints) -> Ints:
+    return np.argsort(-weights, kind="stable")
+
+
+def _merged(lives: Lifetimes, holder: Sequence[int]) -> Lifetimes:
+    first, last = lives.first.copy(), lives.last.copy()
+    np.minimum.at(first, holder, lives.first)
+    np.maximum.at(last, holder, lives.last)
+    return Lifetimes(first, last, lives.kernels)
