@@ -39,12 +39,19 @@ class Saveable:
         ``format`` is 'snapshot', 'pickle', 'hdf5', 'npz', 'safetensors', 'keras' or
         'keras-legacy'; None goes by the suffix, and without a known one writes SINGA's snapshot,
         ``f.bin`` and ``f.desc``. ``data_format`` is that of the Keras model to load it, which
-        takes the state of ``optimizer`` as well.
+        takes the state of ``optimizer`` as well. Snapshots and pickles hold a recurrent layer's
+        weights as one array, as SINGA's readers want them.
         ``buffer_size`` is SINGA's, which nothing here needs: records of any size are written, and
         a SINGA that reads them needs one above the largest. Errors: `FileAccessError`, and what
         the format cannot hold.
         """
-        from singanet.checkpoint import describe_net, format_for, write_state
+        from singanet.checkpoint import (
+            describe_net,
+            format_for,
+            pack,
+            packed_layers,
+            write_state,
+        )
 
         net = _net(self)
         name = format_for(f, format or ("pickle" if use_pickle else None))
@@ -56,6 +63,8 @@ class Saveable:
             write_state(f, state, name, layers=layers, optimizer=optimizer)
         elif name == "keras-legacy":
             write_state(f, state, name, layers=describe_net(net, data_format))
+        elif name in ("snapshot", "pickle"):
+            write_state(f, pack(state, packed_layers(net)), name)
         else:
             write_state(f, state, name)
 
@@ -78,11 +87,11 @@ class Saveable:
         to names in the net. Files of every SINGA since 1.0.0, of Keras, and a training's state
         are read as well. ``strict`` refuses a file with missing, extra or unfitting arrays,
         ``cast`` converts types, ``optimizer`` takes the state in a Keras file. The whole file is
-        checked first: on any error the net is as it was. Errors: `StateMismatchError` with a
-        table of both sides, `FileFormatError`, `ChecksumError`, `VersionError`,
+        checked first: on any error the net is as it was. Errors: `StateMismatchError`, whose
+        ``report`` is a table of both sides, `FileFormatError`, `ChecksumError`, `VersionError`,
         `FileAccessError`.
         """
-        from singanet.checkpoint import Target, describe_net, load_into, open_state
+        from singanet.checkpoint import Target, describe_net, load_into, open_state, packed_layers
         from singanet.checkpoint.keras import KerasReader
         from singanet.checkpoint.keras.slots import read_slots
 
@@ -95,11 +104,12 @@ class Saveable:
         def assign(name: str, array: Array) -> None:
             params[name].value[...] = net.device.put(array)
 
+        packed = packed_layers(net)
         with open_state(f, format or ("pickle" if use_pickle else None)) as reader:
             if not reader.foreign_layout:
                 if optimizer is not None:
                     raise _no_place(f, reader.format)
-                return load_into(reader, targets, assign, rename, strict, cast)
+                return load_into(reader, targets, assign, rename, strict, cast, packed)
         layers = describe_net(net, data_format)
         with KerasReader(Path(f), layers) as keras:
             slots = None if optimizer is None else read_slots(keras, layers, optimizer)

@@ -11,7 +11,9 @@ from singanet.checkpoint.keras.describe import describe_net
 from singanet.checkpoint.keras.layer import LayerDescription
 from singanet.checkpoint.load import load_into
 from singanet.checkpoint.matching import Target, match
+from singanet.checkpoint.packed import Packed, pack
 from singanet.checkpoint.reader import Reader
+from singanet.checkpoint.recurrent import packed_layers
 from singanet.checkpoint.report import LoadReport
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "Entry",
     "LayerDescription",
     "LoadReport",
+    "Packed",
     "Reader",
     "Source",
     "Target",
@@ -30,5 +33,7 @@ __all__ = [
     "load_into",
     "match",
     "open_state",
+    "pack",
+    "packed_layers",
     "write_state",
 ]

@@ -17,10 +17,11 @@ from singanet.types import Shape
 
 @dataclass(frozen=True)
 class Target:
-    """An array of the net: what shape and type must come."""
+    """An array of the net: what shape and type must come, and the rule by which it is asked for."""
 
     shape: Shape
     dtype: np.dtype[Any]
+    rule: str = ""
 
 
 def match(
@@ -62,6 +63,12 @@ def match(
     return report
 
 
+def spellings(name: str) -> list[str]:
+    """``name`` and what older files called it, in the order in which they are looked for."""
+    older = (rule.spell(name) for rule in NAME_RULES)
+    return [name, *(each for each in older if each is not None)]
+
+
 def weights(entries: Mapping[str, Entry]) -> Mapping[str, Entry]:
     """The entries of the net alone, where ``entries`` are those of a whole training's state."""
     if "session" not in entries or not any(name.startswith("net/") for name in entries):
@@ -101,15 +108,16 @@ def _asked(
 
 
 def _compare(name: str, target: Target, entry: Entry, rule: str, cast: bool) -> Match | Mismatch:
-    rules = [rule] if rule else []
+    rules = [each for each in (rule, target.rule) if each]
     if entry.shape != target.shape:
         fitting = [each for each in SHAPE_RULES if each.fits(entry.shape, target.shape)]
         if not fitting:
-            return Mismatch(name, entry.name, target.shape, entry.shape, "another shape")
+            why = ", ".join(["another shape", *rules])
+            return Mismatch(name, entry.name, target.shape, entry.shape, why)
         rules.append(f"{fitting[0].title}, before {fitting[0].version}")
     if entry.dtype != target.dtype:
         if not cast:
-            why = f"{entry.dtype}, not {target.dtype}: pass cast=True to convert"
+            why = f"{entry.dtype}, not {target.dtype}"
             return Mismatch(name, entry.name, target.shape, entry.shape, why)
         rules.append(f"{entry.dtype} cast to {target.dtype}")
     return Match(name, entry.name, target.shape, entry.shape, "; ".join(rules))

@@ -51,3 +51,6 @@ NAME_RULES = (
 )
 
 SHAPE_RULES = (ShapeRule("SINGA 1101", "kernels of four axes, as Caffe's", _kernel),)
+
+PACKED_RULE = "all weights of a recurrent layer as one array, before singanet 1"
+"""SINGA's and cuDNN's form; which layers have it, and how it is taken apart, the net says."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from singanet.checkpoint.entry import Source
@@ -15,14 +15,14 @@ SINGA_VERSION = 1101
 _LONGEST = 1 << 24
 
 
-def desc_text(sources: Sequence[Source], plain: bool) -> str:
-    """The lines SINGA writes; unless ``plain``, our format version stands behind its own."""
+def desc_text(sources: Sequence[Source], keys: Mapping[str, str], plain: bool) -> str:
+    """The lines SINGA writes, each array under its key; our format version unless ``plain``."""
     first = f"{SINGA_VERSION}" if plain else f"{SINGA_VERSION}\tsinganet format: {FORMAT_VERSION}"
     lines = [first]
     for source in sources:
         shape = " ".join(str(axis) for axis in source.shape)
         lines.append(
-            f"parameter name: {source.name}\tdata type: {DATA_TYPES[source.dtype]}\t"
+            f"parameter name: {keys[source.name]}\tdata type: {DATA_TYPES[source.dtype]}\t"
             f"dim: {len(source.shape)}\tshape: {shape}"
         )
     return "\n".join(lines) + "\n"

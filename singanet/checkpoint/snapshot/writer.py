@@ -45,7 +45,7 @@ def write_snapshot(
         # Moved in the reverse order: .bin is the truth and goes first, .desc only describes it.
         desc = stack.enter_context(replacing(path.with_suffix(".desc")))
         records = stack.enter_context(replacing(path))
-        desc.write_text(desc_text(sources, plain), encoding="utf-8")
+        desc.write_text(desc_text(sources, keys, plain), encoding="utf-8")
         with records.open("wb", buffering=0) as stream, Beside() as beside:
             for index, source in enumerate(sources):
                 left = len(sources) - index - 1
