@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from singanet.loss import Loss
     from singanet.metric import Metric
     from singanet.net import FeedForwardNet
-    from singanet.optimizer import Optimizer, Wrapper
+    from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
     from singanet.training.callbacks import Callback
     from singanet.training.compiled import Compiled
     from singanet.training.history import History
@@ -28,16 +28,18 @@ class Trainable:
         optimizer: Optimizer | Wrapper,
         loss: Loss | None = None,
         metrics: Metric | Sequence[Metric] | Mapping[str, Metric] | None = None,
+        mixed_precision: MixedPrecision | str | None = None,
     ) -> None:
         """Say what `fit` trains with; None keeps the net's own loss and metric.
 
         A metric is called after its class (``accuracy``), or by its key in a dict. For a net with
         several outputs the keys are names of output layers. The first becomes the net's metric.
-        Errors: anything that is no optimizer, loss or metric; the net is then as it was.
+        ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type. Errors:
+        anything that is no optimizer, loss or metric; the net is then as it was.
         """
         from singanet.training.compiled import compile_net
 
-        compile_net(cast("FeedForwardNet", self), optimizer, loss, metrics)
+        compile_net(cast("FeedForwardNet", self), optimizer, loss, metrics, mixed_precision)
 
     def fit(
         self,

@@ -25,6 +25,7 @@ from singanet.optimizer.l2_regularizer import L2Regularizer
 from singanet.optimizer.lamb import LAMB
 from singanet.optimizer.lion import Lion
 from singanet.optimizer.max_norm import MaxNorm
+from singanet.optimizer.mixed_precision import MixedPrecision
 from singanet.optimizer.nesterov import Nesterov
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularizer import Regularizer
@@ -55,6 +56,7 @@ __all__ = [
     "L2Regularizer",
     "Lion",
     "MaxNorm",
+    "MixedPrecision",
     "Nesterov",
     "Optimizer",
     "RMSProp",

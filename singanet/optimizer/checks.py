@@ -119,14 +119,14 @@ def _check_rows(where: str, shape: Shape, indices: Array, rows: Array) -> None:
         )
 
 
-def checked_count(where: str, count: Any) -> int:
+def checked_count(where: str, count: Any, advice: str = "1 updates at every micro-batch") -> int:
     """``count`` where it is a positive integer."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise ArgumentError(
             where,
             expected="a positive integer",
             received=repr(count),
-            advice="1 updates at every micro-batch",
+            advice=advice,
         )
     return count
 

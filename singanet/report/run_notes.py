@@ -53,6 +53,7 @@ class RunNotes(Callback):
             "learning_rate": rate if isinstance(rate, (int, float)) else _described(rate),
             "loss": _described(session.net.loss),
             "seed": session.net.seed,
+            "mixed_precision": _described(session.compiled.precision),
             "type": str(session.net.dtype),
             "device": session.net.device.name,
         }

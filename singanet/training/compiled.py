@@ -10,7 +10,8 @@ from singanet.errors import ArgumentError, CallOrderError, one_of
 from singanet.loss import Loss
 from singanet.metric import Metric
 from singanet.net import FeedForwardNet
-from singanet.optimizer import Optimizer, Wrapper
+from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+from singanet.optimizer.mixed_precision import as_precision
 from singanet.training.clipping import wrapped
 
 
@@ -21,8 +22,14 @@ class Compiled:
     that one fit of ten epochs sees.
     """
 
-    def __init__(self, optimizer: Optimizer | Wrapper, metrics: dict[str, Metric]) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer | Wrapper,
+        metrics: dict[str, Metric],
+        precision: MixedPrecision | None = None,
+    ) -> None:
         self.optimizer = optimizer
+        self.precision = precision
         self.metrics = metrics
         self.epochs = 0
         self._wrapped: dict[tuple[Any, ...], Optimizer | Wrapper] = {}
@@ -40,6 +47,7 @@ def compile_net(
     optimizer: Optimizer | Wrapper,
     loss: Loss | None,
     metrics: Metric | Sequence[Metric] | Mapping[str, Metric] | None,
+    mixed_precision: MixedPrecision | str | None = None,
 ) -> None:
     """`FeedForwardNet.compile`."""
     if not isinstance(optimizer, (Optimizer, Wrapper)):
@@ -52,6 +60,14 @@ def compile_net(
             raise _not_one("metrics", "metrics", metric, "[Accuracy()]")
     if loss is None and net.loss is None:
         raise _not_one("loss", "a loss, since the net has none", loss, "SoftmaxCrossEntropy()")
+    precision = as_precision(mixed_precision)
+    if precision is not None and not isinstance(net, FeedForwardNet):
+        raise ArgumentError(
+            "net.compile, mixed_precision",
+            expected="a FeedForwardNet",
+            received=f"a {type(net).__name__}",
+            advice="leave it out: this kind of net computes in float32",
+        )
     net.loss = net.loss if loss is None else loss
     if metrics is None:
         named = _named(() if net.metric is None else net.metric)
@@ -59,7 +75,13 @@ def compile_net(
         # Metrics of single outputs are not the net's as a whole.
         of_outputs = isinstance(metrics, Mapping) and all(name in net for name in named)
         net.metric = None if of_outputs else next(iter(named.values()), None)
-    net.compiled = Compiled(optimizer, named)
+    net.compiled = Compiled(optimizer, named, precision)
+    if precision is not None:
+        # The masters begin as what is there now, not as what is left of it after rounding.
+        for param in net.params():
+            if param.trainable:
+                precision.master(param.name, param.value)
+        net.as_type(precision.dtype)
 
 
 def expect_compiled(net: FeedForwardNet, where: str) -> Compiled:

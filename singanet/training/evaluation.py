@@ -14,6 +14,7 @@ from singanet.net import FeedForwardNet
 from singanet.training.arrays import by_name, input_names, output_names, sample_count
 from singanet.training.batches import WeightedBatch
 from singanet.training.feeding import array_batches, holds_arrays, iterated
+from singanet.training.loss_gradient import widened
 from singanet.training.measures import Measures, batch_length
 
 USUAL_BATCH = 256
@@ -22,7 +23,7 @@ USUAL_BATCH = 256
 def gather(net: FeedForwardNet, batches: Iterable[WeightedBatch], measures: Measures) -> None:
     """Let ``measures`` gather all ``batches`` in evaluation mode."""
     for x, y, weight in batches:
-        out = net.forward(False, x)
+        out = widened(net.forward(False, x))
         y = on_device(net.device, y)
         try:
             if net.loss is not None:
@@ -73,7 +74,7 @@ def evaluate(
 def predict(net: FeedForwardNet, x: Any, batch_size: int | None) -> Any:
     """`FeedForwardNet.predict`. Errors: no batch."""
     if batch_size is None:
-        out = net.forward(False, x)
+        out = widened(net.forward(False, x))
         return out if net.loss is None else net.loss.link(out)
     parts = [predict(net, part, None) for part in _input_batches(net, x, batch_size)]
     if not parts:
@@ -90,7 +91,7 @@ def predict(net: FeedForwardNet, x: Any, batch_size: int | None) -> Any:
 
 
 def _in_one_go(net: FeedForwardNet, x: Any, y: Any) -> tuple[float | None, float | None]:
-    out = net.forward(False, x)
+    out = widened(net.forward(False, x))
     try:
         loss = None if net.loss is None else net.loss.evaluate(False, out, y)
         return loss, None if net.metric is None else net.metric.evaluate(out, y)

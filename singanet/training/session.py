@@ -43,7 +43,7 @@ class Session:
         self.net = net
         self.compiled = compiled
         self.optimizer = optimizer
-        self.train_batch = stepper(net, optimizer)
+        self.train_batch = stepper(net, optimizer, compiled.precision)
         self.data = data
         self.validation = validation
         self.epochs = epochs

@@ -22,7 +22,8 @@ def train_on_batch(
     compiled = expect_compiled(net, "net.train_on_batch")
     x, y, weight = _batch(net, x, y, sample_weight)
     measures = Measures.alone(compiled.metrics)
-    loss = stepper(net, compiled.optimizer)(x, y, weight, None, measures.update)
+    step = stepper(net, compiled.optimizer, compiled.precision)
+    loss = step(x, y, weight, None, measures.update)
     measures.add_loss(loss, batch_length(y))
     return measures.result()
 

@@ -11,6 +11,7 @@ import numpy as np
 from singanet.device import cpu
 from singanet.errors import FileFormatError, StateMismatchError, VersionError, one_of
 from singanet.net import FeedForwardNet
+from singanet.optimizer import MixedPrecision
 from singanet.training.metric_state import load_metrics, save_metrics
 from singanet.types import Array
 
@@ -24,9 +25,9 @@ def training_state(session: Session) -> dict[str, Array]:
     """Parameters, optimizer, generator, position in the data, history, metrics, callbacks.
 
     Keys are ``net/<parameter>``, ``optimizer/<parameter>/<slot>``, ``metric/...``,
-    ``callback/<place>.<class>/...`` and ``session``, which is JSON as bytes (uint8). The arrays
-    are copies on the CPU. Taken after a step it resumes to the bit; a step broken in the middle
-    counts as done.
+    ``precision/...``, ``callback/<place>.<class>/...`` and ``session``, which is JSON as bytes
+    (uint8). The arrays are copies on the CPU. Taken after a step it resumes to the bit; a step
+    broken in the middle counts as done.
     """
     net = session.net
     state = {f"net/{param.name}": _copy(param.value) for param in net.params()}
@@ -34,6 +35,9 @@ def training_state(session: Session) -> dict[str, Array]:
     for place, callback in enumerate(session.callbacks):
         start = f"callback/{place}.{type(callback).__name__}"
         state |= {f"{start}/{key}": _copy(v) for key, v in callback.state_dict().items()}
+    if session.compiled.precision is not None:
+        learnt = session.compiled.precision.state_dict()
+        state |= {f"precision/{k}": _copy(v) for k, v in learnt.items()}
     metrics: dict[str, Any] = {}
     if session.batch:
         arrays, metrics = save_metrics(session.measures.metrics)
@@ -67,8 +71,12 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     about = _about(state)
     _check_net(session.net, state)
     by_callback = _callback_states(session, state)
+    precision, scaling = session.compiled.precision, _below("precision/", state)
+    _check_precision(precision, scaling)
     session.data.load_state_dict(about["data"])
     session.optimizer.load_state_dict(_below("optimizer/", state))
+    if precision is not None:
+        precision.load_state_dict(scaling)
     if about["batch"]:
         load_metrics(session.measures.metrics, about["metrics"], _below("metric/", state))
         session.measures.loss_sum = float(about["loss_sum"])
@@ -85,6 +93,12 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     session.history.epochs = list(about["history"]["epochs"])
     session.history.update(about["history"]["values"])
     session.resumed = True
+
+
+def _check_precision(precision: MixedPrecision | None, state: Mapping[str, Array]) -> None:
+    if (precision is None) != (not state):
+        was = "in mixed precision" if state else "without mixed precision"
+        raise _mismatch("net.compile", f"a training {was}, as the saved one", "the other kind")
 
 
 def _about(state: Mapping[str, Array]) -> dict[str, Any]:

@@ -57,6 +57,7 @@ def test_bash_completes_models_options_and_their_values(capsys):
         "adamw",
     ]
     assert set(completed(capsys, "singanet", "train", "--clip-by", "")) == {
+        "global",
         "layer",
         "running",
         "value",

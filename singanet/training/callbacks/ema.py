@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import numpy as np
+
 from singanet.errors import ArgumentError
 from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
@@ -34,7 +36,11 @@ class EMA(Callback):
 
     def on_train_begin(self) -> None:
         """Begin with the parameters as they are."""
-        self.averages = {p.name: p.value.copy() for p in self.session.net.params()}
+        # An average in float16 would round its small steps away.
+        self.averages = {
+            p.name: p.value.astype(np.promote_types(p.value.dtype, np.float32))
+            for p in self.session.net.params()
+        }
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
         """Take a step of the averages."""

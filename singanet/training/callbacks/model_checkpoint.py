@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import numpy as np
 
 from singanet.checkpoint import FORMATS, write_state
 from singanet.data.position import checked_count
-from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.monitor import Monitor
 from singanet.training.files import check_folder, write_training
@@ -21,11 +23,13 @@ from singanet.types import Array
 class ModelCheckpoint(Callback):
     """Writes the whole training state to ``folder``, and the best weights beside it.
 
-    After every ``every_epochs`` epochs ``epoch-0003.npz``, of which the last ``keep`` stay; with
-    ``every_steps`` also ``step.npz``; ``stopped.npz`` where the fit stops within an epoch or ends
-    with an error. ``net.fit(..., resume=folder)`` goes on from whichever got furthest, to the
-    bit. ``best.npz`` holds the parameters alone, by their names, from the epoch in which
-    ``monitor`` was best; None writes none. Files appear whole or not at all.
+    After every ``every_epochs`` epochs ``epoch-0003.npz``, of which the last ``keep`` stay;
+    ``step.npz`` after every ``every_steps`` steps, and at the end of the first step
+    ``every_minutes`` after the last file, by ``clock``, which tells seconds; ``stopped.npz``
+    where the fit stops within an epoch or ends with an error. ``net.fit(..., resume=folder)``
+    goes on from whichever got furthest, to the bit. ``best.npz`` holds the parameters alone, by
+    their names, from the epoch in which ``monitor`` was best; None writes none. Files appear
+    whole or not at all.
     """
 
     runs_last = True
@@ -39,6 +43,9 @@ class ModelCheckpoint(Callback):
         every_epochs: int = 1,
         every_steps: int | None = None,
         format: str = "npz",
+        *,
+        every_minutes: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         where = "ModelCheckpoint"
         self.folder = Path(folder)
@@ -55,17 +62,22 @@ class ModelCheckpoint(Callback):
                 received=repr(format),
                 advice=did_you_mean(format, FORMATS, "npz is the usual one"),
             )
+        self.every_minutes = _checked_minutes(where, every_minutes)
+        self.clock = clock
+        self._last_written = clock()
         self._suffix = FORMATS[format].suffixes[0]
 
     def on_train_begin(self) -> None:
         """Make the folder. Errors: `FileAccessError`; nothing of the monitor's name."""
         check_folder(self.folder)
+        self._last_written = self.clock()
         if self.monitor is not None:
             self.monitor.begin(self.session.names)
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
         """Write ``step.npz`` where it is due."""
-        if self.every_steps is not None and self.session.step % self.every_steps == 0:
+        by_steps = self.every_steps is not None and self.session.step % self.every_steps == 0
+        if by_steps or self._minutes_are_over():
             self._write("step")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
@@ -104,6 +116,12 @@ class ModelCheckpoint(Callback):
 
     def _write(self, name: str) -> None:
         write_training(self._path(name), self.session.state())
+        self._last_written = self.clock()
+
+    def _minutes_are_over(self) -> bool:
+        if self.every_minutes is None:
+            return False
+        return self.clock() - self._last_written >= 60.0 * self.every_minutes
 
     def _epoch_files(self) -> list[Path]:
         """The epochs' files, the oldest first."""
@@ -114,3 +132,17 @@ class ModelCheckpoint(Callback):
             if (match := pattern.fullmatch(path.name))
         }
         return sorted(found, key=lambda path: found[path])
+
+
+def _checked_minutes(where: str, minutes: float | None) -> float | None:
+    if minutes is None:
+        return None
+    number = isinstance(minutes, (int, float)) and not isinstance(minutes, bool)
+    if not number or not 0 < minutes < math.inf:
+        raise ArgumentError(
+            f"{where}, every_minutes",
+            expected="a number above 0, or None",
+            received=repr(minutes)[:60],
+            advice="pass every_minutes=10 to lose no more than ten minutes",
+        )
+    return float(minutes)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,82 @@ def test_every_so_many_epochs_and_steps(build, data, tmp_path):
         "epoch-0002.safetensors", "epoch-0004.safetensors", "epoch-0005.safetensors",
         "step.safetensors",
     ]  # fmt: skip
+
+
+def written(net, data, folder, checkpoint, tick):
+    """The steps after which ``step.npz`` changed; the clock goes on by ``tick`` before each."""
+    found = []
+
+    class Looks(Callback):
+        def on_batch_begin(self, batch):
+            clock[0] += tick
+            found.append((self.session.step, stamp()))
+
+        def on_train_end(self):
+            found.append((self.session.step, stamp()))
+
+    def stamp():
+        path = folder / "step.npz"
+        return path.stat().st_ino if path.exists() else None
+
+    clock = [100.0]
+    checkpoint = checkpoint(lambda: clock[0])
+    net.fit(*data, batch_size=10, epochs=3, callbacks=[Looks(), checkpoint], verbose=False)
+    return [step for (_, a), (step, b) in itertools.pairwise(found) if a != b]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"every_steps": 3}, [3, 6, 9, 12]),
+        # 40 s a step, four steps an epoch, whose own file counts too.
+        ({"every_minutes": 1.5}, [3, 7, 11]),
+        ({"every_minutes": 2}, [3, 7, 11]),
+        ({"every_minutes": 100}, []),
+        ({"every_minutes": 1.5, "every_epochs": 9}, [3, 6, 9, 12]),
+        ({"every_minutes": 1.5, "every_steps": 4, "every_epochs": 9}, [3, 4, 7, 8, 11, 12]),
+    ],
+)
+def test_every_so_many_steps_and_minutes(build, data, tmp_path, options, expected):
+    got = written(
+        build(),
+        data,
+        tmp_path,
+        lambda clock: ModelCheckpoint(tmp_path, None, clock=clock, **options),
+        40.0,
+    )
+    assert got == expected
+
+
+def test_a_file_by_the_minute_is_gone_on_from(build, data, tmp_path):
+    """To the bit, from the middle of an epoch."""
+    whole, part, resumed = build(), build(), build()
+    whole.fit(*data, batch_size=10, epochs=3, verbose=False)
+    clock = iter(range(0, 10**6, 50))
+    checkpoint = ModelCheckpoint(
+        tmp_path, None, every_epochs=9, every_minutes=1, clock=lambda: next(clock)
+    )
+
+    class Fail(Callback):
+        def on_batch_begin(self, batch):
+            if self.session.step == 7:
+                raise KeyError("power cut")
+
+    with pytest.raises(KeyError):
+        part.fit(*data, batch_size=10, epochs=3, callbacks=[checkpoint, Fail()], verbose=False)
+    (tmp_path / "stopped.npz").unlink()  # a power cut writes none
+    assert names(tmp_path) == ["step.npz"]
+    resumed.fit(*data, batch_size=10, epochs=3, resume=tmp_path, verbose=False)
+    for name, here, there in zip(
+        whole.param_names(), whole.param_values(), resumed.param_values(), strict=True
+    ):
+        np.testing.assert_array_equal(here, there, err_msg=name)
+
+
+@pytest.mark.parametrize("minutes", [0, -1, float("nan"), float("inf"), "5", True])
+def test_minutes_that_are_none(tmp_path, minutes):
+    with pytest.raises(ArgumentError, match="ModelCheckpoint, every_minutes: expected a number"):
+        ModelCheckpoint(tmp_path, every_minutes=minutes)
 
 
 def test_a_stop_within_an_epoch_leaves_a_file(build, data, tmp_path):

@@ -1,0 +1,143 @@
+"""Half the memory for parameters and activations: float16, with updates in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from singanet.configurable import Configurable
+from singanet.errors import ArgumentError, BackendError, DataError, one_of
+from singanet.ops import ops_for
+from singanet.optimizer.checks import Grad, checked_count
+from singanet.optimizer.hyper import at, checked
+from singanet.types import Array, RowSparse
+
+_LEAST = 2.0**-24
+_NUMBERS = ("scale", "good", "skipped")
+_MASTER = "master/"
+
+
+class MixedPrecision(Configurable):
+    """What `net.compile` trains in float16 by: dynamic loss scaling, and float32 masters.
+
+    The loss is multiplied by ``scale``, so that small gradients do not vanish in float16. A step
+    whose gradients are not all finite is skipped, parameters, running state and optimizer left as
+    they were, and the scale multiplied by ``backoff``; after ``growth_interval`` good steps in a
+    row it is multiplied by ``growth`` (Micikevicius et al. 2018). Updates change a float32 master
+    of each parameter, which is then rounded; a parameter written from elsewhere takes its master
+    along. Holds the float16 gradients of one step, and one float32 copy of what is trained.
+    """
+
+    def __init__(
+        self,
+        dtype: str = "float16",
+        scale: float = 2.0**15,
+        growth: float = 2.0,
+        backoff: float = 0.5,
+        growth_interval: int = 2000,
+    ) -> None:
+        where = "MixedPrecision"
+        self.dtype = _checked_type(dtype)
+        self.scale = at(checked(where, "scale", scale, _LEAST), 0)
+        self.growth = at(checked(where, "growth", growth, 1.0), 0)
+        self.backoff = at(checked(where, "backoff", backoff, 2.0**-10, 1.0), 0)
+        self.growth_interval = checked_count(
+            f"{where}(growth_interval=)", growth_interval, "2000 is usual"
+        )
+        self.good = 0
+        self.skipped = 0
+        self._masters: dict[str, Array] = {}
+
+    def master(self, name: str, value: Array) -> Array:
+        """The float32 array behind the parameter ``value``, brought up to date with it."""
+        xp = ops_for(value).xp
+        kept = self._masters.get(name)
+        if kept is None or kept.shape != value.shape:
+            kept = self._masters[name] = value.astype("float32")
+        elif type(kept) is not type(value):
+            kept = self._masters[name] = xp.asarray(kept)
+        # Where they differ, somebody wrote to the parameter: a file was loaded, say.
+        written = kept.astype(value.dtype) != value
+        if written.any():
+            kept[written] = value[written]
+        return kept
+
+    def unscaled(self, grad: Grad) -> Grad:
+        """``grad`` / ``scale`` in float32, as a new array."""
+        if grad is None:
+            return None
+        if isinstance(grad, tuple):
+            indices, rows = grad
+            return RowSparse(indices, rows.astype("float32") / self.scale)
+        return grad.astype("float32") / self.scale
+
+    def succeeded(self) -> None:
+        """Count a step that was taken; the scale may grow."""
+        self.good += 1
+        if self.good == self.growth_interval:
+            self.good = 0
+            grown = self.scale * self.growth
+            self.scale = grown if np.isfinite(np.float32(grown)) else self.scale
+
+    def failed(self, layer: str) -> None:
+        """Count a step that is skipped since the gradients of ``layer`` are not finite.
+
+        Errors: `DataError` where the scale has become so small that this cannot be the reason.
+        """
+        self.good = 0
+        self.skipped += 1
+        if self.scale * self.backoff < _LEAST:
+            raise DataError(
+                f"layer {layer!r}, gradient",
+                expected=f"finite numbers at some loss scale down to {_LEAST:g}",
+                received=f"NaN or infinity at every one, {self.skipped} steps skipped",
+                advice="lower the learning rate, check the data, or train in float32",
+            )
+        self.scale *= self.backoff
+
+    def state_dict(self) -> dict[str, Array]:
+        """Copies of the masters, the scale, and the counts."""
+        numbers = (self.scale, self.good, self.skipped)
+        state = {k: np.array(v, np.float64) for k, v in zip(_NUMBERS, numbers, strict=True)}
+        return {**state, **{_MASTER + name: a.copy() for name, a in self._masters.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on where the one of the `state_dict` stood. Errors: an entry is missing or unknown."""
+        masters = {k[len(_MASTER) :]: a for k, a in state.items() if k.startswith(_MASTER)}
+        if len(masters) + len(_NUMBERS) != len(state) or any(k not in state for k in _NUMBERS):
+            raise DataError(
+                "MixedPrecision.load_state_dict",
+                expected=f"{one_of(_NUMBERS)} and masters",
+                received=one_of(sorted(state), 6) or "nothing",
+                advice="load what MixedPrecision.state_dict gave",
+            )
+        self.scale = float(state["scale"])
+        self.good, self.skipped = int(state["good"]), int(state["skipped"])
+        self._masters = {name: array.copy() for name, array in masters.items()}
+
+
+def as_precision(given: Any) -> MixedPrecision | None:
+    """``given`` where it is one or None; a text is the type of one."""
+    if given is None or isinstance(given, MixedPrecision):
+        return given
+    return MixedPrecision(given)
+
+
+def _checked_type(dtype: Any) -> str:
+    if dtype == "bfloat16":
+        raise BackendError(
+            "MixedPrecision(dtype='bfloat16')",
+            expected="a backend whose arrays have the type",
+            received="NumPy and CuPy, which have none",
+            advice="use 'float16', whose narrower range the loss scale makes up for",
+        )
+    if dtype != "float16":
+        raise ArgumentError(
+            "MixedPrecision(dtype=)",
+            expected="'float16'",
+            received=repr(dtype),
+            advice="leave it out to train in float32",
+        )
+    return "float16"
