@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,21 @@ from singanet.checkpoint.keras.table import variables
 from singanet.errors import ArgumentError, FileFormatError, one_of
 from singanet.types import Array
 
-# Our slots in the order of Keras' and the sign between them: its momentum is what is added.
-_SLOTS: dict[str, tuple[tuple[str, float], ...]] = {
-    "SGD": (("momentum", -1.0),),
-    "Adam": (("first", 1.0), ("second", 1.0)),
-    "AdamW": (("first", 1.0), ("second", 1.0)),
-    "RMSProp": (("square", 1.0),),
-    "AdaGrad": (("square", 1.0),),
-    "Lion": (("first", 1.0),),
+# Our slots in the order of Keras', and the sign between them: its momentum is what is added.
+# Those of a group stand together for each variable; the next group begins after the last one.
+Slots = tuple[tuple[tuple[str, float], ...], ...]
+_MOMENTUM: Slots = ((("momentum", -1.0),),)
+_MOMENTS: Slots = ((("first", 1.0), ("second", 1.0)),)
+_SLOTS: dict[str, Slots] = {
+    "SGD": _MOMENTUM,
+    "Nesterov": _MOMENTUM,
+    "Adam": _MOMENTS,
+    "AdamW": _MOMENTS,
+    "LAMB": _MOMENTS,
+    "AMSGrad": (*_MOMENTS, (("largest", 1.0),)),
+    "RMSProp": ((("square", 1.0),),),
+    "AdaGrad": ((("square", 1.0),),),
+    "Lion": ((("first", 1.0),),),
 }
 _PLACE = "optimizer/vars"
 
@@ -38,20 +45,18 @@ def slot_sources(layers: Sequence[LayerDescription], optimizer: Any, where: str)
     ]
     if isinstance(optimizer.lr, (int, float)):
         arrays.append(((), "<f4", lambda: np.array(optimizer.lr, np.float32)))
-    for layer, variable in _trained(layers):
-        names = [layer.full(suffix) for suffix in variable.parts]
-        for slot, sign in slots:
-            keys = [f"{name}/{slot}" for name in names]
-            missing = [key for key in keys if key not in state]
-            if missing:
-                raise ArgumentError(
-                    where,
-                    expected="an optimizer that has updated every trained parameter",
-                    received=f"none of {missing[0]!r}",
-                    advice="train a step first, or save the weights alone",
-                )
-            found = [state[key] for key in keys]
-            arrays.append((variable.shape, "", _joined(variable, layer, found, sign)))
+    for layer, variable, slot, sign in _in_order(slots, list(_trained(layers))):
+        keys = [f"{layer.full(suffix)}/{slot}" for suffix in variable.parts]
+        missing = [key for key in keys if key not in state]
+        if missing:
+            raise ArgumentError(
+                where,
+                expected="an optimizer that has updated every trained parameter",
+                received=f"none of {missing[0]!r}",
+                advice="train a step first, or save the weights alone",
+            )
+        found = [state[key] for key in keys]
+        arrays.append((variable.shape, "", _joined(variable, layer, found, sign)))
     return [
         Source(f"{_PLACE}/{i}", shape, np.dtype(kind) if kind else np.dtype("<f4"), fetch)
         for i, (shape, kind, fetch) in enumerate(arrays)
@@ -68,41 +73,45 @@ def read_slots(
     """
     slots = _slots(optimizer, reader.where)
     trained = list(_trained(layers))
-    wanted = len(trained) * len(slots)
+    places = list(_in_order(slots, trained))
     there = sum(name.startswith(f"{_PLACE}/") for name in reader.raw)
     # With a schedule Keras stores no rate.
-    first = there - wanted
+    first = there - len(places)
     if first not in (1, 2):
         raise FileFormatError(
             reader.where,
-            expected=f"the state of {type(optimizer).__name__}: {wanted} arrays after the step",
+            expected=f"the state of {type(optimizer).__name__}: {len(places)} arrays and the step",
             received=f"{there} arrays in all",
             advice="load it with an optimizer of the kind that was saved",
         )
     step = np.array(int(reader.read_raw(f"{_PLACE}/0")), np.int64)
     state: dict[str, Array] = {}
-    index = first
     for layer, variable in trained:
+        state.update({f"{layer.full(suffix)}/step": step for suffix in variable.parts})
+    for index, (layer, variable, slot, sign) in enumerate(places, first):
         names = [layer.full(suffix) for suffix in variable.parts]
-        state.update({f"{name}/step": step for name in names})
-        for slot, sign in slots:
-            array = reader.read_raw(f"{_PLACE}/{index}")
-            index += 1
-            if not variable.fits(array.shape):
-                raise FileFormatError(
-                    reader.where,
-                    expected=f"state of shape {variable.shape} for {names[0]!r}",
-                    received=f"shape {array.shape}",
-                    advice="load it into the net whose training it was",
-                )
-            parts = variable.slot_split(array * sign)
-            state.update(
-                {
-                    f"{name}/{slot}": np.ascontiguousarray(part)
-                    for name, part in zip(names, parts, strict=True)
-                }
+        array = reader.read_raw(f"{_PLACE}/{index}")
+        if not variable.fits(array.shape):
+            raise FileFormatError(
+                reader.where,
+                expected=f"state of shape {variable.shape} for {names[0]!r}",
+                received=f"shape {array.shape}",
+                advice="load it into the net whose training it was",
             )
+        parts = variable.slot_split(array * sign)
+        for name, part in zip(names, parts, strict=True):
+            state[f"{name}/{slot}"] = np.ascontiguousarray(part)
     return state
+
+
+def _in_order(
+    slots: Slots, trained: Sequence[tuple[LayerDescription, Variable]]
+) -> Iterator[tuple[LayerDescription, Variable, str, float]]:
+    """Whose array, which slot and its sign, as Keras numbers them."""
+    for group in slots:
+        for layer, variable in trained:
+            for slot, sign in group:
+                yield layer, variable, slot, sign
 
 
 def _joined(
@@ -124,7 +133,7 @@ def _trained(layers: Sequence[LayerDescription]) -> Iterator[tuple[LayerDescript
                 yield layer, variable
 
 
-def _slots(optimizer: Any, where: str) -> tuple[tuple[str, float], ...]:
+def _slots(optimizer: Any, where: str) -> Slots:
     kind = type(optimizer).__name__
     if kind not in _SLOTS:
         raise ArgumentError(
@@ -133,5 +142,7 @@ def _slots(optimizer: Any, where: str) -> tuple[tuple[str, float], ...]:
             received=kind,
             advice="keep whole trainings with ModelCheckpoint",
         )
-    named: Mapping[str, float] = dict(_SLOTS[kind])
-    return tuple((slot, named[slot]) for slot in named if slot in optimizer.slots)
+    return tuple(
+        tuple((slot, sign) for slot, sign in group if slot in optimizer.slots)
+        for group in _SLOTS[kind]
+    )

@@ -281,6 +281,23 @@ def test_whole_models_and_their_optimizer_give_their_weights(tmp_path, name):
 OPTIMIZERS = {
     "sgd": (lambda: optimizer.SGD(0.1), lambda: keras.optimizers.SGD(0.1)),
     "momentum": (lambda: optimizer.SGD(0.1, 0.9), lambda: keras.optimizers.SGD(0.1, 0.9)),
+    "nesterov": (
+        lambda: optimizer.Nesterov(0.1, 0.9),
+        lambda: keras.optimizers.SGD(0.1, 0.9, nesterov=True),
+    ),
+    "adamw": (
+        lambda: optimizer.AdamW(lr=0.01, weight_decay=0.1),
+        lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-8),
+    ),
+    "amsgrad": (
+        lambda: optimizer.AMSGrad(lr=0.01),
+        lambda: keras.optimizers.Adam(0.01, epsilon=1e-8, amsgrad=True),
+    ),
+    "lamb": (
+        lambda: optimizer.LAMB(lr=0.01, weight_decay=None),
+        lambda: keras.optimizers.Lamb(0.01, epsilon=1e-6),
+    ),
+    "lion": (lambda: optimizer.Lion(lr=0.01), lambda: keras.optimizers.Lion(0.01)),
     "adam": (lambda: optimizer.Adam(lr=0.01), lambda: keras.optimizers.Adam(0.01, epsilon=1e-8)),
     "rmsprop": (
         lambda: optimizer.RMSProp(lr=0.01),
