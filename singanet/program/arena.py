@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from singanet.program.in_place import Pair, merge_in_place
+from singanet.program.in_place import Pair, merge_in_place, merged_lifetimes
 from singanet.program.kernel import Buffer, Kernel
-from singanet.program.liveness import Ints, Lifetimes, lifetimes, live_bytes
+from singanet.program.liveness import Ints, lifetimes, live_bytes
 from singanet.program.match_range import share_pieces
 from singanet.program.placing import Intervals, place
 from singanet.program.walking import walk_backwards, walk_best_fit
@@ -46,7 +46,7 @@ def plan_arena(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Layout:
     lives = lifetimes(kernels, buffers)
     holder, pairs = merge_in_place(kernels, buffers, lives)
     sizes = rounded_sizes(buffers)
-    merged = _merged(lives, holder)
+    merged = merged_lifetimes(lives, holder)
     holds = np.array(holder, np.int64) == np.arange(len(buffers))
     needed = holds & (merged.first <= merged.last) & (sizes > 0)
     lower_bound = int(live_bytes(merged, np.where(holds, sizes, 0)).max(initial=0))
@@ -108,10 +108,3 @@ def _lengths(intervals: Intervals) -> Ints:
 
 def _descending(weights: Ints) -> Ints:
     return np.argsort(-weights, kind="stable")
-
-
-def _merged(lives: Lifetimes, holder: Sequence[int]) -> Lifetimes:
-    first, last = lives.first.copy(), lives.last.copy()
-    np.minimum.at(first, holder, lives.first)
-    np.maximum.at(last, holder, lives.last)
-    return Lifetimes(first, last, lives.kernels)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from singanet.program.kernel import Buffer, Kernel
 from singanet.program.liveness import Lifetimes
 
@@ -38,3 +40,11 @@ def merge_in_place(
                 given |= {read, written}
                 taken.append((read, written))
     return holder, taken
+
+
+def merged_lifetimes(lives: Lifetimes, holder: Sequence[int]) -> Lifetimes:
+    """``lives`` in which each holder lives as long as any buffer whose memory it is."""
+    first, last = lives.first.copy(), lives.last.copy()
+    np.minimum.at(first, holder, lives.first)
+    np.maximum.at(last, holder, lives.last)
+    return Lifetimes(first, last, lives.kernels)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 BufferKind = Literal["input", "parameter", "constant", "output", "temporary"]
-Phase = Literal["forward", "loss", "backward", "update"]
+Phase = Literal["forward", "loss", "backward", "communication", "update"]
 
 
 @dataclass(frozen=True)
