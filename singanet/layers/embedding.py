@@ -49,7 +49,8 @@ class Embedding(Layer):
 
         Errors: indices that are no integers or out of range. On a GPU the check waits for it.
         """
-        self._check(x)
+        self._expect_integers(x)
+        ctx.ops.check(self._expect_rows, x)
         ctx.save(x=x)
         return ctx.ops.gather_rows(ctx.params["weight"], x)
 
@@ -59,7 +60,7 @@ class Embedding(Layer):
         rows = dy.reshape(prod(x.shape), self.num_output)
         return None, {"weight": RowSparse(*ctx.ops.sum_rows(x.reshape(-1), rows))}
 
-    def _check(self, x: Array) -> None:
+    def _expect_integers(self, x: Array) -> None:
         if x.dtype.kind not in "iu":
             raise DataError(
                 f"layer {self.name!r}",
@@ -67,6 +68,8 @@ class Embedding(Layer):
                 received=f"an array of type {x.dtype}",
                 advice="feed integers, through an input that no other kind of layer reads",
             )
+
+    def _expect_rows(self, x: Array) -> None:
         if not x.size or (int(x.min()) >= 0 and int(x.max()) < self.vocabulary_size):
             return
         flat = x.reshape(-1)

@@ -46,7 +46,9 @@ def ops_for(array: Array) -> NumpyOps:
     module = kind.__module__.partition(".")[0]
     if module not in _by_module:
         if isinstance(array, np.ndarray):
-            return cpu_ops()
+            # A class of arrays may name its own kernels.
+            named: NumpyOps = getattr(kind, "kernels", cpu_ops)()
+            return named
         # Only a module whose arrays exist can be asked for, so it is imported already.
         add_array_module(module, sys.modules[module])
     return _by_module[module]

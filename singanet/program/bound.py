@@ -1,0 +1,64 @@
+"""A recording bound to memory: calls that are ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from singanet.program.arena import ALIGNMENT
+from singanet.program.build import Recording
+from singanet.program.tape import Call, Ref
+from singanet.types import Array
+
+Ready = Callable[[], object]
+
+
+class Bound:
+    """Calls on the arrays of one arena, in segments that end where the program hands out arrays.
+
+    ``payloads`` holds for each segment the arrays that stand at its end: what is fed before the
+    next one, or what the caller gets.
+    """
+
+    def __init__(self, recording: Recording, arena: Array) -> None:
+        start = -arena.__array_interface__["data"][0] % ALIGNMENT
+        self._arrays: dict[Ref, Array] = dict(recording.outside)
+        self._place = {token: start + offset for token, offset in recording.place.items()}
+        self.arena = arena
+        self.segments: list[tuple[Ready, ...]] = []
+        self.payloads: list[Any] = []
+        ready: list[Ready] = []
+        for call in recording.calls:
+            if call.function is None:
+                self.segments.append(tuple(ready))
+                self.payloads.append(self._filled(call.arguments))
+                ready = []
+            else:
+                ready.append(self._ready(call))
+        self.segments.append(tuple(ready))
+
+    def array(self, ref: Ref) -> Array:
+        """The array at ``ref``."""
+        found = self._arrays.get(ref)
+        if found is None:
+            found = self._arrays[ref] = ref.array(self.arena, self._place[ref.token])
+        return found
+
+    def _ready(self, call: Call) -> Ready:
+        if call.bind is not None:
+            return call.bind(self.array)
+        assert call.function is not None
+        return partial(call.function, *self._filled(call.arguments), **self._filled(call.keywords))
+
+    def _filled(self, value: Any) -> Any:
+        """``value`` with arrays in the places of their refs."""
+        if isinstance(value, Ref):
+            return self.array(value)
+        if type(value) in (tuple, list):
+            return type(value)(self._filled(part) for part in value)
+        if type(value) is dict:
+            return {key: self._filled(part) for key, part in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(self._filled(part) for part in value))
+        return value

@@ -1,0 +1,27 @@
+"""The random generator of a net, as layers and programs see it while recording."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.program.tape import NotRecordableError
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.net import FeedForwardNet
+
+
+class Draws:
+    """Draws through the kernels from whatever generator the net has then; others are refused."""
+
+    def __init__(self, net: FeedForwardNet) -> None:
+        self._net = net
+
+    def fill(self, out: Array) -> None:
+        """Fill ``out`` with float32 numbers from 0 to below 1."""
+        self._net.rng.random(out=out, dtype=np.float32)
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotRecordableError(f"a draw by the layer itself, rng.{name}")

@@ -1,0 +1,161 @@
+"""A net's programs: recorded at the second call of a shape, replayed from then on."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.net import FeedForwardNet
+    from singanet.program.program import Program
+    from singanet.program.record import Recorder
+    from singanet.program.replayed_pass import ReplayedPass
+
+CAPACITY = 8
+"""Programs that a net keeps: full and last batches, of training, validation and inference."""
+
+
+class Programs:
+    """Programs by what determines them, and one arena that they take turns with.
+
+    None in the place of a program says that the call came once. Where ``enabled`` is False every
+    call runs the layers.
+    """
+
+    def __init__(self) -> None:
+        self.enabled = True
+        self._known: OrderedDict[Any, Program | None] = OrderedDict()
+        self._refused: dict[Any, str] = {}
+        self._arena: Array | None = None
+        self._c_order = True
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
+        """None of them: they belong to the arrays of the net that was copied."""
+        return Programs()
+
+    def __reduce__(self) -> Any:
+        return (Programs, ())
+
+    def evaluate(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The outputs by name; None where no program is there yet."""
+        found = self._find(net, ("evaluation", *_shapes(feed)), lambda r: r.evaluation(feed))
+        if found is None:
+            return None
+        arena = self._taken(found)
+        try:
+            outputs: dict[str, Any] = found.outputs(arena, feed)
+            return outputs
+        finally:
+            self._give_back(arena)
+
+    def forward(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> ReplayedPass | None:
+        """A training forward that a walk back may follow; None where no program is there yet."""
+        found = self._find(net, ("passes", *_shapes(feed)), lambda r: r.passes(feed, self._c_order))
+        if found is None:
+            return None
+        from singanet.program.replayed_pass import ReplayedPass
+
+        return ReplayedPass(net, found, self._taken(found), feed, self._give_back)
+
+    def walked(self, slot_grads: Mapping[int, Array]) -> None:
+        """Remember how the gradients lay that a walk by the layers started from."""
+        # The order of sums, and so the last bit, depends on it.
+        self._c_order = all(grad.flags.c_contiguous for grad in slot_grads.values())
+
+    def _give_back(self, arena: Array) -> None:
+        if self._arena is None or len(self._arena) < len(arena):
+            self._arena = arena
+
+    def step(
+        self,
+        net: FeedForwardNet,
+        feed: Mapping[str, Any],
+        y: Any,
+        optimizer: Any,
+        weight: Any,
+        measure: Any,
+    ) -> tuple[float, float | None] | None:
+        """One training step; None where no program is there yet."""
+        key = ("step", id(optimizer), weight is None, *_shapes(feed))
+        found = self._find(net, key, lambda r: r.step(feed, y, weight, optimizer), optimizer)
+        if found is None:
+            return None
+        arena = self._taken(found)
+        try:
+            return found.step(arena, feed, y, weight, measure)
+        finally:
+            self._give_back(arena)
+
+    def clear(self) -> None:
+        """Forget every program, and give the arena back."""
+        self._known.clear()
+        self._refused.clear()
+        self._arena = None
+
+    def _find(
+        self,
+        net: FeedForwardNet,
+        key: Any,
+        record: Callable[[Recorder], None],
+        optimizer: Any = None,
+    ) -> Program | None:
+        """The program of ``key``, recorded now where the same call came before."""
+        key = (*key, threading.get_ident())
+        if not self.enabled or key in self._refused or net.device.ops.xp is not np:
+            return None
+        if key not in self._known:
+            self._known[key] = None
+            if len(self._known) > CAPACITY:
+                self._known.popitem(last=False)
+            return None
+        found = self._known[key]
+        if found is not None and found.stale(net):
+            del self._known[key]
+            return None
+        if found is None:
+            found = self._known[key] = self._recorded(net, key, record, optimizer)
+        else:
+            self._known.move_to_end(key)
+        return found
+
+    def _recorded(
+        self, net: FeedForwardNet, key: Any, record: Callable[[Recorder], None], optimizer: Any
+    ) -> Program | None:
+        from singanet.program.program import Program
+        from singanet.program.record import Recorder
+        from singanet.program.tape import NotRecordableError
+
+        recorder = Recorder(net)
+        try:
+            record(recorder)
+            return Program(recorder, optimizer)
+        except NotRecordableError as error:
+            self._refused[key] = str(error)
+            return None
+
+    def _taken(self, program: Program) -> Array:
+        """The arena, large enough for ``program``; until it is put back nobody else has it."""
+        arena, self._arena = self._arena, None
+        if arena is None or len(arena) < program.arena_bytes:
+            for other in self._known.values():
+                if other is not None:
+                    other.forget()
+            arena = None
+            arena = np.empty(program.arena_bytes, np.uint8)
+        return arena
+
+
+def _shapes(feed: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What of the fed arrays determines a program."""
+    return tuple(
+        (name, *((part.shape, part.strides, part.dtype) for part in given))
+        if isinstance(given, (list, tuple))
+        else (name, given.shape, given.strides, given.dtype)
+        for name, given in feed.items()
+    )

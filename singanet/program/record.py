@@ -1,0 +1,136 @@
+"""Recording: one rehearsed step of a net, written down."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.execution import BackwardWalk, LayerGradients, Plan
+from singanet.program.build import Recording, build
+from singanet.program.draws import Draws
+from singanet.program.kernels import recording_kernels
+from singanet.program.layers import own, sources, traced_plan
+from singanet.program.losses import LossStep
+from singanet.program.tape import Tape, map_arrays
+from singanet.program.traced import plain
+from singanet.program.updates import Numbers, Updates
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.net import FeedForwardNet
+
+
+class Recorder:
+    """What a rehearsal of a step leaves: its tape, and what a replay has to ask anew.
+
+    The net, its generator, its running state and its optimizer are afterwards as they were.
+    """
+
+    def __init__(self, net: FeedForwardNet) -> None:
+        self.tape = Tape()
+        self.tape.ops = recording_kernels(net.device.ops, self.tape)
+        # The net has its programs, which must not keep it alive in turn.
+        proxy: Any = weakref.proxy(net)
+        self.net: FeedForwardNet = proxy
+        self.plan: Plan = traced_plan(net._sorted(), self.net, self.tape)
+        self.numbers: list[Numbers] = []
+        self.loss: LossStep | None = None
+        self.notes: list[str] = []
+        self.params = [(param, param.value) for param in net.params()]
+        for _, value in self.params:
+            self.tape.hold(value)
+
+    def evaluation(self, feed: Mapping[str, Any]) -> None:
+        """A forward pass in evaluation, and what comes out."""
+        with self._running():
+            outputs, _ = self._forward(feed, train=False)
+            self._hand_out(outputs)
+
+    def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
+        """A training step: forward, loss, backward with the updates."""
+        updates = Updates(self.tape, optimizer)
+        with self._running():
+            outputs, contexts = self._forward(feed, train=True)
+            self.loss = LossStep(self.net, self.plan, y, weighted)
+            dy = self.loss.record(self.tape, _single(self.plan, outputs))
+            del outputs
+            for item in self._backward(contexts, dy):
+                updates.record(item)
+                del item
+        self.numbers = updates.numbers
+        self.notes += updates.reasons
+
+    def passes(self, feed: Mapping[str, Any], c_order: bool) -> None:
+        """A forward pass in training and the walk back, which hands out every layer's gradients.
+
+        ``c_order`` says that the gradients of outputs come in C order, not as outputs lie.
+        """
+        order: Any = "C" if c_order else "K"
+        with self._running():
+            outputs, contexts = self._forward(feed, train=True)
+            self._hand_out(outputs)
+            # No kernel depends on values, so zeros do.
+            given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, order)))
+            del outputs
+            self._take_in(given)
+            for item in self._backward(contexts, given):
+                self._hand_out(sources(item.grads), item.layer, list(item.names))
+                del item
+
+    def recording(self) -> Recording:
+        """What was written down, with its memory planned."""
+        for step in self.plan.steps:
+            reasons = step.recorded.reasons  # type: ignore[attr-defined]
+            self.notes += [f"layer {step.name!r}, {reason}" for reason in reasons]
+        return build(self.tape, frozenset(id(value) for _, value in self.params))
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        with self.net.rehearsal(), self.tape:
+            yield
+
+    def _forward(self, feed: Mapping[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
+        given = own(self.tape, dict(feed))
+        self._take_in(given)
+        rng: Any = Draws(self.net)
+        outputs: Any = self.plan.outputs
+        return self.plan.forward(given, outputs, self.tape.ops, rng, train)
+
+    def _backward(self, contexts: list[Any], dy: Mapping[str, Any]) -> Iterator[LayerGradients]:
+        slots: dict[int, Array] = {}
+        for name, given in dy.items():
+            step = self.plan.by_name[name]
+            slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
+        return BackwardWalk(self.plan, contexts, slots, ()).run()
+
+    def _take_in(self, given: Any) -> None:
+        """Mark where the arrays of ``given`` are filled by the caller."""
+        filled: list[Array] = []
+        map_arrays(given, filled.append)
+        self._mark("feed", (given,), (), filled)
+
+    def _hand_out(self, given: Any, layer: str = "", names: list[str] | None = None) -> None:
+        """Mark where the caller gets the arrays of ``given``."""
+        self._mark("yield", (given, layer, names), (given,), [])
+
+    def _mark(self, name: str, payload: tuple[Any, ...], read: Any, filled: list[Array]) -> None:
+        call = self.tape.add(_nothing, (read,), {}, filled, "hidden", name=name)
+        call.function = None
+        call.arguments = map_arrays(payload, self.tape.ref)
+        call.barrier = True
+
+
+def _single(plan: Plan, outputs: dict[str, Any]) -> Any:
+    return outputs[plan.outputs[0]] if len(plan.outputs) == 1 else outputs
+
+
+def _zeros(array: Array, order: Any) -> Array:
+    return np.zeros_like(plain(array), order=order, subok=False)
+
+
+def _nothing() -> None:
+    """The function of a mark."""

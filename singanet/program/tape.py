@@ -1,0 +1,274 @@
+"""The tape: kernel calls as they are made, on memory that is known by number."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from singanet.program.kernel import Phase
+from singanet.program.scalars import StepScalar
+from singanet.types import Array, Shape
+
+Place = Literal["out", "first", "last", "hidden"]
+
+
+class NotRecordableError(Exception):
+    """What was called depends on values, so that a replay could not repeat it."""
+
+
+class Ref(NamedTuple):
+    """An array as a place in the memory ``token``: the bytes from ``offset`` on."""
+
+    token: int
+    offset: int
+    shape: Shape
+    strides: Shape
+    dtype: np.dtype[Any]
+
+    def array(self, memory: Any, base: int = 0) -> Array:
+        """The array in ``memory``, in which the token begins at ``base``."""
+        return np.ndarray(self.shape, self.dtype, memory, base + self.offset, self.strides)
+
+
+@dataclass
+class Token:
+    """A piece of memory met while recording.
+
+    ``held`` is an array from outside, or a constant, that the program goes on using; None for
+    memory that is planned. ``fill`` is the value that a fresh array was filled with, ``poison``
+    why no kernel may read it.
+    """
+
+    nbytes: int
+    address: int
+    held: Array | None = None
+    constant: bool = False
+    fill: Any = None
+    writes: int = 0
+    poison: str = ""
+
+
+Bind = Callable[[Callable[[Ref], Array]], Callable[[], object]]
+"""What makes a call that is ready to run, given the arrays for its refs."""
+
+
+@dataclass
+class Call:
+    """One call with a `Ref` in the place of every array.
+
+    ``partly`` are those of ``writes`` of which something stays. ``bind`` makes it ready to run
+    where that is more than handing arrays to ``function``.
+    """
+
+    function: Callable[..., Any] | None
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    partly: tuple[int, ...] = ()
+    in_place: tuple[tuple[int, int], ...] = ()
+    layer: str = ""
+    phase: Phase = "forward"
+    name: str = ""
+    barrier: bool = False
+    bind: Bind | None = None
+
+
+_active = threading.local()
+
+
+def current_tape() -> Tape | None:
+    """The tape on which this thread is recording, if it is."""
+    return getattr(_active, "tape", None)
+
+
+class Tape:
+    """Calls in the order in which they were made, and the memory they read and write."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.tokens: list[Token] = []
+        self.layer = ""
+        self.phase: Phase = "forward"
+        self.ops: Any = None
+        self.folded: set[int] = set()
+        self.outside: dict[Ref, Array] = {}
+        self.scalars: list[StepScalar] = []
+        self._roots: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+    def __enter__(self) -> Tape:
+        if current_tape() is not None:
+            raise NotRecordableError("a recording within a recording")
+        _active.tape = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _active.tape = None
+
+    # -- memory -----------------------------------------------------------------------------
+
+    def adopt(self, array: Array, fill: Any = None) -> None:
+        """Know the memory of the new ``array`` by a number; it is planned from now on."""
+        self._enter(array, Token(array.nbytes, address(array), fill=fill))
+
+    def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
+        """Know ``array`` as memory from outside of the program."""
+        root = root_of(array)
+        token = Token(root.nbytes, address(root), root, constant, poison=poison)
+        self._enter(root, token)
+
+    def _enter(self, root: Array, token: Token) -> None:
+        key = id(root)
+        number = len(self.tokens)
+        self.tokens.append(token)
+
+        def forget(_: object, key: int = key, number: int = number) -> None:
+            if self._roots.get(key, (None, -1))[1] == number:
+                del self._roots[key]
+
+        self._roots[key] = (weakref.ref(root, forget), number)
+
+    def knows(self, array: Array) -> bool:
+        """Whether the memory of ``array`` has a number."""
+        return id(root_of(array)) in self._roots
+
+    def ref(self, array: Array) -> Ref:
+        """``array`` as a place in numbered memory; what was not met before is held from outside."""
+        root = root_of(array)
+        if id(root) not in self._roots:
+            self.hold(root)
+        number = self._roots[id(root)][1]
+        token = self.tokens[number]
+        if token.poison:
+            raise NotRecordableError(token.poison)
+        offset = address(array) - token.address if array.size else 0
+        ref = Ref(number, offset, array.shape, array.strides, array.dtype)
+        if token.held is not None and ref not in self.outside:
+            self.outside[ref] = array.view(np.ndarray)
+        return ref
+
+    def scalars_among(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+        """``operands`` with arrays in the place of numbers that change from step to step."""
+        if not any(isinstance(value, StepScalar) for value in operands):
+            return operands
+        types = [value.dtype for value in operands if isinstance(value, np.ndarray)]
+        if not types or types[0].kind != "f":
+            raise NotRecordableError("a number of the step without an array of floats")
+        given: list[Any] = []
+        for value in operands:
+            if isinstance(value, StepScalar):
+                if value not in self.scalars:
+                    self.scalars.append(value)
+                value = value.array(types[0])
+            given.append(value)
+        return tuple(given)
+
+    # -- calls ------------------------------------------------------------------------------
+
+    def add(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        outs: Sequence[Array],
+        place: Place = "out",
+        *,
+        changes: bool = False,
+        elementwise: bool = False,
+        name: str = "",
+    ) -> Call:
+        """Write down a call that reads ``arguments`` and ``keywords`` and fills ``outs``.
+
+        ``place`` tells how it takes these: as the keyword out, as first or last arguments, or not
+        at all. ``changes`` says that they are read as well. ``elementwise`` says that each element
+        of the result depends on the same elements of the operands alone, so that it may take the
+        memory of one.
+        """
+        read: list[Ref] = []
+
+        def seen(array: Array) -> Ref:
+            read.append(self.ref(array))
+            return read[-1]
+
+        given = map_arrays(arguments, seen)
+        named = {key: map_arrays(value, seen) for key, value in keywords.items()}
+        filled = tuple(self._written(array) for array in outs)
+        if place == "out":
+            named["out"] = filled[0] if len(filled) == 1 else filled
+        elif place != "hidden":
+            given = (*filled, *given) if place == "first" else (*given, *filled)
+        if place == "hidden" and not changes:
+            # What is filled stands among the arguments, for the function to find it.
+            read = [ref for ref in read if ref not in filled]
+        partly = [ref.token for ref in filled if changes or not self._covers(ref)]
+        pairs: list[tuple[int, int]] = []
+        if elementwise and len(filled) == 1 and self._covers(filled[0]):
+            out = filled[0]
+            pairs = [(ref.token, out.token) for ref in read if self._may_share(ref, out)]
+        call = Call(
+            function,
+            given,
+            named,
+            _once(ref.token for ref in read),
+            _once(ref.token for ref in filled),
+            _once(partly),
+            tuple(dict.fromkeys(pairs)),
+            self.layer,
+            self.phase,
+            name or getattr(function, "__name__", "call"),
+        )
+        self.calls.append(call)
+        return call
+
+    def _written(self, array: Array) -> Ref:
+        ref = self.ref(array)
+        token = self.tokens[ref.token]
+        if token.constant:
+            raise NotRecordableError("a constant that is changed")
+        token.writes += 1
+        return ref
+
+    def _may_share(self, ref: Ref, out: Ref) -> bool:
+        same = ref[2:4] == out[2:4] and ref.dtype.itemsize == out.dtype.itemsize
+        return same and ref.token != out.token and self._covers(ref)
+
+    def _covers(self, ref: Ref) -> bool:
+        """Whether ``ref`` is all of its token's memory."""
+        size = int(np.prod(ref.shape, dtype=np.int64)) * ref.dtype.itemsize
+        return size == self.tokens[ref.token].nbytes
+
+
+def _once(numbers: Iterable[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(numbers))
+
+
+def root_of(array: Any) -> Any:
+    """The array that owns the memory of ``array``."""
+    while True:
+        base = getattr(array, "base", None)
+        if base is None or not hasattr(base, "__array_interface__"):
+            return array
+        array = base
+
+
+def address(array: Any) -> int:
+    """Where the first element lies."""
+    return int(array.__array_interface__["data"][0])
+
+
+def map_arrays(value: Any, change: Callable[[Array], Any]) -> Any:
+    """``value`` with every array in it, also in tuples, lists and dicts, changed."""
+    if isinstance(value, np.ndarray):
+        return change(value)
+    if type(value) in (tuple, list):
+        return type(value)(map_arrays(part, change) for part in value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_arrays(part, change) for part in value))
+    if type(value) is dict:
+        return {key: map_arrays(part, change) for key, part in value.items()}
+    return value

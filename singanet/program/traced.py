@@ -1,0 +1,241 @@
+"""Arrays that write down on the tape what is done with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from singanet.program.functions import record_function
+from singanet.program.scalars import StepScalar
+from singanet.program.tape import (
+    NotRecordableError,
+    Tape,
+    current_tape,
+    map_arrays,
+    root_of,
+)
+from singanet.types import Array
+
+
+class Traced(np.ndarray[Any, np.dtype[Any]]):
+    """A NumPy array whose kernels are recorded while a tape is running.
+
+    Kernels run as they would by themselves; what looks at values on the host, such as ``float``
+    or ``if``, raises `NotRecordableError`.
+    """
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        """Run and record a universal function."""
+        return record_ufunc(ufunc, method, inputs, keywords)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Run and record a function of NumPy's."""
+        return record_function(func, args, kwargs)
+
+    @staticmethod
+    def kernels() -> Any:
+        """The ops that serve these arrays: those of the recording."""
+        return recording().ops
+
+    # -- what is a copy, or may be ----------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Any:
+        """A view for plain indices, for others a recorded copy."""
+        own, key = plain(self), map_arrays(index, plain)
+        if _is_basic(key):
+            # An ellipsis makes a view of what would be a number.
+            key = key if isinstance(key, tuple) else (key,)
+            return own[key if Ellipsis in key else (*key, Ellipsis)].view(Traced)
+        result = np.asarray(own[key])
+        return new(result, _gather, (self, index), "last", "take")
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Recorded as a copy into that part."""
+        tape = recording()
+        own, key = plain(self), map_arrays(index, plain)
+        if not _is_basic(key):
+            own[key] = plain(value)
+            tape.add(_scatter, (index, value), {}, (self,), "first", changes=True, name="put")
+            return
+        key = key if isinstance(key, tuple) else (key,)
+        part = own[key if Ellipsis in key else (*key, Ellipsis)]
+        if isinstance(value, np.ndarray) and tape.ref(part) == tape.ref(value):
+            # What an operation in place on a part leaves to do.
+            return
+        np.copyto(part, plain(value), casting="unsafe")
+        tape.add(np.copyto, (value,), {"casting": "unsafe"}, (part,), "first")
+
+    def astype(self, dtype: Any, order: Any = "K", *args: Any, **kwargs: Any) -> Any:
+        """As NumPy's."""
+        result = plain(self).astype(dtype, order, *args, **kwargs)
+        return _same_or_copied(self, result)
+
+    def copy(self, order: Any = "C") -> Any:
+        """As NumPy's."""
+        return _same_or_copied(self, plain(self).copy(order))
+
+    def reshape(self, *shape: Any, **kwargs: Any) -> Any:
+        """As NumPy's: a view, or a recorded copy."""
+        result = plain(self).reshape(*shape, **kwargs)
+        if root_of(result) is root_of(self) or not result.size:
+            return result.view(Traced)
+        tape = recording()
+        tape.adopt(result)
+        tape.add(np.copyto, (self,), {}, (result.reshape(self.shape),), "first", name="reshape")
+        return result.view(Traced)
+
+    def ravel(self, order: Any = "C") -> Any:
+        """As NumPy's, in C order."""
+        if order != "C":
+            raise NotRecordableError(f"ravel in order {order}")
+        return self.reshape(-1)
+
+    def flatten(self, order: Any = "C") -> Any:
+        """As NumPy's, in C order."""
+        return self.copy().ravel(order)
+
+    def fill(self, value: Any) -> None:
+        """As NumPy's."""
+        self[...] = value
+
+    def __iter__(self) -> Any:
+        """Views of the first axis."""
+        return (self[k] for k in range(len(self)))
+
+
+def _by_function(name: str) -> Any:
+    def method(self: Traced, *args: Any, **kwargs: Any) -> Any:
+        return record_function(getattr(np, name), (self, *args), kwargs)
+
+    method.__doc__ = "As NumPy's."
+    return method
+
+
+def _refused(name: str) -> Any:
+    def method(self: Traced, *args: Any, **kwargs: Any) -> Any:
+        raise NotRecordableError(f"{name}, which looks at values")
+
+    method.__doc__ = "Refused: no replay would look again."
+    return method
+
+
+for _name in ("take", "repeat", "argmax", "argmin", "argsort", "cumsum", "dot", "clip", "round"):
+    setattr(Traced, _name, _by_function(_name))
+_LOOKS = """
+    item tolist tobytes tofile dump dumps nonzero compress sort partition argpartition put choose
+    searchsorted byteswap resize __bool__ __int__ __float__ __complex__ __index__ __contains__
+    __format__ __reduce__ __reduce_ex__ __deepcopy__
+"""
+for _name in _LOOKS.split():
+    setattr(Traced, _name, _refused(_name))
+
+
+def plain(value: Any) -> Any:
+    """``value`` without tracing; other values as they are."""
+    if isinstance(value, Traced):
+        return value.view(np.ndarray)
+    if isinstance(value, StepScalar):
+        return value.value
+    return value
+
+
+def recording() -> Tape:
+    """The running tape. Raises `NotRecordableError` for an array that outlived its recording."""
+    tape = current_tape()
+    if tape is None:
+        raise NotRecordableError("an array of a recording that has ended")
+    return tape
+
+
+def new(
+    result: Array, function: Any, arguments: tuple[Any, ...], place: Any = "out", name: str = ""
+) -> Traced:
+    """``result``, which a call has just made, as a traced array, and the call on the tape."""
+    tape = recording()
+    tape.adopt(result)
+    tape.add(function, arguments, {}, (result,), place, name=name)
+    return result.view(Traced)
+
+
+def record_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: Any) -> Any:
+    """Run a universal function and write it down with the array to fill."""
+    tape = recording()
+    run = getattr(ufunc, method)
+    outs = keywords.pop("out", ())
+    outs = outs if isinstance(outs, tuple) else (outs,)
+    given = tuple(
+        map_arrays(value, plain) if not isinstance(value, StepScalar) else value.value
+        for value in inputs
+    )
+    named = {key: map_arrays(value, plain) for key, value in keywords.items()}
+    scalars = tape.scalars_among(inputs)
+    if method == "at":
+        run(*given)
+        tape.add(run, tuple(inputs[1:]), keywords, (inputs[0],), "first", changes=True)
+        return None
+    results = run(*given, out=tuple(map(plain, outs)), **named) if outs else run(*given, **named)
+    several = isinstance(results, tuple)
+    made = results if several else (results,)
+    wrapped = []
+    for result, out in zip(made, outs or (None,) * len(made), strict=True):
+        if out is None:
+            array = np.asarray(result)
+            tape.adopt(array)
+            wrapped.append(array.view(Traced))
+        else:
+            wrapped.append(out)
+    calls = method == "__call__"
+    tape.add(
+        ufunc if calls else run,
+        scalars,
+        keywords,
+        wrapped,
+        "out",
+        changes=outs != () and "where" in keywords,
+        elementwise=calls and ufunc.signature is None,
+        name=ufunc.__name__ if calls else f"{ufunc.__name__}.{method}",
+    )
+    return tuple(wrapped) if several else wrapped[0]
+
+
+def _given(value: Any) -> Any:
+    return value.value if isinstance(value, StepScalar) else map_arrays(value, plain)
+
+
+def _same_or_copied(source: Traced, result: Array) -> Traced:
+    if root_of(result) is root_of(source):
+        return result.view(Traced)
+    tape = recording()
+    tape.adopt(result)
+    same = result.dtype.itemsize == source.dtype.itemsize
+    tape.add(
+        np.copyto,
+        (source,),
+        {"casting": "unsafe"},
+        (result,),
+        "first",
+        elementwise=same,
+        name="copy",
+    )
+    return result.view(Traced)
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether the index gives a view: integers, slices, None and an ellipsis."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(
+        part is None
+        or part is Ellipsis
+        or isinstance(part, slice)
+        or (isinstance(part, (int, np.integer)) and not isinstance(part, bool))
+        for part in parts
+    )
+
+
+def _gather(array: Array, index: Any, out: Array) -> None:
+    out[...] = array[index]
+
+
+def _scatter(array: Array, index: Any, value: Any) -> None:
+    array[index] = value
