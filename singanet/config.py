@@ -89,16 +89,19 @@ def restored(entry: Any, base: type) -> Any:
         return object_from_config(entry, {}, base)
 
 
-def object_from_config(entry: Any, shared: Mapping[str, Param], base: type) -> Any:
-    """The object of class ``base`` that was described; ``shared`` are the parameters so far."""
+def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) -> Any:
+    """The object that was described, of one of the classes ``bases``.
+
+    ``shared`` are the parameters of the layers so far.
+    """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("arguments"), Mapping):
         raise wrong("a configuration", "an object with 'class' and 'arguments'", kind_of(entry))
-    known = {k: v for k, v in {**_TABLE, **_registered}.items() if issubclass(v, base)}
+    known = {k: v for k, v in {**_TABLE, **_registered}.items() if issubclass(v, bases)}
     name = entry.get("class")
     if not isinstance(name, str) or name not in known:
         raise UnknownNameError(
             "a configuration",
-            expected=f"a {base.__name__} of singanet, or one that is registered",
+            expected=f"a {bases[0].__name__} of singanet, or one that is registered",
             received=repr(name),
             advice=did_you_mean(str(name), known, "import the module that registers it"),
         )
@@ -150,6 +153,16 @@ def _decode(owner: str, value: Any, shared: Mapping[str, Param]) -> Any:
     )
 
 
+_REFUSALS = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
 @contextmanager
 def refusing(where: str) -> Iterator[None]:
     """Any failure of a constructor or `setup` on data from a file, as a `ConfigError`."""
@@ -157,7 +170,14 @@ def refusing(where: str) -> Iterator[None]:
         yield
     except SingaNetError:
         raise
-    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         received = f"{type(error).__name__}: {error}"
         raise wrong(where, "arguments that its class takes", received) from error
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from singanet.errors import ArgumentError, GraphError, did_you_mean, one_of
+from singanet.errors import ArgumentError, GraphError, one_of
 from singanet.layers.layer import Layer
+from singanet.sorting import topological_order
 from singanet.types import Shape, Shapes
 
 
@@ -27,7 +28,7 @@ class Source:
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One use of a layer in a net."""
+    """One use of a layer in a net; ``within`` is the use of a nested net that it is part of."""
 
     name: str
     layer: Layer
@@ -36,6 +37,7 @@ class Node:
     inputs: list[tuple[Node, int]] = field(default_factory=list)
     out_shapes: Shapes | None = None
     consumers: int = 0
+    within: str | None = None
 
     @property
     def settled(self) -> bool:
@@ -57,26 +59,25 @@ class Graph:
         self._turns: dict[str, int] = {}
         self._waiting: dict[str, list[Node]] = {}
         self._frozen_before: set[str] = set()
+        self._built: list[Layer] = []
 
     def add(
-        self, layer: Layer, sources: Sequence[tuple[str, int | None]], name: str | None = None
+        self,
+        layer: Layer,
+        sources: Sequence[tuple[str, int | None]],
+        name: str | None = None,
+        within: str | None = None,
     ) -> Node:
         """Add a use of ``layer``; on any error the graph is as it was."""
         name = name or layer.name
-        if name in self.nodes:
-            raise GraphError(
-                f"layer {name!r}",
-                expected="a name that no other layer of the net has",
-                received="the same name a second time",
-                advice="rename one; to use one layer twice, call it on symbols",
-            )
+        self.expect_new(name)
         taken: list[Source] = []
         turns: dict[str, int] = {}
         for source, index in sources:
             turn = self._turns.get(source, 0) + turns.get(source, 0)
             taken.append(Source(source, index, turn))
             turns[source] = turns.get(source, 0) + (index is None)
-        node = Node(name, layer, len(self.nodes), tuple(taken))
+        node = Node(name, layer, len(self.nodes), tuple(taken), within=within)
         self.nodes[name] = node
         try:
             settled = self._settle(node)
@@ -93,6 +94,47 @@ class Graph:
                 if name not in self.nodes or not self.nodes[name].settled:
                     self._waiting.setdefault(name, []).append(node)
         return node
+
+    def expect_new(self, name: str) -> None:
+        """Errors: `GraphError` for a name that a node has."""
+        if name in self.nodes:
+            raise GraphError(
+                f"layer {name!r}",
+                expected="a name that no other layer of the net has",
+                received="the same name a second time",
+                advice="rename one; to use one layer twice, call it on symbols",
+            )
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """All that is added inside, or after an error nothing of it."""
+        nodes, turns, version = dict(self.nodes), dict(self._turns), self.version
+        waiting = {name: list(nodes) for name, nodes in self._waiting.items()}
+        edges = [(node, node.inputs, node.out_shapes, node.consumers) for node in nodes.values()]
+        built = len(self._built)
+        try:
+            yield
+        except BaseException:
+            self.nodes, self._turns, self._waiting, self.version = nodes, turns, waiting, version
+            for node, inputs, out_shapes, consumers in edges:
+                node.inputs, node.out_shapes, node.consumers = inputs, out_shapes, consumers
+            for layer in self._built[built:]:
+                layer.unbuild()
+            del self._built[built:]
+            raise
+
+    def shapes_from(self, sources: Sequence[tuple[str, int | None]]) -> list[Shape] | None:
+        """The sample shapes that would come from ``sources`` now; None where one is not known."""
+        shapes = []
+        for turn, (name, index) in enumerate(sources):
+            node = self.nodes.get(name)
+            if node is None or not node.settled:
+                return None
+            before = sum(other == name and at is None for other, at in sources[:turn])
+            outs = node.output_shapes()
+            at = self._turns.get(name, 0) + before if index is None else index
+            shapes.append(outs[min(at, len(outs) - 1)])
+        return shapes
 
     def _settle(self, first: Node) -> list[Node]:
         """Give shapes to ``first`` and to all that waited for it, or to none of them."""
@@ -119,6 +161,7 @@ class Graph:
             for layer in fresh:
                 layer.unbuild()
             raise
+        self._built += fresh
         return settled
 
     def _connect(self, node: Node, sources: list[Node]) -> None:
@@ -153,6 +196,10 @@ class Graph:
         self._frozen_before -= self._frozen_before if name is None else {name}
         self.version += 1
 
+    def frozen_before(self) -> list[str]:
+        """The nodes that were given to `freeze`."""
+        return sorted(self._frozen_before)
+
     def frozen(self) -> set[str]:
         """The nodes from which one that was given to `freeze` can be reached."""
         found: set[str] = set()
@@ -165,30 +212,8 @@ class Graph:
         return found
 
     def order(self) -> list[Node]:
-        """The nodes, each after its sources; among the ready ones the first added comes first.
-
-        Kahn's algorithm. Errors: a source that was never added, or a cycle, by name.
-        """
-        missing = {n.name: len({s.node for s in n.sources}) for n in self.nodes.values()}
-        followers: dict[str, list[Node]] = {}
-        for node in self.nodes.values():
-            for name in {source.node for source in node.sources}:
-                if name not in self.nodes:
-                    raise _unknown_source(node, name, self.nodes)
-                followers.setdefault(name, []).append(node)
-        ready = [node.position for node in self.nodes.values() if not node.sources]
-        by_position = list(self.nodes.values())
-        ordered: list[Node] = []
-        while ready:
-            node = by_position[heapq.heappop(ready)]
-            ordered.append(node)
-            for follower in followers.get(node.name, ()):
-                missing[follower.name] -= 1
-                if missing[follower.name] == 0:
-                    heapq.heappush(ready, follower.position)
-        if len(ordered) < len(by_position):
-            raise _cycle([node for node in by_position if missing[node.name] > 0])
-        return ordered
+        """The nodes in topological order; see `topological_order`."""
+        return topological_order(self.nodes)
 
 
 def _output_index(node: Node, edge: Source, source: Node) -> int:
@@ -220,34 +245,3 @@ def _declared_shape(node: Node) -> Shapes:
             advice="pass input_sample_shape=(...) without the batch axis, or give it a source",
         )
     return shape
-
-
-def _unknown_source(node: Node, name: str, known: Iterable[str]) -> GraphError:
-    return GraphError(
-        f"layer {node.name!r}",
-        expected="sources that are layers of the net",
-        received=f"the unknown source {name!r}",
-        advice=did_you_mean(name, known, f"add a layer named {name!r}"),
-    )
-
-
-def _cycle(left: list[Node]) -> GraphError:
-    """The error that shows one cycle among the nodes the sort could not place."""
-    names = {node.name: node for node in left}
-    path = [left[0].name]
-    seen = {path[0]: 0}
-    while True:
-        # A node left over always has a source left over, else it would have become ready.
-        before = next(s.node for s in names[path[-1]].sources if s.node in names)
-        if before in seen:
-            cycle = [*path[seen[before] :], before][::-1]
-            break
-        seen[before] = len(path)
-        path.append(before)
-    shown = " -> ".join(repr(name) for name in cycle[:8]) + (" -> ..." if len(cycle) > 8 else "")
-    return GraphError(
-        f"layer {cycle[0]!r}",
-        expected="a graph without cycles",
-        received=f"the cycle {shown}",
-        advice="remove one of these sources",
-    )

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet import inputs as checks
+from singanet.building import Buildable
 from singanet.device import Device, get_default_device
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
     SingaNetError,
-    UnknownNameError,
-    did_you_mean,
     one_of,
 )
 from singanet.execution import BackwardWalk, LayerGradients, Plan
 from singanet.flags import is_training
-from singanet.graph import Graph, Node
 from singanet.layers.layer import Layer
+from singanet.net_arguments import checked_metric, told_apart
 from singanet.parameter import Param, ParamSpec
 from singanet.saveable import Saveable
 from singanet.seeding import next_seed
-from singanet.sources import Src, sources_of
-from singanet.symbol import Symbol, calls_between
+from singanet.symbol import Symbol
 from singanet.trainable import Trainable
 from singanet.types import Array, Gradient
 from singanet.visible import Visible
@@ -37,111 +35,55 @@ if TYPE_CHECKING:
     from singanet.optimizer import Optimizer, Wrapper
 
 
-class FeedForwardNet(Trainable, Visible, Saveable):
+class FeedForwardNet(Buildable, Trainable, Visible, Saveable):
     """A net of layers, sorted topologically, with a backward that hands gradients out.
 
-    ``loss`` and ``metric`` serve `train`, `step`, `evaluate` and `predict`. Build the net with
-    `add`, or draw it with symbols and pass ``inputs`` and ``outputs``. ``seed`` fixes the initial
-    parameters and every random draw; None takes the next one after `singanet.set_seed`, or a
-    fresh one.
+    ``FeedForwardNet([layer, ...], loss=..., metric=...)`` is a chain; nets with a name may stand
+    among the layers. ``FeedForwardNet(loss, metric)`` is empty, to be built with `add`; with
+    ``inputs`` and ``outputs`` it is what was drawn with symbols. ``loss`` and ``metric`` serve
+    `train`, `step`, `evaluate` and `predict`. ``name`` is needed to nest the net in another.
+    ``seed`` fixes the initial parameters and every random draw; None takes the next one after
+    `singanet.set_seed`, or a fresh one. Errors: arguments of other kinds, and those of `add`.
     """
 
     def __init__(
         self,
-        loss: Loss | None = None,
+        layers: Sequence[Layer | Buildable] | Loss | None = None,
         metric: Metric | None = None,
         *,
+        loss: Loss | None = None,
         inputs: Symbol | Sequence[Symbol] = (),
         outputs: Symbol | Sequence[Symbol] = (),
+        name: str | None = None,
         seed: int | None = None,
     ) -> None:
-        self.loss = loss
-        self.metric = metric
+        super().__init__(name)
+        parts, self.loss = told_apart(layers, loss)
+        self.metric = checked_metric(metric)
         self.seed = next_seed() if seed is None else seed
         self.rng = np.random.default_rng(self.seed)
         self.device = get_default_device()
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
-        self._graph = Graph()
-        self._last: Node | None = None
         self._plan: Plan | None = None
         self._planned_version = -1
         self._pass: tuple[Plan, list[Any], dict[str, Any]] | None = None
         self._registered: tuple[object, int] = (None, -1)
-        outputs = [outputs] if isinstance(outputs, Symbol) else list(outputs)
-        inputs = [inputs] if isinstance(inputs, Symbol) else list(inputs)
-        if inputs or outputs:
-            self._add_symbols(inputs, outputs)
-
-    # -- building ---------------------------------------------------------------------------
-
-    def add(self, layer: Layer, src: Src = None) -> Layer:
-        """Add ``layer`` behind ``src`` and return it.
-
-        ``src`` is None for the layer added before (an input, if there is none), a layer, a name,
-        ``(layer, index)`` for one of several outputs, a list of these, or ``[]`` for another
-        input of the net. A name may be that of a layer added later. Errors: a name used twice,
-        a shape the layer refuses; the net is then as it was.
-        """
-        if not isinstance(layer, Layer):
-            raise ArgumentError(
-                "net.add",
-                expected="a Layer",
-                received=type(layer).__name__,
-                advice="pass an instance such as Dense('fc', 10)",
-            )
-        last = None if self._last is None else self._last.name
-        self.add_node(layer, sources_of(layer, src, last), layer.name)
-        return layer
-
-    def add_node(self, layer: Layer, sources: list[tuple[str, int | None]], name: str) -> None:
-        """Add a use of ``layer`` as ``name`` behind ``(name, output index)`` sources.
-
-        `add` and symbols come down to this; a layer may be used under several names.
-        """
-        self._last = self._graph.add(layer, sources, name)
-
-    def _add_symbols(self, inputs: list[Symbol], outputs: list[Symbol]) -> None:
-        names: dict[int, str] = {}
-        uses: dict[int, int] = {}
-        for call in calls_between(inputs, outputs):
-            count = uses[id(call.layer)] = uses.get(id(call.layer), 0) + 1
-            name = call.layer.name if count == 1 else f"{call.layer.name}@{count}"
-            names[call.born] = name
-            sources: list[tuple[str, int | None]] = [
-                (names[symbol.call.born], symbol.index) for symbol in call.inputs
-            ]
-            self.add_node(call.layer, sources, name)
-
-    def __getitem__(self, name: str) -> Layer:
-        """The layer called ``name``."""
-        self._expect_layers([name], "net")
-        return self._graph.nodes[name].layer
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._graph.nodes
-
-    def nodes(self) -> list[Node]:
-        """The uses of layers, in the order of adding."""
-        self._sorted()
-        return list(self._graph.nodes.values())
+        self.start(parts, inputs, outputs)
 
     @property
     def layers(self) -> list[Layer]:
-        """The layers in topological order, each once."""
+        """The layers in topological order, each once; among the ready ones as they were added.
+
+        Those of a nested net stand where it was nested, with its name before theirs.
+        """
         return list({id(step.layer): step.layer for step in self._sorted().steps}.values())
 
     def _sorted(self) -> Plan:
         """The plan of the net as it is now, with every parameter filled."""
         if self._plan is None or self._planned_version != self._graph.version:
-            order = self._graph.order()
-            if not order:
-                raise CallOrderError(
-                    "net",
-                    expected="at least one layer",
-                    received="an empty net",
-                    advice="call net.add(layer) first",
-                )
-            self._plan = Plan(order, self._graph.frozen())
+            self._plan = Plan(self.ordered(), self._graph.frozen())
+            if self._ports is not None:
+                self._plan.outputs = list(dict.fromkeys(name for name, _ in self._ports.outputs))
             self._planned_version = self._graph.version
             for param in self.params():
                 self._adopt(param)
@@ -175,35 +117,45 @@ class FeedForwardNet(Trainable, Visible, Saveable):
 
     # -- freezing ---------------------------------------------------------------------------
 
-    def freeze(self, layer: Layer | str) -> None:
-        """Freeze all layers before ``layer``, from which it can be reached.
+    def freeze(self, layer: Layer | Buildable | str) -> None:
+        """Freeze all layers before ``layer``, a layer or nested net that they lead to.
 
         In a training forward they run as in evaluation and keep nothing for backward, which does
         not enter them. ``layer`` itself is trained, as in SINGA; to fix it as well, set
         its ``trainable`` to False. Further calls freeze further layers. A parameter that unfrozen
         layers share is trained by their gradients alone. Errors: an unknown layer.
         """
-        self._graph.freeze(self._known(layer))
+        for name in self.use_of(layer):
+            self._graph.freeze(name)
 
-    def unfreeze(self, layer: Layer | str | None = None) -> None:
+    def unfreeze(self, layer: Layer | Buildable | str | None = None) -> None:
         """Undo `freeze` of ``layer``, or every one of them. Errors: one that was not called."""
-        self._graph.unfreeze(None if layer is None else self._known(layer))
+        for name in [None] if layer is None else self.use_of(layer):
+            self._graph.unfreeze(name)
 
     def frozen(self) -> list[str]:
         """The names of the frozen layers, in topological order."""
         return [step.name for step in self._sorted().steps if step.frozen]
 
-    def _known(self, layer: Layer | str) -> str:
-        name = layer.name if isinstance(layer, Layer) else layer
-        self._expect_layers([name], "net")
-        return name
+    @property
+    def trainable(self) -> bool:
+        """Whether any parameter is trained; assigning sets all of them, running state apart.
+
+        A nested net shares this, as its parameters, with the nets around it.
+        """
+        return any(layer.trainable for layer in self.layers)
+
+    @trainable.setter
+    def trainable(self, flag: bool) -> None:
+        for layer in self.layers:
+            layer.trainable = flag
 
     def to_device(self, device: Device) -> None:
         """Move every parameter to ``device`` and run there from now on."""
         moved = [device.put(param.value) for param in self.params()]
-        self.device = device
         for param, value in zip(self.params(), moved, strict=True):
             param.value = value
+        self._run_on(device, self.dtype)
 
     def as_type(self, dtype: Any) -> None:
         """Convert every parameter, and compute in this float type from now on."""
@@ -215,9 +167,15 @@ class FeedForwardNet(Trainable, Visible, Saveable):
                 received=str(wanted),
                 advice="use 'float32' or 'float64'",
             )
-        self.dtype = wanted
         for param in self.params():
             param.value = param.value.astype(wanted)
+        self._run_on(self.device, wanted)
+
+    def _run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
+        """Take in arrays of this device and type, as the nested nets do from now on."""
+        self.device, self.dtype = device, dtype
+        for net in self.nested.values():
+            net._run_on(device, dtype)
 
     # -- passes -----------------------------------------------------------------------------
 
@@ -272,16 +230,6 @@ class FeedForwardNet(Trainable, Visible, Saveable):
         walk = BackwardWalk(plan, contexts, slot_grads, asked)
         self._pass = None
         return walk.run()
-
-    def _expect_layers(self, names: Iterable[str], where: str) -> None:
-        for name in names:
-            if name not in self._graph.nodes:
-                raise UnknownNameError(
-                    where,
-                    expected=f"a layer of the net: {one_of(self._graph.nodes)}",
-                    received=repr(name),
-                    advice=did_you_mean(name, self._graph.nodes, "check net.summary()"),
-                )
 
     def _names(self, output: Iterable[str]) -> tuple[str, ...]:
         """``output`` as a tuple of known layer names; one name may stand alone."""
@@ -372,25 +320,3 @@ class FeedForwardNet(Trainable, Visible, Saveable):
                 advice="build it with FeedForwardNet(loss), or use forward and backward",
             )
         return self.loss
-
-    def to_config(self) -> dict[str, Any]:
-        """The net's structure, loss and metric as JSON types, without parameter values.
-
-        Errors: `ConfigError` for a class that is neither singanet's nor registered.
-        """
-        from singanet.net_config import net_to_config
-
-        return net_to_config(self)
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], seed: int | None = None) -> FeedForwardNet:
-        """The net that `to_config` described, with fresh parameters.
-
-        Only singanet's classes and those given to `singanet.register` are constructed. Errors:
-        `ConfigError` and `UnknownNameError` for anything else.
-        """
-        from singanet.net_config import add_from_config
-
-        net = cls(seed=seed)
-        add_from_config(net, config)
-        return net

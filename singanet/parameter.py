@@ -103,10 +103,7 @@ class Param:
     @property
     def value(self) -> Array:
         """The live array: change it in place, or assign an array of the same shape."""
-        if self._value is None:
-            rng = np.random.default_rng([self.seed, zlib.crc32(self.name.encode())])
-            self._value = self.initializer(rng, self.shape, self.fans).astype(self.dtype)
-        return self._value
+        return self.filled_by(self.name) if self._value is None else self._value
 
     @value.setter
     def value(self, array: Array) -> None:
@@ -118,6 +115,18 @@ class Param:
                 advice="assign an array of the parameter's own shape",
             )
         self._value = array
+
+    def filled_by(self, name: str) -> Array:
+        """The live array, which seed and ``name`` fill where it does not exist yet."""
+        if self._value is None:
+            rng = np.random.default_rng([self.seed, zlib.crc32(name.encode())])
+            self._value = self.initializer(rng, self.shape, self.fans).astype(self.dtype)
+        return self._value
+
+    @property
+    def root(self) -> Param:
+        """The parameter whose array this is: itself, but for those of nested nets."""
+        return self
 
     def __repr__(self) -> str:
         fixed = "" if self.trainable else ", trainable=False"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from typing import cast as typed
 
 import numpy as np
@@ -23,6 +23,26 @@ if TYPE_CHECKING:
 
 class Saveable:
     """The methods that stand on `singanet.checkpoint`, which is imported when one is called."""
+
+    def to_config(self) -> dict[str, Any]:
+        """The net's structure, loss and metric as JSON types, without parameter values.
+
+        Errors: `ConfigError` for a class that is neither singanet's nor registered.
+        """
+        from singanet.net_config import net_to_config
+
+        return net_to_config(_net(self))
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], seed: int | None = None) -> FeedForwardNet:
+        """The net that `to_config` described, with fresh parameters.
+
+        Only singanet's classes and those given to `singanet.register` are constructed. Errors:
+        `ConfigError` and `UnknownNameError` for anything else.
+        """
+        from singanet.net_config import net_from_config
+
+        return net_from_config(typed("type[FeedForwardNet]", cls), config, seed)
 
     def save(
         self,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
 
-Src: TypeAlias = (
-    "Layer | str | tuple[Layer | str, int] | Sequence[Layer | str | tuple[Layer | str, int]] | None"
-)
+if TYPE_CHECKING:
+    from singanet.building import Buildable
+
+One: TypeAlias = "Layer | Buildable | str"
+Src: TypeAlias = "One | tuple[One, int] | Sequence[One | tuple[One, int]] | None"
 
 
-def sources_of(layer: Layer, src: Src, last: str | None) -> list[tuple[str, int | None]]:
+def sources_of(
+    layer: Layer | Buildable, src: Src, last: str | None
+) -> list[tuple[str, int | None]]:
     """``src`` as names with output indices; None stands for ``last``, if there is one."""
     if src is None:
         return [] if last is None else [(last, None)]
@@ -27,11 +31,13 @@ def _names_output(src: tuple[Any, ...]) -> bool:
     return len(src) == 2 and isinstance(src[1], int)
 
 
-def _source(layer: Layer, part: Any) -> tuple[str, int | None]:
+def _source(layer: Layer | Buildable, part: Any) -> tuple[str, int | None]:
+    from singanet.building import Buildable
+
     index: int | None = None
     if isinstance(part, tuple) and _names_output(part):
         part, index = part
-    if isinstance(part, Layer):
+    if isinstance(part, (Layer, Buildable)):
         part = part.name
     if not isinstance(part, str):
         raise ArgumentError(

@@ -10,6 +10,7 @@ from singanet.errors import ArgumentError, GraphError
 from singanet.types import Shape
 
 if TYPE_CHECKING:
+    from singanet.building import Buildable
     from singanet.layers.layer import Layer
 
 __all__ = ["Symbol", "apply", "calls_between", "source"]
@@ -18,11 +19,11 @@ _creation = itertools.count()
 
 
 class Call:
-    """One application of a layer to symbols; ``born`` orders calls by creation."""
+    """One application of a layer or net to symbols; ``born`` orders calls by creation."""
 
     __slots__ = ("born", "inputs", "layer")
 
-    def __init__(self, layer: Layer, inputs: tuple[Symbol, ...]) -> None:
+    def __init__(self, layer: Layer | Buildable, inputs: tuple[Symbol, ...]) -> None:
         self.layer = layer
         self.inputs = inputs
         self.born = next(_creation)
@@ -47,7 +48,7 @@ def source(layer: Layer, shape: Shape) -> Symbol:
     return Symbol(Call(layer, ()), 0, shape)
 
 
-def apply(layer: Layer, inputs: tuple[Any, ...]) -> Symbol | tuple[Symbol, ...]:
+def apply(layer: Layer | Buildable, inputs: tuple[Any, ...]) -> Symbol | tuple[Symbol, ...]:
     """The symbol(s) that come out when ``layer`` is called on symbols.
 
     Several inputs may stand as arguments or in one list. A layer called twice shares its
@@ -90,8 +91,8 @@ def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[C
         if call.born not in found:
             found[call.born] = call
             stack += [symbol.call for symbol in call.inputs]
-    needed = {call.layer.name for call in found.values() if not call.inputs}
-    given = {symbol.call.layer.name for symbol in inputs}
+    needed = {str(call.layer.name) for call in found.values() if not call.inputs}
+    given = {str(symbol.call.layer.name) for symbol in inputs}
     if needed != given:
         raise GraphError(
             "net",

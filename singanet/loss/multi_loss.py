@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from singanet.configurable import Configurable
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.flags import is_training
 from singanet.loss.loss import Loss
 from singanet.types import Array
 
 
-class MultiLoss:
+class MultiLoss(Configurable):
     """Σ weight · loss over the named outputs of a net: ``MultiLoss({"a": Loss, ...}, weights)``.
 
     Outputs and targets are dicts by the name of the output layer; `backward` gives the dict
