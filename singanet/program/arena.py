@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,7 @@ import numpy as np
 from singanet.program.in_place import Pair, merge_in_place, merged_lifetimes
 from singanet.program.kernel import Buffer, Kernel
 from singanet.program.liveness import Ints, lifetimes, live_bytes
-from singanet.program.match_range import share_pieces
-from singanet.program.placing import Intervals, place
+from singanet.program.placing import Intervals, place, pressure
 from singanet.program.walking import walk_backwards, walk_best_fit
 
 ALIGNMENT = 64
@@ -38,10 +37,15 @@ class Layout:
     strategy: str
 
 
-def plan_arena(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Layout:
+def plan_arena(
+    kernels: Sequence[Kernel],
+    buffers: Sequence[Buffer],
+    tried: Mapping[str, Strategy] | None = None,
+) -> Layout:
     """The smallest layout that a few strategies find for ``kernels`` run in the order given.
 
-    Errors: a kernel with an unknown buffer, or one that reads what nothing wrote yet.
+    ``tried`` are strategies by name in the place of `STRATEGIES`. Errors: a kernel with an
+    unknown buffer, or one that reads what nothing wrote yet.
     """
     lives = lifetimes(kernels, buffers)
     holder, pairs = merge_in_place(kernels, buffers, lives)
@@ -52,7 +56,7 @@ def plan_arena(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Layout:
     lower_bound = int(live_bytes(merged, np.where(holds, sizes, 0)).max(initial=0))
     chosen = needed.nonzero()[0]
     intervals = Intervals(merged.first[chosen], merged.last[chosen], sizes[chosen])
-    found, nbytes, strategy = smallest(intervals, lower_bound)
+    found, nbytes, strategy = smallest(intervals, lower_bound, tried or STRATEGIES)
     offsets = np.zeros(len(buffers), np.int64)
     offsets[chosen] = found
     by_holder = offsets[holder].tolist() if holder else []
@@ -75,12 +79,14 @@ def rounded_sizes(buffers: Sequence[Buffer]) -> Ints:
     return -(-sizes // ALIGNMENT) * ALIGNMENT
 
 
-def smallest(intervals: Intervals, lower_bound: int) -> tuple[Ints, int, str]:
+def smallest(
+    intervals: Intervals, lower_bound: int, tried: Mapping[str, Strategy]
+) -> tuple[Ints, int, str]:
     """Offsets, bytes of the arena, name of the strategy; stops where none could be better."""
     best, least, name = np.zeros(0, np.int64), 0, "nothing to place"
     if not len(intervals.size):
         return best, least, name
-    for title, strategy in strategies():
+    for title, strategy in tried.items():
         offsets = strategy(intervals)
         top = intervals.top(offsets)
         if not len(best) or top < least:
@@ -90,21 +96,24 @@ def smallest(intervals: Intervals, lower_bound: int) -> tuple[Ints, int, str]:
     return best, least, name
 
 
-def strategies() -> Iterator[tuple[str, Strategy]]:
-    """The strategies by name, those that take little time first."""
-    yield "best fit, forwards", walk_best_fit
-    yield "best fit, backwards", walk_backwards
-    yield "shared pieces", share_pieces
-    yield "largest first", lambda what: place(what, _descending(what.size), tightest=False)
-    yield (
-        "largest times longest first",
-        lambda what: place(what, _descending(what.size * _lengths(what)), tightest=True),
-    )
+def most_contested(intervals: Intervals) -> Ints:
+    """First what is needed when most is needed; of that the longest first."""
+    return place(intervals, np.lexsort((-_lengths(intervals), -pressure(intervals))))
+
+
+def largest(intervals: Intervals) -> Ints:
+    """The most bytes first."""
+    return place(intervals, np.argsort(-intervals.size, kind="stable"))
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "best fit, forwards": walk_best_fit,
+    "best fit, backwards": walk_backwards,
+    "most contested first": most_contested,
+    "largest first": largest,
+}
+"""Those that take little time first."""
 
 
 def _lengths(intervals: Intervals) -> Ints:
     return intervals.last - intervals.first + 1
-
-
-def _descending(weights: Ints) -> Ints:
-    return np.argsort(-weights, kind="stable")

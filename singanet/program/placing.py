@@ -24,11 +24,10 @@ class Intervals:
         return int((offsets + self.size).max(initial=0))
 
 
-def place(intervals: Intervals, order: npt.NDArray[Any], tightest: bool) -> Ints:
+def place(intervals: Intervals, order: npt.NDArray[Any]) -> Ints:
     """Offsets of ``intervals``, placed one after the other in ``order``.
 
-    Each goes to the lowest gap among those placed before that are needed with it, or, if
-    ``tightest``, to the smallest gap that is large enough; else on top of them.
+    Each goes to the lowest gap among those placed before that are needed with it, or on top.
     """
     count = len(order)
     offsets = np.zeros(count, np.int64)
@@ -42,7 +41,7 @@ def place(intervals: Intervals, order: npt.NDArray[Any], tightest: bool) -> Ints
         start, end, size = first[which], last[which], sizes[which]
         meets = ((placed[0, :number] <= end) & (placed[1, :number] >= start)).nonzero()[0]
         floors = np.maximum.accumulate(placed[3].take(meets))
-        offset = _gap(placed[2].take(meets), floors, size, tightest)
+        offset = _gap(placed[2].take(meets), floors, size)
         offsets[which] = offset
         at = int(placed[2, :number].searchsorted(offset, "right"))
         placed[:, at + 1 : number + 1] = placed[:, at:number]
@@ -50,9 +49,26 @@ def place(intervals: Intervals, order: npt.NDArray[Any], tightest: bool) -> Ints
     return offsets
 
 
-def _gap(lows: Ints, floors: Ints, size: int, tightest: bool) -> int:
-    gaps = lows[1:] - floors[:-1]
-    wide = (gaps >= size).nonzero()[0]
-    if not len(wide):
-        return int(floors[-1])
-    return int(floors[wide[gaps[wide].argmin()] if tightest else wide[0]])
+def _gap(lows: Ints, floors: Ints, size: int) -> int:
+    fits = lows[1:] - floors[:-1] >= size
+    lowest = int(fits.argmax()) if len(fits) else 0
+    return int(floors[lowest if len(fits) and fits[lowest] else -1])
+
+
+def pressure(intervals: Intervals) -> Ints:
+    """For each the most bytes that are needed at one kernel while it is needed."""
+    first, last = intervals.first - intervals.first.min(), intervals.last - intervals.first.min()
+    change = np.zeros(int(last.max()) + 2, np.int64)
+    np.add.at(change, first, intervals.size)
+    np.add.at(change, last + 1, -intervals.size)
+    # most[k] is the largest among the 2 ** level kernels from k on; two such cover a lifetime.
+    most, level = np.cumsum(change), 0
+    levels = np.frexp(last - first + 1)[1] - 1
+    found = np.empty(len(first), np.int64)
+    while True:
+        here = levels == level
+        found[here] = np.maximum(most[first[here]], most[last[here] + 1 - (1 << level)])
+        if level >= levels.max():
+            return found
+        most = np.maximum(most[: -(1 << level)], most[1 << level :])
+        level += 1

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError
-from singanet.program.arena import ALIGNMENT, plan_arena, smallest, strategies
+from singanet.program.arena import ALIGNMENT, STRATEGIES, plan_arena, smallest
 from singanet.program.kernel import Buffer, Kernel
-from singanet.program.match_range import share_pieces
-from singanet.program.placing import Intervals
+from singanet.program.placing import Intervals, pressure
 from tests.program.steps import at_random, chain, residual
 
 
@@ -114,12 +113,12 @@ TRIPLES = st.lists(
 )
 
 
-@pytest.mark.parametrize("name", [name for name, _ in strategies()])
+@pytest.mark.parametrize("name", STRATEGIES)
 @given(TRIPLES)
 @settings(max_examples=100, deadline=None)
 def test_no_strategy_lets_anything_overlap(name, triples):
     intervals = intervals_of(triples)
-    offsets = dict(strategies())[name](intervals)
+    offsets = STRATEGIES[name](intervals)
     assert offsets.min() >= 0
     assert (offsets % 64 == 0).all()
     assert not overlaps(intervals, offsets)
@@ -149,7 +148,7 @@ def least_of_all(intervals):
 def test_tiny_cases_against_the_optimum(triples):
     intervals = intervals_of(triples)
     optimum = least_of_all(intervals)
-    _, nbytes, _ = smallest(intervals, 0)
+    _, nbytes, _ = smallest(intervals, 0, STRATEGIES)
     assert optimum <= nbytes <= 1.35 * optimum
 
 
@@ -160,7 +159,7 @@ def test_most_tiny_cases_are_solved_to_the_optimum():
         first = draw.integers(0, 6, 6)
         last, size = first + draw.integers(0, 4, 6), 64 * draw.integers(1, 9, 6)
         intervals = Intervals(first, last, size)
-        exact += smallest(intervals, 0)[1] == least_of_all(intervals)
+        exact += smallest(intervals, 0, STRATEGIES)[1] == least_of_all(intervals)
     assert exact >= 95
 
 
@@ -207,13 +206,21 @@ def test_a_program_that_reads_nothing_written_is_refused():
         plan_arena([Kernel("k", (0,), ())], [Buffer(4)])
 
 
-def test_the_match_range_keeps_small_pieces_for_small_buffers():
-    # 64 bytes may use a piece of 1024 with a range of 16, and none with a range of 8.
-    intervals = intervals_of([(0, 0, 1024), (1, 1, 64)])
-    assert intervals.top(share_pieces(intervals, 16)) == 1024
-    assert intervals.top(share_pieces(intervals, 8)) == 1088
+@given(TRIPLES)
+@settings(max_examples=100, deadline=None)
+def test_pressure_is_the_most_needed_during_a_lifetime(triples):
+    intervals = intervals_of(triples)
+    load = {
+        at: sum(size for first, last, size in triples if first <= at <= last)
+        for at in range(-1, 20)
+    }
+    expected = [max(load[at] for at in range(first, last + 1)) for first, last, _ in triples]
+    assert pressure(intervals).tolist() == expected
 
 
-def test_a_piece_grows_for_a_larger_buffer():
-    intervals = intervals_of([(0, 0, 64), (1, 1, 512)])
-    assert intervals.top(share_pieces(intervals)) == 512
+def test_other_strategies_can_be_tried():
+    kernels, buffers = chain()
+    apart = {"apart": lambda intervals: np.cumsum(intervals.size) - intervals.size}
+    layout = plan_arena([Kernel(k.name, k.reads, k.writes) for k in kernels], buffers, apart)
+    assert layout.strategy == "apart"
+    assert layout.nbytes == layout.unplanned_bytes
