@@ -13,13 +13,13 @@ from singanet.types import Array
 
 
 def input_names(net: FeedForwardNet) -> list[str]:
-    """The input layers, in the order of adding."""
-    return [node.name for node in net.nodes() if not node.sources]
+    """The input layers, as symbols gave them, else in topological order."""
+    return list(net.ports().inputs)
 
 
 def output_names(net: FeedForwardNet) -> list[str]:
-    """The output layers, in the order of adding."""
-    return [node.name for node in net.nodes() if node.consumers == 0]
+    """The output layers, as symbols gave them, else in topological order."""
+    return list(dict.fromkeys(name for name, _ in net.ports().outputs))
 
 
 def as_array(where: str, value: Any) -> Array:

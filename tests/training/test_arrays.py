@@ -3,8 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from singanet import FeedForwardNet, Input
 from singanet.errors import DataError, ShapeError, UnknownNameError
-from singanet.training.arrays import as_array, by_name, sample_count
+from singanet.layers import Concat, Dense
+from singanet.training.arrays import as_array, by_name, input_names, output_names, sample_count
 
 
 def test_arrays_pass_as_they_are_and_the_rest_is_converted():
@@ -53,3 +55,12 @@ def test_every_array_has_the_samples():
         sample_count({"x": {"p": a, "q": a[:1]}, "y": a})
     with pytest.raises(DataError, match="0 samples in 'x'"):
         sample_count({"x": a[:0]})
+
+
+def test_lists_go_by_the_order_in_which_symbols_were_given():
+    a, b = Input("a", (2,)), Input("b", (3,))
+    hidden = Dense("hidden", 4)(b)
+    outputs = [Concat("joined", 1)(a, hidden), hidden]
+    net = FeedForwardNet(inputs=[b, a], outputs=outputs)
+    assert input_names(net) == ["b", "a"]
+    assert output_names(net) == ["joined", "hidden"]
