@@ -74,7 +74,7 @@ def test_training_prints_a_line_an_epoch_and_the_test_accuracy_last(small, capsy
     assert main(["train", "mlp", "--data", str(small), "--epochs", "2"]) == 0
     out, err = capsys.readouterr()
     lines = err.splitlines()
-    pattern = r"epoch {}/2  loss \d+\.\d{{4}}  metric [01]\.\d{{4}}  [\d,]+ samples/s"
+    pattern = r"epoch {}/2  loss \d+\.\d{{4}}  accuracy [01]\.\d{{4}}  [\d,]+ samples/s"
     assert len(lines) == 2
     for number, line in enumerate(lines, start=1):
         assert re.fullmatch(pattern.format(number), line)
@@ -272,7 +272,7 @@ def test_on_a_terminal_there_is_a_bar_with_loss_metric_and_rate(small, columns):
     assert len(lines) == 2
     for number, line in enumerate(lines, start=1):
         assert re.match(rf"epoch {number}/2 40/40 \|", line)
-        assert re.search(r"loss \d+\.\d{4}  metric [01]\.\d{4}  [\d,]+ samples/s", line)
+        assert re.search(r"loss \d+\.\d{4}  accuracy [01]\.\d{4}  [\d,]+ samples/s", line)
         assert len(line) <= (columns or 80)
 
 

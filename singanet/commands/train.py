@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from singanet.commands.weighted import weights
+
 _WORDS = {2: "interrupted", 15: "terminated"}
 _GIVEN = argparse.SUPPRESS
 """An option that is not given does not appear, so that files can say it instead."""
@@ -32,6 +34,7 @@ def add_command(commands: Any) -> None:
         "file; for tables census; left out, what comes with the package",
     )
     _add_method(parser)
+    _add_course(parser)
     _add_files(parser)
     parser.set_defaults(command=partial(_run, parser))
 
@@ -44,9 +47,31 @@ def _add_method(parser: Any) -> None:
     add("--lr", type=float, metavar="F", help="the highest learning rate; it rises and then falls")
     add("--weight-decay", type=float, metavar="F")
     add("--clip", type=float, metavar="F", help="a bound on gradients")
-    add("--clip-by", metavar="HOW", help="layer (the norm of each; the usual), value or running")
+    add(
+        "--clip-by",
+        metavar="HOW",
+        help="layer (the norm of each; the usual), global (of all, exactly), running or value",
+    )
     add("--accumulate", type=int, metavar="N", help="update with the mean of so many batches")
+    add("--mixed-precision", metavar="TYPE", help="float16: half the memory, updates in float32")
     add("--seed", type=int, metavar="N")
+
+
+def _add_course(parser: Any) -> None:
+    add = parser.add_argument
+    add(
+        "--validation-split",
+        type=float,
+        metavar="F",
+        help="share of the training data to validate with; 0.1 with --out or --early-stopping",
+    )
+    add("--early-stopping", type=int, metavar="N", help="end after N epochs without gain")
+    add("--monitor", metavar="NAME", help="what gains and the best weights go by; val_loss")
+    add("--class-weight", type=weights, metavar="K=F,...", help="such as 0=1,3=5; others weigh 1")
+    add("--no-shuffle", dest="shuffle", action="store_false", help="samples in their own order")
+    add("--steps-per-epoch", type=int, metavar="N", help="batches an epoch")
+    add("--initial-epoch", type=int, metavar="N", help="count epochs from here, up to --epochs")
+    add("--quiet", action="store_true", help="no progress on standard error")
 
 
 def _add_files(parser: Any) -> None:

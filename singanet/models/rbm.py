@@ -38,6 +38,7 @@ class RBM(Saveable, Trainable):
     """
 
     metric = None
+    layers = ()
     dtype = np.dtype(np.float32)
 
     def __init__(self, input_shape: Shape, hidden: int = 256, seed: int | None = None) -> None:

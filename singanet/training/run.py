@@ -13,7 +13,7 @@ import numpy as np
 from singanet.errors import ArgumentError
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
-from singanet.training.callbacks import Callback, ModelCheckpoint, StopOnSignal
+from singanet.training.callbacks import Callback, EarlyStopping, ModelCheckpoint, StopOnSignal
 from singanet.training.epoch_result import EpochResult
 from singanet.training.figures import write_json
 from singanet.training.files import read_training
@@ -21,8 +21,9 @@ from singanet.training.history import History
 from singanet.training.optimizers import FOLDING, make_optimizer
 from singanet.training.run_callbacks import FiniteLoss, RunFigures
 from singanet.training.run_folder import expect_no_run, folder_callbacks, write_outcome
-from singanet.training.run_options import RunOptions, checked_recipe
+from singanet.training.run_options import RunOptions, checked_recipe, class_weights
 from singanet.training.tasks import Task, load_task
+from singanet.training.tasks.task import Batches
 from singanet.types import Array
 
 __all__ = ["RunInterrupted", "RunOptions", "RunResult", "parameter_bytes", "run"]
@@ -48,8 +49,8 @@ class RunResult:
 def run(options: RunOptions) -> RunResult:
     """Train, showing progress on standard error, and test.
 
-    With ``options.out`` all that is to be kept goes to that folder, and the test data are
-    measured after every epoch too. Errors: an unknown name, data that cannot be trained on, an
+    With ``options.out`` all that is to be kept goes to that folder. The test data are looked at
+    once, at the end. Errors: an unknown name, data that cannot be trained on, an
     option out of range, a folder that cannot be written to; a loss that is no longer finite.
     `RunInterrupted` where SIGINT or SIGTERM came.
     """
@@ -62,17 +63,23 @@ def run(options: RunOptions) -> RunResult:
         else:
             expect_no_run(options.out)
     task = load_task(entry, options.data)
+    share = options.kept_back
+    validation = task.keep_back(share, options.seed) if share else None
     net = build(entry.name, task.input_shape, task.num_classes, options.seed, **task.options)
     figures, finite, signals = RunFigures(), FiniteLoss(), StopOnSignal()
     callbacks: list[Callback] = [figures, finite, signals]
+    if options.early_stopping is not None:
+        callbacks.append(EarlyStopping(options.monitor, options.early_stopping))
     if options.out is not None:
         callbacks += folder_callbacks(options.out, options, task)
+        # Without validation there is nothing that the best weights could be chosen by.
+        monitor = options.monitor if share else None
         callbacks.append(
-            ModelCheckpoint(options.out, keep=options.keep, every_steps=options.save_every)
+            ModelCheckpoint(options.out, monitor, keep=options.keep, every_steps=options.save_every)
         )
     # What overflows ends in a loss that is not finite, which is reported in words.
     with np.errstate(over="ignore", invalid="ignore"):
-        history = _fit(net, task, options, recipe, callbacks, state)
+        history = _fit(net, task, validation, options, recipe, callbacks, state)
     if finite.failed is not None:
         raise _not_finite(*finite.failed, recipe)
     if signals.received is not None:
@@ -83,41 +90,48 @@ def run(options: RunOptions) -> RunResult:
 def _fit(
     net: FeedForwardNet,
     task: Task,
+    validation: Batches | None,
     options: RunOptions,
     recipe: Recipe,
     callbacks: list[Callback],
     state: Mapping[str, Array] | None,
 ) -> History:
-    batches = task.train_batches(recipe, options.seed)
-    if options.accumulate > recipe.epochs * len(batches):
+    batches = task.train_batches(recipe, options.seed, options.shuffle)
+    epochs = recipe.epochs - options.initial_epoch
+    steps = len(batches) if options.steps_per_epoch is None else options.steps_per_epoch
+    if options.accumulate > epochs * steps:
         raise ArgumentError(
             "--accumulate",
-            expected=f"at most {recipe.epochs * len(batches)}, the batches of the whole run",
+            expected=f"at most {epochs * steps}, the batches of the whole run",
             received=str(options.accumulate),
             advice="else no parameter would ever change",
         )
     # The rate follows the changes of the parameters, and rises in the first epoch.
-    updates = max(1, len(batches) // options.accumulate)
+    updates = max(1, steps // options.accumulate)
     net.compile(
         make_optimizer(
             recipe.optimizer,
             recipe.lr,
             recipe.weight_decay,
-            steps=recipe.epochs * updates,
+            steps=epochs * updates,
             warm_up=updates,
             accumulate=options.accumulate,
         ),
-        metrics=None if net.metric is None else {"metric": net.metric},
+        mixed_precision=options.mixed_precision,
     )
     return net.fit(
         batches,
         epochs=recipe.epochs,
-        validation_data=None if options.out is None else task.test_batches(),
+        validation_data=validation,
         callbacks=callbacks,
+        class_weight=class_weights(options),
+        initial_epoch=options.initial_epoch,
         resume=state,
         clip=options.clip,
         clip_by=options.clip_by,
         accumulate=1 if recipe.optimizer in FOLDING else options.accumulate,
+        steps_per_epoch=options.steps_per_epoch,
+        verbose=not options.quiet,
     )
 
 
@@ -134,7 +148,7 @@ def _tested(
     figures = {
         "model": options.model,
         "data": task.name,
-        "epochs": recipe.epochs,
+        "epochs": len(history.epochs),
         "train_loss": history["loss"][-1],
         "test_loss": tested.loss,
         "test_accuracy": task.accuracy(tested),

@@ -8,8 +8,14 @@ from typing import Any
 
 from singanet.errors import ArgumentError
 from singanet.models import ModelEntry, Recipe
+from singanet.optimizer.mixed_precision import as_precision
 from singanet.training.figures import check_writable
 from singanet.training.optimizers import USUAL_RATES, make_optimizer
+from singanet.training.sample_weights import checked_class_weight
+from singanet.training.tasks.split import held
+
+USUAL_SPLIT = 0.1
+_PASSING = ("out", "resume", "json", "quiet")
 
 
 @dataclass(frozen=True)
@@ -18,6 +24,8 @@ class RunOptions:
 
     ``out`` is the run folder: with ``resume`` the training that stands there goes on. The last
     ``keep`` epochs' checkpoints stay; with ``save_every`` there is one after so many steps too.
+    ``validation_split`` of the training data is kept back to choose the best weights and the end
+    by; None is a tenth where either is asked for. ``early_stopping`` is a number of epochs.
     """
 
     model: str
@@ -36,20 +44,39 @@ class RunOptions:
     keep: int = 3
     save_every: int | None = None
     json: Path | None = None
+    validation_split: float | None = None
+    early_stopping: int | None = None
+    monitor: str = "auto"
+    class_weight: dict[Any, float] | None = None
+    shuffle: bool = True
+    steps_per_epoch: int | None = None
+    initial_epoch: int = 0
+    mixed_precision: str | None = None
+    quiet: bool = False
+
+    @property
+    def kept_back(self) -> float:
+        """The share of the training data to validate with."""
+        if self.validation_split is not None:
+            return self.validation_split
+        return USUAL_SPLIT if self.out is not None or self.early_stopping is not None else 0.0
 
     def lasting(self) -> dict[str, Any]:
         """What a resumption needs: all but where it is written and whether it goes on."""
-        return {k: v for k, v in asdict(self).items() if k not in ("out", "resume", "json")}
+        return {k: v for k, v in asdict(self).items() if k not in _PASSING}
 
 
-LASTING = tuple(f.name for f in fields(RunOptions) if f.name not in ("out", "resume", "json"))
+LASTING = tuple(f.name for f in fields(RunOptions) if f.name not in _PASSING)
 """The names of these."""
 
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "data", "optimizer", "clip_by", "out", "json"), (str,)),
+    **dict.fromkeys(("monitor", "mixed_precision"), (str,)),
     **dict.fromkeys(("epochs", "batch_size", "accumulate", "seed", "keep", "save_every"), (int,)),
-    **dict.fromkeys(("lr", "weight_decay", "clip"), (float, int)),
-    "resume": (bool,),
+    **dict.fromkeys(("early_stopping", "steps_per_epoch", "initial_epoch"), (int,)),
+    **dict.fromkeys(("lr", "weight_decay", "clip", "validation_split"), (float, int)),
+    **dict.fromkeys(("resume", "shuffle", "quiet"), (bool,)),
+    "class_weight": (dict,),
 }
 """The types that each option may have in a file."""
 
@@ -69,30 +96,56 @@ def checked_recipe(options: RunOptions, entry: ModelEntry) -> Recipe:
         weight_decay=usual_decay if options.weight_decay is None else options.weight_decay,
         augment=own.augment,
     )
-    save_every = 1 if options.save_every is None else options.save_every
-    for what, value in (
-        ("--epochs", recipe.epochs),
-        ("--batch-size", recipe.batch_size),
-        ("--accumulate", options.accumulate),
-        ("--keep", options.keep),
-        ("--save-every", save_every),
-        ("--clip", 1 if options.clip is None else options.clip),
-    ):
-        if not value > 0:
-            raise ArgumentError(
-                what, expected="a positive number", received=str(value), advice="pass 1 or more"
-            )
-    if options.seed < 0:
-        raise ArgumentError(
-            "--seed", expected="0 or more", received=str(options.seed), advice="pass another seed"
-        )
-    if options.out is None and (options.resume or options.save_every is not None):
-        raise ArgumentError(
-            "--resume" if options.resume else "--save-every",
-            expected="a run folder",
-            received="none",
-            advice="add --out RUN_DIR",
-        )
+    _check(options, recipe)
     make_optimizer(recipe.optimizer, recipe.lr, recipe.weight_decay, steps=1, warm_up=0)
     check_writable(options.json)
     return recipe
+
+
+def class_weights(options: RunOptions) -> dict[int, float] | None:
+    """Weights by class; files have texts as keys. Errors: what is no class or no weight."""
+    given = options.class_weight
+    try:
+        by_class = None if given is None else {int(k): w for k, w in given.items()}
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            "--class-weight",
+            expected="numbers of classes with their weights",
+            received=str(given)[:80],
+            advice="write 0=1,3=5",
+        ) from None
+    return checked_class_weight(by_class)
+
+
+def _check(options: RunOptions, recipe: Recipe) -> None:
+    """Numbers in their ranges, and a folder where one is needed."""
+    for what, value, least in (
+        ("--epochs", recipe.epochs, 1),
+        ("--batch-size", recipe.batch_size, 1),
+        ("--accumulate", options.accumulate, 1),
+        ("--keep", options.keep, 1),
+        ("--save-every", options.save_every, 1),
+        ("--steps-per-epoch", options.steps_per_epoch, 1),
+        ("--early-stopping", options.early_stopping, 0),
+        ("--initial-epoch", options.initial_epoch, 0),
+        ("--seed", options.seed, 0),
+    ):
+        if value is not None and value < least:
+            expected = "a positive number" if least else "0 or more"
+            raise _wrong(what, expected, str(value), f"pass {least} or more")
+    if options.clip is not None and not options.clip > 0:
+        raise _wrong("--clip", "a positive number", str(options.clip), "1 is usual")
+    if options.initial_epoch >= recipe.epochs:
+        expected = f"less than the {recipe.epochs} of --epochs, which counts them too"
+        raise _wrong("--initial-epoch", expected, str(options.initial_epoch), "raise --epochs")
+    if options.kept_back:
+        held(2**31, options.kept_back)
+    class_weights(options)
+    as_precision(options.mixed_precision)
+    if options.out is None and (options.resume or options.save_every is not None):
+        what = "--resume" if options.resume else "--save-every"
+        raise _wrong(what, "a run folder", "none", "add --out RUN_DIR")
+
+
+def _wrong(what: str, expected: str, received: str, advice: str) -> ArgumentError:
+    return ArgumentError(what, expected=expected, received=received, advice=advice)

@@ -59,9 +59,11 @@ def joined_weight(
 def _labels(y: Any) -> Array:
     labels = y.get() if hasattr(y, "get") and hasattr(y, "ndim") else y
     ndim = getattr(labels, "ndim", 0)
-    if ndim == 2 and labels.shape[1] > 1:
+    one_hot = ndim == 2 and labels.shape[1] > 1
+    # Labels of many positions look like rows of classes, but for their numbers.
+    if one_hot and not (labels.dtype.kind in "iu" and labels.max() > 1):
         return np.asarray(labels.argmax(axis=1))
-    if ndim not in (1, 2) or labels.dtype.kind not in "iub":
+    if one_hot or ndim not in (1, 2) or labels.dtype.kind not in "iub":
         raise DataError(
             "net.fit, class_weight",
             expected="integer labels, one a sample, or one-hot rows",

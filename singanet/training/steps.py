@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from singanet.errors import ArgumentError
 from singanet.execution import LayerGradients
 from singanet.net import FeedForwardNet
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
@@ -30,6 +31,13 @@ def stepper(
         return net.step(x, y, optimizer, on_layer, weight, measure)[0]
 
     gathering, clip = global_clip(optimizer)
+    if clip is not None and not isinstance(net, FeedForwardNet):
+        raise ArgumentError(
+            "net.fit, clip_by='global'",
+            expected="a FeedForwardNet, whose backward can be run twice",
+            received=f"a {type(net).__name__}",
+            advice="clip by 'layer', 'running' or 'value'",
+        )
     if precision is not None:
         return HalfStep(net, optimizer, precision, gathering, clip)
     if clip is None:

@@ -66,6 +66,8 @@ def trained(
             advice="bring them to the net's shape",
         )
     net = _built(folder, options, settings)
+    if options.get("mixed_precision") is not None:
+        net.as_type(options["mixed_precision"])
     net.load(_weights(path, best))
     return net, task
 

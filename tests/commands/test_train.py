@@ -7,16 +7,20 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from singanet.cli import main
 from singanet.errors import SingaNetError
+from singanet.models import find
 from singanet.training.files import read_training
 from singanet.training.optimizers import USUAL_RATES
 from singanet.training.run import RunOptions, run
 from singanet.training.run_folder import saved_options
+from singanet.training.tasks import Classification
+from singanet.training.trained import trained
 
 RUN = [sys.executable, "-c", "import sys; from singanet.cli import main; sys.exit(main())"]
 
@@ -48,17 +52,67 @@ def test_a_run_folder_holds_all_of_the_run(small, tmp_path, capsys):
     assert (options["model"], options["epochs"], options["keep"]) == ("mlp", 5, 2)
     rows = list(csv.DictReader((out / "history.csv").read_text().splitlines()))
     assert [row["epoch"] for row in rows] == ["0", "1", "2", "3", "4"]
+    assert list(rows[0]) == ["epoch", "loss", "accuracy", "val_loss", "val_accuracy"]
     figures = json.loads((out / "figures.json").read_text())
-    assert float(rows[-1]["val_loss"]) == pytest.approx(figures["test_loss"])
     assert f"test accuracy {figures['test_accuracy']:.4f}" in capsys.readouterr().out
+    # A tenth of the 40 samples is kept back, and told apart by the net as it was in the end.
     confusion = np.array(json.loads((out / "confusion.json").read_text())["counts"])
-    assert confusion.sum() == 20
-    assert confusion.trace() / 20 == pytest.approx(figures["test_accuracy"])
+    assert confusion.sum() == 4
+    assert confusion.trace() / 4 == pytest.approx(float(rows[-1]["val_accuracy"]))
+
+
+def test_test_data_decide_nothing_that_is_kept(small, tmp_path):
+    """Best weights and the end are chosen by validation alone: other test data, the same files."""
+    with np.load(small) as data:
+        arrays = dict(data)
+    arrays["y_test"] = (arrays["y_test"] + 1) % 10
+    np.savez(tmp_path / "other.npz", **arrays)
+    figures = []
+    for name, data in (("a", small), ("b", str(tmp_path / "other.npz"))):
+        options = RunOptions("mlp", data, epochs=12, early_stopping=1, out=tmp_path / name, lr=0.2)
+        figures.append(run(options).figures)
+    assert figures[0]["test_accuracy"] != figures[1]["test_accuracy"]
+    assert figures[0]["epochs"] == figures[1]["epochs"] < 12
+    a, b = tmp_path / "a", tmp_path / "b"
+    assert (a / "history.csv").read_bytes() == (b / "history.csv").read_bytes()
+    with np.load(a / "best.npz") as best, np.load(b / "best.npz") as other:
+        assert_same(dict(best), dict(other))
+
+
+def test_what_is_kept_back_is_not_trained_on(small, tmp_path):
+    """Labels of the samples kept back cannot change the weights."""
+    with np.load(small) as data:
+        arrays = dict(data)
+    taken = Classification.load(small, find("mlp"))
+    held = taken.data.x_train
+    taken.keep_back(0.25, seed=3)
+    is_held = np.array([not (x == taken.data.x_train).all(axis=(1, 2, 3)).any() for x in held])
+    assert is_held.sum() == 10
+    arrays["y_train"][is_held] = (arrays["y_train"][is_held] + 1) % 10
+    np.savez(tmp_path / "other.npz", **arrays)
+    for name, data in (("a", small), ("b", str(tmp_path / "other.npz"))):
+        run(RunOptions("mlp", data, epochs=2, seed=3, validation_split=0.25, out=tmp_path / name))
+    a, b = (dict(saved(tmp_path / name)) for name in "ab")
+    for key in a:
+        if key.startswith("net/"):
+            np.testing.assert_array_equal(a[key], b[key])
+    with (tmp_path / "a/history.csv").open() as one, (tmp_path / "b/history.csv").open() as other:
+        rows = [list(csv.DictReader(file))[-1] for file in (one, other)]
+    assert rows[0]["loss"] == rows[1]["loss"]
+    assert rows[0]["val_loss"] != rows[1]["val_loss"]
+
+
+def test_without_validation_there_are_no_best_weights(small, tmp_path):
+    run(RunOptions("mlp", small, epochs=2, validation_split=0.0, out=tmp_path / "run"))
+    assert not list((tmp_path / "run").glob("best*"))
+    header = (tmp_path / "run/history.csv").read_text().splitlines()[0]
+    assert header == "epoch,loss,accuracy"
 
 
 def test_a_run_folder_changes_no_number(small, tmp_path):
-    plain = run(RunOptions("mlp", small, epochs=2)).figures
-    kept = run(RunOptions("mlp", small, epochs=2, out=tmp_path / "run")).figures
+    options = RunOptions("mlp", small, epochs=2, validation_split=0.2)
+    plain = run(options).figures
+    kept = run(replace(options, out=tmp_path / "run")).figures
     for key in ("train_loss", "test_loss", "test_accuracy"):
         assert plain[key] == kept[key]
 
@@ -154,7 +208,8 @@ def test_more_epochs_go_on_from_a_finished_run(small, tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("  ")[0] for line in lines] == ["epoch 1/2", "epoch 2/2", "epoch 3/3"]
     figures = json.loads((tmp_path / "run" / "figures.json").read_text())
-    assert figures["samples_per_second"] * figures["seconds"] == pytest.approx(3 * 40)
+    # A tenth of the 40 is kept back.
+    assert figures["samples_per_second"] * figures["seconds"] == pytest.approx(3 * 36)
 
 
 def test_steps_are_saved_too(small, tmp_path):
@@ -225,6 +280,13 @@ def test_folding_micro_batches_is_accumulating_them(small):
         {"clip": 0.001, "clip_by": "value"},
         {"accumulate": 2},
         {"weight_decay": 0.5},
+        {"clip": 0.01, "clip_by": "global"},
+        {"class_weight": {0: 9.0}},
+        {"shuffle": False},
+        {"steps_per_epoch": 1},
+        {"initial_epoch": 1},
+        {"mixed_precision": "float16"},
+        {"validation_split": 0.2},
     ],
 )
 def test_an_option_changes_the_run(small, extra):
@@ -244,6 +306,18 @@ def test_an_option_changes_the_run(small, extra):
         (["--keep", "0"], "--keep: expected a positive number"),
         (["--save-every", "3"], "add --out RUN_DIR"),
         (["--config", "nowhere.toml"], "a file that can be read"),
+        (["--class-weight", "0:1"], "such as 0=1,3=5; received '0:1'"),
+        (["--class-weight", "0=1,0=2"], "each once"),
+        (["--class-weight", "0=-1"], "finite weights >= 0"),
+        (["--validation-split", "1"], "--validation-split: expected a share"),
+        (["--validation-split", "0.99"], "0 to train on and 40 to validate with, of 40"),
+        (["--validation-split", "nan"], "--validation-split: expected a share"),
+        (["--early-stopping", "-1"], "--early-stopping: expected 0 or more"),
+        (["--early-stopping", "1", "--monitor", "val_acuracy"], "did you mean 'val_accuracy'"),
+        (["--steps-per-epoch", "0"], "--steps-per-epoch: expected a positive number"),
+        (["--initial-epoch", "20", "--epochs", "20"], "less than the 20 of --epochs"),
+        (["--mixed-precision", "bfloat16"], "use 'float16'"),
+        (["--mixed-precision", "half"], "expected 'float16'"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(small, extra, said, refused):
@@ -262,9 +336,90 @@ def test_a_file_says_what_the_command_line_does_not(small, tmp_path, capsys):
     assert json.loads(figures.read_text())["test_loss"] == same["test_loss"]
 
 
+def test_every_option_has_its_key(small, tmp_path):
+    """A file that says them all does what the command line does with them all."""
+    said = {
+        "epochs": 4, "batch-size": 5, "optimizer": "adam", "lr": 0.01, "weight-decay": 0.1,
+        "clip": 0.5, "clip-by": "global", "accumulate": 2, "seed": 3, "validation-split": 0.25,
+        "early-stopping": 3, "monitor": "val_accuracy", "steps-per-epoch": 4, "initial-epoch": 1,
+        "mixed-precision": "float16", "keep": 2, "save-every": 3,
+    }  # fmt: skip
+    argv = [part for key, value in said.items() for part in (f"--{key}", str(value))]
+    argv += ["--class-weight", "0=2,3=0.5", "--no-shuffle", "--quiet"]
+    out = tmp_path / "line"
+    assert main(["train", "mlp", "--data", small, *argv, "--out", str(out)]) == 0
+    config = tmp_path / "run.toml"
+    config.write_text(
+        "".join(f"{key} = {json.dumps(value)}\n" for key, value in said.items())
+        + f'model = "mlp"\ndata = {json.dumps(small)}\nshuffle = false\nquiet = true\n'
+        + f"out = {json.dumps(str(tmp_path / 'file'))}\nclass-weight = {{ 0 = 2, 3 = 0.5 }}\n"
+    )
+    assert main(["train", "--config", str(config)]) == 0
+    assert_same(saved(out), saved(tmp_path / "file"))
+    # All that RunOptions has was said.
+    names = {field.name.replace("_", "-") for field in fields(RunOptions)}
+    assert names - {*said} == {
+        *("model", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet")
+    }
+
+
+def test_a_run_with_every_option_goes_on_to_the_bit(small, tmp_path):
+    options = RunOptions(
+        "mlp", small, epochs=4, batch_size=5, accumulate=2, class_weight={0: 2.0, 3: 0.5},
+        mixed_precision="float16", clip=0.3, clip_by="global", early_stopping=9,
+        out=tmp_path / "whole",
+    )  # fmt: skip
+    run(options)
+    run(replace(options, epochs=2, out=tmp_path / "parts"))
+    # The rate's course depends on the number of epochs, which makes these two differ.
+    assert main(["train", "--out", str(tmp_path / "parts"), "--resume", "--epochs", "4"]) == 0
+    state = saved(tmp_path / "parts")
+    assert str(state["net/fc1/weight"].dtype) == "float16"
+    again = saved_options(tmp_path / "parts")
+    assert {int(k): v for k, v in again["class_weight"].items()} == {0: 2.0, 3: 0.5}
+    assert main(["evaluate", str(tmp_path / "whole")]) == 0
+
+
+def test_early_stopping_ends_and_tests_the_best_weights(small, tmp_path, capsys):
+    argv = ["train", "mlp", "--data", small, "--epochs", "40", "--early-stopping", "2", "--lr",
+            "0.5", "--out", str(tmp_path / "run")]  # fmt: skip
+    assert main(argv) == 0
+    with (tmp_path / "run" / "history.csv").open() as file:
+        losses = [float(row["val_loss"]) for row in csv.DictReader(file)]
+    assert len(losses) < 40
+    assert min(losses) not in losses[-3:]
+    figures = json.loads((tmp_path / "run" / "figures.json").read_text())
+    net, task = trained(tmp_path / "run", best=True)
+    assert net.evaluate(task.test_batches())[0] == pytest.approx(figures["test_loss"])
+
+
+def test_quiet_says_nothing_on_the_way(small, capsys):
+    assert main(["train", "mlp", "--data", small, "--epochs", "1", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_options_that_a_kind_of_net_cannot_take_are_one_line(small, refused):
+    assert "float32" in refused("train", "rbm", "--data", small, "--mixed-precision", "float16")
+    assert "clip" in refused("train", "rbm", "--data", small, "--clip", "1", "--clip-by", "global")
+    said = refused("train", "autoencoder", "--data", small, "--class-weight", "0=2")
+    assert "integer labels" in said
+
+
+@pytest.mark.parametrize("model", ["char_rnn", "transformer"])
+def test_classes_of_many_positions_are_not_weighted(model, tmp_path, refused):
+    play = tmp_path / "play.txt"
+    play.write_text("to be or not to be that is the question\n" * 60)
+    options = ["--epochs", "1", "--batch-size", "4", "--class-weight", "0=2"]
+    assert "one a sample" in refused("train", model, "--data", play, *options)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("class-weight = 3", "a value of type dict"),
+        ("model = 'mlp'\nclass-weight = { a = 3 }", "--class-weight"),
+        ("model = 'mlp'\nclass-weight = { 0 = 'x' }", "class_weight"),
+        ("shuffle = 0", "a value of type bool"),
         ("epoch = 3", "did you mean 'epochs'"),
         ("epochs = '3'", "a value of type int"),
         ("epochs = true", "a value of type int"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from singanet.data import ArrayLoader, Dataset, load
 from singanet.models import ModelEntry, Recipe
 from singanet.training.epoch_result import EpochResult
 from singanet.training.tasks.augment import AugmentedImages
+from singanet.training.tasks.split import split
 from singanet.training.tasks.task import Batches, Task
 
 EVALUATION_BATCH = 256
@@ -25,12 +28,20 @@ class Classification(Task):
         """An embedded data set, or the one of a file."""
         return cls(load("digits" if data is None else data))
 
-    def train_batches(self, recipe: Recipe, seed: int) -> Batches:
+    def keep_back(self, share: float, seed: int) -> ArrayLoader:
+        """Samples drawn by ``seed``, whatever their classes."""
+        x, y = self.data.x_train, self.data.y_train
+        rest, taken = split(len(x), share, seed)
+        self.data = replace(self.data, x_train=x[rest], y_train=y[rest])
+        return ArrayLoader(x[taken], y[taken], EVALUATION_BATCH, shuffle=False)
+
+    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> Batches:
         """Shuffled anew in every epoch; images shifted a little where the recipe says so.
 
         Colour images are mirrored as well: unlike signs in black and white they mean the same.
         """
-        loader = ArrayLoader(self.data.x_train, self.data.y_train, recipe.batch_size, seed=seed)
+        x, y = self.data.x_train, self.data.y_train
+        loader = ArrayLoader(x, y, recipe.batch_size, shuffle, seed)
         if not recipe.augment or len(self.input_shape) != 3:
             return loader
         return AugmentedImages(loader, seed, flip=self.input_shape[0] == 3)

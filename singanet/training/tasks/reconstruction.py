@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from singanet.data import ArrayLoader, Dataset, load
 from singanet.errors import DataError
 from singanet.models import ModelEntry, Recipe
 from singanet.training.epoch_result import EpochResult
+from singanet.training.tasks.split import split
 from singanet.training.tasks.task import Task
 
 EVALUATION_BATCH = 256
@@ -36,10 +38,17 @@ class Reconstruction(Task):
             )
         return cls(found)
 
-    def train_batches(self, recipe: Recipe, seed: int) -> ArrayLoader:
+    def keep_back(self, share: float, seed: int) -> ArrayLoader:
+        """Samples drawn by ``seed``."""
+        x, y = self.data.x_train, self.data.y_train
+        rest, taken = split(len(x), share, seed)
+        self.data = replace(self.data, x_train=x[rest], y_train=y[rest])
+        return ArrayLoader(x[taken], x[taken], EVALUATION_BATCH, shuffle=False)
+
+    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> ArrayLoader:
         """Shuffled anew in every epoch."""
         x = self.data.x_train
-        return ArrayLoader(x, x, recipe.batch_size, seed=seed)
+        return ArrayLoader(x, x, recipe.batch_size, shuffle, seed)
 
     def test_batches(self) -> ArrayLoader:
         """Every test sample once."""

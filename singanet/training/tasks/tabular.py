@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from singanet.data import ArrayLoader, TabularDataset, tabular
 from singanet.errors import UnknownNameError, did_you_mean
 from singanet.models import ModelEntry, Recipe
 from singanet.training.epoch_result import EpochResult
+from singanet.training.tasks.split import split
 from singanet.training.tasks.task import Task
 from singanet.types import Array
 
@@ -43,10 +45,19 @@ class Tabular(Task):
         """How many categories there are in all columns."""
         return {"vocabulary_size": sum(self.data.cardinalities)}
 
-    def train_batches(self, recipe: Recipe, seed: int) -> ArrayLoader:
+    def keep_back(self, share: float, seed: int) -> ArrayLoader:
+        """Rows drawn by ``seed``."""
+        x, y = self.data.x_train, self.data.y_train
+        rest, taken = split(len(y), share, seed)
+        chosen = {name: part[taken] for name, part in x.items()}
+        left = {name: part[rest] for name, part in x.items()}
+        self.data = replace(self.data, x_train=left, y_train=y[rest])
+        return ArrayLoader(self._rows(chosen), y[taken], EVALUATION_BATCH, shuffle=False)
+
+    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> ArrayLoader:
         """Shuffled anew in every epoch."""
         rows = self._rows(self.data.x_train)
-        return ArrayLoader(rows, self.data.y_train, recipe.batch_size, seed=seed)
+        return ArrayLoader(rows, self.data.y_train, recipe.batch_size, shuffle, seed)
 
     def test_batches(self) -> ArrayLoader:
         """Every test row once."""

@@ -54,7 +54,14 @@ class Task(ABC):
         return {}
 
     @abstractmethod
-    def train_batches(self, recipe: Recipe, seed: int) -> Batches:
+    def keep_back(self, share: float, seed: int) -> Batches:
+        """Take ``share`` of the training data out, to validate with; their batches.
+
+        Errors: a share outside of (0, 1); too few data to have both.
+        """
+
+    @abstractmethod
+    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> Batches:
         """The training data as ``recipe`` wants them, in an order that ``seed`` decides."""
 
     @abstractmethod

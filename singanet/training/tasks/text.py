@@ -8,7 +8,9 @@ from singanet.data import TextDataset, TextLoader, plays
 from singanet.errors import UnknownNameError, did_you_mean, one_of
 from singanet.models import ModelEntry, Recipe
 from singanet.training.epoch_result import EpochResult
+from singanet.training.tasks.split import held
 from singanet.training.tasks.task import Task
+from singanet.types import Array
 
 _EMBEDDED = {"plays": plays}
 VALIDATION_ROWS = 16
@@ -25,6 +27,7 @@ class Text(Task):
         self.name = data.name
         self.input_shape: tuple[int] = (length,)
         self.num_classes = data.vocabulary_size
+        self._ids = data.train
 
     @classmethod
     def load(cls, data: str | None, entry: ModelEntry) -> Text:
@@ -43,16 +46,25 @@ class Text(Task):
             )
         return cls(TextDataset.from_file(path), length)
 
-    def train_batches(self, recipe: Recipe, seed: int) -> TextLoader:
+    def keep_back(self, share: float, seed: int) -> TextLoader:
+        """The end of what comes before the test, whatever ``seed``: neighbours would tell."""
+        cut = len(self._ids) - held(len(self._ids), share)
+        self._ids, taken = self._ids[:cut], self._ids[cut:]
+        return self._in_order(taken)
+
+    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> TextLoader:
         """The text in ``batch_size`` rows, always in its own order."""
         (length,) = self.input_shape
-        return TextLoader(self.data.train, recipe.batch_size, length, drop_last=True)
+        return TextLoader(self._ids, recipe.batch_size, length, drop_last=True)
 
     def test_batches(self) -> TextLoader:
         """The end of the text, which no net is trained on."""
+        return self._in_order(self.data.validation)
+
+    def _in_order(self, ids: Array) -> TextLoader:
         (length,) = self.input_shape
-        rows = max(1, min(VALIDATION_ROWS, (len(self.data.validation) - 1) // length))
-        return TextLoader(self.data.validation, rows, length, drop_last=True)
+        rows = max(1, min(VALIDATION_ROWS, (len(ids) - 1) // length))
+        return TextLoader(ids, rows, length, drop_last=True)
 
     def report(self, result: EpochResult) -> str:
         """Nats a character, and the share of characters foretold."""
