@@ -22,6 +22,7 @@ from singanet.flags import is_training
 from singanet.layers.layer import Layer
 from singanet.net_arguments import checked_metric, told_apart
 from singanet.parameter import Param, ParamSpec
+from singanet.program.programs import Programs
 from singanet.saveable import Saveable
 from singanet.seeding import next_seed
 from singanet.symbol import Symbol
@@ -66,8 +67,9 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable):
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self._plan: Plan | None = None
         self._planned_version = -1
-        self._pass: tuple[Plan, list[Any], dict[str, Any]] | None = None
+        self._pass: tuple[Plan, Any, dict[str, Any]] | None = None
         self._registered: tuple[object, int] = (None, -1)
+        self.programs = Programs()
         self.start(parts, inputs, outputs)
 
     @property
@@ -193,12 +195,16 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable):
         asked = self._names(output)
         feed = checks.check_feed(plan, x, self.device, self.dtype)
         wanted = {*plan.outputs, *asked} if asked else plan.outputs
-        self._pass = None
-        with self.device.scope():
-            results, contexts = plan.forward(feed, wanted, self.device.ops, self.rng, train, asked)
-        if train:
-            shapes = {name: checks.shapes_of(value) for name, value in results.items()}
-            self._pass = (plan, contexts, shapes)
+        self._forget_pass()
+        results = None if asked else self._replayed(plan, feed, train)
+        if results is None:
+            with self.device.scope():
+                results, contexts = plan.forward(
+                    feed, wanted, self.device.ops, self.rng, train, asked
+                )
+            if train:
+                shapes = {name: checks.shapes_of(value) for name, value in results.items()}
+                self._pass = (plan, contexts, shapes)
         if len(plan.outputs) == 1 and not asked:
             return results[plan.outputs[0]]
         return results
@@ -227,9 +233,31 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable):
         plan, contexts, shapes = self._pass
         asked = self._names(output)
         slot_grads = checks.check_gradients(plan, dy, shapes, self.device, self.dtype)
-        walk = BackwardWalk(plan, contexts, slot_grads, asked)
+        if isinstance(contexts, list):
+            self.programs.walked(slot_grads)
+            walk = BackwardWalk(plan, contexts, slot_grads, asked).run()
+        else:
+            walk = contexts.backward(self, plan, slot_grads, asked)
         self._pass = None
-        return walk.run()
+        return walk
+
+    def _replayed(self, plan: Plan, feed: dict[str, Any], train: bool) -> dict[str, Any] | None:
+        """The outputs by a recorded program; None where there is none."""
+        if not train:
+            return self.programs.evaluate(self, feed)
+        replay = self.programs.forward(self, feed)
+        if replay is None:
+            return None
+        results = replay.forward()
+        shapes = {name: checks.shapes_of(value) for name, value in results.items()}
+        self._pass = (plan, replay, shapes)
+        return results
+
+    def _forget_pass(self) -> None:
+        """Release what a training forward left for a backward that never came."""
+        if self._pass is not None and not isinstance(self._pass[1], list):
+            self._pass[1].release()
+        self._pass = None
 
     def _names(self, output: Iterable[str]) -> tuple[str, ...]:
         """``output`` as a tuple of known layer names; one name may stand alone."""
@@ -267,10 +295,18 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable):
         ``on_layer`` sees each layer's gradients before they are applied; ``measure(output, y)``
         takes the place of the metric. Returns ``(loss, metric)`` from before the update.
         """
-        dy, values = self._forward_loss(x, y, sample_weight, measure)
+        plan = self._sorted()
         if self._registered != (optimizer, self._graph.version):
             optimizer.register_all(self.param_specs())
             self._registered = (optimizer, self._graph.version)
+        if on_layer is None:
+            feed = checks.check_feed(plan, x, self.device, self.dtype)
+            if measure is None and self.metric is not None:
+                measure = self.metric.evaluate
+            replayed = self.programs.step(self, feed, y, optimizer, sample_weight, measure)
+            if replayed is not None:
+                return replayed
+        dy, values = self._forward_loss(x, y, sample_weight, measure)
         for item in self.backward(dy):
             if on_layer is not None:
                 on_layer(item)

@@ -10,9 +10,11 @@ import numpy as np
 
 from singanet.ops import NumpyOps
 from singanet.program.module import TracingModule
-from singanet.program.tape import NotRecordableError, Tape
+from singanet.program.tape import NotRecordableError, Tape, address
 from singanet.program.traced import Traced, plain, recording
 from singanet.types import Array, Shape
+
+_PAGE = 4096
 
 
 class RecordingKernels(NumpyOps):
@@ -31,10 +33,42 @@ class RecordingKernels(NumpyOps):
         """Refused, since a replay would not look again."""
         raise NotRecordableError("a look at values on the host")
 
+    def runs(self, build: Any, key: tuple[Any, ...], *arrays: Array, passes: int = 1) -> bool:
+        """A kernel of oneDNN's, with working memory in the arena; bound once to its addresses."""
+        library: Any = self
+        runtime = library.runtime()
+        plan = None if runtime is None else runtime.plan(build, key, arrays[0].size * passes)
+        if plan is None:
+            return False
+        runtime.run(plan, tuple(plain(array) for array in arrays))
+        record_plan(recording(), plan, arrays, build.__name__.strip("_"))
+        return True
+
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Look at the values now and at each replay."""
         function(plain(array))
         recording().add(function, (array,), {}, (), "hidden", name="check").barrier = True
+
+
+def record_plan(tape: Tape, plan: Any, arrays: tuple[Array, ...], name: str) -> None:
+    """Write down a plan of oneDNN's on ``arrays``, one for each operand."""
+    working: list[Array] = []
+    if plan.scratch:
+        working = [np.empty(plan.scratch + _PAGE, np.uint8)]
+        tape.adopt(working[0])
+    places = [tape.ref(array) for array in (*arrays, *working)]
+    reads = tuple(arrays[k] for k in plan.reads)
+    writes = [arrays[k] for k in plan.writes]
+    changes = bool(set(plan.reads) & set(plan.writes))
+    call = tape.add(plan.run, reads, {}, [*writes, *working], "hidden", changes=changes, name=name)
+
+    def bind(array_of: Callable[[Any], Array]) -> Callable[[], object]:
+        addresses = [address(array_of(place)) for place in places]
+        work = addresses.pop() if plan.scratch else 0
+        bound: Callable[[], object] = plan.bound(addresses, work + -work % _PAGE)
+        return bound
+
+    call.bind = bind
 
 
 def recording_kernels(ops: NumpyOps, tape: Tape) -> NumpyOps:

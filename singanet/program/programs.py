@@ -106,7 +106,7 @@ class Programs:
         optimizer: Any = None,
     ) -> Program | None:
         """The program of ``key``, recorded now where the same call came before."""
-        key = (*key, threading.get_ident())
+        key = (*key, threading.get_ident(), net.device.ops.settings())
         if not self.enabled or key in self._refused or net.device.ops.xp is not np:
             return None
         if key not in self._known:

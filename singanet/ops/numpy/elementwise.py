@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from singanet.types import Array, Shape
@@ -22,6 +22,10 @@ class Elementwise:
         self.absolute, self.negative, self.sign = xp.abs, xp.negative, xp.sign
         self.power, self.greater, self.where = xp.power, xp.greater, xp.where
         self.sum, self.mean, self.copyto = xp.sum, xp.mean, xp.copyto
+
+    def settings(self) -> Hashable:
+        """What else than the arrays decides which kernels run, so that a program knows."""
+        return None
 
     def empty(self, shape: Shape, like: Array) -> Array:
         """An unfilled array of the type of ``like``."""

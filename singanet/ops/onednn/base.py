@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,10 @@ class OneDnnBase(NumpyOps):
                 return None
             found = self._local.runtime = Runtime(library, default_threads())
         return found
+
+    def settings(self) -> Hashable:
+        """See `NumpyOps`: the number of threads may have been set anew."""
+        return changes()
 
     def serves(self, least: int, *arrays: Array) -> bool:
         """Whether a call is oneDNN's: float32 throughout, the first of ``least`` elements.
