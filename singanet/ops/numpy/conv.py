@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from singanet.ops.numpy.conv_narrow import NarrowConvolution
 from singanet.ops.numpy.depthwise import DepthwiseConvolution
 from singanet.ops.numpy.windows import Window, blocks
 from singanet.types import Array, Shape
 
 
-class Convolution(DepthwiseConvolution):
+class Convolution(DepthwiseConvolution, NarrowConvolution):
     """x is (N, C, H, W), the weight (F, C/groups, kh, kw), y and dy (N, F, H', W').
 
-    A group for every channel goes to the depthwise kernels.
+    A group for every channel goes to the depthwise kernels, few kernels to the narrow ones.
     """
 
     xp: Any
@@ -26,6 +27,8 @@ class Convolution(DepthwiseConvolution):
         if 1 < groups == x.shape[1]:
             by_channel = weight.reshape(groups, f // groups, kh, kw)
             return self.depthwise_conv2d(x, by_channel, bias, window)
+        if self.is_narrow(x.shape, weight.shape, window, groups):
+            return self.narrow_conv2d(x, weight, bias, window)
         oh, ow = window.out_size(*x.shape[2:])
         taps = weight.reshape(groups, f // groups, cg, kh, kw).transpose(0, 3, 4, 2, 1)
         matrix = taps.reshape(groups, kh * kw * cg, f // groups)
@@ -46,6 +49,8 @@ class Convolution(DepthwiseConvolution):
             by_channel = (groups, f // groups, kh, kw)
             taps = self.depthwise_conv2d_backward_weights(x, dy, by_channel, window)
             return taps.reshape(weight_shape)
+        if self.is_narrow(x.shape, weight_shape, window, groups):
+            return self.narrow_conv2d_backward_weights(x, dy, weight_shape, window)
         total = self.xp.zeros((groups, kh * kw * cg, f // groups), dy.dtype)
         for samples, rows, columns in self._column_blocks(x, weight_shape, window, groups):
             part = by_group(self.channels_last(dy[samples, :, rows]), groups)

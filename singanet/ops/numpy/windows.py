@@ -56,10 +56,14 @@ class Windows:
 
     xp: Any
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the arrays are NumPy's, which want blocks that stay in the cache."""
+        return bool(self.xp.__name__ == "numpy")
+
     def scratch(self, usual: int = 0, least: int = 0) -> int:
         """Bytes for one block: ``usual``, or `SCRATCH_BYTES`; more on a GPU; at least ``least``."""
-        on_host = self.xp.__name__ == "numpy"
-        return max(least, (usual or SCRATCH_BYTES) if on_host else DEVICE_SCRATCH_BYTES)
+        return max(least, (usual or SCRATCH_BYTES) if self.on_host else DEVICE_SCRATCH_BYTES)
 
     def channels_last(self, x: Array) -> Array:
         """``x`` (N, C, H, W) as contiguous (N, H, W, C); no copy where memory lies so already."""
