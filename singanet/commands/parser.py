@@ -14,6 +14,7 @@ from singanet.commands import (
     models,
     predict,
     report,
+    sample,
     summary,
     train,
 )
@@ -34,7 +35,7 @@ def make_parser() -> CommandParser:
     root = CommandParser(prog="singanet", description="Train and look at feed-forward nets.")
     commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in (
-        *(train, evaluate, predict, report, bench),
+        *(train, evaluate, predict, sample, report, bench),
         *(models, summary, devices, files, completion),
     ):
         module.add_command(commands)

@@ -1,0 +1,62 @@
+"""``singanet sample``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from singanet.commands.weights import add_arguments
+
+
+def add_command(commands: Any) -> None:
+    """Add it to argparse's subparsers."""
+    parser = commands.add_parser(
+        "sample",
+        help="let a trained language model write",
+        epilog="Each character is drawn by what the net expects after those before it. The same "
+        "seed gives the same text.",
+    )
+    add_arguments(parser)
+    add = parser.add_argument
+    add("--prompt", metavar="TEXT", default="\n", help="what it begins with; a new line")
+    add("--length", type=int, default=500, metavar="N", help="characters; 500")
+    add(
+        "--temperature",
+        type=float,
+        default=0.8,
+        metavar="F",
+        help="1 draws as the net expects, less is safer, 0 takes the likeliest; 0.8",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="of the draws; 0")
+    parser.set_defaults(command=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from singanet.errors import ArgumentError
+    from singanet.training.sampling import sampled
+    from singanet.training.tasks.text import Text
+    from singanet.training.trained import trained
+
+    net, task = trained(arguments.path, arguments.model, arguments.data, arguments.best)
+    if not isinstance(task, Text):
+        raise ArgumentError(
+            f"{str(arguments.path)!r}",
+            expected="a language model, such as char_rnn or transformer",
+            received="another kind of net",
+            advice="use singanet predict",
+        )
+    (window,) = task.input_shape
+    drawn = sampled(
+        net,
+        task.data,
+        window,
+        arguments.prompt,
+        arguments.length,
+        arguments.temperature,
+        arguments.seed,
+    )
+    print(arguments.prompt.lstrip("\n"), end="")
+    for character in drawn:
+        print(character, end="", flush=True)
+    print()
+    return 0

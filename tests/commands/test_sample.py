@@ -1,0 +1,47 @@
+"""``singanet sample``."""
+
+from __future__ import annotations
+
+import pytest
+
+from singanet.cli import main
+from singanet.training.run import RunOptions, run
+
+
+@pytest.fixture(scope="module")
+def language_run(tmp_path_factory):
+    """A transformer that has read a little."""
+    folder = tmp_path_factory.mktemp("language")
+    play = folder / "play.txt"
+    play.write_text("to be or not to be that is the question\n" * 60)
+    run(RunOptions("transformer", str(play), epochs=2, batch_size=4, out=folder / "run"))
+    return folder / "run"
+
+
+def written(capsys, *argv):
+    capsys.readouterr()
+    assert main(["sample", *map(str, argv)]) == 0
+    return capsys.readouterr().out
+
+
+def test_so_many_characters_after_the_prompt_of_the_texts_own(language_run, capsys):
+    text = written(capsys, language_run, "--prompt", "to be", "--length", "30")
+    assert text.startswith("to be")
+    assert len(text) == len("to be") + 30 + 1
+    assert {*text} <= {*"to be or not to be that is the question\n"}
+
+
+def test_seed_and_temperature_decide(language_run, capsys):
+    def sample(*extra):
+        return written(capsys, language_run, "--length", "40", "--temperature", "1", *extra)
+
+    assert sample("--seed", "4") == sample("--seed", "4") != sample("--seed", "5")
+    assert sample("--temperature", "0", "--seed", "4") == sample("--temperature", "0")
+
+
+def test_mistakes_are_one_line(language_run, run_dir, refused):
+    assert "expected a language model" in refused("sample", run_dir)
+    assert "--temperature" in refused("sample", language_run, "--temperature", "-1")
+    assert "received 'X'" in refused("sample", language_run, "--prompt", "X")
+    assert "--length" in refused("sample", language_run, "--length", "0")
+    assert "leave --data out" in refused("sample", language_run, "--data", "plays")
