@@ -90,16 +90,7 @@ def net_from_config(
     Only classes of singanet and registered ones are constructed. Errors: `ConfigError` for
     another format, a newer version, or an entry that is not as `net_to_config` writes it.
     """
-    if not isinstance(config, Mapping) or config.get("format") != FORMAT:
-        raise wrong("a net's configuration", f"format {FORMAT!r}", kind_of(config))
-    version = config.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise ConfigError(
-            "a net's configuration",
-            expected=f"version 1 to {VERSION}",
-            received=f"version {version!r}"[:60],
-            advice="upgrade singanet to read what a newer one wrote",
-        )
+    check_version(config)
     net = kind(name=config.get("name"), seed=seed)
     _add_uses(net, _sequence(config, "layers"))
     if "outputs" in config:
@@ -113,6 +104,20 @@ def net_from_config(
         net.loss = _optional(config.get("loss"), Loss, MultiLoss)
         net.metric = _optional(config.get("metric"), Metric)
     return net
+
+
+def check_version(config: Mapping[str, Any]) -> None:
+    """Errors: `ConfigError` for another format, or for a version this library does not know."""
+    if not isinstance(config, Mapping) or config.get("format") != FORMAT:
+        raise wrong("a net's configuration", f"format {FORMAT!r}", kind_of(config))
+    version = config.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise ConfigError(
+            "a net's configuration",
+            expected=f"version 1 to {VERSION}",
+            received=f"version {version!r}"[:60],
+            advice="upgrade singanet to read what a newer one wrote",
+        )
 
 
 def _add_uses(net: FeedForwardNet, entries: Sequence[Any]) -> None:

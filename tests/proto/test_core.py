@@ -5,22 +5,26 @@ from pathlib import Path
 import pytest
 
 import singanet
-from singanet.proto import TensorProto, core_pb2
-
-SCHEMA = "singanet/proto/core.proto"
+from singanet.proto import TensorProto, core_pb2, net_pb2
 
 
-def test_the_generated_code_is_that_of_the_schema(tmp_path):
+@pytest.mark.parametrize(("schema", "generated"), [("core", core_pb2), ("net", net_pb2)])
+def test_the_generated_code_is_that_of_the_schema(schema, generated, tmp_path):
     protoc = pytest.importorskip(
         "grpc_tools.protoc", reason="generates from the schema: pip install grpcio-tools"
     )
     root = Path(singanet.__file__).parent.parent
-    out = tmp_path / "core.desc"
-    arguments = ["protoc", f"-I{root}", f"--descriptor_set_out={out}", str(root / SCHEMA)]
+    out = tmp_path / "schema.desc"
+    arguments = [
+        "protoc",
+        f"-I{root}",
+        f"--descriptor_set_out={out}",
+        str(root / f"singanet/proto/{schema}.proto"),
+    ]
     assert protoc.main(arguments) == 0
     descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
     (compiled,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
-    ours = descriptor_pb2.FileDescriptorProto.FromString(core_pb2.DESCRIPTOR.serialized_pb)
+    ours = descriptor_pb2.FileDescriptorProto.FromString(generated.DESCRIPTOR.serialized_pb)
     # json_name is filled in by one way of compiling only.
     for message in compiled.message_type:
         for field in message.field:

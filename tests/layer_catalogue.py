@@ -1,0 +1,103 @@
+"""One use of every layer of singanet: how it is made, and the sample shapes it takes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from singanet import FeedForwardNet, Input, initializer, layers
+
+IMAGE = (2, 6, 6)
+SEQUENCE = (4, 3)
+
+CATALOGUE = {
+    "Activation": (lambda n: layers.Activation(n, "leaky_relu", alpha=0.2), [(5,)]),
+    "Add": (layers.Add, [(5,), (5,)]),
+    "Average": (layers.Average, [(5,), (5,)]),
+    "AvgPooling1D": (lambda n: layers.AvgPooling1D(n, 2, 2), [(2, 6)]),
+    "AvgPooling2D": (lambda n: layers.AvgPooling2D(n, (2, 3), 2, "valid"), [IMAGE]),
+    "BatchNormalization": (lambda n: layers.BatchNormalization(n, momentum=0.2), [IMAGE]),
+    "Concat": (lambda n: layers.Concat(n, 1), [(5,), (2,)]),
+    "Conv1D": (lambda n: layers.Conv1D(n, 3, 3), [(2, 6)]),
+    "Conv2D": (
+        lambda n: layers.Conv2D(n, 4, (3, 1), stride=2, dilation=(1, 2), groups=2,
+                                W_specs={"init": initializer.Uniform(-1.0, 1.0), "lr_mult": 2.0}),
+        [IMAGE],
+    ),
+    "Conv2DTranspose": (lambda n: layers.Conv2DTranspose(n, 3, 3, stride=2), [IMAGE]),
+    "Dense": (
+        lambda n: layers.Dense(n, 3, W_specs={"init": "gaussian", "mean": 0.0, "std": 0.1}),
+        [(5,)],
+    ),
+    "DepthwiseConv2D": (lambda n: layers.DepthwiseConv2D(n, depth_multiplier=2), [IMAGE]),
+    "Dropout": (lambda n: layers.Dropout(n, 0.3), [(5,)]),
+    "Dummy": (layers.Dummy, [(5,)]),
+    "Embedding": (lambda n: layers.Embedding(n, 7, 3), [(4,)]),
+    "EndPadding": (lambda n: layers.EndPadding(n, 2), [IMAGE]),
+    "Flatten": (lambda n: layers.Flatten(n, 2), [IMAGE]),
+    "GRU": (lambda n: layers.GRU(n, 3, param_specs={"weight_h": {"init": "uniform", "low": -0.1,
+                                                                 "high": 0.1}}), [SEQUENCE]),
+    "GlobalAvgPooling1D": (layers.GlobalAvgPooling1D, [(2, 6)]),
+    "GlobalAvgPooling2D": (layers.GlobalAvgPooling2D, [IMAGE]),
+    "GlobalMaxPooling1D": (layers.GlobalMaxPooling1D, [(2, 6)]),
+    "GlobalMaxPooling2D": (layers.GlobalMaxPooling2D, [IMAGE]),
+    "GroupNorm": (lambda n: layers.GroupNorm(n, 2), [(4, 6, 6)]),
+    "InstanceNorm": (layers.InstanceNorm, [IMAGE]),
+    "L2Norm": (layers.L2Norm, [(5,)]),
+    "LRN": (lambda n: layers.LRN(n, 3, 0.1), [IMAGE]),
+    "LSTM": (lambda n: layers.LSTM(n, 3, num_stacks=2, bidirectional=True), [SEQUENCE]),
+    "LayerNorm": (layers.LayerNorm, [(4, 5)]),
+    "MatMul": (lambda n: layers.MatMul(n, transpose_b=True), [(4, 3), (2, 3)]),
+    "MaxPooling1D": (lambda n: layers.MaxPooling1D(n, 2, 2), [(2, 6)]),
+    "MaxPooling2D": (lambda n: layers.MaxPooling2D(n, 3, 2), [IMAGE]),
+    "Maximum": (layers.Maximum, [(5,), (5,)]),
+    "Merge": (layers.Merge, [(5,), (5,)]),
+    "MultiHeadAttention": (lambda n: layers.MultiHeadAttention(n, 2, causal=True), [(4, 6)]),
+    "Multiply": (layers.Multiply, [(5,), (5,)]),
+    "PReLU": (layers.PReLU, [IMAGE]),
+    "Pad": (lambda n: layers.Pad(n, ((0, 1), (2, 0), (0, 0)), -1.5), [IMAGE]),
+    "Permute": (lambda n: layers.Permute(n, (2, 1)), [(4, 3)]),
+    "PositionEmbedding": (lambda n: layers.PositionEmbedding(n, 8), [SEQUENCE]),
+    "RNN": (lambda n: layers.RNN(n, 3, "tanh", return_state=True), [SEQUENCE]),
+    "Reshape": (lambda n: layers.Reshape(n, (3, -1)), [IMAGE]),
+    "Scale": (layers.Scale, [IMAGE]),
+    "SinusoidalPosition": (layers.SinusoidalPosition, [(4, 6)]),
+    "Slice": (lambda n: layers.Slice(n, 1, [2, 3]), [(5,)]),
+    "Softmax": (layers.Softmax, [(5,)]),
+    "Split": (lambda n: layers.Split(n, 3), [(5,)]),
+    "TimeDistributed": (lambda n: layers.TimeDistributed(n, layers.Dense(f"{n}_each", 2)),
+                        [SEQUENCE]),
+    "Upsampling2D": (lambda n: layers.Upsampling2D(n, (2, 3), "bilinear"), [IMAGE]),
+}  # fmt: skip
+
+
+def concrete_layers():
+    """The names of all layers that can stand in a net."""
+    found = {name: getattr(layers, name) for name in layers.__all__}
+    return {
+        name
+        for name, kind in found.items()
+        if isinstance(kind, type) and issubclass(kind, layers.Layer) and kind is not layers.Layer
+    }
+
+
+def net_of(name, **given):
+    """A net of that layer alone, behind one input for each of its own."""
+    make, shapes = CATALOGUE[name]
+    inputs = [Input(f"in{k}", shape) for k, shape in enumerate(shapes)]
+    outputs = make("it")(*inputs)
+    outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
+    return FeedForwardNet(inputs=inputs, outputs=outputs, seed=1, **given)
+
+
+def inputs_of(name, count=3):
+    """A batch for `net_of`: whole numbers where they are indices."""
+    rng = np.random.default_rng(5)
+    draw = rng.integers if name == "Embedding" else None
+    return {
+        f"in{k}": (
+            rng.standard_normal((count, *shape)).astype(np.float32)
+            if draw is None
+            else draw(0, 7, (count, *shape))
+        )
+        for k, shape in enumerate(CATALOGUE[name][1])
+    }

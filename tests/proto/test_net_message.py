@@ -1,0 +1,147 @@
+"""Descriptions of nets as protobuf messages: nothing is lost, nothing else is taken."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet import FeedForwardNet, Input, loss, metric, models
+from singanet.errors import ConfigError
+from singanet.layers import Concat, Dense
+from singanet.proto import NetConfig, net_from_proto, net_to_proto
+from tests.layer_catalogue import CATALOGUE, concrete_layers, net_of
+
+
+def everywhere(net):
+    """The description through the bytes of a message and through JSON, which must be one."""
+    config = net.to_config()
+    message = NetConfig.FromString(net_to_proto(config).SerializeToString())
+    assert net_from_proto(message) == config
+    assert net_from_proto(message.SerializeToString()) == config
+    assert json.loads(json.dumps(config)) == config
+    other = FeedForwardNet.from_config(net_from_proto(message))
+    assert other.to_config() == config
+    return config
+
+
+def test_the_catalogue_is_whole():
+    assert set(CATALOGUE) == concrete_layers()
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_layer_comes_back(name):
+    config = everywhere(net_of(name))
+    assert name in {entry["class"] for entry in config["layers"]}
+
+
+@pytest.mark.parametrize("name", [e.name for e in models.entries() if e.name != "rbm"])
+def test_every_ready_net_comes_back(name):
+    everywhere(models.build(name))
+
+
+OBJECTS = [
+    loss.SoftmaxCrossEntropy(),
+    loss.Huber(0.3),
+    loss.MultiLoss({"a": loss.SquaredError(), "b": loss.BinaryCrossEntropy()}, {"a": 0.25}),
+    loss.Hinge(reduction="sum"),
+]
+
+
+@pytest.mark.parametrize("given", OBJECTS, ids=lambda each: type(each).__name__)
+def test_losses_come_back(given):
+    config = everywhere(net_of("Dense", loss=given))
+    assert config["loss"]["class"] == type(given).__name__
+
+
+@pytest.mark.parametrize("measure", [metric.Accuracy(), metric.Perplexity(), metric.R2()])
+def test_metrics_come_back(measure):
+    assert everywhere(net_of("Dense", metric=measure))["metric"]["class"]
+
+
+def test_nesting_names_freezing_and_ports_come_back():
+    a, b = Input("a", (3,)), Input("b", (3,))
+    tower = FeedForwardNet([Dense("fc", 4, input_sample_shape=(3,))], name="tower")
+    joined = Concat("c", 1)(tower(b), tower(a))
+    net = FeedForwardNet(inputs=[b, a], outputs=[joined, tower(a)], name="whole")
+    net.freeze("c")
+    net["tower/fc"].params["bias"].trainable = False
+    config = everywhere(net)
+    assert config["inputs"] == ["b", "a"]
+    assert config["untrained"] == ["tower/fc/bias"]
+    assert config["layers"][2]["net"]["name"] == "tower"
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.builds(lambda d: {"dict": d}, st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=10,
+)  # fmt: skip
+
+
+@given(VALUES, st.text(max_size=6))
+def test_any_argument_comes_back_with_its_type(value, name):
+    config = net_of("Dense").to_config()
+    config["layers"][1]["arguments"] = {name: value}
+    found = net_from_proto(net_to_proto(config).SerializeToString())
+    # As text, since True == 1 == 1.0 in Python.
+    assert json.dumps(found, sort_keys=True) == json.dumps(config, sort_keys=True)
+
+
+@pytest.mark.parametrize("version", [2, 7, 0])
+def test_another_version_is_refused_with_both(version):
+    config = net_of("Dense").to_config()
+    message = net_to_proto(config)
+    message.version = version
+    with pytest.raises(ConfigError, match=rf"expected version 1 to 1; received version {version}"):
+        net_from_proto(message)
+    with pytest.raises(ConfigError, match=rf"expected version 1 to 1; received version {version}"):
+        net_to_proto({**config, "version": version})
+    message.ClearField("version")
+    with pytest.raises(ConfigError, match="received version None"):
+        net_from_proto(message)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.update(surprise=1),
+        lambda c: c["layers"][1].update(surprise=1),
+        lambda c: c["layers"][1].pop("name"),
+        lambda c: c["layers"][1]["arguments"].update(num_output=2**64),
+        lambda c: c["layers"][1]["arguments"].update(num_output={"odd": 1}),
+        lambda c: c["layers"][1]["arguments"].update(num_output={1, 2}),
+        lambda c: c["layers"][1]["arguments"].update(num_output="\ud800"),
+        lambda c: c["layers"][1].update(sources=[["in0", -1]]),
+        lambda c: c["layers"][1].update(sources=3),
+        lambda c: c.update(layers=None),
+        lambda c: c.update(loss="mse"),
+        lambda c: c.update(frozen=[1]),
+    ],
+)
+def test_what_the_schema_has_no_place_for_is_refused(change):
+    config = net_of("Dense").to_config()
+    change(config)
+    with pytest.raises(ConfigError):
+        net_to_proto(config)
+
+
+@pytest.mark.parametrize("bad", [b"\xff\xff\xff", "text", None, {"format": "singanet net"}])
+def test_what_is_no_message_is_refused(bad):
+    with pytest.raises(ConfigError):
+        net_from_proto(bad)
+
+
+@given(st.data())
+def test_damaged_messages_raise_only_our_errors(data):
+    raw = bytearray(net_to_proto(net_of("Dense").to_config()).SerializeToString())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        net_from_proto(bytes(raw))
+    except ConfigError as error:
+        assert len(str(error)) < 1000  # noqa: PT017 - one of our errors will do
