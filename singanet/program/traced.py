@@ -81,7 +81,8 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
         if root_of(result) is root_of(self) or not result.size:
             return result.view(Traced)
         tape = recording()
-        tape.adopt(result)
+        # NumPy returns a view of its copy.
+        tape.adopt(root_of(result))
         tape.add(np.copyto, (self,), {}, (result.reshape(self.shape),), "first", name="reshape")
         return result.view(Traced)
 

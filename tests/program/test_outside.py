@@ -1,0 +1,36 @@
+"""What lies outside of the arena is what net and optimizer hold, and little else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.models import build
+from singanet.optimizer import SGD
+from singanet.program.record import Recorder
+
+
+def recorded(name, momentum, batch=2):
+    net = build(name, seed=0)
+    first = net.nodes()[0]
+    x = np.zeros((batch, *first.layer.in_shapes), np.float32)
+    y, optimizer = np.zeros(batch, np.int64), SGD(lr=0.1, momentum=momentum)
+    net.step(x, y, optimizer)
+    recorder = Recorder(net)
+    recorder.step({first.name: x}, y, None, optimizer)
+    return net, recorder.recording()
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_parameters_momentum_and_small_constants_are_all_there_is(name, momentum):
+    net, recording = recorded(name, momentum)
+    written = {n for kernel in recording.kernels for n in kernel.writes}
+    kept = [n for n, buffer in enumerate(recording.buffers) if not buffer.planned]
+    changed = sum(recording.buffers[n].nbytes for n in kept if n in written)
+    trained = sum(param.value.nbytes for param in net.params() if param.trainable)
+    state = sum(param.value.nbytes for param in net.params() if param.is_state)
+    assert changed == trained * (2 if momentum else 1) + state
+    constants = [recording.buffers[n].nbytes for n in kept if n not in written]
+    # Filled once, when recorded: larger ones are filled at each replay, in the arena.
+    assert max(constants, default=0) <= 1 << 16
