@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from singanet.errors import ArgumentError
 from singanet.program.arena import Layout
-from singanet.program.kernel import Buffer
 
 
 @dataclass(frozen=True)
@@ -45,26 +43,3 @@ def peak_memory(
             "other": sum(other),
         }
     )
-
-
-def buffers_for(
-    batch_size: int, small: Sequence[Buffer], large: Sequence[Buffer], batches: tuple[int, int]
-) -> list[Buffer]:
-    """The buffers of a program for ``batch_size``, from two recordings of other sizes.
-
-    ``small`` and ``large`` were recorded with the two ``batches``. Every buffer grows by equal
-    amounts a sample. Errors: recordings of different programs, equal batches.
-    """
-    low, high = batches
-    kinds = [buffer.kind for buffer in small]
-    if low >= high or kinds != [buffer.kind for buffer in large]:
-        raise ArgumentError(
-            "buffers_for",
-            expected="two recordings of one program, the second with the larger batch",
-            received=f"{len(small)} and {len(large)} buffers for batches of {low} and {high}",
-            advice="record the same net with two batch sizes",
-        )
-    return [
-        replace(a, nbytes=a.nbytes + (b.nbytes - a.nbytes) * (batch_size - low) // (high - low))
-        for a, b in zip(small, large, strict=True)
-    ]

@@ -1,13 +1,10 @@
-"""The peak as arena and what lies beside it; buffers for batches that were not recorded."""
+"""The peak as arena and what lies beside it."""
 
 from __future__ import annotations
 
-import pytest
-
-from singanet.errors import ArgumentError
 from singanet.program.arena import plan_arena
 from singanet.program.kernel import Buffer, Kernel
-from singanet.program.peak import buffers_for, peak_memory
+from singanet.program.peak import peak_memory
 
 KERNELS = [Kernel("a", (0, 1), (2,)), Kernel("b", (2,), (3,))]
 
@@ -33,18 +30,3 @@ def test_the_words_name_what_there_is():
     text = str(peak_memory(layout, [3 << 20]))
     assert text.endswith("MB arena + 3.00 MB parameters")
     assert str(peak_memory(plan_arena([], []))) == "0.00 MB = nothing"
-
-
-@pytest.mark.parametrize("batch", [1, 2, 3, 7, 256])
-def test_buffers_of_any_batch_from_two_recordings(batch):
-    assert buffers_for(batch, buffers(2), buffers(3), (2, 3)) == buffers(batch)
-    assert buffers_for(batch, buffers(4), buffers(32), (4, 32)) == buffers(batch)
-
-
-@pytest.mark.parametrize(
-    ("large", "batches"),
-    [(buffers(3)[:3], (2, 3)), (buffers(3), (3, 3)), (buffers(3)[::-1], (2, 3))],
-)
-def test_recordings_of_other_programs_are_refused(large, batches):
-    with pytest.raises(ArgumentError, match="two recordings of one program"):
-        buffers_for(8, buffers(2), large, batches)
