@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,59 +9,9 @@ from typing import Any
 import numpy as np
 
 from singanet.initializer import Initializer
+from singanet.layers.recurrent_cell import Cell, Params, Trace
 from singanet.ops import NumpyOps
 from singanet.types import Array, Shape
-
-Trace = dict[str, Array]
-"""What a run of one direction leaves: states "h" (and "c") around the steps, and the gates."""
-
-
-class Cell(ABC):
-    """The formula of one step; the kernels run it over all steps of one direction.
-
-    ``gates`` are the names of the blocks of the weights in SINGA's and cuDNN's order, ``states``
-    the names of what is handed from step to step.
-    """
-
-    gates: tuple[str, ...]
-    states: tuple[str, ...] = ("h",)
-
-    def input_bias(self, ops: NumpyOps, bias_x: Array, bias_h: Array) -> Array:
-        """What is added to x W_x once for all steps."""
-        return ops.add(bias_x, bias_h)
-
-    def bias_start(self) -> Initializer | None:
-        """How ``bias_x`` starts when it is not zero."""
-        return None
-
-    @abstractmethod
-    def run(
-        self,
-        ops: NumpyOps,
-        gates: Array,
-        params: Mapping[str, Array],
-        starts: Sequence[Array | None],
-        counts: Sequence[int],
-        reverse: bool,
-    ) -> Trace:
-        """All steps of one direction; ``gates`` (T, N, G·H) is overwritten."""
-
-    @abstractmethod
-    def run_back(
-        self,
-        ops: NumpyOps,
-        dy: Array | None,
-        dstates: Sequence[Array],
-        trace: Mapping[str, Array],
-        weight: Array,
-        counts: Sequence[int],
-        reverse: bool,
-    ) -> tuple[Array, Array]:
-        """Gradients of the input's and of the state's share of the gates, (T, N, G·H) each.
-
-        They may be one array. ``dstates`` hold the gradients of the last states and on return
-        those of the first.
-        """
 
 
 class LSTMCell(Cell):
@@ -74,6 +23,45 @@ class LSTMCell(Cell):
     def bias_start(self) -> Initializer:
         """1 in the block of the forget gate."""
         return _OneInBlock(self.gates.index("f"), len(self.gates))
+
+    def forward(
+        self,
+        ops: NumpyOps,
+        x: Array,
+        params: Params,
+        starts: Sequence[Array | None],
+        counts: Sequence[int],
+        reverse: bool,
+        keep: bool,
+    ) -> Trace:
+        """See `Cell.forward`; one kernel where there is a product with the input."""
+        if params["weight_x"] is None:
+            return super().forward(ops, x, params, starts, counts, reverse, keep)
+        bias = self.input_bias(ops, params["bias_x"], params["bias_h"])  # type: ignore[arg-type]
+        first = starts[0], starts[1]
+        h, c, notes = ops.lstm_layer(x, _weights(params), bias, first, counts, reverse, keep)
+        return {"h": h, "c": c, "notes": notes}
+
+    def backward(
+        self,
+        ops: NumpyOps,
+        dy: Array | None,
+        dstates: Sequence[Array],
+        trace: Mapping[str, Any],
+        x: Array,
+        params: Params,
+        counts: Sequence[int],
+        reverse: bool,
+        needs_dx: bool,
+    ) -> tuple[Array | None, dict[str, Array]]:
+        """See `Cell.backward`."""
+        if params["weight_x"] is None:
+            return super().backward(ops, dy, dstates, trace, x, params, counts, reverse, needs_dx)
+        dx, weight_x, weight_h, bias = ops.lstm_layer_backward(
+            dy, dstates, x, _weights(params), trace["h"], trace["notes"], counts, reverse, needs_dx
+        )
+        grads = {"weight_x": weight_x, "weight_h": weight_h, "bias_x": bias, "bias_h": bias.copy()}
+        return dx, grads
 
     def run(
         self,
@@ -177,6 +165,10 @@ class ElmanCell(Cell):
         """See `Cell.run_back`."""
         dgates = ops.elman_backward(dy, dstates[0], trace["h"], weight, counts, reverse, self.mode)
         return dgates, dgates
+
+
+def _weights(params: Params) -> tuple[Array, Array]:
+    return params["weight_x"], params["weight_h"]  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from singanet.context import Context
 from singanet.layers.recurrent_inputs import Ragged
 from singanet.layers.recurrent_params import KINDS, Run
-from singanet.ops.numpy.sequences import afters, befores
+from singanet.ops.numpy.sequences import afters
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -62,22 +62,14 @@ class Forward:
 
     def _run(
         self, run: Run, x: Array, states: Sequence[Array], counts: Sequence[int]
-    ) -> dict[str, Array]:
+    ) -> dict[str, Any]:
         """One direction of one stack on x (T, N, in)."""
-        layer, ctx, ops = self.layer, self.ctx, self.ctx.ops
-        params = {kind: ctx.params.get(f"{run.prefix}/{kind}") for kind in KINDS}
-        bias = layer.cell.input_bias(ops, params["bias_x"], params["bias_h"])  # type: ignore[arg-type]
-        steps, n, size = x.shape
-        if params["weight_x"] is None:
-            blocks = bias.reshape(-1, size)
-            gates = ops.add(x[:, :, None], blocks)
-        else:
-            gates = ops.affine(x.reshape(steps * n, size), params["weight_x"], bias)
-        gates = gates.reshape(steps, n, len(bias))
+        layer, ctx = self.layer, self.ctx
         starts: list[Any] = [state[:, run.index] for state in states]
         starts = starts or [None] * len(layer.cell.states)
-        trace = layer.cell.run(ops, gates, params, starts, counts, run.reverse)  # type: ignore[arg-type]
-        ctx.save(**{f"{run.prefix}/{key}": array for key, array in trace.items()})
+        params = arrays_of(ctx, run)
+        trace = layer.cell.forward(ctx.ops, x, params, starts, counts, run.reverse, ctx.keep)
+        ctx.save(**{f"{run.prefix}/{key}": value for key, value in trace.items()})
         return trace
 
 
@@ -132,31 +124,31 @@ class Backward:
 
     def _run(self, run: Run, above: Array | None, dstates: Sequence[Array]) -> Array | None:
         """One direction of one stack; the gradient of its input where that is wanted."""
-        layer, ctx, ops = self.layer, self.ctx, self.ctx.ops
+        layer, ctx = self.layer, self.ctx
         size, prefix = layer.hidden_size, f"{run.prefix}/"
         trace = {k[len(prefix) :]: v for k, v in ctx.saved.items() if k.startswith(prefix)}
-        weight_h = ctx.params[f"{prefix}weight_h"]
         if above is not None:
             first = size if run.reverse else 0
             above = above[:, :, first : first + size]
-        of_x, of_h = layer.cell.run_back(
-            ops, above, dstates, trace, weight_h, ctx.saved["counts"], run.reverse
+        needs_dx = run.stack > 0 or ctx.needs_input_grad
+        dx, grads = layer.cell.backward(
+            ctx.ops,
+            above,
+            dstates,
+            trace,
+            ctx.saved[f"l{run.stack}/x"],
+            arrays_of(ctx, run),
+            ctx.saved["counts"],
+            run.reverse,
+            needs_dx,
         )
-        x = ctx.saved[f"l{run.stack}/x"]
-        rows_x, rows_h = (d.reshape(-1, d.shape[2]) for d in (of_x, of_h))
-        before = befores(trace["h"], run.reverse)
-        self.grads[f"{prefix}weight_h"] = ops.matmul(before.reshape(-1, size).T, rows_h)
-        # Summed over time and then over samples: two short sums lose less than one long one.
-        self.grads[f"{prefix}bias_x"] = ops.sum(ops.sum(of_x, axis=0), axis=0)
-        self.grads[f"{prefix}bias_h"] = ops.sum(ops.sum(of_h, axis=0), axis=0)
-        weight_x = ctx.params.get(f"{prefix}weight_x")
-        if weight_x is not None:
-            self.grads[f"{prefix}weight_x"] = ops.matmul(x.reshape(-1, x.shape[2]).T, rows_x)
-        if run.stack == 0 and not ctx.needs_input_grad:
-            return None
-        if weight_x is None:
-            return ops.sum(of_x.reshape(*x.shape[:2], of_x.shape[2] // size, size), axis=2)
-        return ops.matmul(rows_x, weight_x.T).reshape(x.shape)
+        self.grads.update({f"{prefix}{kind}": grad for kind, grad in grads.items()})
+        return dx
+
+
+def arrays_of(ctx: Context, run: Run) -> dict[str, Array | None]:
+    """The parameters of one direction by kind, None for one that it does not have."""
+    return {kind: ctx.params.get(f"{run.prefix}/{kind}") for kind in KINDS}
 
 
 def masked(ctx: Context, x: Array, mask: Array, dropout: float) -> Array:

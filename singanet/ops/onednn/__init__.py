@@ -7,6 +7,7 @@ from singanet.ops.onednn.eltwise import OneDnnActivations
 from singanet.ops.onednn.images import OneDnnImages
 from singanet.ops.onednn.library import Library, find_library, load_library
 from singanet.ops.onednn.lrn import OneDnnLocalResponse
+from singanet.ops.onednn.lstm import OneDnnLSTM
 from singanet.ops.onednn.matmul import OneDnnProducts
 from singanet.ops.onednn.normalise import OneDnnNormalisation
 from singanet.ops.onednn.pool import OneDnnPooling
@@ -25,6 +26,7 @@ class OneDnnOps(
     OneDnnSoftmax,
     OneDnnActivations,
     OneDnnLocalResponse,
+    OneDnnLSTM,
 ):
     """`NumpyOps` with oneDNN's kernels where they are faster.
 

@@ -84,6 +84,18 @@ class OneDnnBase(NumpyOps):
         runtime.run(plan, arrays)
         return True
 
+    def room(
+        self, build: Build, key: tuple[Any, ...], operand: int, first: Array, passes: int = 1
+    ) -> Array:
+        """An array of bytes for an ``operand`` that only oneDNN reads; empty where it has no plan.
+
+        The rest is as for `runs`, whose first array is ``first``.
+        """
+        runtime = self.runtime()
+        plan = None if runtime is None else runtime.plan(build, key, first.size * passes)
+        made: Array = self.xp.empty(0 if plan is None else plan.sizes[operand], np.uint8)
+        return made
+
     def ordered(self, array: Array) -> Array:
         """``array`` in C order, itself where it is so already."""
         return array if array.flags.c_contiguous else self.xp.ascontiguousarray(array)

@@ -37,8 +37,13 @@ class Arg(IntEnum):
     """Arguments of an execution (``DNNL_ARG_...``)."""
 
     SRC = 1
+    SRC_ITER = 2
+    SRC_ITER_C = 3
     DST = 17
+    DST_ITER = 18
+    DST_ITER_C = 19
     WEIGHTS = 33
+    WEIGHTS_ITER = 34
     BIAS = 41
     MEAN = 49
     VARIANCE = 50
@@ -47,14 +52,23 @@ class Arg(IntEnum):
     WORKSPACE = 64
     SCRATCHPAD = 80
     DIFF_SRC = 129
+    DIFF_SRC_ITER = 130
+    DIFF_SRC_ITER_C = 131
     DIFF_DST = 145
+    DIFF_DST_ITER = 146
+    DIFF_DST_ITER_C = 147
     DIFF_WEIGHTS = 161
+    DIFF_WEIGHTS_ITER = 162
+    DIFF_BIAS = 169
     DIFF_SCALE = 255
     DIFF_SHIFT = 256
 
 
-MADE_FORWARD = frozenset({Arg.DST, Arg.WORKSPACE})
-MADE_BACKWARD = frozenset({Arg.DIFF_SRC, Arg.DIFF_WEIGHTS, Arg.DIFF_SCALE, Arg.DIFF_SHIFT})
+MADE_FORWARD = frozenset({Arg.DST, Arg.DST_ITER, Arg.DST_ITER_C, Arg.WORKSPACE})
+MADE_BACKWARD = frozenset(
+    {Arg.DIFF_SRC, Arg.DIFF_SRC_ITER, Arg.DIFF_SRC_ITER_C, Arg.DIFF_WEIGHTS}
+    | {Arg.DIFF_WEIGHTS_ITER, Arg.DIFF_BIAS, Arg.DIFF_SCALE, Arg.DIFF_SHIFT}
+)
 """What a primitive writes, as far as it has such arguments; what has a DIFF_DST runs backward."""
 
 
@@ -97,6 +111,13 @@ class Algorithm(IntEnum):
     POOLING_AVG_EXCLUDE_PADDING = 0x3FF
     LRN_ACROSS_CHANNELS = 0xAFF
     SOFTMAX_ACCURATE = 0x30000
+
+
+class Direction(IntEnum):
+    """``dnnl_rnn_direction_t``."""
+
+    FORWARD = 1
+    REVERSE = 2
 
 
 class Norm(IntEnum):
@@ -165,6 +186,8 @@ _PRIMITIVES: dict[str, list[Any]] = {
     "eltwise_backward": [c_int, _D, _D, _D, c_float, c_float, _H],
     "lrn_forward": [c_int, c_int, _D, _D, c_int64, c_float, c_float, c_float],
     "lrn_backward": [c_int, _D, _D, _D, c_int64, c_float, c_float, c_float, _H],
+    "lstm_forward": [c_int, c_int, *[_D] * 11, c_uint],
+    "lstm_backward": [c_int, c_int, *[_D] * 22, c_uint, _H],
     "softmax_forward": [c_int, c_int, _D, _D, c_int],
     "softmax_backward": [c_int, _D, _D, _D, c_int, _H],
 }

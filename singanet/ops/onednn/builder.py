@@ -40,6 +40,7 @@ class Builder:
         self._undo: list[tuple[Callable[[Any], int], Any]] = []
         self._stages: list[Stage] = []
         self._operands: dict[int, Memory] = {}
+        self._sizes: dict[int, int] = {}
         self._inside: list[tuple[Memory, int]] = []
         self._reads: set[int] = set()
         self._writes: set[int] = set()
@@ -103,9 +104,9 @@ class Builder:
         check(status, "naming a kernel")
         return (name.value or b"").decode()
 
-    def layout(self, primitive_desc: Any, which: Query) -> Any:
+    def layout(self, primitive_desc: Any, which: Query, index: int = 0) -> Any:
         """The layout that the primitive wants; it lives as long as the builder."""
-        return self.c.dnnl_primitive_desc_query_md(primitive_desc, int(which), 0)
+        return self.c.dnnl_primitive_desc_query_md(primitive_desc, int(which), index)
 
     def same(self, a: Any, b: Any) -> bool:
         """Whether two descriptors describe the same memory."""
@@ -116,7 +117,18 @@ class Builder:
     def operand(self, number: int, descriptor: Any) -> Memory:
         """A memory that will be pointed at the operand ``number``."""
         memory = self._operands[number] = self._memory(descriptor)
+        self._sizes[number] = self.size(descriptor)
         return memory
+
+    def packed_output(
+        self, number: int, plain: Any, made: Any
+    ) -> tuple[Memory, Callable[[], None]]:
+        """A memory in the layout ``made`` for the operand ``number``, and what brings it there."""
+        target = self.operand(number, plain)
+        if self.same(plain, made):
+            return target, lambda: None
+        packed = self.inner(made)
+        return packed, lambda: self.reorder(made, packed, plain, target)
 
     def operands(self, arguments: Sequence[Arg], layouts: Sequence[Any]) -> dict[Arg, Memory]:
         """Memories for the operands 0, 1, ..., by the argument that each is."""
@@ -195,6 +207,7 @@ class Builder:
         recipe = Recipe(
             stages=tuple(self._stages),
             operands=tuple(self._operands[number] for number in sorted(self._operands)),
+            sizes=tuple(self._sizes[number] for number in sorted(self._sizes)),
             inside=tuple(self._inside),
             scratch=self._scratch,
             reads=tuple(sorted(self._reads)),

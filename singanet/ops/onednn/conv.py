@@ -197,14 +197,12 @@ def _backward_weights(
     desc = build.primitive_desc(
         "convolution_backward_weights", _DIRECT, x, weight, None, y, *_geometry(window), hint
     )
-    plain, made = build.rows(shape), build.layout(desc, Query.DIFF_WEIGHTS)
-    target = build.operand(2, plain)
-    packed = target if build.same(plain, made) else build.inner(made)
+    made = build.layout(desc, Query.DIFF_WEIGHTS)
+    packed, bring = build.packed_output(2, build.rows(shape), made)
     memories = {
         Arg.SRC: build.operand(0, x),
         Arg.DIFF_DST: build.operand(1, y),
         Arg.DIFF_WEIGHTS: packed,
     }
     build.stage(desc, memories)
-    if packed != target:
-        build.reorder(made, packed, plain, target)
+    bring()

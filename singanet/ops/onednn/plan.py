@@ -38,12 +38,14 @@ class Stage:
 class Recipe:
     """What a plan does, and on what.
 
-    A memory belongs to an operand by its number, or lies in scratch at an offset. ``reads`` and
-    ``writes`` are numbers of operands; one that is changed in part is in both.
+    A memory belongs to an operand by its number, or lies in scratch at an offset. ``sizes`` are
+    the bytes of the operands, ``reads`` and ``writes`` numbers of operands; one that is changed
+    in part is in both.
     """
 
     stages: Sequence[Stage]
     operands: Sequence[Memory]
+    sizes: tuple[int, ...]
     inside: Sequence[tuple[Memory, int]]
     scratch: int
     reads: tuple[int, ...]
@@ -103,7 +105,7 @@ class Plan:
         self.place = place
         self.recipe = recipe
         self.threads = threads
-        self.scratch = recipe.scratch
+        self.scratch, self.sizes = recipe.scratch, recipe.sizes
         self.reads, self.writes = recipe.reads, recipe.writes
         self._point: Callable[..., int] = place.c.dnnl_memory_set_data_handle
         self._base = 0
