@@ -13,6 +13,7 @@ from singanet.errors import ArgumentError, ShapeError
 from singanet.execution import LayerGradients
 from singanet.initializer import Constant, Gaussian
 from singanet.loss import SquaredError
+from singanet.nesting import Ports
 from singanet.ops import NumpyOps, ops_for
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.parameter import Param, make_param
@@ -66,6 +67,10 @@ class RBM(Saveable, Trainable):
     def nodes(self) -> list[_Whole]:
         """Itself, input and output at once."""
         return [_Whole("rbm")]
+
+    def ports(self) -> Ports:
+        """Itself."""
+        return Ports(["rbm"], [("rbm", 0)])
 
     def params(self) -> list[Param]:
         """The weight, the bias of the visible units and that of the hidden ones."""
