@@ -20,8 +20,9 @@ class PeakMemory:
         return sum(self.parts.values())
 
     def __str__(self) -> str:
-        named = (f"{size / (1 << 20):,.2f} MB {name}" for name, size in self.parts.items() if size)
-        return f"{self.total / (1 << 20):,.2f} MB = {' + '.join(named) or 'nothing'}"
+        parts = ((f"{size / (1 << 20):,.2f} MB", name) for name, size in self.parts.items())
+        shown = " + ".join(f"{size} {name}" for size, name in parts if size != "0.00 MB")
+        return f"{self.total / (1 << 20):,.2f} MB = {shown or 'nothing'}"
 
 
 def peak_memory(

@@ -16,11 +16,17 @@ from singanet.program.dependencies import edges
 from singanet.program.in_place import merge_in_place, merged_lifetimes
 from singanet.program.kernel import Buffer, Kernel
 from singanet.program.liveness import lifetimes, live_bytes
-from singanet.program.report_text import kernel_table, memory_lines, report_html, share_table
+from singanet.program.report_text import (
+    kernel_table,
+    megabytes,
+    memory_lines,
+    report_html,
+    share_table,
+)
 from singanet.program.shares import Share, by_layer, by_phase, made_bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProgramReport:
     """Figures of a program; ``str`` gives them as tables, `as_dict` as data for JSON.
 
@@ -116,6 +122,10 @@ class ProgramReport:
             ]
             lines += ["", *kernel_table(self, chosen)]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        arena = megabytes(self.layout.nbytes)
+        return f"<ProgramReport: {len(self.kernels):,} kernels, arena {arena}>"
 
     def __str__(self) -> str:
         return "\n".join([self.table(1), "", *share_table("layer", self.layers())])

@@ -35,8 +35,8 @@ def memory_lines(report: ProgramReport) -> list[str]:
         f"{len(report.kernels):,} kernels, {len(report.buffers):,} buffers, "
         f"{report.edges:,} edges, {report.leaves:,} leaves",
         f"arena {megabytes(layout.nbytes)}, {over:.1%} above the least possible{where}",
-        f"before planning {megabytes(layout.unplanned_bytes)}: {report.saved:.0%} saved, "
-        f"{len(layout.in_place):,} results in place",
+        f"before planning {megabytes(layout.unplanned_bytes)}: {report.saved:.0%} saved; "
+        f"results in place: {len(layout.in_place):,}",
         f"peak {megabytes(report.peak_bytes)} = {megabytes(layout.nbytes)} arena "
         f"+ {megabytes(report.outside_bytes)} parameters and constants",
         *(f"note: {note}" for note in report.notes),

@@ -69,7 +69,7 @@ def test_the_text_says_what_it_takes():
     text = str(report(notes=["layer 'mine' runs in Python"]))
     assert text.startswith("6 kernels, 7 buffers, ")
     assert "most at kernel 3 'matmul' of layer 'fc', backward" in text
-    assert "before planning 10.00 MB: 40% saved, 1 results in place" in text
+    assert "before planning 10.00 MB: 40% saved; results in place: 1" in text
     assert "+ 3.00 MB parameters and constants" in text
     assert "note: layer 'mine' runs in Python" in text
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
@@ -142,3 +142,7 @@ def test_notebooks_show_the_phases_and_names_stay_text():
     assert "table" in reader.tags
     assert "500.000" in reader.text
     assert any(evil in words for words in reader.text)
+
+
+def test_lists_of_reports_stay_readable():
+    assert repr(report()) == "<ProgramReport: 6 kernels, arena 6.00 MB>"
