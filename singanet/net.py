@@ -23,6 +23,7 @@ from singanet.layers.layer import Layer
 from singanet.net_arguments import checked_metric, told_apart
 from singanet.parameter import Param, ParamSpec
 from singanet.program.programs import Programs
+from singanet.recordable import Recordable
 from singanet.saveable import Saveable
 from singanet.seeding import next_seed
 from singanet.symbol import Symbol
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from singanet.optimizer import Optimizer, Wrapper
 
 
-class FeedForwardNet(Buildable, Trainable, Visible, Saveable):
+class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable):
     """A net of layers, sorted topologically, with a backward that hands gradients out.
 
     ``FeedForwardNet([layer, ...], loss=..., metric=...)`` is a chain; nets with a name may stand

@@ -167,6 +167,16 @@ class Optimizer(Configurable, ABC):
         fresh = ParamState(name, self.regularizer, self.constraint)
         return self._states.setdefault(name, fresh)
 
+    def _settle(self, name: str, value: Array) -> None:
+        """Make the state of a parameter before its first update."""
+        state = self._states[name]
+        if state.shape is not None:
+            return
+        sizes = self._slot_sizes(value.shape)
+        if state.arrays:
+            check_loaded(type(self).__name__, state, sizes, value)
+        state.settle_on(value, sizes)
+
     def _numbers(self, state: ParamState, lr: float | None) -> tuple[float, tuple[float, ...]]:
         """The regularizer's coefficient and the rule's own numbers for this step."""
         step = self._schedule_step(state.step)

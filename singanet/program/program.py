@@ -1,122 +1,156 @@
-"""A recorded program: replayed on other arrays, as long as its net is what it was."""
+"""A program recorded by hand: one step or evaluation of a net, for arrays of one shape."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from singanet.errors import CallOrderError
-from singanet.program.arena import ALIGNMENT
-from singanet.program.bound import Bound
-from singanet.program.tape import map_arrays
+from singanet import inputs as checks
+from singanet.errors import ArgumentError, CallOrderError
+from singanet.program.bound import Ready
+from singanet.program.memory import expect_host
+from singanet.program.programs import shapes_of_feed
+from singanet.program.record import Recorder
+from singanet.program.replay import Replay, run_all
+from singanet.program.report import ProgramReport
+from singanet.program.tape import NotRecordableError
 from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.net import FeedForwardNet
-    from singanet.parameter import Param
-    from singanet.program.record import Recorder
+    from singanet.optimizer import Optimizer, Wrapper
 
 
 class Program:
-    """The kernels of an evaluation, a training step or a pass both ways, with planned memory.
+    """A training step of ``net`` with ``optimizer``, or without one an evaluation, recorded.
 
-    ``notes`` tells what runs as a Python step and why.
+    ``x`` and ``y`` are a batch of the shapes to come. Recording rehearses the step and leaves net
+    and optimizer as they were. ``rerecord`` says what `run` does with other shapes, and after the
+    net has changed: record again, or refuse. Errors: a net on a GPU, targets without an optimizer
+    or the reverse, what the net refuses.
     """
 
-    def __init__(self, recorder: Recorder, optimizer: Any = None) -> None:
-        self.recording = recorder.recording()
-        self.notes = recorder.notes
-        self._params = [(param, value, param.trainable) for param, value in recorder.params]
-        self.values = {param.name: param for param, _ in recorder.params}
-        self._version = recorder.net._graph.version
-        self._numbers = recorder.numbers
-        self._loss = recorder.loss
-        self._optimizer = optimizer
-        self._thread = threading.get_ident()
-        self._bound: Bound | None = None
+    def __init__(
+        self,
+        net: FeedForwardNet,
+        x: Any,
+        y: Any = None,
+        optimizer: Optimizer | Wrapper | None = None,
+        *,
+        rerecord: bool = False,
+    ) -> None:
+        if (y is None) != (optimizer is None):
+            raise ArgumentError(
+                "net.record",
+                expected="targets and an optimizer for a training step, or neither",
+                received="targets alone" if optimizer is None else "an optimizer alone",
+                advice="pass net.record(x, y, optimizer), or net.record(x) for an evaluation",
+            )
+        expect_host(net, "net.record")
+        self.net = net
+        self.optimizer = optimizer
+        self.rerecord = rerecord
+        self._record(self._feed(x), y, None)
 
     @property
-    def arena_bytes(self) -> int:
-        """The bytes of memory to bind it to; what is planned begins at an aligned address."""
-        return self.recording.layout.nbytes + ALIGNMENT
+    def notes(self) -> list[str]:
+        """What runs as a Python step of the program, and why."""
+        return list(self._replay.notes)
 
-    def stale(self, net: FeedForwardNet) -> str:
-        """What changed about the net, so that the program is no longer its; empty if nothing."""
-        if net._graph.version != self._version:
-            return "layers were added or frozen"
-        for param, value, trainable in self._params:
-            if param.value is not value or param.trainable is not trainable:
-                return _changed(param, value)
-        if not all(numbers.holds() for numbers in self._numbers):
-            return "the optimizer's state was loaded or its constraints were changed"
-        return ""
+    def run(
+        self, x: Any, y: Any = None, sample_weight: Array | None = None, *, timed: bool = False
+    ) -> Any:
+        """Replay on a batch: a step gives ``(loss, metric)``, an evaluation the net's output.
 
-    def forget(self) -> None:
-        """Drop the arrays of the arena it was bound to."""
-        self._bound = None
+        ``timed`` measures every kernel for `report`. Errors: other shapes or a changed net, where
+        it was not made to record again; another thread than the one that recorded.
+        """
+        feed = self._feed(x)
+        self._expect_recorded(feed, y, sample_weight)
+        run = self._timed if timed else run_all
+        with self.net.programs.lent(self._replay) as arena:
+            if self.optimizer is None:
+                outputs = self._replay.outputs(arena, feed, run)
+                return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+            measure = None if self.net.metric is None else self.net.metric.evaluate
+            return self._replay.step(arena, feed, y, sample_weight, measure, run)
 
-    def bound(self, arena: Array) -> Bound:
-        """The program on ``arena``, as it was bound before where that is the same."""
-        if self._bound is None or self._bound.arena is not arena:
-            self._bound = Bound(self.recording, arena)
-        return self._bound
+    def report(self) -> ProgramReport:
+        """Kernels, memory before and after planning, and the mean times of the timed runs."""
+        if not self._runs:
+            return self._replay.report()
+        timed = iter(self._seconds)
+        seconds = [
+            0.0 if call.function is None else next(timed) / self._runs
+            for call in self._replay.recording.calls
+        ]
+        return self._replay.report(seconds)
 
-    def outputs(self, arena: Array, feed: Mapping[str, Any]) -> Any:
-        """Outputs by name, as new arrays."""
-        bound = self.bound(arena)
-        fill(bound.payloads[0][0], feed)
-        for call in bound.segments[1]:
-            call()
-        return map_arrays(bound.payloads[1][0], _copied)
+    def _feed(self, x: Any) -> dict[str, Any]:
+        net = self.net
+        return checks.check_feed(net._sorted(), x, net.device, net.dtype)
 
-    def step(
-        self, arena: Array, feed: Mapping[str, Any], y: Any, weight: Any, measure: Any
-    ) -> tuple[float, float | None]:
-        """One training step; ``(loss, metric)`` from before its updates."""
-        bound, loss = self.bound(arena), self._loss
-        assert loss is not None
-        fill(bound.payloads[0][0], feed)
-        for numbers in self._numbers:
-            numbers.refresh()
-        loss.y, loss.weight, loss.measure = y, weight, measure
+    def _record(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:
+        recorder = Recorder(self.net)
         try:
-            for call in bound.segments[1]:
-                call()
-        finally:
-            loss.y = loss.weight = loss.measure = None
-        for numbers in self._numbers:
-            numbers.state.step += 1
-        return loss.values
-
-    def expect_thread(self) -> None:
-        """Refuse to run in a thread other than that which recorded."""
-        if threading.get_ident() != self._thread:
+            if self.optimizer is None:
+                recorder.evaluation(feed)
+            else:
+                self.optimizer.register_all(self.net.param_specs())
+                recorder.step(feed, y, weight, self.optimizer)
+        except NotRecordableError as error:
             raise CallOrderError(
-                "program",
-                expected="the thread that recorded it",
-                received="another thread",
-                advice="record a program in each thread",
-            )
+                "net.record",
+                expected="a net whose steps are the same for all values",
+                received=str(error),
+                advice="run net.step, which needs no recording",
+            ) from error
+        self._replay = Replay(recorder, self.optimizer)
+        self._shapes = shapes_of_feed(feed)
+        self._thread = threading.get_ident()
+        self._seconds: list[float] = []
+        self._runs = 0
 
-
-def fill(arrays: Any, given: Mapping[str, Any]) -> None:
-    """Copy what is given into the arrays of the same names."""
-    for name, array in arrays.items():
-        if isinstance(array, np.ndarray):
-            np.copyto(array, given[name])
+    def _expect_recorded(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:
+        """Record again, or refuse, where the program does not fit."""
+        changed = self._replay.stale(self.net)
+        shapes = shapes_of_feed(feed)
+        if self._thread == threading.get_ident() and not changed and shapes == self._shapes:
+            return
+        if self.rerecord:
+            self._record(feed, y, weight)
+            return
+        if changed:
+            expected, received = "the net as it was recorded", changed
+        elif shapes != self._shapes:
+            expected, received = f"arrays like {_told(self._shapes)}", _told(shapes)
         else:
-            for part, value in zip(array, given[name], strict=True):
-                np.copyto(part, value)
+            expected, received = "the thread that recorded it", "another thread"
+        raise CallOrderError(
+            "program.run",
+            expected=expected,
+            received=received,
+            advice="call net.record again, or pass rerecord=True",
+        )
+
+    def _timed(self, calls: Sequence[Ready]) -> None:
+        """Make the calls, and add up the seconds of each."""
+        if not self._seconds:
+            self._seconds = [0.0] * len(calls)
+        clock = time.perf_counter
+        for number, call in enumerate(calls):
+            start = clock()
+            call()
+            self._seconds[number] += clock() - start
+        self._runs += 1
 
 
-def _copied(array: Array) -> Array:
-    return array.copy(order="K")
-
-
-def _changed(param: Param, value: Array) -> str:
-    if param.value is value:
-        return f"trainable of {param.name!r} is {param.trainable} now"
-    return f"the array of {param.name!r} is another one"
+def _told(shapes: Sequence[Any]) -> str:
+    """Names with shapes and types, of what `shapes_of_feed` gave."""
+    told = []
+    for name, *rest in shapes:
+        parts = rest if isinstance(rest[0][0], tuple) else [rest]
+        told.append(f"{name} {', '.join(f'{shape} {dtype}' for shape, _, dtype in parts)}")
+    return "; ".join(told)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.net import FeedForwardNet
-    from singanet.program.program import Program
     from singanet.program.record import Recorder
+    from singanet.program.replay import Replay
     from singanet.program.replayed_pass import ReplayedPass
+    from singanet.program.report import ProgramReport
 
 CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
@@ -30,7 +32,7 @@ class Programs:
 
     def __init__(self) -> None:
         self.enabled = True
-        self._known: OrderedDict[Any, Program | None] = OrderedDict()
+        self._known: OrderedDict[Any, Replay | None] = OrderedDict()
         self._refused: dict[Any, str] = {}
         self._arena: Array | None = None
         self._c_order = True
@@ -44,19 +46,18 @@ class Programs:
 
     def evaluate(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> dict[str, Any] | None:
         """The outputs by name; None where no program is there yet."""
-        found = self._find(net, ("evaluation", *_shapes(feed)), lambda r: r.evaluation(feed))
+        found = self._find(net, ("evaluation", *shapes_of_feed(feed)), lambda r: r.evaluation(feed))
         if found is None:
             return None
-        arena = self._taken(found)
-        try:
+        with self.lent(found) as arena:
             outputs: dict[str, Any] = found.outputs(arena, feed)
             return outputs
-        finally:
-            self._give_back(arena)
 
     def forward(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> ReplayedPass | None:
         """A training forward that a walk back may follow; None where no program is there yet."""
-        found = self._find(net, ("passes", *_shapes(feed)), lambda r: r.passes(feed, self._c_order))
+        found = self._find(
+            net, ("passes", *shapes_of_feed(feed)), lambda r: r.passes(feed, self._c_order)
+        )
         if found is None:
             return None
         from singanet.program.replayed_pass import ReplayedPass
@@ -82,15 +83,30 @@ class Programs:
         measure: Any,
     ) -> tuple[float, float | None] | None:
         """One training step; None where no program is there yet."""
-        key = ("step", id(optimizer), weight is None, *_shapes(feed))
+        key = ("step", id(optimizer), weight is None, *shapes_of_feed(feed))
         found = self._find(net, key, lambda r: r.step(feed, y, weight, optimizer), optimizer)
         if found is None:
             return None
-        arena = self._taken(found)
-        try:
+        with self.lent(found) as arena:
             return found.step(arena, feed, y, weight, measure)
+
+    @contextmanager
+    def lent(self, replay: Replay) -> Iterator[Array]:
+        """The arena for one replay."""
+        arena = self._taken(replay)
+        try:
+            yield arena
         finally:
             self._give_back(arena)
+
+    def reports(self) -> list[ProgramReport]:
+        """What each program consists of, that used last at the end."""
+        return [replay.report() for replay in self._known.values() if replay is not None]
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why calls are not recorded, where they are not."""
+        return list(self._refused.values())
 
     def clear(self) -> None:
         """Forget every program, and give the arena back."""
@@ -104,7 +120,7 @@ class Programs:
         key: Any,
         record: Callable[[Recorder], None],
         optimizer: Any = None,
-    ) -> Program | None:
+    ) -> Replay | None:
         """The program of ``key``, recorded now where the same call came before."""
         key = (*key, threading.get_ident(), net.device.ops.settings())
         if not self.enabled or key in self._refused or net.device.ops.xp is not np:
@@ -126,20 +142,20 @@ class Programs:
 
     def _recorded(
         self, net: FeedForwardNet, key: Any, record: Callable[[Recorder], None], optimizer: Any
-    ) -> Program | None:
-        from singanet.program.program import Program
+    ) -> Replay | None:
         from singanet.program.record import Recorder
+        from singanet.program.replay import Replay
         from singanet.program.tape import NotRecordableError
 
         recorder = Recorder(net)
         try:
             record(recorder)
-            return Program(recorder, optimizer)
+            return Replay(recorder, optimizer)
         except NotRecordableError as error:
             self._refused[key] = str(error)
             return None
 
-    def _taken(self, program: Program) -> Array:
+    def _taken(self, program: Replay) -> Array:
         """The arena, large enough for ``program``; until it is put back nobody else has it."""
         arena, self._arena = self._arena, None
         if arena is None or len(arena) < program.arena_bytes:
@@ -151,7 +167,7 @@ class Programs:
         return arena
 
 
-def _shapes(feed: Mapping[str, Any]) -> tuple[Any, ...]:
+def shapes_of_feed(feed: Mapping[str, Any]) -> tuple[Any, ...]:
     """What of the fed arrays determines a program."""
     return tuple(
         (name, *((part.shape, part.strides, part.dtype) for part in given))

@@ -64,6 +64,23 @@ class Recorder:
         self.numbers = updates.numbers
         self.notes += updates.reasons
 
+    def rehearsed_step(self, feed: Mapping[str, Any], optimizer: Any) -> None:
+        """A training step without targets: gradients of zeros, updates where there is an optimizer.
+
+        It is for its memory alone.
+        """
+        updates = None if optimizer is None else Updates(self.tape, optimizer)
+        with self._running():
+            outputs, contexts = self._forward(feed, train=True)
+            given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, "K")))
+            self._take_in(given, outputs)
+            del outputs
+            for item in self._backward(contexts, given):
+                if updates is not None:
+                    updates.record(item)
+                del item
+        self.numbers = [] if updates is None else updates.numbers
+
     def passes(self, feed: Mapping[str, Any], c_order: bool) -> None:
         """A forward pass in training and the walk back, which hands out every layer's gradients.
 
@@ -107,11 +124,11 @@ class Recorder:
             slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
         return BackwardWalk(self.plan, contexts, slots, ()).run()
 
-    def _take_in(self, given: Any) -> None:
-        """Mark where the arrays of ``given`` are filled by the caller."""
+    def _take_in(self, given: Any, seen: Any = ()) -> None:
+        """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""
         filled: list[Array] = []
         map_arrays(given, filled.append)
-        self._mark("feed", (given,), (), filled)
+        self._mark("feed", (given,), seen, filled)
 
     def _hand_out(self, given: Any, layer: str = "", names: list[str] | None = None) -> None:
         """Mark where the caller gets the arrays of ``given``."""

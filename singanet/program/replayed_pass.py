@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.execution import BackwardWalk, LayerGradients, Plan
 from singanet.program.layers import RowsSource
-from singanet.program.program import Program, fill
+from singanet.program.replay import Replay, fill, run_all
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class ReplayedPass:
     def __init__(
         self,
         net: FeedForwardNet,
-        program: Program,
+        program: Replay,
         arena: Array,
         feed: Mapping[str, Any],
         give_back: Callable[[Array], None],
@@ -79,8 +79,7 @@ class ReplayedPass:
         del dy
         try:
             for segment, payload in zip(bound.segments[3:], bound.payloads[3:], strict=False):
-                for call in segment:
-                    call()
+                run_all(segment)
                 grads, layer, names = payload
                 values = [self.program.values[name].value for name in names]
                 # Copies, since the arena serves the next layer; the caller may keep them.

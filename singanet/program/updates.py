@@ -65,6 +65,7 @@ class Updates:
             self._in_python(list(item.names), list(item.values), list(item.grads), why)
             return
         for name, value, grad in zip(*item, strict=True):
+            self.optimizer._state(name)
             why = self._unfit(name, grad) or self._kernels(name, value, grad)
             if why is not None:
                 self._in_python([name], [value], [grad], why)
@@ -82,9 +83,7 @@ class Updates:
         """Why the update of this parameter is not recorded, if so."""
         if isinstance(grad, RowSparse):
             return "rows of a table"
-        state = self.optimizer._states.get(name)
-        if state is None or state.shape is None:
-            return "it was never updated"
+        state = self.optimizer._states[name]
         if state.constraint is not None:
             return "it has a constraint"
         scheduled = callable(getattr(state.regularizer, "coefficient", None))
@@ -93,6 +92,7 @@ class Updates:
     def _kernels(self, name: str, value: Array, grad: Any) -> str | None:
         """Record the rule's kernels; why not, where that fails."""
         mark, known = len(self.tape.calls), len(self.tape.scalars)
+        self.optimizer._settle(name, value)
         numbers = Numbers(self.optimizer, self.optimizer._states[name])
         before = [array.copy() for array in (value, *numbers.arrays)]
         try:

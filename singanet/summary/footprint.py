@@ -63,7 +63,7 @@ def measure(net: FeedForwardNet, extent: int | None = None) -> Footprint:
     raise when they compute.
     """
     plan, params, device, dtype = net._sorted(), net.params(), net.device, net.dtype
-    feeds = [_feed(plan, size, device, dtype, extent) for size in _BATCHES]
+    feeds = [ones(plan, size, device, dtype, extent) for size in _BATCHES]
     with net.rehearsal(), device.scope(), np.errstate(all="ignore"):
         (small, shapes), (large, _) = (trace(plan, feed, params, device.ops) for feed in feeds)
     return Footprint(shapes, small, large)
@@ -73,7 +73,7 @@ def _line(low: int, high: int, batch_size: int) -> int:
     return low + (high - low) * (batch_size - _BATCHES[0])
 
 
-def _feed(
+def ones(
     plan: Plan, batch: int, device: Device, dtype: np.dtype[Any], extent: int | None
 ) -> dict[str, Any]:
     """Ones for every input: zeros where they are indices, whole lengths where they are those."""

@@ -1,0 +1,53 @@
+"""The memory of a training step, from the plan of its recording."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from singanet.data.position import checked_count
+from singanet.errors import BackendError
+from singanet.program.peak import PeakMemory, peak_memory
+from singanet.program.record import Recorder
+
+if TYPE_CHECKING:
+    from singanet.net import FeedForwardNet
+    from singanet.optimizer import Optimizer, Wrapper
+
+
+def planned_memory(
+    net: FeedForwardNet,
+    batch_size: int,
+    optimizer: Optimizer | Wrapper | None,
+    extent: int | None,
+) -> PeakMemory:
+    """See `FeedForwardNet.memory`."""
+    from singanet.summary.footprint import ones
+
+    size = checked_count("net.memory", "batch_size", batch_size, 1)
+    if extent is not None:
+        extent = checked_count("net.memory", "extent", extent, 1)
+    expect_host(net, "net.memory")
+    plan = net._sorted()
+    recorder = Recorder(net)
+    with np.errstate(all="ignore"):
+        recorder.rehearsed_step(ones(plan, size, net.device, net.dtype, extent), optimizer)
+    recording = recorder.recording()
+    params = {id(value): value.nbytes for _, value in recorder.params}
+    state = {id(array): array.nbytes for n in recorder.numbers for array in n.arrays}
+    tokens = [token for token in recorder.tape.tokens if token.held is not None]
+    held = {id(token.held): token.nbytes for token in tokens}
+    other = [size for key, size in held.items() if key not in params and key not in state]
+    return peak_memory(recording.layout, params.values(), state.values(), other)
+
+
+def expect_host(net: FeedForwardNet, where: str) -> None:
+    """Refuse a net that is not on the CPU. Errors: `BackendError`."""
+    if net.device.ops.xp is not np:
+        raise BackendError(
+            where,
+            expected="a net on the CPU",
+            received=f"one on {net.device.name}",
+            advice="call net.to_device(singanet.device.cpu()) first; steps on a GPU run by layers",
+        )

@@ -1,0 +1,129 @@
+"""A recorded program: replayed on other arrays, as long as its net is what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.program.arena import ALIGNMENT
+from singanet.program.bound import Bound, Ready
+from singanet.program.report import ProgramReport
+from singanet.program.tape import map_arrays
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.net import FeedForwardNet
+    from singanet.parameter import Param
+    from singanet.program.record import Recorder
+
+Run = Callable[[Sequence[Ready]], None]
+
+
+def run_all(calls: Sequence[Ready]) -> None:
+    """Make the calls one after the other."""
+    for call in calls:
+        call()
+
+
+class Replay:
+    """The kernels of an evaluation, a training step or a pass both ways, with planned memory.
+
+    ``notes`` tells what runs as a Python step and why.
+    """
+
+    def __init__(self, recorder: Recorder, optimizer: Any = None) -> None:
+        self.recording = recorder.recording()
+        self.notes = recorder.notes
+        self._params = [(param, value, param.trainable) for param, value in recorder.params]
+        self.values = {param.name: param for param, _ in recorder.params}
+        self._version = recorder.net._graph.version
+        self._numbers = recorder.numbers
+        self._loss = recorder.loss
+        self._optimizer = optimizer
+        self._bound: Bound | None = None
+
+    @property
+    def arena_bytes(self) -> int:
+        """The bytes of memory to bind it to; what is planned begins at an aligned address."""
+        return self.recording.layout.nbytes + ALIGNMENT
+
+    def stale(self, net: FeedForwardNet) -> str:
+        """What changed about the net, so that the program is no longer its; empty if nothing."""
+        if net._graph.version != self._version:
+            return "layers were added or frozen"
+        for param, value, trainable in self._params:
+            if param.value is not value or param.trainable is not trainable:
+                return _changed(param, value)
+        if not all(numbers.holds() for numbers in self._numbers):
+            return "the optimizer's state was loaded or its constraints were changed"
+        return ""
+
+    def forget(self) -> None:
+        """Drop the arrays of the arena it was bound to."""
+        self._bound = None
+
+    def bound(self, arena: Array) -> Bound:
+        """The program on ``arena``, as it was bound before where that is the same."""
+        if self._bound is None or self._bound.arena is not arena:
+            self._bound = Bound(self.recording, arena)
+        return self._bound
+
+    def outputs(self, arena: Array, feed: Mapping[str, Any], run: Run = run_all) -> Any:
+        """Outputs by name, as new arrays."""
+        bound = self.bound(arena)
+        fill(bound.payloads[0][0], feed)
+        run(bound.segments[1])
+        return map_arrays(bound.payloads[1][0], _copied)
+
+    def step(
+        self,
+        arena: Array,
+        feed: Mapping[str, Any],
+        y: Any,
+        weight: Any,
+        measure: Any,
+        run: Run = run_all,
+    ) -> tuple[float, float | None]:
+        """One training step; ``(loss, metric)`` from before its updates."""
+        bound, loss = self.bound(arena), self._loss
+        assert loss is not None
+        fill(bound.payloads[0][0], feed)
+        for numbers in self._numbers:
+            numbers.refresh()
+        loss.y, loss.weight, loss.measure = y, weight, measure
+        try:
+            run(bound.segments[1])
+        finally:
+            loss.y = loss.weight = loss.measure = None
+        for numbers in self._numbers:
+            numbers.state.step += 1
+        return loss.values
+
+    def report(self, seconds: Sequence[float] | None = None) -> ProgramReport:
+        """What it consists of, with the ``seconds`` of each call where they were measured."""
+        recording = self.recording
+        return ProgramReport(
+            recording.kernels, recording.buffers, recording.layout, seconds, self.notes
+        )
+
+
+def fill(arrays: Any, given: Mapping[str, Any]) -> None:
+    """Copy what is given into the arrays of the same names."""
+    for name, array in arrays.items():
+        if isinstance(array, np.ndarray):
+            np.copyto(array, given[name])
+        else:
+            for part, value in zip(array, given[name], strict=True):
+                np.copyto(part, value)
+
+
+def _copied(array: Array) -> Array:
+    return array.copy(order="K")
+
+
+def _changed(param: Param, value: Array) -> str:
+    if param.value is value:
+        return f"trainable of {param.name!r} is {param.trainable} now"
+    return f"the array of {param.name!r} is another one"

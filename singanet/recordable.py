@@ -1,0 +1,59 @@
+"""What a net does to be recorded: `record`, and the memory that its plan takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from singanet.program.programs import Programs
+
+if TYPE_CHECKING:
+    from singanet.net import FeedForwardNet
+    from singanet.optimizer import Optimizer, Wrapper
+    from singanet.program.peak import PeakMemory
+    from singanet.program.program import Program
+
+
+class Recordable:
+    """The methods that stand on `singanet.program`, which is imported when one is called.
+
+    ``programs`` are those that `step`, `forward` and `backward` record by themselves.
+    """
+
+    programs: Programs
+
+    def record(
+        self,
+        x: Any,
+        y: Any = None,
+        optimizer: Optimizer | Wrapper | None = None,
+        *,
+        rerecord: bool = False,
+    ) -> Program:
+        """A training step, or without ``y`` and ``optimizer`` an evaluation, as a program.
+
+        The batch gives the shapes; net and optimizer are afterwards as they were. With
+        ``rerecord`` the program records again for other shapes and after changes of the net, else
+        it refuses. Errors: targets without an optimizer or the reverse, a net that is not on the
+        CPU, and what the net refuses.
+        """
+        from singanet.program.program import Program
+
+        net = cast("FeedForwardNet", self)
+        return Program(net, x, y, optimizer, rerecord=rerecord)
+
+    def memory(
+        self,
+        batch_size: int,
+        optimizer: Optimizer | Wrapper | None = None,
+        extent: int | None = None,
+    ) -> PeakMemory:
+        """The bytes that a recorded training step of ``batch_size`` samples takes, as planned.
+
+        The step is rehearsed on ones, which leaves the net as it was; the loss's own arrays are
+        not in it. ``optimizer`` adds its state, ``extent`` stands in for axes of any extent.
+        Errors: a ``batch_size`` or ``extent`` that is no positive int; a net that is not on the
+        CPU.
+        """
+        from singanet.program.memory import planned_memory
+
+        return planned_memory(cast("FeedForwardNet", self), batch_size, optimizer, extent)
