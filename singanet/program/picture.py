@@ -78,7 +78,7 @@ class _Scale:
 
 
 def _axes(scale: _Scale) -> Iterator[str]:
-    from singanet.report.charts import ticks
+    from singanet.picture.line_chart import ticks
 
     top = scale.nbytes / (1 << 20)
     for tick in (t for t in ticks(0, top) if 0 <= t <= top):

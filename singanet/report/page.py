@@ -9,7 +9,8 @@ from os import PathLike
 from pathlib import Path
 
 from singanet.checkpoint.atomic import replacing
-from singanet.report.charts import heat_map, line_chart
+from singanet.picture.line_chart import line_chart
+from singanet.report.heat_map import heat_map
 from singanet.report.run_files import REPORT
 from singanet.report.run_reader import Run, read_run
 from singanet.report.style import STYLE

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from singanet.picture.chart_style import LIGHT, RULES
+
 # Text has a contrast of 7 : 1 or more against its ground in both schemes, lines of 3 : 1 or more;
 # lines differ in dashes and cells have numbers or names, so that nothing rests on hue.
-STYLE = """
-:root{color-scheme:light dark;--page:#fff;--card:#f6f8fa;--ink:#18212b;--faint:#47535f;
---rule:#d5dbe1;--s0:#0b5fa5;--s1:#b3430c;--s2:#1d7044;--s3:#7a3fa8;--bad:#b42318}
+_COLOURS = f":root{{color-scheme:light dark;{LIGHT}}}"
+_PAGE = """
 @media (prefers-color-scheme:dark){:root{--page:#11161c;--card:#1a2129;--ink:#eef2f6;
 --faint:#b9c4ce;--rule:#39444f;--s0:#6db8f7;--s1:#f5a368;--s2:#6fd09b;--s3:#cfa3f2;--bad:#ff8a7d}}
 *{box-sizing:border-box}
@@ -17,12 +18,6 @@ section{background:var(--card);border:1px solid var(--rule);border-radius:8px;
 padding:16px;margin:16px 0}
 .scroll{overflow:auto;max-height:44em}
 .charts{display:flex;flex-wrap:wrap;gap:12px}
-svg.chart{max-width:100%;height:auto;font:11px system-ui,sans-serif}
-.chart text{fill:var(--faint)}.chart .title{fill:var(--ink);font-weight:600;font-size:13px}
-.rule{stroke:var(--rule)}.line{fill:none;stroke-width:2}
-.s0{stroke:var(--s0)}.s1{stroke:var(--s1)}.s2{stroke:var(--s2)}.s3{stroke:var(--s3)}
-.dot{fill:var(--card);stroke-width:1.6}.heat{fill:var(--s0)}
-.bad{fill:none;stroke:var(--bad)}.cross{stroke:var(--bad)}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:3px 9px;text-align:right;border-bottom:1px solid var(--rule)}
 th:first-child,td:first-child,.facts td{text-align:left}th{color:var(--faint);font-weight:600}
@@ -34,3 +29,4 @@ p{margin:.3em 0}p.none,summary,caption{color:var(--faint)}caption{text-align:lef
 details{margin-top:10px}summary{cursor:pointer}
 img{max-width:100%;border-radius:6px}
 """
+STYLE = _COLOURS + _PAGE + RULES

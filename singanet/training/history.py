@@ -9,7 +9,6 @@ from os import PathLike
 from pathlib import Path
 
 from singanet.checkpoint.atomic import replacing
-from singanet.training.chart import line_charts
 
 
 class History(dict[str, list[float]]):
@@ -63,10 +62,9 @@ class History(dict[str, list[float]]):
 
         Returns its text, and writes it to ``path`` where one is given. Errors: `FileAccessError`.
         """
-        charts: dict[str, dict[str, list[float]]] = {}
-        for name, values in self.items():
-            charts.setdefault(name.removeprefix("val_"), {})[name] = values
-        svg = line_charts(self.epochs, charts)
+        from singanet.training.curves import curves
+
+        svg = curves(self.epochs, self)
         if path is not None:
             with replacing(Path(path)) as beside:
                 beside.write_text(svg, encoding="utf-8")

@@ -67,3 +67,16 @@ def test_is_drawn_in_light_and_dark(report, tmp_path, scheme, ground):
     assert ground in found
     line = (11, 95, 165) if scheme == "1" else (109, 184, 247)
     assert line in found  # the curve of the loss
+
+
+def test_curves_are_drawn_without_a_page_around_them(fit, tmp_path):
+    image_of = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    picture, shot = tmp_path / "curves.svg", tmp_path / "shot.png"
+    fit([]).plot(picture)
+    arguments = ("--window-size=960,300", f"--screenshot={shot}")
+    _, said = browse(picture, tmp_path / "profile", *arguments)
+    assert said == []
+    with image_of.open(shot) as image:
+        found = {colour for _, colour in image.convert("RGB").getcolors(1 << 24)}
+    # White ground, and the colours of the first and the second line.
+    assert {(255, 255, 255), (11, 95, 165), (179, 67, 12)} <= found

@@ -47,7 +47,7 @@ def test_the_page_stands_alone_and_shows_every_part(fit, tmp_path):
     assert "fc1/weight" in reader.text
     assert f"{history['loss'][-1]:.6g}" in reader.text
     # One chart for loss, one for accuracy, two of memory, one map of norms.
-    assert html.count('<svg class="chart"') == 5
+    assert html.count('<svg class="singanet-chart"') == 5
 
 
 def test_what_was_not_recorded_is_said(tmp_path):

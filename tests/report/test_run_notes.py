@@ -42,9 +42,12 @@ def test_the_optimizer_can_be_built_again_with_what_fit_put_around_it(fit, net, 
     assert made.optimizer.max_norm == 2.0
     assert made.optimizer.optimizer.momentum == 0.9
     assert [made.optimizer.optimizer.lr(k) for k in (4, 5)] == [0.1, pytest.approx(0.01)]
-    assert config["learning_rate"] == config["optimizer"]["arguments"]["optimizer"]["object"][
-        "arguments"
-    ]["optimizer"]["object"]["arguments"]["lr"]["object"]
+    assert (
+        config["learning_rate"]
+        == config["optimizer"]["arguments"]["optimizer"]["object"]["arguments"]["optimizer"][
+            "object"
+        ]["arguments"]["lr"]["object"]
+    )
 
 
 def test_what_is_no_data_is_shown_as_python_does(fit, net, tmp_path):

@@ -55,7 +55,7 @@ def test_the_picture_has_a_chart_a_quantity_and_a_line_a_name(history, tmp_path)
     assert (tmp_path / "history.svg").read_text(encoding="utf-8") == text
     root = ElementTree.fromstring(text)
     charts = root.findall(f"{SVG}g")
-    lines = [[line.get("points") for line in chart.findall(f"{SVG}polyline")] for chart in charts]
+    lines = [[line.get("points") for line in chart.iter(f"{SVG}polyline")] for chart in charts]
     assert [len(each) for each in lines] == [2, 1]
     points = [tuple(map(float, pair.split(","))) for pair in lines[0][0].split()]
     assert len(points) == 3
@@ -67,6 +67,10 @@ def test_the_picture_has_a_chart_a_quantity_and_a_line_a_name(history, tmp_path)
     # 2.5 is the highest of the chart and 0.5 the lowest; 1.5 lies in the middle of them.
     middle = float(lines[0][1].split()[1].split(",")[1])
     assert middle == pytest.approx((low + high) / 2, abs=0.11)
+    # Side by side, and no rule of the style sheet that reaches beyond the charts.
+    assert [chart.get("transform") for chart in charts] == ["translate(0,0)", "translate(460,0)"]
+    rules = root.find(f"{SVG}style").text.split("}")
+    assert all(rule.strip().startswith(".singanet-chart") for rule in rules if rule.strip())
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.0], [math.nan, 2.0], [math.inf, math.nan]])
@@ -76,7 +80,7 @@ def test_any_history_can_be_drawn(values):
         history.record(k, {"<loss> & more": value})
     root = ElementTree.fromstring(history.plot())
     finite = sum(math.isfinite(value) for value in values)
-    assert len(root.findall(f"{SVG}g/{SVG}circle")) == finite
+    assert len(list(root.iter(f"{SVG}circle"))) == finite
     assert "nan" not in history.plot().lower().replace("finance", "")
 
 

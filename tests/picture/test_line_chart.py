@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.report.charts import heat_map, line_chart, ticks
+from singanet.picture.line_chart import line_chart, ticks
 
 numbers = st.floats(-1e12, 1e12)
 
@@ -61,18 +61,3 @@ def test_lines_differ_in_dashes_and_have_names():
 @pytest.mark.parametrize("lines", [{}, {"a": []}, {"a": [(1, math.inf)]}, {"a": [(1, 2.0)]}])
 def test_little_or_nothing_to_draw_still_draws(lines):
     ElementTree.fromstring(line_chart("t", "x", lines))
-
-
-def test_cells_are_stronger_for_larger_values_by_powers_of_ten():
-    chart = heat_map("t", ["1", "2", "3"], {"a/w": [0.01, 0.1, 1.0], "b/w": [0.0, math.nan, 1e-2]})
-    root = ElementTree.fromstring(chart)
-    cells = [float(r.get("fill-opacity")) for r in root.iter("rect") if r.get("class") == "heat"]
-    assert cells == pytest.approx([0.08, 0.54, 1.0, 0.08])
-    assert len([r for r in root.iter("rect") if r.get("class") == "bad"]) == 1
-    assert any("b/w, 2: nan" in title.text for title in root.iter("title"))
-
-
-def test_a_map_of_equal_values_or_of_none():
-    ElementTree.fromstring(heat_map("t", [], {}))
-    root = ElementTree.fromstring(heat_map("t", ["1"], {"a": [2.0], "b": [2.0]}))
-    assert {r.get("fill-opacity") for r in root.iter("rect")} == {"1.000"}
