@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.ops.numpy.activation_modes import MODES, Function, relu, sigmoid
+from singanet.ops.numpy.activation_modes import MODES, Function, relu, relu_backward, sigmoid
 from singanet.ops.numpy.windows import Windows, blocks
 from singanet.types import Array
 
@@ -34,7 +34,7 @@ class Activations(Windows):
     def _in_blocks(self, function: Function, slope: float, *arrays: Array) -> Array:
         """``function(xp, *arrays, slope)``, a few samples at a time where they are large."""
         first = arrays[0]
-        if first.nbytes <= _BLOCK_BYTES or function is relu:
+        if first.nbytes <= _BLOCK_BYTES or function in (relu, relu_backward):
             return function(self.xp, *arrays, slope)
         out: Array = self.xp.empty_like(first)
         step = first.nbytes // len(first)

@@ -34,7 +34,8 @@ def relu(xp: Any, x: Array, _: float) -> Array:
     return xp.maximum(x, 0)
 
 
-def _relu_backward(xp: Any, dy: Array, y: Array, _: float) -> Array:
+def relu_backward(xp: Any, dy: Array, y: Array, _: float) -> Array:
+    """``dy`` where y is positive, else 0."""
     return xp.multiply(dy, y > 0)
 
 
@@ -148,7 +149,7 @@ def _softplus_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
 
 
 MODES = {
-    "relu": Mode("y", relu, _relu_backward),
+    "relu": Mode("y", relu, relu_backward),
     "sigmoid": Mode("y", sigmoid, _sigmoid_backward),
     "tanh": Mode("y", _tanh, _tanh_backward),
     "leaky_relu": Mode("x", _leaky_relu, _leaky_relu_backward),

@@ -18,7 +18,11 @@ class Combining:
     def combine(self, mode: str, arrays: Sequence[Array], shape: Shape) -> Array:
         """The "add", "multiply" or "maximum" of at least two arrays, as an array of ``shape``."""
         function = getattr(self.xp, mode)
-        y: Array = self.xp.empty(shape, arrays[0].dtype)
+        # Ordered in memory as an input is: images lie channels-last, and stay so.
+        whole = next((array for array in arrays if array.shape == shape), None)
+        y: Array = (
+            self.xp.empty(shape, arrays[0].dtype) if whole is None else self.xp.empty_like(whole)
+        )
         function(arrays[0], arrays[1], out=y)
         for array in arrays[2:]:
             function(y, array, out=y)

@@ -16,7 +16,7 @@ _LEAST_CHANNELS = 8
 _MOST_PADDING = 1.6
 """Padded pixels an output up to which this is faster: benchmarks/conv_kernels.py."""
 
-_BLOCK_BYTES = 3 << 18
+_BLOCK_BYTES = 1 << 19
 """Of padded images, the products and their sums, which have to stay in the cache."""
 
 

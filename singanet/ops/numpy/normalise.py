@@ -28,7 +28,7 @@ class Normalisation(Windows):
             lines = _lines(xp, images[samples])
             count = lines.size // x.shape[1]
             mean = _sum(xp, lines, width) / count
-            centred = xp.subtract(lines, xp.tile(mean, width))
+            centred = xp.subtract(lines, *_wide(xp, images, mean))
             xp.square(centred, out=centred)
             means.append(mean)
             spreads.append(_sum(xp, centred, width))
@@ -53,12 +53,13 @@ class Normalisation(Windows):
         """gamma (x - mean) / sqrt(var + epsilon) + beta, and 1 / sqrt(var + epsilon)."""
         xp, images, scratch = self.xp, _channels_last(x), self.scratch(_BLOCK_BYTES)
         inverse = 1.0 / xp.sqrt(var + epsilon)
-        centre, scale, shift = _wide(xp, images, mean, gamma * inverse, beta)
+        by_x = gamma * inverse
+        # One pass less than by way of x - mean, and no less exact than x is itself.
+        scale, shift = _wide(xp, images, by_x, beta - mean * by_x)
         y: Array = xp.empty(_line_shape(images), x.dtype)
         for samples in _blocks(images, scratch):
             part = y[samples]
-            xp.subtract(_lines(xp, images[samples]), centre, out=part)
-            xp.multiply(part, scale, out=part)
+            xp.multiply(_lines(xp, images[samples]), scale, out=part)
             xp.add(part, shift, out=part)
         return _like(x, y.reshape(images.shape)), inverse
 
@@ -90,7 +91,8 @@ class Normalisation(Windows):
             dbeta += _sum(xp, given, width)
         dgamma *= inverse
         count = max(x.size // x.shape[1], 1)
-        by_x, constant = scale * inverse * dgamma / count, scale * dbeta / count
+        by_x = scale * inverse * dgamma / count
+        constant = scale * dbeta / count - by_x * mean
         scale, by_x, constant = _wide(xp, images, scale, by_x, constant)
         dx: Array = xp.empty(_line_shape(images), dy.dtype)
         for samples in _blocks(images, scratch):
@@ -98,9 +100,7 @@ class Normalisation(Windows):
             xp.multiply(_lines(xp, slopes[samples]), scale, out=part)
             if not fixed:
                 part -= constant
-                product = xp.subtract(_lines(xp, images[samples]), centre)
-                xp.multiply(product, by_x, out=product)
-                part -= product
+                part -= xp.multiply(_lines(xp, images[samples]), by_x)
         return _like(x, dx.reshape(images.shape)), dgamma, dbeta
 
 
@@ -119,7 +119,10 @@ def _lines(xp: Any, images: Array) -> Array:
 
 def _wide(xp: Any, images: Array, *values: Array) -> list[Array]:
     """Each (C,) repeated along the width, to meet the rows of `_lines`."""
-    return [xp.tile(value, images.shape[2]) for value in values]
+    wide: Array = xp.empty((len(values), *images.shape[2:]), images.dtype)
+    for k, value in enumerate(values):
+        wide[k] = value
+    return list(wide.reshape(len(values), images.shape[2] * images.shape[3]))
 
 
 def _sum(xp: Any, lines: Array, width: int) -> Array:
