@@ -92,11 +92,11 @@ class ProgramReport:
 
     def phases(self) -> dict[str, Share]:
         """Kernels, bytes and seconds of forward, loss, backward, communication and update."""
-        return by_phase(self.kernels, self.buffers, self.seconds)
+        return by_phase(self)
 
     def layers(self) -> dict[str, Share]:
         """Kernels, bytes and seconds by layer."""
-        return by_layer(self.kernels, self.buffers, self.seconds)
+        return by_layer(self)
 
     def table(self, level: int = 1) -> str:
         """Text at one of the levels of SINGA's profiling.

@@ -52,11 +52,13 @@ def share_table(title: str, shares: dict[str, Share]) -> list[str]:
             name,
             f"{share.kernels:,}",
             megabytes(share.nbytes, unit=""),
+            megabytes(share.held, unit=""),
             *([milliseconds(share.seconds), _part(share.seconds, whole)] if timed else []),
         ]
         for name, share in shares.items()
     ]
-    return text_table([title, "kernels", "MB made", *(["ms", "%"] if timed else [])], rows)
+    head = [title, "kernels", "MB made", "at peak", *(["ms", "%"] if timed else [])]
+    return text_table(head, rows)
 
 
 def kernel_table(report: ProgramReport, chosen: Iterable[int]) -> list[str]:

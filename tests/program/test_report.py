@@ -73,8 +73,9 @@ def test_the_text_says_what_it_takes():
     assert "+ 3.00 MB parameters and constants" in text
     assert "note: layer 'mine' runs in Python" in text
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
-    assert rows["forward"] == ["2", "4.00", "5.000", "29.4"]
-    assert rows["relu"] == ["1", "2.00", "1.000", "5.9"]
+    assert rows["forward"] == ["2", "4.00", "0.00", "5.000", "29.4"]
+    assert rows["relu"] == ["1", "2.00", "0.00", "1.000", "5.9"]
+    assert rows["backward"] == ["1", "3.00", "3.00", "8.000", "47.1"]
 
 
 def test_levels_are_those_of_singa():
@@ -107,7 +108,12 @@ def test_the_data_go_through_json():
     assert figures["kernels"] == 6
     assert figures["bytes"]["least possible"] == 6 * MB + 64
     assert figures["bytes"]["peak"] == figures["bytes"]["arena"] + figures["bytes"]["outside"]
-    assert figures["phases"]["update"] == {"kernels": 1, "bytes": 0, "seconds": 0.0015}
+    assert figures["phases"]["update"] == {
+        "kernels": 1,
+        "bytes": 0,
+        "held at the peak": 0,
+        "seconds": 0.0015,
+    }
     assert [call["seconds"] for call in figures["calls"]] == list(SECONDS)
     assert figures["calls"][3]["live bytes"] == 6 * MB + 64
     assert figures["notes"] == ["a"]
@@ -118,6 +124,18 @@ def test_live_bytes_reach_the_lower_bound_of_the_layout():
         made = ProgramReport(kernels, buffers, plan_arena(kernels, buffers))
         # Outputs alone are needed after the last kernel, inputs alone before the first.
         assert max(made.live_bytes) == made.layout.lower_bound
+
+
+def test_what_is_held_at_the_peak_is_what_is_live_there():
+    layers = report().layers()
+    assert layers["fc"].held == 3 * MB  # its gradient
+    assert layers["(no layer)"].held == 2 * MB + 4  # dy and the loss; x is an input
+    kernels, buffers = residual((2, 1), 16, 256, 4)
+    made = ProgramReport(kernels, buffers, plan_arena(kernels, buffers))
+    inputs = sum(b.nbytes for b in buffers if b.kind == "input")
+    held = sum(share.held for share in made.phases().values())
+    rounding = 64 * len(buffers)
+    assert made.layout.lower_bound - inputs - rounding <= held <= made.layout.lower_bound
 
 
 def test_seconds_of_other_kernels_are_refused():
