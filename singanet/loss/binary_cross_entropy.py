@@ -34,7 +34,7 @@ class BinaryCrossEntropy(Loss):
         self._weights = term_weights("BinaryCrossEntropy", pos_weight, class_weight)
 
     def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
-        y = unit_targets("BinaryCrossEntropy", x, y)
+        y = unit_targets("BinaryCrossEntropy", ops, x, y)
         if x.size and (float(x.min()) < 0 or float(x.max()) > 1):
             raise DataError(
                 "BinaryCrossEntropy",

@@ -35,7 +35,7 @@ class SigmoidCrossEntropy(Loss):
         return ops_for(x).sigmoid(x)
 
     def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
-        y = unit_targets("SigmoidCrossEntropy", x, y)
+        y = unit_targets("SigmoidCrossEntropy", ops, x, y)
         if self._weights is None:
             return ops.sigmoid_cross_entropy(x, y), x.size, (x, y, None, None)
         # w (p y softplus(-x) + (1 - y) softplus(x)) with the two terms apart.

@@ -56,7 +56,7 @@ class SoftmaxCrossEntropy(Loss):
             target = self._distribution(ops, rows, real_targets("SoftmaxCrossEntropy", x, y))
             losses, p = ops.softmax_cross_entropy_soft(rows, target)
             return losses.reshape(x.shape[:-1]), len(rows), (x.shape, p, target, None)
-        labels, mask = class_labels("SoftmaxCrossEntropy", ops.xp, x, y, self.ignore_index)
+        labels, mask = class_labels("SoftmaxCrossEntropy", ops, x, y, self.ignore_index)
         losses, p = ops.softmax_cross_entropy(rows, labels, self.label_smoothing)
         count = len(rows)
         if mask is not None:
@@ -78,16 +78,21 @@ class SoftmaxCrossEntropy(Loss):
         """``y`` as rows that sum to 1, smoothed."""
         target: Array = y.reshape(rows.shape)
         total = target.sum(axis=1, keepdims=True)
-        if target.size and (float(target.min()) < 0 or float(total.min()) <= 0):
-            wrong = int(((target < 0).any(axis=1) | (total[:, 0] <= 0)).argmax())
-            raise DataError(
-                "SoftmaxCrossEntropy",
-                expected="target rows of non-negative numbers with a positive sum",
-                received=f"another kind of row at index {wrong}",
-                advice="give every sample at least one class, or pass integer labels",
-            )
+        ops.check(_expect_parts, target)
         target = ops.divide(target, total)
         if self.label_smoothing:
             target *= 1.0 - self.label_smoothing
             target += self.label_smoothing / rows.shape[1]
         return target
+
+
+def _expect_parts(target: Array) -> None:
+    if not target.size or (float(target.min()) >= 0 and float(target.sum(axis=1).min()) > 0):
+        return
+    wrong = int(((target < 0).any(axis=1) | (target.sum(axis=1) <= 0)).argmax())
+    raise DataError(
+        "SoftmaxCrossEntropy",
+        expected="target rows of non-negative numbers with a positive sum",
+        received=f"another kind of row at index {wrong}",
+        advice="give every sample at least one class, or pass integer labels",
+    )

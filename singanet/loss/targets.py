@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from singanet.errors import DataError, ShapeError
-from singanet.types import Array
+from singanet.ops import NumpyOps
+from singanet.types import Array, Shape
 
 __all__ = ["class_labels", "real_targets", "unit_targets"]
 
 
 def class_labels(
-    where: str, xp: Any, x: Array, y: Array, ignore: int | None = None
+    where: str, ops: NumpyOps, x: Array, y: Array, ignore: int | None = None
 ) -> tuple[Array, Array | None]:
     """Labels (N,) for outputs ``x`` (..., C), and where they count (None: everywhere).
 
@@ -38,18 +39,22 @@ def class_labels(
     mask = None
     if ignore is not None:
         mask = labels != ignore
-        labels = xp.where(mask, labels, 0)
+        labels = ops.where(mask, labels, 0)
+    ops.check(partial(_expect_classes, where, x.shape), labels)
+    return labels, mask
+
+
+def _expect_classes(where: str, shape: Shape, labels: Array) -> None:
     # Seen as unsigned, a negative label is a huge one: one comparison finds both mistakes.
     unsigned = labels.view(f"u{labels.dtype.itemsize}")
-    if int(unsigned.max()) >= x.shape[-1]:
-        wrong = int((unsigned >= x.shape[-1]).argmax())
+    if int(unsigned.max()) >= shape[-1]:
+        wrong = int((unsigned >= shape[-1]).argmax())
         raise DataError(
             where,
-            expected=f"labels from 0 to {x.shape[-1] - 1}",
-            received=f"label {int(labels[wrong])} at index {_index(wrong, x.shape[:-1])}",
+            expected=f"labels from 0 to {shape[-1] - 1}",
+            received=f"label {int(labels[wrong])} at index {_index(wrong, shape[:-1])}",
             advice="give the net as many outputs as there are classes, or mend the labels",
         )
-    return labels, mask
 
 
 def real_targets(where: str, x: Array, y: Array) -> Array:
@@ -73,9 +78,14 @@ def real_targets(where: str, x: Array, y: Array) -> Array:
     return y.astype(x.dtype)
 
 
-def unit_targets(where: str, x: Array, y: Array) -> Array:
+def unit_targets(where: str, ops: NumpyOps, x: Array, y: Array) -> Array:
     """`real_targets` that lie in [0, 1]."""
     y = real_targets(where, x, y)
+    ops.check(partial(_expect_units, where), y)
+    return y
+
+
+def _expect_units(where: str, y: Array) -> None:
     if y.size and (float(y.min()) < 0 or float(y.max()) > 1):
         flat = y.reshape(-1)
         wrong = int(((flat < 0) | (flat > 1)).argmax())
@@ -85,7 +95,6 @@ def unit_targets(where: str, x: Array, y: Array) -> Array:
             received=f"{float(flat[wrong])} at index {_index(wrong, y.shape)}",
             advice="pass 0 and 1, or probabilities",
         )
-    return y
 
 
 def _index(flat: int, shape: tuple[int, ...]) -> int | tuple[int, ...]:

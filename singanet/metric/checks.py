@@ -35,7 +35,7 @@ def scored_classes(where: str, ops: NumpyOps, x: Array, y: Array) -> Array:
         if y.shape != x.shape:
             raise _other_shape(where, x, y)
         return y.argmax(axis=-1).reshape(-1)
-    return class_labels(where, ops.xp, x, y)[0]
+    return class_labels(where, ops, x, y)[0]
 
 
 def multi_hot(where: str, x: Array, y: Array) -> Array:

@@ -38,7 +38,7 @@ class Perplexity(Metric):
                 received=f"outputs of type {x.dtype} and shape {x.shape}",
                 advice="pass the scores before the softmax",
             )
-        labels, mask = class_labels("Perplexity", ops.xp, x, y, self.ignore_index)
+        labels, mask = class_labels("Perplexity", ops, x, y, self.ignore_index)
         nats, _ = ops.softmax_cross_entropy(x.reshape(-1, x.shape[-1]), labels)
         if mask is not None:
             nats = ops.where(mask, nats, 0)

@@ -16,9 +16,18 @@ _TELL_SHAPES = frozenset(
 _LIKE: dict[Any, int | None] = {np.empty_like: None, np.zeros_like: 0, np.ones_like: 1}
 _TAKE_OUT = frozenset(
     (np.concatenate, np.stack, np.dot, np.clip, np.cumsum, np.cumprod, np.argmax, np.argmin,
-     np.sum, np.mean, np.max, np.min, np.amax, np.amin, np.prod, np.var, np.std, np.any, np.all,
-     np.round, np.einsum)
+     np.mean, np.var, np.std, np.round, np.einsum)
 )  # fmt: skip
+_REDUCTIONS: dict[Any, np.ufunc] = {
+    np.sum: np.add,
+    np.prod: np.multiply,
+    np.max: np.maximum,
+    np.amax: np.maximum,
+    np.min: np.minimum,
+    np.amin: np.minimum,
+    np.any: np.logical_or,
+    np.all: np.logical_and,
+}
 _SIZED_BY_VALUES = frozenset(
     (np.unique, np.nonzero, np.flatnonzero, np.argwhere, np.extract, np.compress, np.bincount)
 )
@@ -38,6 +47,12 @@ def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         func(*given, **named)
         tape.add(func, args[1:], kwargs, args[:1], "first", changes="where" in kwargs)
         return None
+    if func in _REDUCTIONS and not {"initial", "where", "out"} & kwargs.keys():
+        # What these come down to, without their Python.
+        axis = args[1] if len(args) > 1 else kwargs.get("axis")
+        rest = {key: value for key, value in kwargs.items() if key not in ("a", "axis")}
+        array = args[0] if args else kwargs["a"]
+        return _REDUCTIONS[func].reduce(array, axis, **rest)
     out = kwargs.get("out")
     if out is not None:
         func(*given, **named)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps
 from singanet.program.module import TracingModule
 from singanet.program.tape import NotRecordableError, Tape, address
@@ -46,8 +47,31 @@ class RecordingKernels(NumpyOps):
 
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Look at the values now and at each replay."""
+        tape = recording()
         function(plain(array))
-        recording().add(function, (array,), {}, (), "hidden", name="check").barrier = True
+        look = Look(function, tape.refine)
+        tape.add(look, (array,), {}, (), "hidden", name="check").barrier = True
+
+
+class Look:
+    """A check of values whose errors are ``refine``d, where that is given."""
+
+    def __init__(
+        self,
+        function: Callable[[Array], None],
+        refine: Callable[[SingaNetError], SingaNetError] | None,
+    ) -> None:
+        self._function = function
+        self._refine = refine
+
+    def __call__(self, array: Array) -> None:
+        """Look; errors are those of the function."""
+        try:
+            self._function(array)
+        except SingaNetError as error:
+            if self._refine is None:
+                raise
+            raise self._refine(error) from None
 
 
 def record_plan(tape: Tape, plan: Any, arrays: tuple[Array, ...], name: str) -> None:

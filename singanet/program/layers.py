@@ -119,6 +119,7 @@ class PythonPass:
         self.layer = layer
         self.train, self.keep = ctx.train, ctx.keep
         self.needs_input_grad = ctx.needs_input_grad
+        self.relu, self.through = ctx.relu, ctx.through
         self.out_shapes = ctx.out_shapes
         self.context: Context | None = None
         self.sparse: dict[str, RowSparse] = {}
@@ -127,6 +128,7 @@ class PythonPass:
         net, step = self.layer.net, self.layer.step
         ctx = Context(net.device.ops, net.rng, Step.params(step), self.train, self.keep)
         ctx.out_shapes = self.out_shapes
+        ctx.relu, ctx.through = self.relu, self.through
         return ctx
 
     def made(self, x: Any) -> Any:

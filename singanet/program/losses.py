@@ -1,4 +1,4 @@
-"""The loss in a recorded step: a Python step that sees outputs and targets of the batch."""
+"""The loss in a recorded step: kernels where it is the library's, else a Python step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from singanet.errors import SingaNetError, one_of
 from singanet.execution import Plan
 from singanet.program.layers import keep, own
-from singanet.program.tape import Tape, map_arrays
+from singanet.program.tape import NotRecordableError, Tape, map_arrays
 from singanet.program.traced import plain
 from singanet.types import Array
 
@@ -17,26 +17,83 @@ if TYPE_CHECKING:
 
 
 class LossStep:
-    """Loss, metric and the gradient of the outputs; ``values`` are ``(loss, metric)``."""
+    """Loss, metric and the gradient of the outputs.
+
+    ``y``, ``weight`` and ``measure`` are those of the batch that is replayed; ``values`` are its
+    ``(loss, metric)`` afterwards. ``note`` says why the loss is a Python step, if it is one.
+    """
 
     def __init__(self, net: FeedForwardNet, plan: Plan, y: Any, weight: Array | None) -> None:
         self.net = net
+        self.loss = net._expect_loss()
         self.names = plan.outputs
         self.y: Any = y
         self.weight = weight
         self.measure: Callable[[Any, Any], float | None] | None = None
-        self.values: tuple[float, float | None] = (0.0, None)
+        self.note = ""
+        self._value: Any = 0.0
+        self._score: float | None = None
 
-    def record(self, tape: Tape, outputs: Any) -> dict[str, Any]:
-        """Write the step down; the gradients by the name of the output."""
+    @property
+    def values(self) -> tuple[float, float | None]:
+        """The loss and the metric of the last replay."""
+        return self._value, self._score
+
+    def holds(self) -> bool:
+        """Whether the net still has the loss."""
+        return self.net.loss is self.loss
+
+    def record(self, tape: Tape, outputs: Any, y: Any, weight: Any) -> dict[str, Any]:
+        """Write the step down; the gradients by the name of the output.
+
+        ``y`` and ``weight`` are what the batch gives, traced.
+        """
         tape.layer, tape.phase = "loss", "loss"
+        mark = len(tape.calls)
+        tape.refine = self._refined
+        try:
+            dy = self._kernels(tape, outputs, y, weight)
+        except NotRecordableError as error:
+            del tape.calls[mark:]
+            self.note = f"loss: {error}"
+            dy = self._in_python(tape, outputs)
+        finally:
+            tape.refine = None
+        self.y = self.weight = None
+        return dy
+
+    def _kernels(self, tape: Tape, outputs: Any, y: Any, weight: Any) -> dict[str, Any]:
+        if type(self.loss).__module__.partition(".")[0] != "singanet":
+            raise NotRecordableError("a class that is not singanet's")
+        weights = () if weight is None else (weight,)
+        try:
+            losses = self.loss.forward(True, outputs, y, *weights)
+        except SingaNetError as error:
+            raise self._refined(error) from None
+        tape.add(self._read, (tape.ops.mean(losses),), {}, (), "hidden", name="read").barrier = True
+        tape.add(self._score_now, (outputs,), {}, (), "hidden", name="metric").barrier = True
+        dy = self.loss.backward()
+        return dy if isinstance(dy, dict) else {self.names[0]: dy}
+
+    def _read(self, mean: Array) -> None:
+        self._value = float(mean)
+
+    def _score_now(self, outputs: Any) -> None:
+        if self.measure is None:
+            self._score = None
+            return
+        try:
+            self._score = self.measure(outputs, self.y)
+        except SingaNetError as error:
+            raise self._refined(error) from None
+
+    def _in_python(self, tape: Tape, outputs: Any) -> dict[str, Any]:
         dy = self._gradient(map_arrays(outputs, plain))
         made: dict[str, Any] = own(tape, dy if isinstance(dy, dict) else {self.names[0]: dy})
         filled: list[Array] = []
         map_arrays(made, filled.append)
         call = tape.add(self._run, (outputs, made), {}, filled, "hidden", name="loss")
         call.barrier = True
-        self.y = self.weight = None
         return made
 
     def _run(self, outputs: Any, out: dict[str, Any]) -> None:
@@ -44,13 +101,16 @@ class LossStep:
         keep(dy if isinstance(dy, dict) else {self.names[0]: dy}, out)
 
     def _gradient(self, outputs: Any) -> Any:
-        loss = self.net._expect_loss()
         try:
             # A user's own loss need not know of weights.
             weights = () if self.weight is None else (self.weight,)
-            losses = loss.forward(True, outputs, self.y, *weights)
-            score = None if self.measure is None else self.measure(outputs, self.y)
-            self.values = float(losses.mean()), score
+            losses = self.loss.forward(True, outputs, self.y, *weights)
+            self._value = float(losses.mean())
         except SingaNetError as error:
-            raise error.within(f"output of layer {one_of(self.names)}") from None
-        return loss.backward()
+            raise self._refined(error) from None
+        self._score_now(outputs)
+        return self.loss.backward()
+
+    def _refined(self, error: SingaNetError) -> SingaNetError:
+        """The error with the output's name, since losses know no layers."""
+        return error.within(f"output of layer {one_of(self.names)}")

@@ -11,7 +11,7 @@ from singanet import inputs as checks
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.program.bound import Ready
 from singanet.program.memory import expect_host
-from singanet.program.programs import shapes_of_feed
+from singanet.program.programs import shapes_of_feed, shapes_of_targets
 from singanet.program.record import Recorder
 from singanet.program.replay import Replay, run_all
 from singanet.program.report import ProgramReport
@@ -109,6 +109,7 @@ class Program:
             ) from error
         self._replay = Replay(recorder, self.optimizer)
         self._shapes = shapes_of_feed(feed)
+        self._beside = shapes_of_targets(y, weight)
         self._thread = threading.get_ident()
         self._seconds: list[float] = []
         self._runs = 0
@@ -116,8 +117,9 @@ class Program:
     def _expect_recorded(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:
         """Record again, or refuse, where the program does not fit."""
         changed = self._replay.stale(self.net)
-        shapes = shapes_of_feed(feed)
-        if self._thread == threading.get_ident() and not changed and shapes == self._shapes:
+        shapes, beside = shapes_of_feed(feed), shapes_of_targets(y, weight)
+        here = self._thread == threading.get_ident()
+        if here and not changed and shapes == self._shapes and beside == self._beside:
             return
         if self.rerecord:
             self._record(feed, y, weight)
@@ -126,6 +128,8 @@ class Program:
             expected, received = "the net as it was recorded", changed
         elif shapes != self._shapes:
             expected, received = f"arrays like {_told(self._shapes)}", _told(shapes)
+        elif beside != self._beside:
+            expected, received = f"targets like {self._beside}", f"{beside}"
         else:
             expected, received = "the thread that recorded it", "another thread"
         raise CallOrderError(

@@ -83,7 +83,7 @@ class Programs:
         measure: Any,
     ) -> tuple[float, float | None] | None:
         """One training step; None where no program is there yet."""
-        key = ("step", id(optimizer), weight is None, *shapes_of_feed(feed))
+        key = ("step", id(optimizer), *shapes_of_feed(feed), *shapes_of_targets(y, weight))
         found = self._find(net, key, lambda r: r.step(feed, y, weight, optimizer), optimizer)
         if found is None:
             return None
@@ -174,4 +174,13 @@ def shapes_of_feed(feed: Mapping[str, Any]) -> tuple[Any, ...]:
         if isinstance(given, (list, tuple))
         else (name, given.shape, given.strides, given.dtype)
         for name, given in feed.items()
+    )
+
+
+def shapes_of_targets(y: Any, weight: Any) -> tuple[Any, ...]:
+    """What of targets and weights determines a program."""
+    parts = [*(y[name] for name in sorted(y)), weight] if isinstance(y, Mapping) else [y, weight]
+    return tuple(
+        (part.shape, part.strides, part.dtype) if isinstance(part, np.ndarray) else type(part)
+        for part in parts
     )

@@ -47,16 +47,20 @@ class Recorder:
     def evaluation(self, feed: Mapping[str, Any]) -> None:
         """A forward pass in evaluation, and what comes out."""
         with self._running():
-            outputs, _ = self._forward(feed, train=False)
+            outputs, _ = self._forward(self._fed(feed), train=False)
             self._hand_out(outputs)
 
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
         """A training step: forward, loss, backward with the updates."""
         updates = Updates(self.tape, optimizer)
+        beside = targets(y, weighted)
         with self._running():
-            outputs, contexts = self._forward(feed, train=True)
+            given, beside = own(self.tape, (dict(feed), beside))
+            self._take_in((given, beside))
+            outputs, contexts = self._forward(given, train=True)
             self.loss = LossStep(self.net, self.plan, y, weighted)
-            dy = self.loss.record(self.tape, _single(self.plan, outputs))
+            dy = self.loss.record(self.tape, _single(self.plan, outputs), *beside)
+            del given
             del outputs
             for item in self._backward(contexts, dy):
                 updates.record(item)
@@ -71,9 +75,9 @@ class Recorder:
         """
         updates = None if optimizer is None else Updates(self.tape, optimizer)
         with self._running():
-            outputs, contexts = self._forward(feed, train=True)
+            outputs, contexts = self._forward(self._fed(feed), train=True)
             given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, "K")))
-            self._take_in(given, outputs)
+            self._take_in((given,), outputs)
             del outputs
             for item in self._backward(contexts, given):
                 if updates is not None:
@@ -88,12 +92,12 @@ class Recorder:
         """
         order: Any = "C" if c_order else "K"
         with self._running():
-            outputs, contexts = self._forward(feed, train=True)
+            outputs, contexts = self._forward(self._fed(feed), train=True)
             self._hand_out(outputs)
             # No kernel depends on values, so zeros do.
             given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, order)))
             del outputs
-            self._take_in(given)
+            self._take_in((given,))
             for item in self._backward(contexts, given):
                 self._hand_out(sources(item.grads), item.layer, list(item.names))
                 del item
@@ -110,9 +114,12 @@ class Recorder:
         with self.net.rehearsal(), self.tape:
             yield
 
-    def _forward(self, feed: Mapping[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
-        given = own(self.tape, dict(feed))
-        self._take_in(given)
+    def _fed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        given: dict[str, Any] = own(self.tape, dict(feed))
+        self._take_in((given,))
+        return given
+
+    def _forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
         rng: Any = Draws(self.net)
         outputs: Any = self.plan.outputs
         return self.plan.forward(given, outputs, self.tape.ops, rng, train)
@@ -128,7 +135,7 @@ class Recorder:
         """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""
         filled: list[Array] = []
         map_arrays(given, filled.append)
-        self._mark("feed", (given,), seen, filled)
+        self._mark("feed", given, seen, filled)
 
     def _hand_out(self, given: Any, layer: str = "", names: list[str] | None = None) -> None:
         """Mark where the caller gets the arrays of ``given``."""
@@ -139,6 +146,15 @@ class Recorder:
         call.function = None
         call.arguments = map_arrays(payload, self.tape.ref)
         call.barrier = True
+
+
+def targets(y: Any, weight: Any) -> tuple[Any, Any]:
+    """Targets and weights as a step takes them in: arrays alone, None for anything else."""
+    arrays = list(y.values()) if isinstance(y, Mapping) else [y]
+    plain_ones = all(type(array) is np.ndarray and array.dtype.kind in "fiub" for array in arrays)
+    if not plain_ones or not (weight is None or type(weight) is np.ndarray):
+        return None, None
+    return (dict(y) if isinstance(y, Mapping) else y), weight
 
 
 def _single(plan: Plan, outputs: dict[str, Any]) -> Any:

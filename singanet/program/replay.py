@@ -9,8 +9,11 @@ import numpy as np
 
 from singanet.program.arena import ALIGNMENT
 from singanet.program.bound import Bound, Ready
+from singanet.program.layers import keep
+from singanet.program.record import targets
 from singanet.program.report import ProgramReport
 from singanet.program.tape import map_arrays
+from singanet.program.updates import refresh
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -56,6 +59,8 @@ class Replay:
         for param, value, trainable in self._params:
             if param.value is not value or param.trainable is not trainable:
                 return _changed(param, value)
+        if self._loss is not None and not self._loss.holds():
+            return "it has another loss"
         if not all(numbers.holds() for numbers in self._numbers):
             return "the optimizer's state was loaded or its constraints were changed"
         return ""
@@ -89,9 +94,10 @@ class Replay:
         """One training step; ``(loss, metric)`` from before its updates."""
         bound, loss = self.bound(arena), self._loss
         assert loss is not None
-        fill(bound.payloads[0][0], feed)
-        for numbers in self._numbers:
-            numbers.refresh()
+        given, beside = bound.payloads[0]
+        fill(given, feed)
+        keep(targets(y, weight), beside)
+        refresh(self._numbers)
         loss.y, loss.weight, loss.measure = y, weight, measure
         try:
             run(bound.segments[1])

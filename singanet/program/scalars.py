@@ -14,8 +14,9 @@ from singanet.types import Array
 class StepScalar:
     """A number whose arithmetic is remembered, so that each replay works it out anew.
 
-    It is no float: what would take its value for good, ``math.sqrt`` or ``if``, fails and so
-    makes the update a Python step.
+    It is no float: what would take its value for good, ``math.sqrt`` or ``if``, is refused and
+    so makes the update a Python step. It differs from every number, 1.0 and 0.0 too, so that a
+    shortcut for these is not recorded.
     """
 
     __slots__ = ("_arrays", "compute", "value")
@@ -63,3 +64,20 @@ for _name in ("add", "sub", "mul", "truediv", "pow"):
     _function = getattr(operator, _name)
     setattr(StepScalar, f"__{_name}__", _operation(_function, swapped=False))
     setattr(StepScalar, f"__r{_name}__", _operation(_function, swapped=True))
+
+
+def _refused(name: str) -> Any:
+    def method(self: StepScalar, *_: Any) -> Any:
+        from singanet.program.tape import NotRecordableError
+
+        raise NotRecordableError(f"{name} of a number that changes from step to step")
+
+    return method
+
+
+_LOOKS = """
+    bool float int complex index round trunc floor ceil abs lt le gt ge floordiv rfloordiv mod rmod
+    divmod rdivmod format
+"""
+for _name in _LOOKS.split():
+    setattr(StepScalar, f"__{_name}__", _refused(_name))

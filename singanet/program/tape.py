@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from singanet.errors import SingaNetError
 from singanet.program.kernel import Phase
 from singanet.program.scalars import StepScalar
 from singanet.types import Array, Shape
@@ -96,6 +97,7 @@ class Tape:
         self.layer = ""
         self.phase: Phase = "forward"
         self.ops: Any = None
+        self.refine: Callable[[SingaNetError], SingaNetError] | None = None
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
         self.scalars: list[StepScalar] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from singanet.execution import LayerGradients
@@ -27,11 +28,22 @@ class Numbers:
     def holds(self) -> bool:
         """Whether the program's kernels are still right for the parameter."""
         state = self.state
-        return state.arrays is self.arrays and state.constraint is None
+        regularizer = state.regularizer
+        penalty = 0.0 if regularizer is None else regularizer.coefficient
+        same = regularizer is self.regularizer and penalty == self.coefficient
+        return same and state.arrays is self.arrays and state.constraint is None
 
-    def refresh(self) -> None:
-        """Take the numbers of this step."""
-        _, values = self.optimizer._numbers(self.state, None)
+    def settings(self) -> tuple[Any, ...]:
+        """What the numbers depend on; equal ones give equal numbers."""
+        state = self.state
+        return state.step, state.lr_mult, state.penalty_mult, state.regularizer
+
+    def asked(self) -> tuple[float, ...]:
+        """The numbers of this step."""
+        return self.optimizer._numbers(self.state, None)[1]
+
+    def take(self, values: tuple[float, ...]) -> None:
+        """Let the kernels of the next replay see ``values``."""
         if values != self.values:
             self.values = values
             for scalar in self.scalars:
@@ -44,6 +56,17 @@ class Numbers:
             return StepScalar(lambda: self.values[k])
 
         return tuple(reader(k) for k in range(len(self.values)))
+
+
+def refresh(every: Sequence[Numbers]) -> None:
+    """Ask for the numbers of this step, once for all parameters that have the same."""
+    before: tuple[Any, ...] = ()
+    values: tuple[float, ...] = ()
+    for numbers in every:
+        settings = numbers.settings()
+        if settings != before:
+            before, values = settings, numbers.asked()
+        numbers.take(values)
 
 
 class Updates:
