@@ -15,6 +15,7 @@ from singanet.seeding import set_seed
 if TYPE_CHECKING:
     from singanet import data, loss, metric, models, optimizer
     from singanet.config import register
+    from singanet.model_file import load_model
 
 __all__ = [
     "FeedForwardNet",
@@ -27,6 +28,7 @@ __all__ = [
     "kEval",
     "kTrain",
     "layers",
+    "load_model",
     "loss",
     "metric",
     "models",
@@ -43,6 +45,8 @@ def __getattr__(name: str) -> Any:
     """What is imported when it is first asked for, so that ``import singanet`` stays light."""
     if name == "register":
         return import_module("singanet.config").register
+    if name == "load_model":
+        return import_module("singanet.model_file").load_model
     if name in ("data", "loss", "metric", "models", "optimizer"):
         return import_module(f"singanet.{name}")
     raise AttributeError(f"module 'singanet' has no attribute {name!r}")

@@ -23,6 +23,8 @@ from singanet.initializer import Initializer
 from singanet.optimizer import schedules
 from singanet.parameter import Param
 
+_SOMEWHERE = "a configuration"
+
 _C = TypeVar("_C", bound=type[Configurable])
 _registered: dict[str, type[Configurable]] = {}
 
@@ -85,7 +87,7 @@ def object_to_config(thing: Configurable) -> dict[str, Any]:
 
 def restored(entry: Any, base: type) -> Any:
     """The object of class ``base`` that `object_to_config` described, outside of any net."""
-    with refusing("a configuration"):
+    with refusing(_SOMEWHERE):
         return object_from_config(entry, {}, base)
 
 
@@ -95,18 +97,25 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
     ``shared`` are the parameters of the layers so far.
     """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("arguments"), Mapping):
-        raise wrong("a configuration", "an object with 'class' and 'arguments'", kind_of(entry))
+        raise wrong(_SOMEWHERE, "an object with 'class' and 'arguments'", kind_of(entry))
     known = {k: v for k, v in {**_TABLE, **_registered}.items() if issubclass(v, bases)}
     name = entry.get("class")
     if not isinstance(name, str) or name not in known:
         raise UnknownNameError(
-            "a configuration",
+            _SOMEWHERE,
             expected=f"a {bases[0].__name__} of singanet, or one that is registered",
-            received=repr(name),
-            advice=did_you_mean(str(name), known, "import the module that registers it"),
+            received=repr(name)[:80],
+            advice=did_you_mean(str(name)[:60], known, _unregistered(name)),
         )
     arguments = {key: _decode(name, value, shared) for key, value in entry["arguments"].items()}
     return known[name](**arguments)
+
+
+def _unregistered(name: Any) -> str:
+    return (
+        "import the module that registers it, or put"
+        f" @singanet.register({repr(name)[:80]}) before the class"
+    )
 
 
 def _encode(owner: str, key: str, value: Any) -> Any:
@@ -160,6 +169,7 @@ _REFUSALS = (
     LookupError,
     ArithmeticError,
     RecursionError,
+    MemoryError,
 )
 
 
@@ -168,16 +178,11 @@ def refusing(where: str) -> Iterator[None]:
     """Any failure of a constructor or `setup` on data from a file, as a `ConfigError`."""
     try:
         yield
-    except SingaNetError:
-        raise
-    except (
-        TypeError,
-        ValueError,
-        AttributeError,
-        LookupError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except SingaNetError as error:
+        if error.where != _SOMEWHERE or where == _SOMEWHERE:
+            raise
+        raise error.within(where) from None
+    except _REFUSALS as error:
         received = f"{type(error).__name__}: {error}"
         raise wrong(where, "arguments that its class takes", received) from error
 

@@ -158,7 +158,7 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable):
         moved = [device.put(param.value) for param in self.params()]
         for param, value in zip(self.params(), moved, strict=True):
             param.value = value
-        self._run_on(device, self.dtype)
+        self.run_on(device, self.dtype)
 
     def as_type(self, dtype: Any) -> None:
         """Convert every parameter, and compute in this float type from now on."""
@@ -172,13 +172,13 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable):
             )
         for param in self.params():
             param.value = param.value.astype(wanted)
-        self._run_on(self.device, wanted)
+        self.run_on(self.device, wanted)
 
-    def _run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
+    def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
         """Take in arrays of this device and type, as the nested nets do from now on."""
         self.device, self.dtype = device, dtype
         for net in self.nested.values():
-            net._run_on(device, dtype)
+            net.run_on(device, dtype)
 
     # -- passes -----------------------------------------------------------------------------
 

@@ -44,6 +44,18 @@ class Saveable:
 
         return net_from_config(typed("type[FeedForwardNet]", cls), config, seed)
 
+    def save_model(self, f: str | PathLike[str], training: bool = True) -> None:
+        """Write the whole net to one file, from which `singanet.load_model` builds it again.
+
+        With ``training`` what `compile` left goes along: optimizer with its state, metrics, mixed
+        precision. Call the file ``name.singanet``; it is written whole or not at all, one array
+        at a time. Errors: `ConfigError` for a class that is neither singanet's nor registered;
+        `ArgumentError` for a suffix of another format; `FileAccessError`.
+        """
+        from singanet.model_file import save_model
+
+        save_model(_net(self), f, training)
+
     def save(
         self,
         f: str | PathLike[str],
@@ -75,7 +87,7 @@ class Saveable:
 
         net = _net(self)
         name = format_for(f, format or ("pickle" if use_pickle else None))
-        state = {param.name: param.value for param in _distinct(net)}
+        state = {param.name: param.value for param in distinct(net.params())}
         if optimizer is not None and name != "keras":
             raise _no_place(f, name)
         if name == "keras":
@@ -116,7 +128,7 @@ class Saveable:
         from singanet.checkpoint.keras.slots import read_slots
 
         net = _net(self)
-        params = {param.name: param for param in _distinct(net)}
+        params = {param.name: param for param in distinct(net.params())}
         targets = {
             name: Target(param.shape, np.dtype(param.value.dtype)) for name, param in params.items()
         }
@@ -152,9 +164,8 @@ def _net(net: Saveable) -> FeedForwardNet:
     return typed("FeedForwardNet", net)
 
 
-def _distinct(net: FeedForwardNet) -> list[Param]:
-    """The parameters of ``net``. Errors: `ArgumentError` for two under one name."""
-    params = net.params()
+def distinct(params: list[Param]) -> list[Param]:
+    """``params`` themselves. Errors: `ArgumentError` for two under one name."""
     seen: set[str] = set()
     for param in params:
         if param.name in seen:

@@ -70,8 +70,9 @@ def spellings(name: str) -> list[str]:
 
 
 def weights(entries: Mapping[str, Entry]) -> Mapping[str, Entry]:
-    """The entries of the net alone, where ``entries`` are those of a whole training's state."""
-    if "session" not in entries or not any(name.startswith("net/") for name in entries):
+    """The entries of the net alone, where ``entries`` are those of a training or a whole model."""
+    whole = "session" in entries or "model" in entries
+    if not whole or not any(name.startswith("net/") for name in entries):
         return entries
     return {
         name.removeprefix("net/"): entry
