@@ -28,7 +28,9 @@ def test_the_count_scales_with_the_width(width, count):
 
 
 def test_it_learns_small_images(learns):
-    learns(build("mobilenet", (1, 8, 8), 4, seed=0, width=0.25), (1, 8, 8), 4, steps=20)
+    # Of 8×8 pixels one is left, and statistics of eight values make the losses chaotic.
+    net = build("mobilenet", (1, 16, 16), 4, seed=0, width=0.25)
+    learns(net, (1, 16, 16), 4, lr=0.02, steps=20)
 
 
 @pytest.mark.parametrize("width", [0, -1.0, float("nan"), 9.0])
