@@ -17,9 +17,22 @@ class Context:
     ``ops`` are the kernels, ``rng`` the generator for every random draw, ``params`` the live
     parameter arrays by suffix, ``train`` tells training from evaluation, and
     ``needs_input_grad`` tells in `Layer.backward` whether anybody wants the input gradient.
+    ``relu`` asks a layer that can to do the relu after it too, both ways; ``through`` tells the
+    layer after it that so it was done.
     """
 
-    __slots__ = ("keep", "needs_input_grad", "ops", "out_shapes", "params", "rng", "saved", "train")
+    __slots__ = (
+        "keep",
+        "needs_input_grad",
+        "ops",
+        "out_shapes",
+        "params",
+        "relu",
+        "rng",
+        "saved",
+        "through",
+        "train",
+    )
 
     def __init__(
         self,
@@ -35,6 +48,7 @@ class Context:
         self.train = train
         self.keep = train if keep is None else keep
         self.needs_input_grad = True
+        self.relu = self.through = False
         self.out_shapes: list[Shape] = []
         self.saved: dict[str, Any] = {}
 

@@ -11,6 +11,7 @@ from singanet.context import Context
 from singanet.errors import CallOrderError, ShapeError
 from singanet.gradient import add_gradients
 from singanet.graph import Node
+from singanet.layers.activation import Activation
 from singanet.layers.layer import Layer
 from singanet.ops import NumpyOps
 from singanet.parameter import Param
@@ -74,6 +75,8 @@ class Step:
         "many_out",
         "name",
         "out_slots",
+        "relu",
+        "relu_of",
     )
 
     def __init__(
@@ -88,6 +91,8 @@ class Step:
         self.many_out = isinstance(node.out_shapes, list)
         self.fed = not in_slots
         self.keeps_integers = self.layer.integer_input
+        self.relu = False
+        self.relu_of = ""
 
     def params(self) -> dict[str, Array]:
         """The live parameter arrays by suffix."""
@@ -120,6 +125,7 @@ class Plan:
         for slot, i in last.items():
             self.frees[i].append(slot)
         self._let_integers_through()
+        self._pair_relus()
         self.sources = [sorted({self.producer[s] for s in step.in_slots}) for step in self.steps]
         self.holds_params = self._or_before([bool(step.layer.params) for step in self.steps])
         users: dict[int, int] = {}
@@ -139,6 +145,19 @@ class Plan:
                 step.keeps_integers = all(reader.keeps_integers for reader in readers[i])
             for slot in step.in_slots:
                 readers.setdefault(self.producer[slot], []).append(step)
+
+    def _pair_relus(self) -> None:
+        """Mark the steps whose kernel can do the relu after them, which is their only reader."""
+        readers: dict[int, list[Step]] = {}
+        for step in self.steps:
+            for slot in step.in_slots:
+                readers.setdefault(slot, []).append(step)
+        for step in self.steps:
+            follows = [reader for slot in step.out_slots for reader in readers.get(slot, [])]
+            if vars(type(step.layer)).get("can_relu") and len(follows) == 1:
+                layer = follows[0].layer
+                if type(layer) is Activation and layer.mode == "relu" and not follows[0].many_in:
+                    step.relu, follows[0].relu_of = True, step.name
 
     def _or_before(self, marks: list[bool]) -> list[bool]:
         """Mark each step that has a marked one before it, too."""
@@ -200,6 +219,9 @@ class Plan:
             else:
                 x = slots[step.in_slots[0]]
             ctx = Context(ops, rng, step.params(), train and not step.frozen, keep)
+            # Where the output between the two is asked for, each does its own part.
+            ctx.relu = step.relu and step.name not in wanted
+            ctx.through = bool(step.relu_of) and step.relu_of not in wanted
             y = step.layer.forward(ctx, x)
             del x
             if step.many_out:
@@ -298,6 +320,9 @@ class BackwardWalk:
         # None where all that read this output take no gradient, as indices do.
         if dy is not None:
             ctx.needs_input_grad = sources_useful
+            if step.relu_of in self.wanted:
+                # Doing it here as well makes the gradient between the two right, and no other.
+                ctx.through = False
             dx, by_suffix = step.layer.backward(ctx, dy)
             if sources_useful:
                 self._pass_on(step, dx, ctx.ops)

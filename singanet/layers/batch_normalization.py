@@ -21,6 +21,8 @@ class BatchNormalization(Layer):
     one. Evaluation uses the running statistics. Ioffe and Szegedy, 2015.
     """
 
+    can_relu = True
+
     def __init__(
         self,
         name: str,
@@ -66,7 +68,8 @@ class BatchNormalization(Layer):
         params, ops = ctx.params, ctx.ops
         gamma, beta = params["gamma"], params["beta"]
         if ctx.train and len(x):
-            y, mean, var, inverse = ops.batch_norm_train(x, gamma, beta, self.epsilon)
+            kernel = ops.batch_norm_relu_train if ctx.relu else ops.batch_norm_train
+            y, mean, var, inverse, *mask = kernel(x, gamma, beta, self.epsilon)
             count = x.size // x.shape[1]
             unbiased = ops.multiply(var, count / max(count - 1, 1))
             ctx.update_state("mean", ops.moved(params["mean"], mean, self.momentum))
@@ -74,14 +77,15 @@ class BatchNormalization(Layer):
         else:
             # A copy, since a later training forward changes the running values in place.
             mean, var = params["mean"].copy(), params["var"]
-            y, inverse = ops.batch_norm(x, gamma, beta, mean, var, self.epsilon)
-        ctx.save(x=x, mean=mean, inverse=inverse, fixed=not ctx.train)
+            evaluate = ops.batch_norm_relu if ctx.relu else ops.batch_norm
+            y, inverse, *mask = evaluate(x, gamma, beta, mean, var, self.epsilon)
+        ctx.save(x=x, mean=mean, inverse=inverse, fixed=not ctx.train, mask=mask)
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Gradients of x, gamma and beta."""
-        saved = ctx.saved
-        dx, dgamma, dbeta = ctx.ops.batch_norm_backward(
-            dy, saved["x"], ctx.params["gamma"], saved["mean"], saved["inverse"], saved["fixed"]
-        )
+        saved, ops = ctx.saved, ctx.ops
+        kernel = ops.batch_norm_relu_backward if ctx.relu else ops.batch_norm_backward
+        given = (saved["x"], ctx.params["gamma"], saved["mean"], saved["inverse"], saved["fixed"])
+        dx, dgamma, dbeta = kernel(dy, *given, *saved["mask"])
         return dx, {"gamma": dgamma, "beta": dbeta}

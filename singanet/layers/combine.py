@@ -39,7 +39,7 @@ class Combine(Layer):
         if len(set(sizes)) > 1:
             raise self.shape_error("inputs of one batch size", f"{sizes}", "feed equal batches")
         shape: Any = self.out_shapes
-        return ctx.ops.combine(mode, x, (sizes[0], *shape))
+        return ctx.ops.combine(mode, x, (sizes[0], *shape), ctx.relu)
 
     @staticmethod
     def spread_back(ctx: Context, dy: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:

@@ -35,6 +35,12 @@ class Layer(Configurable):
     any_extent = False
     """Whether a sample axis may be None, of another extent at each call; shapes show it as -1."""
 
+    can_relu = False
+    """Whether `forward` and `backward` do the relu after the layer too where ``ctx.relu`` asks.
+
+    It counts for the class that says so, not for those that inherit from it.
+    """
+
     def __init__(self, name: str, input_sample_shape: Shapes | None = None) -> None:
         if not isinstance(name, str) or not name:
             raise ArgumentError(

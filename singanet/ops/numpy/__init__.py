@@ -15,7 +15,7 @@ from singanet.ops.numpy.global_pool import GlobalPooling
 from singanet.ops.numpy.linear import Linear
 from singanet.ops.numpy.loss import Losses
 from singanet.ops.numpy.lrn import LocalResponse
-from singanet.ops.numpy.normalise import Normalisation
+from singanet.ops.numpy.normalise_relu import NormalisationRelu
 from singanet.ops.numpy.pad import Padding
 from singanet.ops.numpy.pool import Pooling
 from singanet.ops.numpy.random import Random
@@ -35,7 +35,7 @@ class NumpyOps(
     Activations,
     ConvolutionData,
     Pooling,
-    Normalisation,
+    NormalisationRelu,
     Random,
     Losses,
     Tables,

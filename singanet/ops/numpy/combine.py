@@ -15,8 +15,13 @@ class Combining:
 
     xp: Any
 
-    def combine(self, mode: str, arrays: Sequence[Array], shape: Shape) -> Array:
-        """The "add", "multiply" or "maximum" of at least two arrays, as an array of ``shape``."""
+    def combine(
+        self, mode: str, arrays: Sequence[Array], shape: Shape, relu: bool = False
+    ) -> Array:
+        """The "add", "multiply" or "maximum" of at least two arrays, as an array of ``shape``.
+
+        With ``relu`` its maximum with zero.
+        """
         function = getattr(self.xp, mode)
         # Ordered in memory as an input is: images lie channels-last, and stay so.
         whole = next((array for array in arrays if array.shape == shape), None)
@@ -26,7 +31,7 @@ class Combining:
         function(arrays[0], arrays[1], out=y)
         for array in arrays[2:]:
             function(y, array, out=y)
-        return y
+        return self.xp.maximum(y, 0, out=y) if relu else y
 
     def first_equal(self, y: Array, arrays: Sequence[Array]) -> Array:
         """For each element of ``y`` the number of the first array that holds it."""

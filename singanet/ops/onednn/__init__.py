@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from singanet.ops.onednn.combine import OneDnnCombining
 from singanet.ops.onednn.conv import OneDnnConvolution
-from singanet.ops.onednn.eltwise import OneDnnActivations
 from singanet.ops.onednn.images import OneDnnImages
 from singanet.ops.onednn.library import Library, find_library, load_library
 from singanet.ops.onednn.lrn import OneDnnLocalResponse
 from singanet.ops.onednn.lstm import OneDnnLSTM
 from singanet.ops.onednn.matmul import OneDnnProducts
-from singanet.ops.onednn.normalise import OneDnnNormalisation
+from singanet.ops.onednn.normalise_relu import OneDnnNormalisationRelu
 from singanet.ops.onednn.pool import OneDnnPooling
 from singanet.ops.onednn.softmax import OneDnnSoftmax
 from singanet.ops.onednn.threads import set_threads
@@ -22,9 +22,9 @@ class OneDnnOps(
     OneDnnImages,
     OneDnnConvolution,
     OneDnnPooling,
-    OneDnnNormalisation,
+    OneDnnNormalisationRelu,
     OneDnnSoftmax,
-    OneDnnActivations,
+    OneDnnCombining,
     OneDnnLocalResponse,
     OneDnnLSTM,
 ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from enum import IntEnum
 from typing import Any
 
@@ -37,6 +37,7 @@ class Arg(IntEnum):
     """Arguments of an execution (``DNNL_ARG_...``)."""
 
     SRC = 1
+    SRC_1 = 2
     SRC_ITER = 2
     SRC_ITER_C = 3
     DST = 17
@@ -110,6 +111,7 @@ class Algorithm(IntEnum):
     POOLING_MAX = 0x1FF
     POOLING_AVG_EXCLUDE_PADDING = 0x3FF
     LRN_ACROSS_CHANNELS = 0xAFF
+    BINARY_ADD = 0x1FFF0
     SOFTMAX_ACCURATE = 0x30000
 
 
@@ -126,6 +128,7 @@ class Norm(IntEnum):
     USE_GLOBAL_STATS = 1
     USE_SCALE = 2
     USE_SHIFT = 4
+    FUSE_RELU = 8
 
 
 F32 = 3
@@ -162,7 +165,13 @@ _SIGNATURES: dict[str, list[Any]] = {
     "memory_set_data_handle": [_handle, c_void_p],
     "memory_destroy": [_handle],
     "primitive_attr_create": [_out],
+    "primitive_attr_destroy": [_handle],
+    "primitive_attr_set_post_ops": [_handle, c_void_p],
     "primitive_attr_set_scratchpad_mode": [_handle, c_int],
+    "post_ops_append_eltwise": [_handle, c_int, c_float, c_float],
+    "post_ops_append_sum": [_handle, c_float, c_int32, c_int],
+    "post_ops_create": [_out],
+    "post_ops_destroy": [_handle],
     "primitive_desc_query": [_descriptor, c_int, c_int, c_void_p],
     "primitive_desc_destroy": [_descriptor],
     "primitive_create": [_out, _descriptor],
@@ -182,6 +191,7 @@ _PRIMITIVES: dict[str, list[Any]] = {
     "layer_normalization_forward": [c_int, _D, _D, _D, c_float, c_uint],
     "layer_normalization_backward": [c_int, _D, _D, _D, _D, c_float, c_uint, _H],
     "matmul": [_D, _D, _D, _D],
+    "binary": [c_int, _D, _D, _D],
     "eltwise_forward": [c_int, c_int, _D, _D, c_float, c_float],
     "eltwise_backward": [c_int, _D, _D, _D, c_float, c_float, _H],
     "lrn_forward": [c_int, c_int, _D, _D, c_int64, c_float, c_float, c_float],

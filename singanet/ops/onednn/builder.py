@@ -13,6 +13,8 @@ from singanet.ops.onednn.binding import (
     MADE_FORWARD,
     NOT_OFFERED,
     QUERY_IMPLEMENTATION,
+    SCRATCHPAD_USER,
+    Algorithm,
     Arg,
     Query,
     check,
@@ -79,7 +81,24 @@ class Builder:
         self._undo.append((self.c.dnnl_memory_desc_destroy, made))
         return made
 
-    def primitive_desc(self, kind: str, *arguments: Any, slow: bool = False) -> Any:
+    def post_ops(self, add: bool = False, relu: bool = False) -> Any:
+        """Attributes of a primitive: ``add`` to what is there, then ``relu``."""
+        chain, attributes, c = ctypes.c_void_p(), ctypes.c_void_p(), self.c
+        check(c.dnnl_primitive_attr_create(ctypes.byref(attributes)), "making attributes")
+        self._undo.append((c.dnnl_primitive_attr_destroy, attributes))
+        check(c.dnnl_post_ops_create(ctypes.byref(chain)), "making post-ops")
+        self._undo.append((c.dnnl_post_ops_destroy, chain))
+        if add:
+            check(c.dnnl_post_ops_append_sum(chain, 1.0, 0, F32), "appending a sum")
+        if relu:
+            check(c.dnnl_post_ops_append_eltwise(chain, int(Algorithm.RELU), 0.0, 0.0), "a relu")
+        check(c.dnnl_primitive_attr_set_post_ops(attributes, chain), "setting post-ops")
+        check(c.dnnl_primitive_attr_set_scratchpad_mode(attributes, SCRATCHPAD_USER), "scratch")
+        return attributes
+
+    def primitive_desc(
+        self, kind: str, *arguments: Any, slow: bool = False, attributes: Any = None
+    ) -> Any:
         """A primitive descriptor. Raises `NotOfferedError` where there is no kernel.
 
         Reference kernels, which are slow, count as none unless ``slow`` says otherwise.
@@ -87,7 +106,8 @@ class Builder:
         create = getattr(self.c, f"dnnl_{kind}_primitive_desc_create")
         engines = () if kind == "reorder" else (self._engine,)
         made = ctypes.c_void_p()
-        status = create(ctypes.byref(made), *engines, *arguments, self._attributes)
+        chosen = attributes or self._attributes
+        status = create(ctypes.byref(made), *engines, *arguments, chosen)
         if status in NOT_OFFERED:
             raise NotOfferedError(kind)
         check(status, f"describing {kind}")

@@ -36,20 +36,20 @@ class OneDnnActivations(OneDnnBase):
     def activation(self, mode: str, x: Array, slope: float = 0.01) -> Array:
         """See `NumpyOps`."""
         least = _LEAST_FORWARD.get(mode, _LONG)
-        if self.serves(least, x) and _is_dense(x):
+        if self.serves(least, x) and is_dense(x):
             y = self.xp.empty_like(x)
             alpha = _ALPHAS.get(mode, slope)
             if self.runs(_forward, (x.size, int(_ALGORITHMS[mode][0]), alpha), x, y):
                 if mode == "relu":
                     # oneDNN's makes zero of NaN, which would hide that a net has diverged.
-                    self.show_nan(_in_order(y), _in_order(x))
+                    self.show_nan(in_order(y), in_order(x))
                 return y
         return super().activation(mode, x, slope)
 
     def activation_backward(self, mode: str, dy: Array, kept: Array, slope: float = 0.01) -> Array:
         """See `NumpyOps`."""
         least = _LEAST_BACKWARD.get(mode, _LONG)
-        if self.serves(least, dy, kept) and _is_dense(kept):
+        if self.serves(least, dy, kept) and is_dense(kept):
             slopes = dy if dy.strides == kept.strides else self._like(dy, kept)
             dx = self.xp.empty_like(kept)
             forward, backward = (int(algorithm) for algorithm in _ALGORITHMS[mode])
@@ -69,12 +69,12 @@ class OneDnnActivations(OneDnnBase):
         return self.activation("sigmoid", x)
 
 
-def _is_dense(x: Array) -> bool:
+def is_dense(x: Array) -> bool:
     """Whether the elements lie without gaps, in C order or channels last."""
-    return bool(_in_order(x).flags.c_contiguous)
+    return bool(in_order(x).flags.c_contiguous)
 
 
-def _in_order(x: Array) -> Array:
+def in_order(x: Array) -> Array:
     """``x``, or where it is not in C order the view that is if its channels come last."""
     return x.transpose(0, 2, 3, 1) if x.ndim == 4 and not x.flags.c_contiguous else x
 

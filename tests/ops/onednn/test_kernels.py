@@ -121,6 +121,50 @@ def test_batch_norm(ops, shape):
         compare(ops, "batch_norm_backward", dy, x, gamma, mean, inverse, fixed)
 
 
+@pytest.mark.parametrize("shape", [(4, 16, 7, 5), (2, 48, 6, 6), (70, 16), (4, 20, 7, 5)])
+def test_batch_norm_with_relu(ops, shape):
+    x, dy, (gamma, beta) = draw(*shape) + 3, draw(*shape, seed=1), draw(2, shape[1], seed=2)
+    *got, mask = ops.batch_norm_relu_train(x, gamma, beta, 1e-3)
+    *wanted, exact = numpy_ops.batch_norm_relu_train(*wide((x, gamma, beta)), 1e-3)
+    np.testing.assert_array_equal(wanted[0] > 0, got[0] > 0)
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(b).max())
+    _, mean, _, inverse = got
+    back = ops.batch_norm_relu_backward(dy, x, gamma, mean, inverse, False, mask)
+    statistics = wanted[1], wanted[3]
+    right = numpy_ops.batch_norm_relu_backward(*wide((dy, x, gamma)), *statistics, False, exact)
+    for a, b in zip(back, right, strict=True):
+        assert a.dtype == np.float32
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(b).max())
+    var = abs(draw(shape[1], seed=3)) + 0.5
+    y, inverse, mask = ops.batch_norm_relu(x, gamma, beta, mean, var, 1e-3)
+    given = wide((x, gamma, beta, mean, var))
+    wanted = numpy_ops.batch_norm_relu(*given, 1e-3)
+    np.testing.assert_allclose(y, wanted[0], rtol=0, atol=1e-5 * abs(wanted[0]).max())
+    back = ops.batch_norm_relu_backward(dy, x, gamma, mean, inverse, True, mask)
+    right = numpy_ops.batch_norm_relu_backward(
+        *wide((dy, x, gamma, mean)), wanted[1], True, wanted[2]
+    )
+    for a, b in zip(back, right, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * abs(b).max())
+
+
+def test_batch_norm_with_relu_keeps_a_bit_a_value(ops):
+    x = draw(4, 16, 8, 8)
+    mask = ops.batch_norm_relu_train(x, draw(16), draw(16, seed=1), 1e-3)[-1]
+    assert mask.nbytes < x.size
+
+
+@pytest.mark.parametrize("where", ["x", "gamma", "beta"])
+def test_batch_norm_with_relu_shows_nan(ops, where):
+    given = {"x": draw(4, 16, 8, 8), "gamma": draw(16), "beta": draw(16, seed=1)}
+    np.put(given[where], 1, np.nan)
+    y = ops.batch_norm_relu_train(*given.values(), 1e-3)[0]
+    channel = 0 if where == "x" else 1
+    assert np.isnan(y[:, channel]).any(axis=(1, 2)).all()
+    assert not np.isnan(np.delete(y, channel, axis=1)).any()
+
+
 def test_batch_norm_is_onednns_for_whole_vectors(ops, only_onednn):
     only_onednn("batch_norm_train", "batch_norm", "batch_norm_backward")
     test_batch_norm(ops, (4, 16, 7, 5))
@@ -177,6 +221,37 @@ def test_activations(ops, only_onednn, mode, last):
     y = compare(ops, "activation", mode, x, 0.3)
     kept = y if ops.activation_keeps(mode) == "y" else x
     compare(ops, "activation_backward", mode, dy, kept, 0.3)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("orders", ["CC", "LL", "LC", "CL"])
+def test_sums_of_two(ops, plans, relu, orders):
+    arrays = [draw(4, 16, 32, 33), draw(4, 16, 32, 33, seed=1)]
+    for k, order in enumerate(orders):
+        if order == "L":
+            last = np.ascontiguousarray(arrays[k].transpose(0, 2, 3, 1))
+            arrays[k] = last.transpose(0, 3, 1, 2)
+    total = arrays[0].astype(np.float64) + arrays[1]
+    wanted = np.maximum(total, 0) if relu else total
+    got = ops.combine("add", arrays, arrays[0].shape, relu)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert got.strides == arrays[0].strides
+    assert plans() == (1, 0)
+    for k in range(2):
+        bad = [array.copy(order="K") for array in arrays]
+        bad[k][2, 3, 4, 5] = np.nan
+        samples = np.isnan(ops.combine("add", bad, bad[0].shape, relu)).any(axis=(1, 2, 3))
+        np.testing.assert_array_equal(samples, [False, False, True, False])
+
+
+def test_other_combinations_are_numpys(ops, plans):
+    x, gate = draw(4, 16, 32, 33), draw(4, 16, 1, 1, seed=1)
+    np.testing.assert_array_equal(
+        ops.combine("add", [x, gate], x.shape, True), np.maximum(x + gate, 0)
+    )
+    np.testing.assert_array_equal(ops.combine("add", [x, x, x], x.shape), x + x + x)
+    np.testing.assert_array_equal(ops.combine("multiply", [x, x], x.shape), x * x)
+    assert plans() == (0, 0)
 
 
 def test_images_are_laid_out_channels_last(ops, plans):
