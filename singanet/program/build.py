@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,18 +86,15 @@ def _fold_fills(tape: Tape, outside: dict[Ref, Array]) -> list[Call]:
 
 def refs_of(call: Call) -> list[Ref]:
     """The places that the call's arguments name."""
-    found: list[Ref] = []
+    return [*_refs_in(call.arguments), *_refs_in(call.keywords)]
 
-    def look(value: Any) -> None:
-        if isinstance(value, Ref):
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            for part in value:
-                look(part)
-        elif isinstance(value, dict):
-            for part in value.values():
-                look(part)
 
-    look(call.arguments)
-    look(call.keywords)
-    return found
+def _refs_in(value: Any) -> Iterator[Ref]:
+    if isinstance(value, Ref):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _refs_in(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _refs_in(part)

@@ -107,7 +107,10 @@ class Recorder:
         for step in self.plan.steps:
             reasons = step.recorded.reasons  # type: ignore[attr-defined]
             self.notes += [f"layer {step.name!r}, {reason}" for reason in reasons]
-        return build(self.tape, frozenset(id(value) for _, value in self.params))
+        made = build(self.tape, frozenset(id(value) for _, value in self.params))
+        # Its kernels know the tape: neither is needed now, and no collector need come for them.
+        self.tape.ops = None
+        return made
 
     @contextmanager
     def _running(self) -> Iterator[None]:

@@ -129,9 +129,13 @@ class Tape:
         number = len(self.tokens)
         self.tokens.append(token)
 
+        # Weakly: the tape must go when its recording is done, not when the collector comes.
+        mine = weakref.ref(self)
+
         def forget(_: object, key: int = key, number: int = number) -> None:
-            if self._roots.get(key, (None, -1))[1] == number:
-                del self._roots[key]
+            tape = mine()
+            if tape is not None and tape._roots.get(key, (None, -1))[1] == number:
+                del tape._roots[key]
 
         self._roots[key] = (weakref.ref(root, forget), number)
 

@@ -22,21 +22,23 @@ class Numbers:
         self.optimizer = optimizer
         self.state = state
         self.arrays = state.arrays
+        self.regularizer = state.regularizer
+        self.coefficient = _coefficient(state)
         self.penalty, self.values = optimizer._numbers(state, None)
         self.scalars: list[StepScalar] = []
+        # What the scalars look at, so that they need not know these numbers in turn.
+        self._current = [self.values]
 
     def holds(self) -> bool:
         """Whether the program's kernels are still right for the parameter."""
         state = self.state
-        regularizer = state.regularizer
-        penalty = 0.0 if regularizer is None else regularizer.coefficient
-        same = regularizer is self.regularizer and penalty == self.coefficient
+        same = state.regularizer is self.regularizer and _coefficient(state) is self.coefficient
         return same and state.arrays is self.arrays and state.constraint is None
 
     def settings(self) -> tuple[Any, ...]:
         """What the numbers depend on; equal ones give equal numbers."""
         state = self.state
-        return state.step, state.lr_mult, state.penalty_mult, state.regularizer
+        return state.step, state.lr_mult, state.decay_mult
 
     def asked(self) -> tuple[float, ...]:
         """The numbers of this step."""
@@ -46,14 +48,16 @@ class Numbers:
         """Let the kernels of the next replay see ``values``."""
         if values != self.values:
             self.values = values
+            self._current[0] = values
             for scalar in self.scalars:
                 scalar.refresh()
 
     def read(self) -> tuple[Any, ...]:
         """The numbers, as scalars that change from step to step."""
+        current = self._current
 
         def reader(k: int) -> StepScalar:
-            return StepScalar(lambda: self.values[k])
+            return StepScalar(lambda: current[0][k])
 
         return tuple(reader(k) for k in range(len(self.values)))
 
@@ -67,6 +71,10 @@ def refresh(every: Sequence[Numbers]) -> None:
         if settings != before:
             before, values = settings, numbers.asked()
         numbers.take(values)
+
+
+def _coefficient(state: ParamState) -> Any:
+    return None if state.regularizer is None else state.regularizer.coefficient
 
 
 class Updates:
