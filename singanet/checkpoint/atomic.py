@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from singanet.checkpoint.flushing import flushed_meanwhile
 from singanet.errors import FileAccessError
 
 
@@ -28,7 +29,8 @@ def replacing(path: Path) -> Iterator[Path]:
             f".{target.name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
         )
         try:
-            yield beside
+            with flushed_meanwhile(beside):
+                yield beside
             with beside.open("rb+") as written:
                 os.fsync(written.fileno())
             if target.exists():

@@ -2,16 +2,21 @@
 
 CRC-32 finds every burst of up to 32 bits and, in less than 512 MiB, every two wrong bits; the
 exclusive-or finds every odd number of wrong bits. Together that is what CRC-32C promises and
-more: 96 bits instead of 32, at the speed of the CRC-32 that Python brings along.
+more: 96 bits instead of 32. Python's own CRC-32 takes a core a quarter of a second a GiB; that of
+zlib-ng, from the extra ``fast``, gives the same in a tenth of it.
 """
 
 from __future__ import annotations
 
-import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 import numpy as np
+
+try:
+    from zlib_ng.zlib_ng import crc32
+except ImportError:
+    from zlib import crc32
 
 SIZE = 12
 """Bytes of a checksum; its text has twice as many hexadecimal digits."""
@@ -34,7 +39,7 @@ class Checksum:
         if self._rest:
             head = data[: 8 - len(self._rest)]
             data = data[len(head) :]
-            self._crc = zlib.crc32(head, self._crc)
+            self._crc = crc32(head, self._crc)
             self._rest += bytes(head)
             if len(self._rest) < 8:
                 return self
@@ -43,7 +48,7 @@ class Checksum:
         for start in range(0, len(data), _PIECE):
             # A piece stays in the cache between the two passes over it.
             piece = data[start : start + _PIECE]
-            self._crc = zlib.crc32(piece, self._crc)
+            self._crc = crc32(piece, self._crc)
             whole = len(piece) & ~7
             words = np.frombuffer(piece[:whole], "<u8")
             self._words ^= int(np.bitwise_xor.reduce(words))

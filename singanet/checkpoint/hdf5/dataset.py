@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -18,6 +19,17 @@ _KINDS = "biuf"
 _BFLOAT = np.dtype("V2")
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A dataset as it was found; ``offset`` is where its bytes stand in the form NumPy wants."""
+
+    id: Any
+    shape: Shape
+    dtype: np.dtype[Any]
+    bfloat: bool
+    offset: int | None
+
+
 def create(group: Any, path: str, shape: Shape, dtype: np.dtype[Any]) -> Any:
     """A contiguous dataset whose place in the file is fixed at once and not yet filled."""
     import h5py
@@ -31,21 +43,35 @@ def create(group: Any, path: str, shape: Shape, dtype: np.dtype[Any]) -> Any:
     links.set_create_intermediate_group(True)
     kind = h5py.h5t.py_create(dtype, logical=True)
     space = h5py.h5s.create_simple(shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    return h5py.Dataset(h5py.h5d.create(group.id, path.encode(), kind, space, plist, links))
+    return h5py.h5d.create(group, path.encode(), kind, space, plist, links)
 
 
 def fill(dataset: Any, array: Array, raw: BinaryIO, beside: Beside) -> bytes:
     """Write ``array`` through ``raw``, the same file opened once more; return the checksum."""
-    offset = dataset.id.get_offset()
+    offset = dataset.get_offset()
     if array.size and offset is not None:
         raw.seek(offset)
     return write_bytes(raw, bytes_of(array), beside)
 
 
-def described(dataset: Any, where: str) -> tuple[Shape, np.dtype[Any]]:
-    """Shape and type of the array a dataset gives. Errors: a type or claim we do not take."""
+def mark(dataset: Any, name: str, text: str) -> None:
+    """Give ``dataset`` an attribute of fixed length: those of variable length are not read."""
+    import h5py
+
+    value = np.array(text.encode())
+    space = h5py.h5s.create(h5py.h5s.SCALAR)
+    kind = h5py.h5t.py_create(value.dtype)
+    h5py.h5a.create(dataset, name.encode(), kind, space).write(value)
+
+
+def look_through(dataset: Any, where: str) -> Stored:
+    """Shape, type and place of the array that a `DatasetID` gives.
+
+    Errors: `FileFormatError` for a type or claim we do not take.
+    """
     dtype = dataset.dtype
-    if dtype.kind not in _KINDS and not is_bfloat(dataset):
+    bfloat = dtype == _BFLOAT and _is_bfloat(dataset)
+    if dtype.kind not in _KINDS and not bfloat:
         raise FileFormatError(
             where,
             expected="booleans, integers or floats",
@@ -62,44 +88,37 @@ def described(dataset: Any, where: str) -> tuple[Shape, np.dtype[Any]]:
             advice="remove it from the file",
         )
     shape = check_shape(axes, dtype.itemsize, 1 << 60, where)
-    check_dataset(dataset, math.prod(shape) * dtype.itemsize, where)
-    return shape, np.dtype("<f4") if is_bfloat(dataset) else dtype.newbyteorder("<")
+    # Of two types equal to NumPy the file's may be wider, as that of an enumeration.
+    plain = check_dataset(dataset, math.prod(shape) * dtype.itemsize, where)
+    wanted = np.dtype("<f4") if bfloat else dtype.newbyteorder("<")
+    offset = dataset.get_offset() if plain and dtype == wanted else None
+    return Stored(dataset, shape, wanted, bfloat, offset)
 
 
-def is_bfloat(dataset: Any) -> bool:
-    """Whether these are bfloat16 numbers, as Keras stores them."""
+def _is_bfloat(dataset: Any) -> bool:
+    """Whether these two bytes are bfloat16 numbers, as Keras stores them."""
+    import h5py
+
     # The attribute's text itself is of variable length, which libhdf5 reads without due care.
-    return dataset.dtype == _BFLOAT and "dtype" in dataset.attrs
+    return bool(h5py.h5a.exists(dataset, b"dtype"))
 
 
 def load(
-    dataset: Any, dtype: np.dtype[Any], raw: BinaryIO, size: int, beside: Beside, where: str
+    stored: Stored, raw: BinaryIO, size: int, beside: Beside, where: str
 ) -> tuple[Array, bytes]:
     """The array, and the checksum of its bytes where they were read as they stand in the file."""
-    if is_bfloat(dataset):
-        words = np.empty(dataset.shape, _BFLOAT)
-        dataset.read_direct(words)
+    import h5py
+
+    everything = h5py.h5s.ALL
+    if stored.bfloat:
+        words = np.empty(stored.shape, _BFLOAT)
+        stored.id.read(everything, everything, words)
         return widen(words.view("<u2")), b""
-    array = np.empty(dataset.shape, dtype)
-    offset = _plain_offset(dataset, dtype)
-    if offset is not None and offset + array.nbytes <= size:
-        raw.seek(offset)
+    array = np.empty(stored.shape, stored.dtype)
+    if stored.offset is not None and stored.offset + array.nbytes <= size:
+        raw.seek(stored.offset)
         digest = read_bytes(raw, bytes_of(array), beside, where)
         return as_bools(array), digest
     if array.size:
-        dataset.read_direct(array)
+        stored.id.read(everything, everything, array)
     return array, b""
-
-
-def _plain_offset(dataset: Any, dtype: np.dtype[Any]) -> int | None:
-    """Where the bytes stand, if they stand in one piece and in the form NumPy wants."""
-    import h5py
-
-    plain = dataset.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
-    if not plain or dataset.dtype != dtype:
-        return None
-    # Two types equal to NumPy may differ in the file, as enumerations of other widths do.
-    if dataset.id.get_storage_size() != math.prod(dataset.shape) * dtype.itemsize:
-        return None
-    offset: int | None = dataset.id.get_offset()
-    return offset

@@ -44,7 +44,7 @@ def hdf5_errors(where: str) -> Iterator[None]:
 
 
 def attribute(item: Any, name: str, where: str) -> Any:
-    """The attribute ``name`` of ``item``, a number or text, or None.
+    """The attribute ``name`` of ``item``, an `ObjectID`; a number or text, or None.
 
     Errors: `FileFormatError` for text of variable length: a damaged heap of such texts sends
     libhdf5 round for ever.
@@ -53,9 +53,9 @@ def attribute(item: Any, name: str, where: str) -> Any:
 
     # h5py's own attrs would look each attribute up three times more.
     raw = name.encode()
-    if not h5py.h5a.exists(item.id, raw):
+    if not h5py.h5a.exists(item, raw):
         return None
-    found = h5py.h5a.open(item.id, raw)
+    found = h5py.h5a.open(item, raw)
     kind = found.get_type()
     text = kind.get_class() == h5py.h5t.STRING
     number = kind.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT)
@@ -71,22 +71,29 @@ def attribute(item: Any, name: str, where: str) -> Any:
     return bytes(value[()]).decode("utf-8", "replace") if text else value[()]
 
 
-def check_dataset(dataset: Any, nbytes: int, where: str) -> None:
-    """Errors: `UnsafeFileError` for data kept elsewhere, plugins, and claims without bytes."""
+def check_dataset(dataset: Any, nbytes: int, where: str) -> bool:
+    """Whether the bytes of ``dataset``, a `DatasetID`, stand in the file in one piece.
+
+    Errors: `UnsafeFileError` for data kept elsewhere, plugins, and claims without bytes.
+    """
     import h5py
 
-    plist = dataset.id.get_create_plist()
+    plist = dataset.get_create_plist()
     trouble = ""
     if plist.get_external_count():
         trouble = "data in another file"
-    elif plist.get_layout() not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
+    elif (layout := plist.get_layout()) not in (
+        h5py.h5d.COMPACT,
+        h5py.h5d.CONTIGUOUS,
+        h5py.h5d.CHUNKED,
+    ):
         trouble = "a virtual dataset, put together from other files"
     else:
         numbers = [plist.get_filter(index)[0] for index in range(plist.get_nfilters())]
         unknown = [number for number in numbers if number not in _FILTERS]
         if unknown:
             trouble = f"the filter {unknown[0]}, which a plugin would have to undo"
-    stored = dataset.id.get_storage_size()
+    stored = dataset.get_storage_size()
     if not trouble and nbytes > _LARGEST_RATIO * stored + 4096:
         trouble = f"{nbytes} bytes claimed by {stored} in the file"
     if trouble:
@@ -97,3 +104,4 @@ def check_dataset(dataset: Any, nbytes: int, where: str) -> None:
             received=trouble,
             advice="write it again with h5py as a plain dataset, if you trust its source",
         )
+    return layout == h5py.h5d.CONTIGUOUS and stored == nbytes

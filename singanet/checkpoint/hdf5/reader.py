@@ -8,7 +8,7 @@ from typing import Any
 
 from singanet.checkpoint.checksum import Checksum
 from singanet.checkpoint.entry import Entry
-from singanet.checkpoint.hdf5.dataset import described, load
+from singanet.checkpoint.hdf5.dataset import Stored, load, look_through
 from singanet.checkpoint.hdf5.guard import attribute, hdf5_errors
 from singanet.checkpoint.hdf5.keras_marks import is_legacy
 from singanet.checkpoint.hdf5.walk import walk
@@ -20,7 +20,8 @@ from singanet.errors import FileFormatError
 from singanet.types import Array
 
 _KERAS_PATH = re.compile(r"(layers|_layer_checkpoint_dependencies)/.*vars/\d+$")
-CHECKSUM, INDEX = "checksum", "index"
+MARK = "singanet"
+"""The attribute of each of our arrays: its number and its checksum."""
 
 
 class Hdf5Reader(StreamReader):
@@ -30,7 +31,7 @@ class Hdf5Reader(StreamReader):
 
     def __init__(self, path: Path) -> None:
         self._file: Any = None
-        self._datasets: dict[str, Any] = {}
+        self._datasets: dict[str, Stored] = {}
         super().__init__(path)
 
     def _list(self) -> None:
@@ -40,24 +41,24 @@ class Hdf5Reader(StreamReader):
             self._file = h5py.File(self.path, "r")
             # Behind a user block, offsets in the file are not those libhdf5 tells.
             self._plain_size = 0 if self._file.userblock_size else self._size
-            mark = attribute(self._file, KEY, self.where)
-            if mark is not None:
-                self.version = f"singanet format {check_version(mark, self.where)}"
+            root = self._file.id
+            version = attribute(root, KEY, self.where)
+            if version is not None:
+                self.version = f"singanet format {check_version(version, self.where)}"
             order: list[tuple[int, Entry]] = []
-            for name, dataset in self._found():
+            for name, dataset in walk(root, self.where):
                 if len(order) >= MAX_ARRAYS:
                     raise too_many(self.where)
-                where = f"{self.where}, array {name!r}"
-                shape, dtype = described(dataset, where)
-                checksum = "" if mark is None else str(attribute(dataset, CHECKSUM, self.where))
-                stored = dataset.id.get_storage_size()
-                self._datasets[name] = dataset
-                index = 0 if mark is None else int(attribute(dataset, INDEX, self.where))
-                order.append((index, Entry(name, shape, dtype, stored, checksum)))
-            self._expect(
-                len(order) if mark is None else int(attribute(self._file, "count", self.where)),
-                order,
-            )
+                found = look_through(dataset, f"{self.where}, array {name!r}")
+                self._datasets[name] = found
+                index, checksum = 0, ""
+                if version is not None:
+                    number, _, checksum = str(attribute(dataset, MARK, self.where)).partition(" ")
+                    index = int(number)
+                stored = dataset.get_storage_size()
+                order.append((index, Entry(name, found.shape, found.dtype, stored, checksum)))
+            if version is not None:
+                self._expect(int(attribute(root, "count", self.where)), order)
             self.entries = {entry.name: entry for _, entry in sorted(order, key=_index)}
 
     @property
@@ -65,10 +66,6 @@ class Hdf5Reader(StreamReader):
         """Whether this is a file of Keras' weights, current or legacy."""
         with hdf5_errors(self.where):
             return is_legacy(self._file) or any(map(_KERAS_PATH.match, self.entries))
-
-    def _found(self) -> Any:
-        """The name and dataset of each array; a subclass may name them otherwise."""
-        return walk(self._file, self.where)
 
     def _expect(self, count: int, found: list[tuple[int, Entry]]) -> None:
         if count != len(found):
@@ -82,10 +79,8 @@ class Hdf5Reader(StreamReader):
     def _read(self, entry: Entry) -> Array:
         where = f"{self.where}, array {entry.name!r}"
         with hdf5_errors(where):
-            dataset = self._datasets[entry.name]
-            array, digest = load(
-                dataset, entry.dtype, self._stream, self._plain_size, self._beside, where
-            )
+            stored = self._datasets[entry.name]
+            array, digest = load(stored, self._stream, self._plain_size, self._beside, where)
             if entry.checksum:
                 digest = digest or Checksum().update(bytes_of(array)).digest()
                 check_digest(entry, digest, self.where)

@@ -10,13 +10,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from singanet.checkpoint.atomic import replacing
 from singanet.checkpoint.checksum import Beside
 from singanet.checkpoint.entry import Source
-from singanet.checkpoint.hdf5.dataset import create, fill
-from singanet.checkpoint.hdf5.reader import CHECKSUM, INDEX
+from singanet.checkpoint.hdf5.dataset import create, fill, mark
+from singanet.checkpoint.hdf5.reader import MARK
 from singanet.checkpoint.version import FORMAT_VERSION, KEY
 from singanet.errors import ArgumentError
 
@@ -49,11 +47,9 @@ def write_datasets(
             file.attrs.update({KEY: FORMAT_VERSION, "count": len(sources), **attributes})
             left = _FLUSH_AFTER
             for index, source in enumerate(sources):
-                dataset = create(file, source.name, source.shape, source.dtype)
+                dataset = create(file.id, source.name, source.shape, source.dtype)
                 checksum = fill(dataset, source.array(), raw, beside)
-                # Of fixed length: see attribute().
-                dataset.attrs[CHECKSUM] = np.bytes_(checksum.hex())
-                dataset.attrs[INDEX] = index
+                mark(dataset, MARK, f"{index} {checksum.hex()}")
                 left -= source.nbytes
                 if left < 0:
                     file.flush()
