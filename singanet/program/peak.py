@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from singanet.program.arena import Layout
+from singanet.program.report_text import size_text
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,8 @@ class PeakMemory:
         return sum(self.parts.values())
 
     def __str__(self) -> str:
-        parts = ((f"{size / (1 << 20):,.2f} MB", name) for name, size in self.parts.items())
-        shown = " + ".join(f"{size} {name}" for size, name in parts if size != "0.00 MB")
-        return f"{self.total / (1 << 20):,.2f} MB = {shown or 'nothing'}"
+        shown = " + ".join(f"{size_text(size)} {name}" for name, size in self.parts.items() if size)
+        return f"{size_text(self.total)} = {shown or 'nothing'}"
 
 
 def peak_memory(

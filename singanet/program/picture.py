@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from singanet.checkpoint.atomic import replacing
 from singanet.program.liveness import lifetimes
-from singanet.program.report_text import megabytes
+from singanet.program.report_text import size_text
 from singanet.program.shares import PHASES
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def plot_arena(report: ProgramReport, path: str | PathLike[str] | None) -> str:
 def arena_svg(report: ProgramReport) -> str:
     """Rectangles from first to last use, at their offsets; a line for the bytes needed."""
     scale = _Scale(max(len(report.kernels), 1), max(report.layout.nbytes, 1))
-    title = f"arena of {megabytes(report.layout.nbytes)}, {len(report.kernels):,} kernels"
+    title = f"arena of {size_text(report.layout.nbytes)}, {len(report.kernels):,} kernels"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="sn-arena" role="img" '
         f'aria-label="{title}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
@@ -106,7 +106,7 @@ def _boxes(report: ProgramReport, scale: _Scale) -> Iterator[str]:
         phase, layer = _made_in(report, number, first)
         left, right = scale.x(max(first, 0)), scale.x(min(last + 1, scale.kernels))
         words = escape(
-            f"{buffer.label or f'buffer {number}'}, {megabytes(buffer.nbytes)}, {phase}"
+            f"{buffer.label or f'buffer {number}'}, {size_text(buffer.nbytes)}, {phase}"
             f"{f' of {layer}' if layer else ''}, kernels {max(first, 0)} to "
             f"{min(last, len(report.kernels) - 1)}"
         )

@@ -18,10 +18,10 @@ from singanet.program.kernel import Buffer, Kernel
 from singanet.program.liveness import lifetimes, live_bytes
 from singanet.program.report_text import (
     kernel_table,
-    megabytes,
     memory_lines,
     report_html,
     share_table,
+    size_text,
 )
 from singanet.program.shares import Share, by_layer, by_phase, made_bytes
 
@@ -124,7 +124,7 @@ class ProgramReport:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        arena = megabytes(self.layout.nbytes)
+        arena = size_text(self.layout.nbytes)
         return f"<ProgramReport: {len(self.kernels):,} kernels, arena {arena}>"
 
     def __str__(self) -> str:

@@ -34,11 +34,11 @@ def memory_lines(report: ProgramReport) -> list[str]:
     return [
         f"{len(report.kernels):,} kernels, {len(report.buffers):,} buffers, "
         f"{report.edges:,} edges, {report.leaves:,} leaves",
-        f"arena {megabytes(layout.nbytes)}, {over:.1%} above the least possible{where}",
-        f"before planning {megabytes(layout.unplanned_bytes)}: {report.saved:.0%} saved; "
+        f"arena {size_text(layout.nbytes)}, {over:.1%} above the least possible{where}",
+        f"before planning {size_text(layout.unplanned_bytes)}: {report.saved:.0%} saved; "
         f"results in place: {len(layout.in_place):,}",
-        f"peak {megabytes(report.peak_bytes)} = {megabytes(layout.nbytes)} arena "
-        f"+ {megabytes(report.outside_bytes)} parameters and constants",
+        f"peak {size_text(report.peak_bytes)} = {size_text(layout.nbytes)} arena "
+        f"+ {size_text(report.outside_bytes)} parameters and constants",
         *(f"note: {note}" for note in report.notes),
     ]
 
@@ -51,8 +51,8 @@ def share_table(title: str, shares: dict[str, Share]) -> list[str]:
         [
             name,
             f"{share.kernels:,}",
-            megabytes(share.nbytes, unit=""),
-            megabytes(share.held, unit=""),
+            megabytes(share.nbytes),
+            megabytes(share.held),
             *([milliseconds(share.seconds), _part(share.seconds, whole)] if timed else []),
         ]
         for name, share in shares.items()
@@ -69,7 +69,7 @@ def kernel_table(report: ProgramReport, chosen: Iterable[int]) -> list[str]:
         kernel = report.kernels[number]
         time = [] if seconds is None else [milliseconds(seconds[number])]
         names = [str(number), kernel.name, kernel.layer or OUTSIDE, kernel.phase]
-        rows.append([*names, megabytes(made[number], unit=""), *time])
+        rows.append([*names, megabytes(made[number]), *time])
     head = ["kernel", "name", "layer", "phase", "MB made", *([] if seconds is None else ["ms"])]
     return text_table(head, rows, names=4)
 
@@ -79,7 +79,7 @@ def report_html(report: ProgramReport) -> str:
     timed = report.seconds is not None
     head = ["phase", "kernels", "MB made", *(["ms"] if timed else [])]
     rows = [
-        [name, f"{share.kernels:,}", megabytes(share.nbytes, unit="")]
+        [name, f"{share.kernels:,}", megabytes(share.nbytes)]
         + ([milliseconds(share.seconds)] if timed else [])
         for name, share in report.phases().items()
     ]
@@ -91,9 +91,18 @@ def report_html(report: ProgramReport) -> str:
     return f"<p>{words}</p><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def megabytes(nbytes: float, unit: str = " MB") -> str:
-    """Two digits behind the point."""
-    return f"{nbytes / (1 << 20):,.2f}{unit}"
+def size_text(nbytes: int) -> str:
+    """In MB, or where that is less than a tenth in KB or bytes."""
+    if nbytes < 1 << 10:
+        return f"{nbytes} bytes"
+    if nbytes < (1 << 20) // 10:
+        return f"{nbytes / (1 << 10):.1f} KB"
+    return f"{nbytes / (1 << 20):,.2f} MB"
+
+
+def megabytes(nbytes: int) -> str:
+    """Two digits behind the point, for columns that say MB."""
+    return f"{nbytes / (1 << 20):,.2f}"
 
 
 def milliseconds(seconds: float | None) -> str:

@@ -1,0 +1,23 @@
+"""What the room gives to users, and that it costs nothing until asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import singanet.program
+
+
+def test_every_public_name_is_there():
+    for name in singanet.program.__all__:
+        assert getattr(singanet.program, name).__name__ == name
+    with pytest.raises(AttributeError, match="'singanet.program' has no attribute 'Recorder'"):
+        _ = singanet.program.Recorder
+
+
+def test_nets_import_no_recorder_until_they_record():
+    code = "import sys, singanet; print([n for n in sys.modules if 'program.re' in n])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
