@@ -1,7 +1,7 @@
 """Where singanet's time goes in a training step: `train_vs_torch.py --profile`.
 
-Three processes run the same step: as it is; with every kernel call timed; and, with oneDNN, while
-the library reports the time of each of its primitives.
+Three processes run the same step: as it is; as a program whose kernels are timed; and, with oneDNN,
+while the library reports the time of each of its primitives.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import ctypes
 import os
 import statistics
 import tempfile
-import time
 from collections import Counter
 
 from apart import Entrant, NoEntryError, Taken, apart
 from cases import CASES, batch_of, build, chosen
+from kernel_times import KINDS, by_kind
 from rivals import LR, MOMENTUM, our_step
 from rivals import imports as import_for
 
@@ -35,23 +35,20 @@ def make(name: str, row: int) -> Entrant:
 
 
 def _timed(row: int) -> Entrant:
-    from kernel_times import watch
-
+    """A program recorded by hand, whose kernels are timed."""
     import singanet
 
     case = CASES[row]
     net, (x, y) = build(case.model), batch_of(case.model, case.batch)
     sgd = singanet.optimizer.SGD(lr=LR, momentum=MOMENTUM)
-    book = watch(net, sgd)
-    facts: dict = {"steps": [], "calls": 0}
+    program = net.record(x, y, sgd)
+    program.run(x, y)
+    facts: dict = {}
 
     def step() -> None:
-        before = book.calls
-        book.seconds.clear()
-        start = time.perf_counter()
-        net.step(x, y, sgd)
-        facts["steps"].append({"step": time.perf_counter() - start, **book.seconds})
-        facts["calls"] = book.calls - before
+        program.run(x, y, timed=True)
+        calls = program.report().as_dict()["calls"]
+        facts.update(seconds=by_kind(net, calls), calls=len(calls))
 
     return Entrant(step, facts)
 
@@ -94,7 +91,6 @@ def _middle(result: Taken, key: str) -> float:
 
 def show(given: argparse.Namespace) -> None:
     """Print and keep the shares of the rows that ``given`` names."""
-    from kernel_times import KINDS
     from report import publish, table
 
     rows = chosen(given.rows)
@@ -105,24 +101,24 @@ def show(given: argparse.Namespace) -> None:
         timed = taken["timed"]
         if timed.failure:
             raise SystemExit(f"{case.name}: {timed.failure}")
-        plain = statistics.median(taken["singanet"].seconds)
-        seconds = {kind: _middle(timed, kind) for kind in KINDS}
-        # Timed steps ran at another time than plain ones: shares are of their own whole.
-        whole, kernels = _middle(timed, "step"), sum(seconds.values())
-        shares = [f"{100 * seconds[kind] / whole:.0f}" for kind in KINDS]
+        plain, seconds = statistics.median(taken["singanet"].seconds), timed.facts["seconds"]
+        kernels, calls = sum(seconds.values()), timed.facts["calls"]
         told = taken["verbose"]
         inside = [
             "" if told.failure else f"{1e3 * _middle(told, key):.3g}" for key in ("all", "reorder")
         ]
-        cells = [f"{1e3 * plain:.3g}", f"{1e3 * kernels:.3g}", f"{whole / kernels:.2f}", *inside]
-        shares.append(f"{100 * (1 - kernels / whole):.0f}")
-        lines.append([case.model, str(case.batch), *cells, *shares, str(timed.facts["calls"])])
-    header = ["net", "batch", "step, ms", "kernels, ms", "gap", "primitives, ms", "reorders, ms"]
-    header += [*(f"{kind}, %" for kind in KINDS), "Python, %", "calls"]
+        cells = [f"{1e3 * plain:.3g}", f"{1e3 * kernels:.3g}", str(calls), *inside]
+        cells.append(f"{plain / kernels:.2f}")
+        shares = [f"{100 * seconds[kind] / kernels:.0f}" for kind in KINDS]
+        lines.append([case.model, str(case.batch), *cells, *shares])
+    header = ["net", "batch", "step, ms", "kernels, ms", "calls", "primitives, ms", "reorders, ms"]
+    header += ["gap", *(f"{kind}, %" for kind in KINDS)]
     text = (
-        "kernels: the time in the calls of kernels, loss and optimizer, of which the last columns "
-        "give the shares of the step; Python is what is left. gap: the step by the kernels. "
-        "primitives: of that the time inside oneDNN, by its own count, and its reorders. "
+        "kernels: the sum of the times of the recorded step's calls, each measured, and how many "
+        "there are; the last columns share it out by kind of layer, the additions of gradients "
+        "with the layer that made them. primitives: of that the time inside oneDNN, by its own "
+        "count, and its reorders. gap: the step as it is, by the sum of its kernels; below 1 what "
+        "measuring adds outweighs Python. "
         f"Load of the machine at the end: {os.getloadavg()[0]:.1f}."
     )
     file = f"profile_{given.ops}_{given.threads}t" + ("_part" if given.rows else "")
