@@ -1,0 +1,94 @@
+"""Pairs of one net, one of which records and one of which runs its layers at every call."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from singanet.types import RowSparse
+
+
+class Twins:
+    """The net of ``make`` twice, with an optimizer each; what is done is done to both."""
+
+    def __init__(self, make, optimizer=None):
+        self.nets = make(), make()
+        self.nets[1].programs.enabled = False
+        self.optimizers = (None, None) if optimizer is None else (optimizer(), optimizer())
+
+    @property
+    def recorded(self):
+        return self.nets[0]
+
+    def both(self, act):
+        """``act(net, optimizer)`` on both; their results."""
+        return [act(*pair) for pair in zip(self.nets, self.optimizers, strict=True)]
+
+    def step(self, x, y, **options):
+        """One training step each, which has to give the same."""
+        one, two = self.both(lambda net, optimizer: net.step(x, y, optimizer, **options))
+        assert one == two
+        self.expect_equal()
+        return one
+
+    def forward(self, flag, x, output=()):
+        """A forward pass each, which has to give the same; the outputs."""
+        outs = self.both(lambda net, _: net.forward(flag, x, output))
+        expect_same(*outs)
+        return outs
+
+    def walk(self, dy, output=()):
+        """A walk back each, which has to yield the same; its items."""
+        walks = self.both(lambda net, _: net.backward(dy, output))
+        items = []
+        for one, two in zip(*walks, strict=True):
+            expect_items_same(one, two)
+            items.append(one)
+        return items
+
+    def expect_equal(self):
+        """Parameters, running state and the optimizers' state are the same to the bit."""
+        one, two = self.nets
+        assert one.param_names() == two.param_names()
+        for name, a, b in zip(
+            one.param_names(), one.param_values(), two.param_values(), strict=True
+        ):
+            assert a.dtype == b.dtype
+            assert a.tobytes() == b.tobytes(), name
+        assert one.rng.bit_generator.state == two.rng.bit_generator.state
+        if self.optimizers[0] is not None:
+            first, second = (optimizer.state_dict() for optimizer in self.optimizers)
+            assert first.keys() == second.keys()
+            for key, array in first.items():
+                assert array.tobytes() == second[key].tobytes(), key
+
+    def expect_recorded(self):
+        """The first net replayed programs, the other one none; what these could not record."""
+        programs = self.recorded.programs
+        reports = programs.reports()
+        assert reports
+        assert programs.refusals == []
+        assert self.nets[1].programs.reports() == []
+        return [note for report in reports for note in report.notes]
+
+
+def expect_items_same(one, two):
+    """Two items of a backward walk are the same to the bit."""
+    assert (one.names, one.layer) == (two.names, two.layer)
+    expect_same(one.grads, two.grads)
+    expect_same(one.output_grads, two.output_grads)
+
+
+def expect_same(one, two):
+    """Arrays, and lists, tuples and dicts of them, are the same to the bit."""
+    if isinstance(one, dict):
+        assert one.keys() == two.keys()
+        for key, part in one.items():
+            expect_same(part, two[key])
+    elif isinstance(one, (list, tuple)):
+        assert isinstance(one, RowSparse) == isinstance(two, RowSparse)
+        for a, b in zip(one, two, strict=True):
+            expect_same(a, b)
+    else:
+        assert type(one) is type(two) is np.ndarray
+        assert (one.shape, one.dtype) == (two.shape, two.dtype)
+        np.testing.assert_array_equal(one, two)
