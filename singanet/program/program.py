@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from singanet import inputs as checks
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.program.bound import Ready
@@ -70,12 +72,15 @@ class Program:
         feed = self._feed(x)
         self._expect_recorded(feed, y, sample_weight)
         run = self._timed if timed else run_all
-        with self.net.programs.lent(self._replay) as arena:
-            if self.optimizer is None:
-                outputs = self._replay.outputs(arena, feed, run)
-                return next(iter(outputs.values())) if len(outputs) == 1 else outputs
-            measure = None if self.net.metric is None else self.net.metric.evaluate
-            return self._replay.step(arena, feed, y, sample_weight, measure, run)
+        arena = self.net.programs.take(self._replay)
+        try:
+            if self.optimizer is not None:
+                measure = None if self.net.metric is None else self.net.metric.evaluate
+                return self._replay.step(arena, feed, y, sample_weight, measure, run)
+            outputs = self._replay.outputs(arena, feed, run)
+            return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+        finally:
+            self.net.programs.give_back(arena)
 
     def report(self) -> ProgramReport:
         """Kernels, memory before and after planning, and the mean times of the timed runs."""
@@ -156,5 +161,7 @@ def _told(shapes: Sequence[Any]) -> str:
     told = []
     for name, *rest in shapes:
         parts = rest if isinstance(rest[0][0], tuple) else [rest]
-        told.append(f"{name} {', '.join(f'{shape} {dtype}' for shape, _, dtype in parts)}")
+        told.append(
+            f"{name} {', '.join(f'{shape} {np.dtype(dtype)}' for shape, _, dtype in parts)}"
+        )
     return "; ".join(told)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,9 +48,12 @@ class Programs:
         found = self._find(net, ("evaluation", *shapes_of_feed(feed)), lambda r: r.evaluation(feed))
         if found is None:
             return None
-        with self.lent(found) as arena:
+        arena = self.take(found)
+        try:
             outputs: dict[str, Any] = found.outputs(arena, feed)
             return outputs
+        finally:
+            self.give_back(arena)
 
     def forward(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> ReplayedPass | None:
         """A training forward that a walk back may follow; None where no program is there yet."""
@@ -62,14 +64,15 @@ class Programs:
             return None
         from singanet.program.replayed_pass import ReplayedPass
 
-        return ReplayedPass(net, found, self._taken(found), feed, self._give_back)
+        return ReplayedPass(net, found, self.take(found), feed, self.give_back)
 
     def walked(self, slot_grads: Mapping[int, Array]) -> None:
         """Remember how the gradients lay that a walk by the layers started from."""
         # The order of sums, and so the last bit, depends on it.
         self._c_order = all(grad.flags.c_contiguous for grad in slot_grads.values())
 
-    def _give_back(self, arena: Array) -> None:
+    def give_back(self, arena: Array) -> None:
+        """Let the next replay have the arena."""
         if self._arena is None or len(self._arena) < len(arena):
             self._arena = arena
 
@@ -87,17 +90,11 @@ class Programs:
         found = self._find(net, key, lambda r: r.step(feed, y, weight, optimizer), optimizer)
         if found is None:
             return None
-        with self.lent(found) as arena:
-            return found.step(arena, feed, y, weight, measure)
-
-    @contextmanager
-    def lent(self, replay: Replay) -> Iterator[Array]:
-        """The arena for one replay."""
-        arena = self._taken(replay)
+        arena = self.take(found)
         try:
-            yield arena
+            return found.step(arena, feed, y, weight, measure)
         finally:
-            self._give_back(arena)
+            self.give_back(arena)
 
     def reports(self) -> list[ProgramReport]:
         """What each program consists of, that used last at the end."""
@@ -155,7 +152,7 @@ class Programs:
             self._refused[key] = str(error)
             return None
 
-    def _taken(self, program: Replay) -> Array:
+    def take(self, program: Replay) -> Array:
         """The arena, large enough for ``program``; until it is put back nobody else has it."""
         arena, self._arena = self._arena, None
         if arena is None or len(arena) < program.arena_bytes:
@@ -170,9 +167,9 @@ class Programs:
 def shapes_of_feed(feed: Mapping[str, Any]) -> tuple[Any, ...]:
     """What of the fed arrays determines a program."""
     return tuple(
-        (name, *((part.shape, part.strides, part.dtype) for part in given))
+        (name, *((part.shape, part.strides, part.dtype.char) for part in given))
         if isinstance(given, (list, tuple))
-        else (name, given.shape, given.strides, given.dtype)
+        else (name, given.shape, given.strides, given.dtype.char)
         for name, given in feed.items()
     )
 
@@ -181,6 +178,6 @@ def shapes_of_targets(y: Any, weight: Any) -> tuple[Any, ...]:
     """What of targets and weights determines a program."""
     parts = [*(y[name] for name in sorted(y)), weight] if isinstance(y, Mapping) else [y, weight]
     return tuple(
-        (part.shape, part.strides, part.dtype) if isinstance(part, np.ndarray) else type(part)
+        (part.shape, part.strides, part.dtype.char) if isinstance(part, np.ndarray) else type(part)
         for part in parts
     )

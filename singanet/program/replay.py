@@ -80,7 +80,8 @@ class Replay:
         bound = self.bound(arena)
         fill(bound.payloads[0][0], feed)
         run(bound.segments[1])
-        return map_arrays(bound.payloads[1][0], _copied)
+        found = bound.payloads[1][0]
+        return {name: map_arrays(value, _copied) for name, value in found.items()}
 
     def step(
         self,

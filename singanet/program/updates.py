@@ -22,8 +22,7 @@ class Numbers:
         self.optimizer = optimizer
         self.state = state
         self.arrays = state.arrays
-        self.regularizer = state.regularizer
-        self.coefficient = _coefficient(state)
+        self.regularizing = _regularizing(state)
         self.penalty, self.values = optimizer._numbers(state, None)
         self.scalars: list[StepScalar] = []
         # What the scalars look at, so that they need not know these numbers in turn.
@@ -32,8 +31,8 @@ class Numbers:
     def holds(self) -> bool:
         """Whether the program's kernels are still right for the parameter."""
         state = self.state
-        same = state.regularizer is self.regularizer and _coefficient(state) is self.coefficient
-        return same and state.arrays is self.arrays and state.constraint is None
+        same = state.arrays is self.arrays and state.constraint is None
+        return same and _regularizing(state) == self.regularizing
 
     def settings(self) -> tuple[Any, ...]:
         """What the numbers depend on; equal ones give equal numbers."""
@@ -73,8 +72,10 @@ def refresh(every: Sequence[Numbers]) -> None:
         numbers.take(values)
 
 
-def _coefficient(state: ParamState) -> Any:
-    return None if state.regularizer is None else state.regularizer.coefficient
+def _regularizing(state: ParamState) -> tuple[Any, ...] | None:
+    """What makes the penalty, which is no number of the step but a constant of the kernels."""
+    regularizer = state.regularizer
+    return regularizer and (regularizer, regularizer.coefficient, state.penalty_mult)
 
 
 class Updates:
