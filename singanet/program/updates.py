@@ -75,7 +75,9 @@ def refresh(every: Sequence[Numbers]) -> None:
 def _regularizing(state: ParamState) -> tuple[Any, ...] | None:
     """What makes the penalty, which is no number of the step but a constant of the kernels."""
     regularizer = state.regularizer
-    return regularizer and (regularizer, regularizer.coefficient, state.penalty_mult)
+    if regularizer is None:
+        return None
+    return regularizer, regularizer.coefficient, state.penalty_mult
 
 
 class Updates:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -173,8 +175,7 @@ def bound_weights(optimizer):
 
 def register_again(optimizer):
     for spec in net().param_specs():
-        spec.lr_mult, spec.decay_mult = 0.25, 3.0
-        optimizer.register(spec.name, spec)
+        optimizer.register(spec.name, dataclasses.replace(spec, lr_mult=0.25, decay_mult=3.0))
 
 
 @pytest.mark.parametrize(
