@@ -75,6 +75,7 @@ class TracedLayer:
         run = self._python[id(ctx)] = PythonPass(self, ctx)
         outs = own(self.tape, run.made(map_arrays(x, plain)))
         self._step(run.forward, (x,), outs)
+        run.inputs = x
         return outs
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, Mapping[str, Any]]:
@@ -93,7 +94,9 @@ class TracedLayer:
         saved = {} if run.context is not None else ctx.saved
         dx, grads = run.gradients(map_arrays(saved, plain), map_arrays(dy, plain))
         outs = own(self.tape, (dx, {key: g for key, g in grads.items() if not _sparse(g)}))
-        self._step(run.backward, (saved, dy), outs)
+        # What a forward in Python has kept of its inputs lies in the arena, until now.
+        self._step(run.backward, (saved, run.inputs, dy), outs)
+        run.inputs = ()
         for key, grad in grads.items():
             if _sparse(grad):
                 outs[1][key] = live_rows(grad, RowsSource(run, key), self.tape)
@@ -112,7 +115,8 @@ class TracedLayer:
 class PythonPass:
     """A pass of a layer that runs the layer's own Python at each replay.
 
-    ``context`` is what the forward pass left, None where that pass is recorded kernels.
+    ``context`` is what the forward pass left, None where that pass is recorded kernels; it may
+    hold ``inputs``.
     """
 
     def __init__(self, layer: TracedLayer, ctx: Context) -> None:
@@ -122,6 +126,7 @@ class PythonPass:
         self.relu, self.through = ctx.relu, ctx.through
         self.out_shapes = ctx.out_shapes
         self.context: Context | None = None
+        self.inputs: Any = ()
         self.sparse: dict[str, RowSparse] = {}
 
     def _fresh(self) -> Context:
@@ -153,7 +158,7 @@ class PythonPass:
         self.sparse = {k: grad for k, grad in grads.items() if isinstance(grad, RowSparse)}
         return dx, grads
 
-    def backward(self, saved: dict[str, Any], dy: Any, out: Any) -> None:
+    def backward(self, saved: dict[str, Any], inputs: Any, dy: Any, out: Any) -> None:
         """Fill ``out`` with the gradients that are arrays, and keep the others."""
         dx, grads = self.gradients(saved, dy)
         if self.context is not None:

@@ -62,10 +62,12 @@ class TracingModule:
             return value.view(Traced)
         return self._constant(np.array(value, dtype))
 
-    def array(self, value: Any, dtype: Any = None) -> Any:
+    def array(self, value: Any, dtype: Any = None, order: Any = "K") -> Any:
         """As NumPy's."""
-        made = self.asarray(value, dtype)
-        return made.copy() if made is value else made
+        if not isinstance(value, np.ndarray):
+            return self._constant(np.array(value, dtype, order=order))
+        array = value.view(Traced)
+        return array.astype(array.dtype if dtype is None else dtype, order)
 
     def ascontiguousarray(self, value: Any, dtype: Any = None) -> Any:
         """As NumPy's, for arrays."""
