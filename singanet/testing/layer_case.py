@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from singanet.layers.layer import Layer
 from singanet.ops import ops_for
 from singanet.testing.gradients import check_gradients
 from singanet.testing.parts import arrays_on, map_parts, on_host, parts_of, spread
+from singanet.testing.recorded_pair import RecordedPair
 from singanet.types import Array, Shapes
 
 
@@ -214,6 +216,14 @@ class LayerCase:
         layer = self.built(xp)
         ctx, _ = self.run(layer, self.inputs(xp, np.float32), train=False, keep=False)
         assert ctx.saved == {}
+
+    def test_a_recorded_program_equals_the_layer(self) -> None:
+        pair = RecordedPair([self.built(np, np.float32) for _ in range(2)])
+        for seed in range(4):
+            x = self.inputs(np, np.float32, seed=seed)
+            pair.train(x, partial(self.gradient_like, seed=seed))
+            pair.evaluate(x)
+        assert pair.programs() == 2
 
     def test_spec_dicts_are_not_changed(self) -> None:
         layer = self.make()

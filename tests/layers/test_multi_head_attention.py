@@ -88,7 +88,7 @@ class TestQueryValueKeyLengthsCausal(AttentionCase):
 
 
 class TestSelfAttentionWithLengths(TestQueryValueKeyLengthsCausal):
-    in_shapes = [(4, 6), (1,)]
+    in_shapes = [(4, 6), ()]
 
     def make(self):
         return MultiHeadAttention("att", 1)

@@ -150,6 +150,26 @@ class SavesInEvaluation(Sound):
         return 2.0 * x
 
 
+class SaysThatItIsPure(Sound):
+    """It is not: each training call counts."""
+
+    pure = True
+    calls = 0
+
+    def forward(self, ctx, x):
+        self.calls += 1
+        return x * float(self.calls)
+
+
+class LeavesTheKernels(Sound):
+    """A sum that no recording sees, taken for a constant."""
+
+    pure = True
+
+    def forward(self, ctx, x):
+        return x * float(np.asarray(x).sum())
+
+
 class CountsTheEmptyBatch(BatchNormalization):
     """Moves its running mean towards nothing."""
 
@@ -286,6 +306,8 @@ def test_a_sound_layer_passes(case, layer, name):
             AnotherGradientAlone,
         ),
         ("test_evaluation_keeps_nothing", DoublesCase, SavesInEvaluation),
+        ("test_a_recorded_program_equals_the_layer", DoublesCase, SaysThatItIsPure),
+        ("test_a_recorded_program_equals_the_layer", DoublesCase, LeavesTheKernels),
         ("test_spec_dicts_are_not_changed", DenseCase, ChangesItsSpecs),
     ],
 )

@@ -1,0 +1,63 @@
+"""A layer in two nets, one of which records, to compare what both give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from singanet.layers.layer import Layer
+from singanet.net import FeedForwardNet
+from singanet.testing.parts import parts_of
+
+
+class RecordedPair:
+    """Two equal ``layers`` that are set up: the first by recorded programs, the other by itself.
+
+    Each call compares outputs, gradients and running state to the bit.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.nets = [_net_of(layer) for layer in layers]
+        self.nets[1].programs.enabled = False
+
+    def train(self, x: Any, gradient: Callable[[Any], Any]) -> None:
+        """A training forward on ``x`` and the walk back from ``gradient(output)``."""
+        ys = [net.forward(True, x) for net in self.nets]
+        _expect_same(*ys)
+        name = self.nets[0].nodes()[-1].name
+        walks = [net.backward({name: gradient(y)}) for net, y in zip(self.nets, ys, strict=True)]
+        for one, two in zip(*walks, strict=True):
+            assert one.names == two.names
+            _expect_same(one.grads, two.grads)
+        self._expect_same_params()
+
+    def evaluate(self, x: Any) -> None:
+        """An evaluation of ``x``."""
+        _expect_same(*(net.forward(False, x) for net in self.nets))
+        self._expect_same_params()
+
+    def programs(self) -> int:
+        """How many programs the first net recorded."""
+        assert not self.nets[0].programs.refusals
+        return len(self.nets[0].programs.reports())
+
+    def _expect_same_params(self) -> None:
+        _expect_same(*(net.param_values() for net in self.nets))
+
+
+def _net_of(layer: Layer) -> FeedForwardNet:
+    net = FeedForwardNet(seed=3)
+    layer.input_sample_shape = layer.in_shapes
+    net.add(layer)
+    return net
+
+
+def _expect_same(one: Any, two: Any) -> None:
+    for a, b in zip(parts_of(one), parts_of(two), strict=True):
+        if isinstance(a, (list, tuple)):
+            _expect_same(a, b)
+        else:
+            np.testing.assert_array_equal(a, b)
+            assert a.dtype == b.dtype
