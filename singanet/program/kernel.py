@@ -9,7 +9,7 @@ BufferKind = Literal["input", "parameter", "constant", "output", "temporary"]
 Phase = Literal["forward", "loss", "backward", "communication", "update"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Buffer:
     """A piece of memory of ``nbytes`` bytes that kernels know by its place in a list.
 
@@ -27,7 +27,7 @@ class Buffer:
         return self.kind in ("input", "output", "temporary")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One call: the numbers of the buffers it reads and writes, for which layer, in which phase.
 

@@ -36,7 +36,7 @@ class Ref(NamedTuple):
         return np.ndarray(self.shape, self.dtype, memory, base + self.offset, self.strides)
 
 
-@dataclass
+@dataclass(slots=True)
 class Token:
     """A piece of memory met while recording.
 
@@ -58,7 +58,7 @@ Bind = Callable[[Callable[[Ref], Array]], Callable[[], object]]
 """What makes a call that is ready to run, given the arrays for its refs."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """One call with a `Ref` in the place of every array.
 
@@ -102,6 +102,8 @@ class Tape:
         self.outside: dict[Ref, Array] = {}
         self.scalars: list[StepScalar] = []
         self._roots: dict[int, tuple[weakref.ref[Any], int]] = {}
+        # Programs have tens of thousands of places, most of them met often: each is one object.
+        self._same: dict[Any, Any] = {}
 
     def __enter__(self) -> Tape:
         if current_tape() is not None:
@@ -153,7 +155,10 @@ class Tape:
         if token.poison:
             raise NotRecordableError(token.poison)
         offset = address(array) - token.address if array.size else 0
-        ref = Ref(number, offset, array.shape, array.strides, array.dtype)
+        same = self._same.setdefault
+        shape, strides = same(array.shape, array.shape), same(array.strides, array.strides)
+        ref = Ref(number, offset, shape, strides, array.dtype)
+        ref = same(ref, ref)
         if token.held is not None and ref not in self.outside:
             self.outside[ref] = array.view(np.ndarray)
         return ref
