@@ -27,10 +27,17 @@ class ConvolutionData(Convolution):
         (_, c, h, w), (_, f, oh, ow), (sh, sw) = x_shape, dy.shape, window.stride
         # An addition moves about three times what a copy does: benchmarks/conv_kernels.py.
         copies_less = f * h * w <= 3 * c * oh * ow * sh * sw or window.kernel == (1, 1)
-        axes = zip(window.kernel, window.stride, window.dilation, strict=True)
-        if copies_less and all(1 in axis for axis in axes):
+        if copies_less and _can_gather(window):
             return self._gather_data(dy, weight, x_shape, window, groups)
         return self._scatter_data(dy, weight, x_shape, window, groups)
+
+    def depthwise_conv2d_backward_data(
+        self, dy: Array, weight: Array, x_shape: Shape, window: Window
+    ) -> Array:
+        """See `DepthwiseConvolution`; a kernel a channel is gathered with."""
+        if weight.shape[1] == 1 and _can_gather(window):
+            return self._gather_data(dy, weight, x_shape, window, len(weight))
+        return super().depthwise_conv2d_backward_data(dy, weight, x_shape, window)
 
     def _gather_data(
         self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int
@@ -87,6 +94,12 @@ class ConvolutionData(Convolution):
             if low < high and start < stop:
                 target = slice(left + start * sw, left + (stop - 1) * sw + 1, sw)
                 dx[:, top + low : top + high, target] += by_tap[b, :, low:high, start:stop]
+
+
+def _can_gather(window: Window) -> bool:
+    """Whether each pixel meets its taps at even distances."""
+    axes = zip(window.kernel, window.stride, window.dilation, strict=True)
+    return all(1 in axis for axis in axes)
 
 
 @dataclass(frozen=True, slots=True)

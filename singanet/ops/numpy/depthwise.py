@@ -1,19 +1,20 @@
-"""Convolution of every channel with kernels of its own, tap by tap."""
+"""Convolution of every channel with kernels of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import Any
 
-from singanet.ops.numpy.windows import Window, Windows, blocks, meetings
+from singanet.ops.numpy.windows import Pair, Window, Windows, blocks, meetings
 from singanet.types import Array, Shape
 
 
 class DepthwiseConvolution(Windows):
     """x is (N, C, H, W), the weight (C, M, kh, kw), y and dy (N, C·M, H', W').
 
-    No columns are laid out, so the scratch of a block is a few of its outputs, and the work is
-    multiplications of whole arrays.
+    No columns are laid out: windows are views of the padded image, whose products with the
+    kernels are summed a whole row of outputs at a time.
     """
 
     xp: Any
@@ -22,39 +23,37 @@ class DepthwiseConvolution(Windows):
         self, x: Array, weight: Array, bias: Array | None, window: Window
     ) -> Array:
         """y[n,cM+m,i,j] = bias[cM+m] + sum over a,b of weight[c,m,a,b] x[n,c,i·s+a·d,j·s+b·d]."""
-        xp, (n, c), m = self.xp, x.shape[:2], weight.shape[1]
-        out = window.out_size(*x.shape[2:])
-        kernels = _along_rows(xp, weight, out[1])
-        y: Array = xp.empty((n, *out, c * m), x.dtype)
-        for samples, rows, views in self._bands(x, window, m):
+        xp, (c, m, kh, kw) = self.xp, weight.shape
+        oh, ow = window.out_size(*x.shape[2:])
+        kernels = _along_rows(xp, weight, ow).reshape(kh, kw, ow * c * m)
+        y: Array = xp.empty((len(x), oh, ow * c * m), x.dtype)
+        for samples, rows, parts in self._bands(x, window, m):
             part = y[samples, rows]
-            sums = part.reshape(*part.shape[:3], c, m)
-            xp.multiply(next(views)[..., None], kernels[0], out=sums)
-            product = xp.empty_like(sums)
-            for view, kernel in zip(views, kernels[1:], strict=True):
-                xp.multiply(view[..., None], kernel, out=product)
-                sums += product
-            if bias is not None:
-                xp.add(part, bias, out=part)
+            for k, (windows, taps) in enumerate(parts):
+                sums = xp.einsum("nhabx,abx->nhx", windows, kernels[:, taps])
+                if k:
+                    xp.add(part, sums, out=part)
+                else:
+                    xp.copyto(part, sums)
+        y = y.reshape(len(x), oh, ow, c * m)
+        if bias is not None:
+            xp.add(y, bias, out=y)
         return y.transpose(0, 3, 1, 2)
 
     def depthwise_conv2d_backward_weights(
         self, x: Array, dy: Array, weight_shape: Shape, window: Window
     ) -> Array:
         """The gradient of the weight, in the weight's shape."""
-        xp = self.xp
-        c, m, kh, kw = weight_shape
-        total = xp.zeros((kh * kw, c, m), dy.dtype)
-        for samples, rows, views in self._bands(x, window, m):
+        xp, (c, m, kh, kw) = self.xp, weight_shape
+        width = dy.shape[3]
+        total: Array = xp.zeros((kh, kw, width * c * m), dy.dtype)
+        for samples, rows, parts in self._bands(x, window, m):
             given = self.channels_last(dy[samples, :, rows])
-            part = given.reshape(*given.shape[:3], c, m)
-            # Contiguous also where the block is a band of rows, so that it folds to a matrix.
-            product = xp.empty(part.shape, part.dtype)
-            ones = xp.ones((1, product.size // (c * m)), dy.dtype)
-            for k, view in enumerate(views):
-                xp.multiply(view[..., None], part, out=product)
-                total[k] += xp.matmul(ones, product.reshape(-1, c * m)).reshape(c, m)
-        return xp.ascontiguousarray(total.transpose(1, 2, 0)).reshape(weight_shape)
+            lines = given.reshape(*given.shape[:2], width * c * m)
+            for windows, taps in parts:
+                total[:, taps] += xp.einsum("nhabx,nhx->abx", windows, lines)
+        sums = total.reshape(kh * kw, width, c, m).sum(axis=1)
+        return xp.ascontiguousarray(sums.transpose(1, 2, 0)).reshape(weight_shape)
 
     def depthwise_conv2d_backward_data(
         self, dy: Array, weight: Array, x_shape: Shape, window: Window
@@ -74,15 +73,37 @@ class DepthwiseConvolution(Windows):
 
     def _bands(
         self, x: Array, window: Window, m: int
-    ) -> Iterator[tuple[slice, slice, Iterator[Array]]]:
-        """Samples, output rows, and for each tap the pixels that these outputs meet."""
+    ) -> Iterator[tuple[slice, slice, Iterator[tuple[Array, slice]]]]:
+        """Samples, output rows, and the windows that these outputs meet, as `_in_runs` has them."""
         n, c = x.shape[:2]
         height, width = window.out_size(*x.shape[2:])
-        # Twice, for the outputs of a block and the products that are added to them.
-        row_bytes = 2 * width * c * m * x.itemsize
+        # The pixels of a block, padded and repeated, and the sums over their windows.
+        row_bytes = 3 * width * c * m * x.itemsize
         for samples, rows in blocks(n, height, row_bytes, self.scratch()):
-            band = self.band(x[samples], window, rows)
-            yield samples, rows, self.taps(band, window, (rows.stop - rows.start, width))
+            full = self.band(x[samples], window, rows)
+            wide = full if m == 1 else self.xp.repeat(full, m, axis=3)
+            out = (rows.stop - rows.start, width)
+            yield samples, rows, _in_runs(self.xp, wide, window, out)
+
+
+def _in_runs(xp: Any, full: Array, window: Window, out: Pair) -> Iterator[tuple[Array, slice]]:
+    """Views (N, H', kh, taps, W'·C) of the padded ``full``, and which columns' taps they are.
+
+    The pixels of a row that a tap meets lie one after the other: with a stride, in a copy of
+    every so-many-th column, which serves the taps whose distance the stride divides.
+    """
+    n, _, _, c = full.shape
+    (kh, kw), (sh, sw), (dh, dw) = window.kernel, window.stride, window.dilation
+    common = gcd(sw, dw)
+    step = sw // common
+    for first in range(min(step, kw)):
+        taps = slice(first, None, step)
+        columns = xp.ascontiguousarray(full[:, :, first * dw % sw :: sw])
+        by_n, by_h, by_w, by_c = columns.strides
+        shape = (n, out[0], kh, len(range(first, kw, step)), out[1] * c)
+        strides = (by_n, by_h * sh, by_h * dh, by_w * (dw // common), by_c)
+        start = columns[:, :, first * dw // sw :]
+        yield xp.lib.stride_tricks.as_strided(start, shape, strides), taps
 
 
 def _along_rows(xp: Any, weight: Array, width: int) -> Array:
