@@ -47,6 +47,7 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
             # An ellipsis makes a view of what would be a number.
             key = key if isinstance(key, tuple) else (key,)
             return own[key if Ellipsis in key else (*key, Ellipsis)].view(Traced)
+        _expect_no_mask(key)
         result = np.asarray(own[key])
         return new(result, _gather, (self, index), "last", "take")
 
@@ -55,6 +56,8 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
         tape = recording()
         own, key = plain(self), map_arrays(index, plain)
         if not _is_basic(key):
+            if np.ndim(plain(value)):
+                _expect_no_mask(key)
             own[key] = plain(value)
             tape.add(_scatter, (index, value), {}, (self,), "first", changes=True, name="put")
             return
@@ -165,10 +168,7 @@ def record_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: Any
     run = getattr(ufunc, method)
     outs = keywords.pop("out", ())
     outs = outs if isinstance(outs, tuple) else (outs,)
-    given = tuple(
-        map_arrays(value, plain) if not isinstance(value, StepScalar) else value.value
-        for value in inputs
-    )
+    given = tuple(_given(value) for value in inputs)
     named = {key: map_arrays(value, plain) for key, value in keywords.items()}
     scalars = tape.scalars_among(inputs)
     if method == "at":
@@ -232,6 +232,13 @@ def _is_basic(index: Any) -> bool:
         or (isinstance(part, (int, np.integer)) and not isinstance(part, bool))
         for part in parts
     )
+
+
+def _expect_no_mask(index: Any) -> None:
+    """Refuse a selection by truth values, which is as long as they say."""
+    for part in index if isinstance(index, tuple) else (index,):
+        if isinstance(part, (bool, np.bool_)) or np.asarray(part).dtype == bool:
+            raise NotRecordableError("a selection by truth values")
 
 
 def _gather(array: Array, index: Any, out: Array) -> None:
