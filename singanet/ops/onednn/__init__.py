@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from singanet.ops.onednn.combine import OneDnnCombining
-from singanet.ops.onednn.conv import OneDnnConvolution
+from singanet.ops.onednn.conv_product import OneDnnProductConvolution
 from singanet.ops.onednn.images import OneDnnImages
 from singanet.ops.onednn.library import Library, find_library, load_library
 from singanet.ops.onednn.lrn import OneDnnLocalResponse
 from singanet.ops.onednn.lstm import OneDnnLSTM
-from singanet.ops.onednn.matmul import OneDnnProducts
 from singanet.ops.onednn.normalise_relu import OneDnnNormalisationRelu
 from singanet.ops.onednn.pool import OneDnnPooling
 from singanet.ops.onednn.softmax import OneDnnSoftmax
@@ -18,9 +17,8 @@ __all__ = ["Library", "OneDnnOps", "find_library", "load_library", "set_threads"
 
 
 class OneDnnOps(
-    OneDnnProducts,
     OneDnnImages,
-    OneDnnConvolution,
+    OneDnnProductConvolution,
     OneDnnPooling,
     OneDnnNormalisationRelu,
     OneDnnSoftmax,
