@@ -21,6 +21,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="see apart.py")
     chosen = parser.parse_args()
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(chosen.threads)
@@ -29,11 +30,15 @@ def options() -> argparse.Namespace:
 
 OPTIONS = options()
 
+import time  # noqa: E402 - after the number of threads
+
 import numpy as np  # noqa: E402 - after the number of threads
 from report import interleaved, machine, publish, spread, table  # noqa: E402
 
 from singanet.ops import numpy_ops as ops  # noqa: E402
 from singanet.ops.numpy.windows import Window  # noqa: E402
+
+CLOCK = time.process_time if OPTIONS.clock == "cpu" else time.perf_counter
 
 # name, batch, channels, kernels, side, kernel, stride, pad, groups
 SHAPES = [
@@ -138,7 +143,7 @@ def measure(shape: tuple, peers: bool) -> list[list[str]]:
     rows = []
     for kernel in ("forward", "weights", "data"):
         seconds = interleaved(
-            {name: runs[kernel] for name, runs in sources.items()}, OPTIONS.rounds
+            {name: runs[kernel] for name, runs in sources.items()}, OPTIONS.rounds, CLOCK
         )
         flop = dict.fromkeys(seconds, case.flop) | {"product": case.product_flop()}
         # Ratios of the best rounds: other work on the machine can only add to a time.
@@ -162,8 +167,8 @@ def main() -> None:
     threads = f"{OPTIONS.threads} thread" + ("s" if OPTIONS.threads > 1 else "")
     body = (
         f"GFLOP/s in float32, {threads} for NumPy's BLAS and PyTorch alike, median of"
-        f' {OPTIONS.rounds} interleaved rounds. "weights" and "data" are the two halves of'
-        " backward.\n\n" + table(header, rows)
+        f" {OPTIONS.rounds} interleaved rounds, {OPTIONS.clock} time."
+        ' "weights" and "data" are the two halves of backward.\n\n' + table(header, rows)
     )
     name = f"conv_kernels-{date.today().isoformat()}-{slug}-{OPTIONS.threads}t"
     publish(name, "Convolution kernels", body)

@@ -13,15 +13,19 @@ from pathlib import Path
 RESULTS = Path(__file__).parent / "results"
 
 
-def interleaved(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def interleaved(
+    runs: Mapping[str, Callable[[], object]],
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Seconds of each run, one after the other in every round, after one round to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for k in range(rounds + 1):
         for name, run in runs.items():
-            start = time.perf_counter()
+            start = clock()
             run()
             if k:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     return seconds
 
 

@@ -8,6 +8,8 @@ import os
 import statistics
 from collections.abc import Callable, Sequence
 
+from apart import CLOCK
+
 COMPILED = ("alexnet", "vgg11", "resnet20", "resnet50")
 """Where torch.compile paid when it was tried on every row; it takes minutes to compile them all."""
 
@@ -26,7 +28,9 @@ def options(text: str) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10, help="a row, after three rounds")
     parser.add_argument("--compile", choices=("usual", "all", "never"), default="usual")
     parser.add_argument("--profile", action="store_true", help="where singanet's time goes")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="see apart.py")
     given = parser.parse_args()
+    os.environ[CLOCK] = given.clock
     os.environ["SINGANET_OPS"] = given.ops
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -106,5 +110,6 @@ def _explained(given: argparse.Namespace) -> Sequence[str]:
         f"rounds, each a pair of neighbours in time, and the quartiles. At most {given.rounds} "
         f"rounds, {given.seconds:.0f} s a row after three. MiB: peak of memory beyond the imports, "
         f"PyTorch's in its faster eager form. PyTorch {torch.__version__}, SGD fused; "
-        f"torch.compile: {given.compile}. Load of the machine at the end: {os.getloadavg()[0]:.1f}."
+        f"torch.compile: {given.compile}; {given.clock} time. "
+        f"Load of the machine at the end: {os.getloadavg()[0]:.1f}."
     ]
