@@ -12,7 +12,7 @@ from singanet.checkpoint.formats import open_state
 from singanet.checkpoint.report import aligned
 from singanet.types import Array
 
-_PIECE = 1 << 20
+_PIECE = 1 << 18
 
 
 @dataclass(frozen=True)

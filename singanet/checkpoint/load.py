@@ -46,4 +46,5 @@ def load_into(
             packs[found.name].assign(array)
         else:
             assign(found.name, array)
+        del array  # before the next one is read, not after
     return report

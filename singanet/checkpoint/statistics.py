@@ -8,7 +8,7 @@ import numpy as np
 
 from singanet.types import Array
 
-_PIECE = 1 << 20
+_PIECE = 1 << 18
 
 
 @dataclass(frozen=True)

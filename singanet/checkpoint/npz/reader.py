@@ -54,19 +54,30 @@ class NpzReader(StreamReader):
         where = f"{self.where}, array {entry.name!r}"
         with zip_errors(where), self._archive.open(info) as member:
             member.read(header.size_in_file)
-            flat = np.empty(header.nbytes // header.dtype.itemsize, header.dtype)
-            data, filled = bytes_of(flat), 0
-            while filled < len(data):
-                # Piece by piece: read(n) of a whole array would hold it twice.
-                piece = member.read(min(_PIECE, len(data) - filled))
-                if not piece:
-                    raise truncated(where, f"{len(data)} bytes", f"{filled}")
-                data[filled : filled + len(piece)] = piece
-                filled += len(piece)
+            array = np.empty(entry.shape, entry.dtype)
+            if not header.fortran_order and header.dtype == entry.dtype:
+                _fill(member, bytes_of(array), where)
+            else:
+                # Piece by piece as well: the array in the file's own order would be a second one.
+                stored = (array.T if header.fortran_order else array).flat
+                piece = np.empty(_PIECE, header.dtype)
+                for start in range(0, array.size, _PIECE):
+                    part = piece[: array.size - start]
+                    _fill(member, bytes_of(part), where)
+                    stored[start : start + len(part)] = part
             member.read(1)  # the end of the member is where its checksum is compared
-        order = "F" if header.fortran_order else "C"
-        array = as_bools(flat).reshape(entry.shape, order=order)  # type: ignore[call-overload]
-        return np.asarray(array, dtype=entry.dtype, order="C")
+        return as_bools(array)
+
+
+def _fill(member: IO[bytes], data: memoryview, where: str) -> None:
+    filled = 0
+    while filled < len(data):
+        # read(n) of a whole array would hold it twice.
+        piece = member.read(min(_PIECE, len(data) - filled))
+        if not piece:
+            raise truncated(where, f"{len(data)} bytes", f"{filled}")
+        data[filled : filled + len(piece)] = piece
+        filled += len(piece)
 
 
 def _header(member: IO[bytes], where: str) -> NpyHeader:
