@@ -24,6 +24,14 @@ class Device:
     ops: NumpyOps
     index: int | None = None
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Device:
+        """Itself: a copy of a net is on the same device."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """By name, with the kernels that are chosen where it is read."""
+        return (cpu, ()) if self.index is None else (cuda, (self.index,))
+
     def put(self, array: Any) -> Array:
         """``array`` on this device; the same object when it is there already."""
         if self.ops.xp is np:

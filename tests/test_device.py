@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 
@@ -68,3 +70,9 @@ def test_kernels_asked_for_by_a_wrong_name_are_refused_when_a_net_is_made():
         text=True,
     )
     assert "SINGANET_OPS: expected one of 'numpy', 'onednn'; received 'mkl'" in run.stdout
+
+
+def test_a_copied_or_pickled_device_is_the_same_place():
+    place = device.cpu()
+    assert copy.deepcopy(place) is place
+    assert pickle.loads(pickle.dumps(place)) is place

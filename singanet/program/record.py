@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,15 @@ from singanet.program.draws import Draws
 from singanet.program.kernels import recording_kernels
 from singanet.program.layers import own, sources, traced_plan
 from singanet.program.losses import LossStep
+from singanet.program.performing import Imagined, NeedsValuesError, Performed
 from singanet.program.tape import Tape, map_arrays
 from singanet.program.traced import plain
 from singanet.program.updates import Numbers, Updates
 from singanet.types import Array
 
 if TYPE_CHECKING:
+    from singanet.layers.layer import Layer
+    from singanet.loss.loss import Loss
     from singanet.net import FeedForwardNet
 
 
@@ -30,8 +33,8 @@ class Recorder:
     The net, its generator, its running state and its optimizer are afterwards as they were.
     """
 
-    def __init__(self, net: FeedForwardNet) -> None:
-        self.tape = Tape()
+    def __init__(self, net: FeedForwardNet, does: Performed) -> None:
+        self.tape = Tape(does)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
@@ -107,14 +110,25 @@ class Recorder:
         for step in self.plan.steps:
             reasons = step.recorded.reasons  # type: ignore[attr-defined]
             self.notes += [f"layer {step.name!r}, {reason}" for reason in reasons]
+        if self.loss is not None and self.loss.note:
+            self.notes.append(self.loss.note)
         made = build(self.tape, frozenset(id(value) for _, value in self.params))
         # Its kernels know the tape: neither is needed now, and no collector need come for them.
         self.tape.ops = None
         return made
 
+    def recorded_parts(self) -> Iterator[Layer | Loss]:
+        """The layers and the loss of which kernels were recorded; the others run as they are."""
+        for step in self.plan.steps:
+            if not step.recorded.reasons:  # type: ignore[attr-defined]
+                yield step.recorded.layer  # type: ignore[attr-defined]
+        if self.loss is not None and not self.loss.note:
+            yield self.loss.loss
+
     @contextmanager
     def _running(self) -> Iterator[None]:
-        with self.net.rehearsal(), self.tape:
+        # Values that are not there may overflow.
+        with self.net.rehearsal(), self.tape, np.errstate(all="ignore"):
             yield
 
     def _fed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,6 +163,20 @@ class Recorder:
         call.function = None
         call.arguments = map_arrays(payload, self.tape.ref)
         call.barrier = True
+
+
+def rehearse(net: FeedForwardNet, record: Callable[[Recorder], None]) -> Recorder:
+    """Let ``record`` write down what it wants of ``net``, running kernels only if it has to.
+
+    Raises `NotRecordableError`, and what the net refuses.
+    """
+    recorder = Recorder(net, Imagined())
+    try:
+        record(recorder)
+    except NeedsValuesError:
+        recorder = Recorder(net, Performed())
+        record(recorder)
+    return recorder
 
 
 def targets(y: Any, weight: Any) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from singanet.program.bound import Bound, Ready
 from singanet.program.layers import keep
 from singanet.program.record import targets
 from singanet.program.report import ProgramReport
+from singanet.program.settings import Settings
 from singanet.program.tape import map_arrays
 from singanet.program.updates import refresh
 from singanet.types import Array
@@ -44,6 +45,7 @@ class Replay:
         self._version = recorder.net._graph.version
         self._numbers = recorder.numbers
         self._loss = recorder.loss
+        self._settings = Settings(recorder.recorded_parts())
         self._optimizer = optimizer
         self._bound: Bound | None = None
 
@@ -61,6 +63,9 @@ class Replay:
                 return _changed(param, value)
         if self._loss is not None and not self._loss.holds():
             return "it has another loss"
+        assigned = self._settings.changed()
+        if assigned:
+            return assigned
         if not all(numbers.holds() for numbers in self._numbers):
             return "the optimizer's state was loaded or its constraints were changed"
         return ""
