@@ -23,12 +23,24 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def expect_int(layer: str, what: str, value: Any, least: int = 1, advice: str = "") -> int:
-    """``value`` itself when it is an int of at least ``least``; else an `ArgumentError`."""
-    if not is_int(value, least):
+def expect_int(
+    layer: str,
+    what: str,
+    value: Any,
+    least: int = 1,
+    advice: str = "",
+    most: int | None = None,
+) -> int:
+    """``value`` itself when it is an int from ``least`` to ``most``; else an `ArgumentError`.
+
+    Where a layer makes so many things as soon as it is set up, ``most`` keeps a number from a
+    file from filling the memory.
+    """
+    if not is_int(value, least) or (most is not None and value > most):
+        bound = f"an int of at least {least}" if most is None else f"an int from {least} to {most}"
         raise ArgumentError(
             f"layer {layer!r}, argument {what}",
-            expected=f"an int of at least {least}",
+            expected=bound,
             received=repr(value),
             advice=advice or f"pass for example {what}={max(least, 8)}",
         )

@@ -67,7 +67,7 @@ class RNN(Layer):
         self.hidden_size = expect_int(name, "hidden_size", hidden_size)
         self.rnn_mode = rnn_mode
         self.dropout = dropout
-        self.num_stacks = expect_int(name, "num_stacks", num_stacks)
+        self.num_stacks = expect_int(name, "num_stacks", num_stacks, most=1000)
         self.input_mode = input_mode
         self.bidirectional = bidirectional
         self.param_specs_given = normal_specs(name, param_specs)

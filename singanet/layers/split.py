@@ -23,7 +23,7 @@ class Split(Layer):
     def __init__(self, name: str, num_output: int, input_sample_shape: Shape | None = None) -> None:
         super().__init__(name, input_sample_shape)
         self.num_output = expect_int(
-            name, "num_output", num_output, advice="pass the number of consumers"
+            name, "num_output", num_output, advice="pass the number of consumers", most=10_000
         )
 
     def setup(self, in_shapes: Any) -> Shapes:

@@ -317,6 +317,11 @@ def test_refuses_a_bad_size(argument, value):
         LSTM("rnn", **given)
 
 
+def test_refuses_more_stacks_than_anybody_trains():
+    with pytest.raises(ArgumentError, match="num_stacks: expected an int from 1 to 1000.*1001"):
+        LSTM("rnn", 3, num_stacks=1001)
+
+
 @pytest.mark.parametrize("value", [1.0, -0.1, float("nan"), "0.5", None])
 def test_refuses_a_bad_dropout(value):
     with pytest.raises(ArgumentError, match=r"probability of dropping.*received"):

@@ -53,7 +53,7 @@ def test_output_shapes():
     assert layer.get_output_sample_shape() == [(3, 4), (3, 4)]
 
 
-@pytest.mark.parametrize("count", [0, -1, 1.5, "2", None, True])
+@pytest.mark.parametrize("count", [0, -1, 1.5, "2", None, True, 10_001])
 def test_refuses_a_bad_count(count):
     with pytest.raises(ArgumentError, match="layer 'split', argument num_output: expected"):
         Split("split", count)
