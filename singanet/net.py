@@ -304,6 +304,7 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable):
             feed = checks.check_feed(plan, x, self.device, self.dtype)
             if measure is None and self.metric is not None:
                 measure = self.metric.evaluate
+            self._forget_pass()
             replayed = self.programs.step(self, feed, y, optimizer, sample_weight, measure)
             if replayed is not None:
                 return replayed

@@ -60,7 +60,7 @@ class Programs:
         found = self._find(
             net, ("passes", *shapes_of_feed(feed)), lambda r: r.passes(feed, self._c_order)
         )
-        if found is None:
+        if found is None or found.walked:
             return None
         from singanet.program.replayed_pass import ReplayedPass
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,16 @@ class Replay:
         self._settings = Settings(recorder.recorded_parts())
         self._optimizer = optimizer
         self._bound: Bound | None = None
+        self._walk: weakref.ref[object] | None = None
+
+    @property
+    def walked(self) -> bool:
+        """Whether a walk back is under way in whose Python steps the layers' contexts lie."""
+        return self._walk is not None and self._walk() is not None
+
+    def walk(self, walk: object) -> None:
+        """Serve ``walk``, which is over when it is let go; None: it is over."""
+        self._walk = weakref.ref(walk) if self.notes and walk is not None else None
 
     @property
     def arena_bytes(self) -> int:

@@ -34,6 +34,7 @@ class ReplayedPass:
         self.feed = feed
         self.give_back = give_back
         self.draws = net.rng.bit_generator.state
+        program.walk(self)
 
     def forward(self) -> dict[str, Any]:
         """Outputs by name, as new arrays."""
@@ -44,7 +45,8 @@ class ReplayedPass:
             raise
 
     def release(self) -> None:
-        """Give the arena back without a walk."""
+        """Give the arena back, after a walk or without one."""
+        self.program.walk(None)
         self.give_back(self.arena)
 
     def backward(
