@@ -39,7 +39,8 @@ def planned_memory(
     tokens = [token for token in recorder.tape.tokens if token.held is not None]
     held = {id(token.held): token.nbytes for token in tokens}
     other = [size for key, size in held.items() if key not in params and key not in state]
-    return peak_memory(recording.layout, params.values(), state.values(), other)
+    calls = len(recording.calls)
+    return peak_memory(recording.layout, params.values(), state.values(), other, calls)
 
 
 def expect_host(net: FeedForwardNet, where: str) -> None:

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from singanet.program.scalars import StepScalar
 from singanet.types import Array, Shape
 
 Place = Literal["out", "first", "last", "hidden"]
+_Value = TypeVar("_Value")
 
 
 class NotRecordableError(Exception):
@@ -155,13 +156,15 @@ class Tape:
         if token.poison:
             raise NotRecordableError(token.poison)
         offset = address(array) - token.address if array.size else 0
-        same = self._same.setdefault
-        shape, strides = same(array.shape, array.shape), same(array.strides, array.strides)
-        ref = Ref(number, offset, shape, strides, array.dtype)
-        ref = same(ref, ref)
+        shape, strides = self._once_only(array.shape), self._once_only(array.strides)
+        ref = self._once_only(Ref(number, offset, shape, strides, array.dtype))
         if token.held is not None and ref not in self.outside:
             self.outside[ref] = array.view(np.ndarray)
         return ref
+
+    def _once_only(self, value: _Value) -> _Value:
+        """``value``, or the equal one that was met before."""
+        return self._same.setdefault(value, value)
 
     def scalars_among(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
         """``operands`` with arrays in the place of numbers that change from step to step."""
@@ -262,7 +265,8 @@ def root_of(array: Any) -> Any:
     """The array that owns the memory of ``array``."""
     while True:
         base = getattr(array, "base", None)
-        if base is None or not hasattr(base, "__array_interface__"):
+        # An array's interface is made anew when asked for; strided views have another base.
+        if not isinstance(base, np.ndarray) and not hasattr(base, "__array_interface__"):
             return array
         array = base
 

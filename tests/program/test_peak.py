@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from singanet.program.arena import plan_arena
 from singanet.program.kernel import Buffer, Kernel
 from singanet.program.peak import peak_memory
@@ -23,6 +25,7 @@ def test_the_parts_add_up():
     peak = peak_memory(layout, [1000], [2000, 8], [5])
     assert peak.total == layout.nbytes + 1000 + 2008 + 5
     assert dict(peak.parts)["optimizer state"] == 2008
+    assert peak_memory(layout, calls=100).total - layout.nbytes == pytest.approx(170_000, rel=0.1)
 
 
 def test_the_words_name_what_there_is():

@@ -1,0 +1,69 @@
+"""The peak that is told beforehand, against that of a step as `tracemalloc` sees it."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from singanet.errors import ArgumentError
+from singanet.models import build
+from singanet.optimizer import SGD, Adam
+
+BESIDE = 600_000
+"""Bytes of a net's other objects: layers, specifications, the plan."""
+
+
+def steps(name, batch, make, count):
+    """A net and its optimizer, trained for ``count`` steps."""
+    net, optimizer = build(name, seed=0), make()
+    x = np.zeros((batch, *net.nodes()[0].layer.in_shapes), np.float32)
+    for _ in range(count):
+        net.step(x, np.zeros(batch, np.int64), optimizer)
+    return net, optimizer, x
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "make"),
+    [
+        ("mlp", 512, lambda: SGD(lr=0.1)),
+        ("lenet", 64, lambda: SGD(lr=0.1, momentum=0.9)),
+        ("lenet", 32, lambda: Adam(lr=0.1)),
+        pytest.param("resnet20", 32, lambda: SGD(lr=0.1), marks=pytest.mark.slow),
+    ],
+)
+def test_the_measured_peak_is_within_5_per_cent(name, batch, make):
+    steps(name, batch, make, 3)  # imports, caches of kernels, NumPy's pools
+    gc.collect()
+    tracemalloc.start()
+    try:
+        net, optimizer, x = steps(name, batch, make, 2)
+        gc.collect()
+        tracemalloc.reset_peak()
+        net.step(x, np.zeros(batch, np.int64), optimizer)
+        measured = tracemalloc.get_traced_memory()[1] - x.nbytes
+    finally:
+        tracemalloc.stop()
+    told = net.memory(batch, optimizer).total
+    assert 0.95 * told <= measured <= 1.05 * told + BESIDE
+
+
+def test_it_grows_with_the_batch_and_leaves_the_net_alone():
+    net, optimizer, _ = steps("lenet", 4, lambda: SGD(lr=0.1, momentum=0.9), 1)
+    before = [value.copy() for value in net.param_values()]
+    draws = net.rng.bit_generator.state
+    small, large = net.memory(8, optimizer), net.memory(64, optimizer)
+    assert large.parts["arena"] > 3 * small.parts["arena"]
+    assert large.parts["parameters"] == sum(value.nbytes for value in before)
+    assert large.parts["optimizer state"] == large.parts["parameters"]
+    assert net.memory(8).parts["optimizer state"] == 0
+    assert net.rng.bit_generator.state == draws
+    assert all(map(np.array_equal, before, net.param_values()))
+
+
+@pytest.mark.parametrize("batch", [0, -1, 2.5, None, True])
+def test_other_batch_sizes_are_refused(batch):
+    with pytest.raises(ArgumentError, match="batch_size"):
+        build("mlp", seed=0).memory(batch)
