@@ -49,6 +49,18 @@ def test_singas_arguments(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.bin", "m.desc", "m.pickle"]
 
 
+@pytest.mark.parametrize("use_pickle", [False, True])
+def test_a_record_larger_than_the_buffer(tmp_path, use_pickle):
+    """SINGA stops there; here the argument asks for nothing."""
+    net, other = (FeedForwardNet(seed=seed) for seed in (1, 2))
+    for each in (net, other):
+        each.add(layers.Dense("fc", 600, input_sample_shape=(600,)))
+    net.save(tmp_path / "m", buffer_size=1, use_pickle=use_pickle)
+    assert net.param_values()[0].nbytes > 1 << 20
+    assert other.load(tmp_path / "m", buffer_size=1, use_pickle=use_pickle).complete
+    assert values(other) == values(net)
+
+
 def test_the_format_can_be_named(tmp_path):
     net, other = make(1), make(2)
     for format in ("hdf5", "npz", "keras", "keras-legacy"):

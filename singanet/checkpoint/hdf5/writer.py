@@ -60,19 +60,19 @@ def write_datasets(
 
 @contextlib.contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """libhdf5 tells of a full disk in the text of a RuntimeError, often several on the way out."""
+    """libhdf5 tells what the system refused in a long text, often several on the way out."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, OSError):
+        while cause is not None:
             found = re.search(r"errno = (\d+), error message = '([^']*)'", str(cause))
             if found:
                 raise OSError(int(found[1]), found[2]) from error
+            if isinstance(cause, OSError):
+                raise cause from None
             cause = cause.__context__
-        if cause is None:
-            raise
-        raise cause from None
+        raise
 
 
 def _check(where: str, sources: Sequence[Source]) -> None:
