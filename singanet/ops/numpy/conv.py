@@ -23,15 +23,14 @@ class Convolution(DepthwiseConvolution, NarrowConvolution):
         self, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
     ) -> Array:
         """y[n,f,i,j] = bias[f] + sum over c,a,b of weight[f,c,a,b] x[n,c,i·s+a·d,j·s+b·d]."""
-        f, cg, kh, kw = weight.shape
+        f, _, kh, kw = weight.shape
         if 1 < groups == x.shape[1]:
             by_channel = weight.reshape(groups, f // groups, kh, kw)
             return self.depthwise_conv2d(x, by_channel, bias, window)
         if self.is_narrow(x.shape, weight.shape, window, groups):
             return self.narrow_conv2d(x, weight, bias, window)
         oh, ow = window.out_size(*x.shape[2:])
-        taps = weight.reshape(groups, f // groups, cg, kh, kw).transpose(0, 3, 4, 2, 1)
-        matrix = taps.reshape(groups, kh * kw * cg, f // groups)
+        matrix = _matrices(weight, groups)
         y: Array = self.xp.empty((x.shape[0], oh, ow, f), x.dtype)
         for samples, rows, columns in self._column_blocks(x, weight.shape, window, groups):
             part = y[samples, rows]
@@ -51,12 +50,15 @@ class Convolution(DepthwiseConvolution, NarrowConvolution):
             return taps.reshape(weight_shape)
         if self.is_narrow(x.shape, weight_shape, window, groups):
             return self.narrow_conv2d_backward_weights(x, dy, weight_shape, window)
-        total = self.xp.zeros((groups, kh * kw * cg, f // groups), dy.dtype)
+        total: Array | None = None
         for samples, rows, columns in self._column_blocks(x, weight_shape, window, groups):
             part = by_group(self.channels_last(dy[samples, :, rows]), groups)
-            total += self.xp.matmul(columns.transpose(0, 2, 1), part)
-        taps = total.reshape(groups, kh, kw, cg, f // groups).transpose(0, 4, 3, 1, 2)
-        return self.xp.ascontiguousarray(taps).reshape(weight_shape)
+            product = _by_kernel(self.xp, part, columns)
+            total = product if total is None else self.xp.add(total, product, out=total)
+        if total is None:
+            return self.xp.zeros(weight_shape, dy.dtype)
+        taps = total.reshape(f, kh, kw, cg).transpose(0, 3, 1, 2)
+        return self.xp.ascontiguousarray(taps)
 
     def channel_sum(self, dy: Array) -> Array:
         """The sum over samples and positions, (C,), for dy (N, C, H, W): a bias gradient."""
@@ -88,3 +90,31 @@ def by_group(part: Array, groups: int) -> Array:
     """(N, H', W', F) as a view (groups, N·H'·W', F/groups)."""
     n, h, w, f = part.shape
     return part.reshape(n * h * w, groups, f // groups).transpose(1, 0, 2)
+
+
+def _by_kernel(xp: Any, part: Array, columns: Array) -> Array:
+    """The sums over M of part (G, M, F) times columns (G, M, K), as (G, F, K).
+
+    Where the columns lie position by position the product is the transposed one, which BLAS
+    computes faster then.
+    """
+    if columns.strides[1] < columns.strides[2]:
+        taps_first: Array = xp.matmul(columns.transpose(0, 2, 1), part)
+        return taps_first.transpose(0, 2, 1)
+    product: Array = xp.matmul(part.transpose(0, 2, 1), columns)
+    return product
+
+
+def _matrices(weight: Array, groups: int) -> Array:
+    """The weight as (groups, kh·kw·C/groups, F/groups), to meet the columns.
+
+    Its axes are moved within what lies together: moving the kernels to the end would take as
+    long as the products where images are small.
+    """
+    f, cg, kh, kw = weight.shape
+    split = weight.reshape(groups, f // groups, cg, kh, kw)
+    if split.strides[1] < split.strides[2]:
+        # The weight of a gradient, whose first axes are swapped.
+        return split.transpose(0, 3, 4, 2, 1).reshape(groups, kh * kw * cg, f // groups)
+    rows: Array = split.transpose(0, 1, 3, 4, 2).reshape(groups, f // groups, kh * kw * cg)
+    return rows.transpose(0, 2, 1)
