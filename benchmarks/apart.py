@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -68,7 +69,10 @@ def apart(
         pipes[name], far = context.Pipe()
         workers.append(context.Process(target=_serve, args=(make, name, far, imports)))
         workers[-1].start()
-    results = [_row(pipes, row, rounds, budget) for row in rows]
+    results = []
+    for done, row in enumerate(rows, start=1):
+        results.append(_row(pipes, row, rounds, budget))
+        print(f"row {done} of {len(rows)}", file=sys.stderr, flush=True)
     for pipe in pipes.values():
         pipe.send(None)
     for worker in workers:
