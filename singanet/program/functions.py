@@ -44,7 +44,7 @@ def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if func in _SIZED_BY_VALUES or (func is np.where and len(args) == 1):
         raise NotRecordableError(f"{func.__name__}, whose result is as long as the values say")
     if func is np.copyto:
-        func(*given, **named)
+        tape.does.run(func, *given, **named)
         tape.add(func, args[1:], kwargs, args[:1], "first", changes="where" in kwargs)
         return None
     if func in _REDUCTIONS and not {"initial", "where", "out"} & kwargs.keys():
@@ -55,7 +55,7 @@ def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return _REDUCTIONS[func].reduce(array, axis, **rest)
     out = kwargs.get("out")
     if out is not None:
-        func(*given, **named)
+        tape.does.run(func, *given, **named)
         tape.add(func, args, {k: v for k, v in kwargs.items() if k != "out"}, (out,))
         return out
     if func in _LIKE:

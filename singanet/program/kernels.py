@@ -25,7 +25,7 @@ class RecordingKernels(NumpyOps):
         """Draws, again at each replay, from the generator that the net has then."""
         tape = recording()
         draws: Array = np.empty(shape, np.float32)
-        rng.fill(draws)
+        tape.does.run(rng.fill, draws)
         tape.adopt(draws)
         tape.add(rng.fill, (), {}, (draws,), "first", name="uniform").barrier = True
         return draws.view(Traced)
@@ -41,14 +41,15 @@ class RecordingKernels(NumpyOps):
         plan = None if runtime is None else runtime.plan(build, key, arrays[0].size * passes)
         if plan is None:
             return False
-        runtime.run(plan, tuple(plain(array) for array in arrays))
-        record_plan(recording(), plan, arrays, build.__name__.strip("_"))
+        tape = recording()
+        tape.does.run(runtime.run, plan, tuple(plain(array) for array in arrays))
+        record_plan(tape, plan, arrays, build.__name__.strip("_"))
         return True
 
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Look at the values now and at each replay."""
         tape = recording()
-        function(plain(array))
+        tape.does.run(function, plain(array))
         look = Look(function, tape.refine)
         tape.add(look, (array,), {}, (), "hidden", name="check").barrier = True
 

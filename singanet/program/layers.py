@@ -71,6 +71,8 @@ class TracedLayer:
             return self._forward_in_python(ctx, x, str(error))
 
     def _forward_in_python(self, ctx: Context, x: Any, why: str) -> Any:
+        if not _is_own(self.layer):
+            self.tape.does.expect_values()
         self.reasons.append(f"forward: {why}")
         run = self._python[id(ctx)] = PythonPass(self, ctx)
         outs = own(self.tape, run.made(map_arrays(x, plain)))
@@ -88,6 +90,8 @@ class TracedLayer:
                 return self.layer.backward(ctx, dy)
             except NotRecordableError as error:
                 del self.tape.calls[mark:]
+                if not _is_own(self.layer):
+                    self.tape.does.expect_values()
                 run = PythonPass(self, ctx)
                 self.reasons.append(f"backward: {error}")
         run.needs_input_grad = ctx.needs_input_grad
@@ -206,9 +210,11 @@ def is_pure(layer: Layer) -> bool:
 
     singanet's own do; a user's class says so by ``pure = True``.
     """
-    if type(layer).__module__.partition(".")[0] == "singanet":
-        return True
-    return bool(getattr(layer, "pure", False))
+    return _is_own(layer) or bool(getattr(layer, "pure", False))
+
+
+def _is_own(layer: Layer) -> bool:
+    return type(layer).__module__.partition(".")[0] == "singanet"
 
 
 def traced_plan(plan: Plan, net: FeedForwardNet, tape: Tape) -> Plan:

@@ -88,6 +88,7 @@ class LossStep:
             raise self._refined(error) from None
 
     def _in_python(self, tape: Tape, outputs: Any) -> dict[str, Any]:
+        tape.does.expect_values()
         dy = self._gradient(map_arrays(outputs, plain))
         made: dict[str, Any] = own(tape, dy if isinstance(dy, dict) else {self.names[0]: dy})
         filled: list[Array] = []

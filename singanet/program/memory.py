@@ -9,7 +9,7 @@ import numpy as np
 from singanet.data.position import checked_count
 from singanet.errors import BackendError
 from singanet.program.peak import PeakMemory, peak_memory
-from singanet.program.record import Recorder
+from singanet.program.record import rehearse
 
 if TYPE_CHECKING:
     from singanet.net import FeedForwardNet
@@ -30,9 +30,8 @@ def planned_memory(
         extent = checked_count("net.memory", "extent", extent, 1)
     expect_host(net, "net.memory")
     plan = net._sorted()
-    recorder = Recorder(net)
-    with np.errstate(all="ignore"):
-        recorder.rehearsed_step(ones(plan, size, net.device, net.dtype, extent), optimizer)
+    feed = ones(plan, size, net.device, net.dtype, extent)
+    recorder = rehearse(net, lambda recorder: recorder.rehearsed_step(feed, optimizer))
     recording = recorder.recording()
     params = {id(value): value.nbytes for _, value in recorder.params}
     state = {id(array): array.nbytes for n in recorder.numbers for array in n.arrays}

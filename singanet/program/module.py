@@ -32,11 +32,13 @@ class TracingModule:
 
     def ones(self, shape: Any, dtype: Any = None, order: Any = "C") -> Any:
         """As NumPy's."""
-        return filled(recording(), np.ones(shape, dtype, order), 1)
+        kind = float if dtype is None else dtype
+        return filled(recording(), self._tape.does.full(shape, 1, kind, order), 1)
 
     def full(self, shape: Any, value: Any, dtype: Any = None, order: Any = "C") -> Any:
         """As NumPy's, for a value known beforehand."""
-        return filled(recording(), np.full(shape, plain(value), dtype, order), value)
+        array = self._tape.does.full(shape, plain(value), dtype, order)
+        return filled(recording(), array, value)
 
     def empty_like(self, array: Any, *args: Any, **kwargs: Any) -> Any:
         """As NumPy's."""
@@ -74,10 +76,7 @@ class TracingModule:
         array = self.asarray(value, dtype)
         if array.flags.c_contiguous and array.ndim:
             return array
-        result = np.ascontiguousarray(plain(array))
-        self._tape.adopt(result)
-        self._tape.add(np.copyto, (array,), {}, (result,), "first", name="contiguous")
-        return result.view(Traced)
+        return array._copied(array.dtype, "C", "contiguous")
 
     def _constant(self, array: Any) -> Any:
         self._tape.hold(array, constant=True)

@@ -14,7 +14,7 @@ from singanet.errors import ArgumentError, CallOrderError
 from singanet.program.bound import Ready
 from singanet.program.memory import expect_host
 from singanet.program.programs import shapes_of_feed, shapes_of_targets
-from singanet.program.record import Recorder
+from singanet.program.record import Recorder, rehearse
 from singanet.program.replay import Replay, run_all
 from singanet.program.report import ProgramReport
 from singanet.program.tape import NotRecordableError
@@ -98,13 +98,18 @@ class Program:
         return checks.check_feed(net._sorted(), x, net.device, net.dtype)
 
     def _record(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:
-        recorder = Recorder(self.net)
-        try:
-            if self.optimizer is None:
+        optimizer = self.optimizer
+        if optimizer is not None:
+            optimizer.register_all(self.net.param_specs())
+
+        def record(recorder: Recorder) -> None:
+            if optimizer is None:
                 recorder.evaluation(feed)
             else:
-                self.optimizer.register_all(self.net.param_specs())
-                recorder.step(feed, y, weight, self.optimizer)
+                recorder.step(feed, y, weight, optimizer)
+
+        try:
+            recorder = rehearse(self.net, record)
         except NotRecordableError as error:
             raise CallOrderError(
                 "net.record",

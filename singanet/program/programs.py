@@ -140,14 +140,12 @@ class Programs:
     def _recorded(
         self, net: FeedForwardNet, key: Any, record: Callable[[Recorder], None], optimizer: Any
     ) -> Replay | None:
-        from singanet.program.record import Recorder
+        from singanet.program.record import rehearse
         from singanet.program.replay import Replay
         from singanet.program.tape import NotRecordableError
 
-        recorder = Recorder(net)
         try:
-            record(recorder)
-            return Replay(recorder, optimizer)
+            return Replay(rehearse(net, record), optimizer)
         except NotRecordableError as error:
             self._refused[key] = str(error)
             return None

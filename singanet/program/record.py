@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.errors import SingaNetError
 from singanet.execution import BackwardWalk, LayerGradients, Plan
 from singanet.program.build import Recording, build
 from singanet.program.draws import Draws
 from singanet.program.kernels import recording_kernels
 from singanet.program.layers import own, sources, traced_plan
 from singanet.program.losses import LossStep
-from singanet.program.performing import Imagined, NeedsValuesError, Performed
-from singanet.program.tape import Tape, map_arrays
+from singanet.program.performing import Imagined, Performed
+from singanet.program.tape import NotRecordableError, Tape, map_arrays
 from singanet.program.traced import plain
 from singanet.program.updates import Numbers, Updates
 from singanet.types import Array
@@ -173,7 +174,10 @@ def rehearse(net: FeedForwardNet, record: Callable[[Recorder], None]) -> Recorde
     recorder = Recorder(net, Imagined())
     try:
         record(recorder)
-    except NeedsValuesError:
+    except (NotRecordableError, SingaNetError):
+        raise
+    except Exception:  # noqa: BLE001 - whatever it is comes again with values, or does not
+        # A layer asked for values, or stumbled over those that are not there.
         recorder = Recorder(net, Performed())
         record(recorder)
     return recorder

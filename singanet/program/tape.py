@@ -12,6 +12,7 @@ import numpy as np
 
 from singanet.errors import SingaNetError
 from singanet.program.kernel import Phase
+from singanet.program.performing import Performed
 from singanet.program.scalars import StepScalar
 from singanet.types import Array, Shape
 
@@ -92,7 +93,8 @@ def current_tape() -> Tape | None:
 class Tape:
     """Calls in the order in which they were made, and the memory they read and write."""
 
-    def __init__(self) -> None:
+    def __init__(self, does: Performed) -> None:
+        self.does = does
         self.calls: list[Call] = []
         self.tokens: list[Token] = []
         self.layer = ""

@@ -13,7 +13,6 @@ from singanet.program.tape import (
     Tape,
     current_tape,
     map_arrays,
-    root_of,
 )
 from singanet.types import Array
 
@@ -58,7 +57,7 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
         if not _is_basic(key):
             if np.ndim(plain(value)):
                 _expect_no_mask(key)
-            own[key] = plain(value)
+            tape.does.run(_scatter, own, key, plain(value))
             tape.add(_scatter, (index, value), {}, (self,), "first", changes=True, name="put")
             return
         key = key if isinstance(key, tuple) else (key,)
@@ -66,27 +65,49 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
         if isinstance(value, np.ndarray) and tape.ref(part) == tape.ref(value):
             # What an operation in place on a part leaves to do.
             return
-        np.copyto(part, plain(value), casting="unsafe")
+        tape.does.run(np.copyto, part, plain(value), casting="unsafe")
         tape.add(np.copyto, (value,), {"casting": "unsafe"}, (part,), "first")
 
-    def astype(self, dtype: Any, order: Any = "K", *args: Any, **kwargs: Any) -> Any:
+    def astype(  # type: ignore[override]
+        self,
+        dtype: Any,
+        order: Any = "K",
+        casting: Any = "unsafe",
+        subok: bool = True,
+        copy: bool = True,
+    ) -> Any:
         """As NumPy's."""
-        result = plain(self).astype(dtype, order, *args, **kwargs)
-        return _same_or_copied(self, result)
+        if not copy and self.dtype == dtype and order == "K":
+            return self
+        return self._copied(dtype, order, "copy")
 
     def copy(self, order: Any = "C") -> Any:
         """As NumPy's."""
-        return _same_or_copied(self, plain(self).copy(order))
+        return self._copied(self.dtype, order, "copy")
 
     def reshape(self, *shape: Any, **kwargs: Any) -> Any:
-        """As NumPy's: a view, or a recorded copy."""
-        result = plain(self).reshape(*shape, **kwargs)
-        if root_of(result) is root_of(self) or not result.size:
-            return result.view(Traced)
+        """As NumPy's in C order: a view, or a recorded copy."""
+        if kwargs.get("order", "C") != "C":
+            raise NotRecordableError(f"reshape in order {kwargs['order']}")
+        try:
+            return plain(self).reshape(*shape, copy=False).view(Traced)
+        except ValueError:
+            # As NumPy has it for a shape that does not fit, too.
+            return plain(self._copied(self.dtype, "C", "reshape")).reshape(*shape).view(Traced)
+
+    def _copied(self, dtype: Any, order: Any, name: str) -> Traced:
         tape = recording()
-        # NumPy returns a view of its copy.
-        tape.adopt(root_of(result))
-        tape.add(np.copyto, (self,), {}, (result.reshape(self.shape),), "first", name="reshape")
+        result = tape.does.copied(plain(self), dtype, order)
+        tape.adopt(result)
+        tape.add(
+            np.copyto,
+            (self,),
+            {"casting": "unsafe"},
+            (result,),
+            "first",
+            elementwise=True,
+            name=name,
+        )
         return result.view(Traced)
 
     def ravel(self, order: Any = "C") -> Any:
@@ -166,16 +187,17 @@ def record_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: Any
     """Run a universal function and write it down with the array to fill."""
     tape = recording()
     run = getattr(ufunc, method)
+    does = tape.does
     outs = keywords.pop("out", ())
     outs = outs if isinstance(outs, tuple) else (outs,)
     given = tuple(_given(value) for value in inputs)
     named = {key: map_arrays(value, plain) for key, value in keywords.items()}
     scalars = tape.scalars_among(inputs)
     if method == "at":
-        run(*given)
+        does.run(run, *given)
         tape.add(run, tuple(inputs[1:]), keywords, (inputs[0],), "first", changes=True)
         return None
-    results = run(*given, out=tuple(map(plain, outs)), **named) if outs else run(*given, **named)
+    results = does.ufunc(ufunc, method, given, tuple(map(plain, outs)), named)
     several = isinstance(results, tuple)
     made = results if several else (results,)
     wrapped = []
@@ -202,24 +224,6 @@ def record_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: Any
 
 def _given(value: Any) -> Any:
     return value.value if isinstance(value, StepScalar) else map_arrays(value, plain)
-
-
-def _same_or_copied(source: Traced, result: Array) -> Traced:
-    if root_of(result) is root_of(source):
-        return result.view(Traced)
-    tape = recording()
-    tape.adopt(result)
-    same = result.dtype.itemsize == source.dtype.itemsize
-    tape.add(
-        np.copyto,
-        (source,),
-        {"casting": "unsafe"},
-        (result,),
-        "first",
-        elementwise=same,
-        name="copy",
-    )
-    return result.view(Traced)
 
 
 def _is_basic(index: Any) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from singanet.execution import LayerGradients
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.state import ParamState
@@ -128,7 +130,8 @@ class Updates:
         mark, known = len(self.tape.calls), len(self.tape.scalars)
         self.optimizer._settle(name, value)
         numbers = Numbers(self.optimizer, self.optimizer._states[name])
-        before = [array.copy() for array in (value, *numbers.arrays)]
+        does = self.tape.does
+        before = [does.copied(array, array.dtype, "K") for array in (value, *numbers.arrays)]
         try:
             self.optimizer._sweep(
                 numbers.state,
@@ -145,7 +148,7 @@ class Updates:
             return str(error)
         finally:
             for array, old in zip((value, *numbers.arrays), before, strict=True):
-                array[...] = old
+                does.run(np.copyto, array, old)
         numbers.scalars = self.tape.scalars[known:]
         self.numbers.append(numbers)
         return None

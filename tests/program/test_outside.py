@@ -7,6 +7,7 @@ import pytest
 
 from singanet.models import build
 from singanet.optimizer import SGD
+from singanet.program.performing import Imagined
 from singanet.program.record import Recorder
 
 
@@ -16,7 +17,7 @@ def recorded(name, momentum, batch=2):
     x = np.zeros((batch, *first.layer.in_shapes), np.float32)
     y, optimizer = np.zeros(batch, np.int64), SGD(lr=0.1, momentum=momentum)
     net.step(x, y, optimizer)
-    recorder = Recorder(net)
+    recorder = Recorder(net, Imagined())
     recorder.step({first.name: x}, y, None, optimizer)
     return net, recorder.recording()
 

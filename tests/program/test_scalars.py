@@ -8,6 +8,7 @@ import operator
 import numpy as np
 import pytest
 
+from singanet.program.performing import Performed
 from singanet.program.scalars import StepScalar
 from singanet.program.tape import NotRecordableError, Tape
 
@@ -64,5 +65,5 @@ def test_it_is_no_number_for_a_shortcut():
 
 
 def test_one_without_an_array_of_floats_is_refused():
-    with Tape(), pytest.raises(NotRecordableError, match="without an array of floats"):
+    with Tape(Performed()), pytest.raises(NotRecordableError, match="without an array of floats"):
         np.multiply(StepScalar(lambda: 2.0), 3.0)
