@@ -5,6 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from singanet.summary.footprint import Footprint, measure
 from singanet.summary.rows import Row, layer_rows
 
@@ -29,7 +31,7 @@ def summary_table(
         for line in table
     ]
     lines.insert(1, "-" * max(map(len, lines)))
-    return "\n".join([*lines, *totals(net, rows, footprint, batch_size)])
+    return "\n".join([*lines, *totals(net, rows, footprint, batch_size, extent)])
 
 
 def summary_html(net: FeedForwardNet) -> str:
@@ -40,7 +42,7 @@ def summary_html(net: FeedForwardNet) -> str:
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>"
         for line in cells(rows, None)
     )
-    foot = "<br>".join(escape(line) for line in totals(net, rows, None, None))
+    foot = "<br>".join(escape(line) for line in totals(net, rows, None, None, None))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{foot}</p>"
 
 
@@ -76,7 +78,11 @@ def cells(rows: list[Row], footprint: Footprint | None) -> list[list[str]]:
 
 
 def totals(
-    net: FeedForwardNet, rows: list[Row], footprint: Footprint | None, batch_size: int | None
+    net: FeedForwardNet,
+    rows: list[Row],
+    footprint: Footprint | None,
+    batch_size: int | None,
+    extent: int | None,
 ) -> list[str]:
     """The lines below the table."""
     parameters, trained = sum(row.parameters for row in rows), sum(row.trained for row in rows)
@@ -95,8 +101,13 @@ def totals(
             f"a training step of {batch_size:,} samples: {_mb(held + fed + beside)} at its peak,"
             f" at layer {layer!r} = {_mb(held)} parameters + {_mb(fed)} inputs"
             f" + {_mb(beside)} activations and gradients",
-            "the optimizer's state and scratch of the kernels, a few MB, come on top",
         ]
+        if net.device.ops.xp is np:
+            planned = net.memory(batch_size, extent=extent)
+            lines.append(f"recorded, as steps are from the second on: {planned}")
+        lines.append(
+            "the optimizer's state comes on top, and scratch of the kernels to a step by the layers"
+        )
     return lines
 
 

@@ -79,3 +79,11 @@ def test_bad_numbers_are_refused(arguments):
 def test_an_empty_net_says_so():
     with pytest.raises(CallOrderError, match="an empty net"):
         FeedForwardNet().summary()
+
+
+def test_the_recorded_step_takes_what_the_planner_says():
+    net = FeedForwardNet(seed=0)
+    net.add(Dense("fc1", 64, input_sample_shape=(20,)))
+    net.add(Dense("fc2", 10))
+    (line,) = [line for line in net.summary(batch_size=128).splitlines() if "recorded" in line]
+    assert line == f"recorded, as steps are from the second on: {net.memory(128)}"
