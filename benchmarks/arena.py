@@ -80,7 +80,9 @@ def main() -> None:
             row.append(f"{layout.nbytes / layout.lower_bound:.3f}")
         rows.append(row)
     head = ["step", "kernels", "unplanned ÷ planned", "planned ÷ least", "time", *tried]
-    publish("arena", "Planned arenas ÷ the least possible", table(head, rows))
+    kernels = singanet.device.get_default_device().ops.name
+    title = f"Planned arenas ÷ the least possible, kernels of {kernels}"
+    publish(f"arena_{kernels}", title, table(head, rows))
 
 
 if __name__ == "__main__":
