@@ -38,7 +38,7 @@ def draw(config: dict[str, Any], where: str) -> Drawing:
     """The model that ``config`` describes. Errors: `FileFormatError` naming the layer."""
     try:
         return _Model(config, where).drawing
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, SingaNetError):
             raise
         raise FileFormatError(

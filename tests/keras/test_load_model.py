@@ -142,6 +142,21 @@ def test_what_is_not_in_the_table(change, edit, message):
         load_model(change(edit))
 
 
+def test_no_stride_at_all(tmp_path):
+    model = keras.Sequential([keras.Input((6, 6, 1)), kl.Conv2D(2, 3, padding="same")])
+    model.save(tmp_path / "m.keras")
+    with zipfile.ZipFile(tmp_path / "m.keras") as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    config = json.loads(members["config.json"])
+    inside(config)["config"].update(strides=0)
+    members["config.json"] = json.dumps(config)
+    with zipfile.ZipFile(tmp_path / "n.keras", "w") as new:
+        for name, content in members.items():
+            new.writestr(name, content)
+    with pytest.raises(SingaNetError, match="as Keras 3 writes it.*ZeroDivisionError"):
+        load_model(tmp_path / "n.keras")
+
+
 def test_claims_that_the_weights_cannot_fill(change):
     with pytest.raises(UnsafeFileError, match="bytes of weights can fill"):
         load_model(change(lambda c: inside(c)["config"].update(units=10**12)))
