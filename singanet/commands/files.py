@@ -28,7 +28,9 @@ def add_commands(commands: Any, build: Callable[[str], Any], show: Callable[[str
     convert = commands.add_parser("convert", help="write a checkpoint in another format")
     convert.add_argument("source", metavar="IN", type=Path)
     convert.add_argument("target", metavar="OUT", type=Path)
-    convert.add_argument("--model", metavar="NAME|RUN_DIR", help="whose names and layouts to use")
+    convert.add_argument(
+        "--model", metavar="NAME|RUN_DIR|FILE", help="whose names and layouts to use"
+    )
     convert.add_argument("--format", metavar="FORMAT", help="instead of OUT's suffix")
     convert.set_defaults(command=lambda arguments: _convert(arguments, build, show))
 
@@ -68,6 +70,7 @@ def _build(name: str) -> Any:
         from singanet.training.trained import run_net
 
         return run_net(Path(name))
+    from singanet.model_file import is_model_file, load_model
     from singanet.models import build
 
-    return build(name)
+    return load_model(name, training=False) if is_model_file(name) else build(name)

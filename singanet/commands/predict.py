@@ -29,14 +29,20 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.loss import SoftmaxCrossEntropy
+    from singanet.model_file import is_model_file, load_model
     from singanet.training.predictions import bare_samples, check_target, write_predictions
     from singanet.training.trained import trained
 
     check_target(arguments.out)
     x = bare_samples(arguments.data)
-    data = arguments.data if x is None else None
-    net, task = trained(arguments.path, arguments.model, data, arguments.best)
-    out = net.predict(task.test_batches() if x is None else x, BATCH)
+    samples: Any
+    if x is not None and arguments.model is None and is_model_file(arguments.path):
+        net, samples = load_model(arguments.path, training=False), x
+    else:
+        data = arguments.data if x is None else None
+        net, task = trained(arguments.path, arguments.model, data, arguments.best)
+        samples = task.test_batches() if x is None else x
+    out = net.predict(samples, BATCH)
     classes = isinstance(net.loss, SoftmaxCrossEntropy) and out.ndim == 2
     write_predictions(arguments.out, out, classes)
     print(f"{arguments.out}: {len(out):,} predictions of shape {tuple(out.shape[1:])}")

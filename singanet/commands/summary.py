@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 def add_command(commands: Any) -> None:
     """Add it to argparse's subparsers."""
-    parser = commands.add_parser("summary", help="print the layers of a ready net, or of a run's")
-    parser.add_argument("model", metavar="MODEL|RUN_DIR")
+    parser = commands.add_parser(
+        "summary", help="print the layers of a ready net, of a run's or a model file's"
+    )
+    parser.add_argument("model", metavar="MODEL|RUN_DIR|FILE")
     parser.add_argument("--input-shape", type=shape, metavar="C,H,W")
     parser.add_argument("--classes", type=int, metavar="N")
     parser.add_argument(
@@ -44,18 +46,24 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _net(arguments: argparse.Namespace) -> FeedForwardNet:
-    if not Path(arguments.model).is_dir():
+    from singanet.errors import ArgumentError
+    from singanet.model_file import is_model_file, load_model
+
+    path = Path(arguments.model)
+    whole = is_model_file(path)
+    if not whole and not path.is_dir():
         from singanet.models import build
 
         return build(arguments.model, arguments.input_shape, arguments.classes)
-    from singanet.errors import ArgumentError
-    from singanet.training.trained import run_net
-
     if arguments.input_shape is not None or arguments.classes is not None:
         raise ArgumentError(
             "singanet summary",
-            expected="a run folder alone, which says how its net is built",
+            expected="a run folder or model file alone, which says how its net is built",
             received="--input-shape or --classes as well",
             advice="leave them out",
         )
-    return run_net(Path(arguments.model))
+    if whole:
+        return load_model(path, training=False)
+    from singanet.training.trained import run_net
+
+    return run_net(path)

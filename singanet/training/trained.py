@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from singanet.errors import ArgumentError, DataError, FileAccessError, SingaNetError
+from singanet.model_file import is_model_file
 from singanet.models import build, find
 from singanet.net import FeedForwardNet
 from singanet.report.run_files import CONFIG
 from singanet.training.files import furthest
 from singanet.training.run_folder import saved_options, saved_settings
 from singanet.training.tasks import Task, load_task
+from singanet.training.whole_model import whole_model
 
 
 def run_net(folder: Path) -> FeedForwardNet:
@@ -26,10 +28,12 @@ def trained(
     """The net with the weights at ``path``, and its task on ``data``.
 
     ``path`` is a run folder, of which the newest checkpoint is taken or with ``best`` the best
-    weights, or a file of weights: of a run where it lies in its folder, else of ``model``.
-    ``data`` None is what the run was trained on. Errors: nothing there; weights that do not fit;
-    data that do not fit the net.
+    weights, or a file of weights: of a run where it lies in its folder, else of ``model``. A
+    model file needs neither. ``data`` None is what the run was trained on. Errors: nothing there;
+    weights that do not fit; data that do not fit the net.
     """
+    if model is None and is_model_file(path):
+        return whole_model(path, data)
     folder = path if path.is_dir() else path.parent
     known = model is None and (folder / CONFIG).is_file()
     if not path.exists() and not path.with_name(path.name + ".bin").exists():
