@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.errors import SingaNetError, one_of
 from singanet.execution import Plan
-from singanet.program.layers import keep, own
+from singanet.program.layers import own
+from singanet.program.python_pass import keep
 from singanet.program.tape import NotRecordableError, Tape, map_arrays
 from singanet.program.traced import plain
 from singanet.types import Array

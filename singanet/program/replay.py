@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.program.arena import ALIGNMENT
 from singanet.program.bound import Bound, Ready
-from singanet.program.layers import keep
+from singanet.program.python_pass import keep
 from singanet.program.record import targets
 from singanet.program.report import ProgramReport
 from singanet.program.settings import Settings

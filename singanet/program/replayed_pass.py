@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from singanet.execution import BackwardWalk, LayerGradients, Plan
-from singanet.program.layers import RowsSource
+from singanet.program.python_pass import RowsSource
 from singanet.program.replay import Replay, fill, run_all
 from singanet.types import Array
 

@@ -20,7 +20,7 @@ class Settings:
     def __init__(self, parts: Iterable[Layer | Loss]) -> None:
         self._watched: list[tuple[Any, Callable[[Any], Any], Any]] = []
         for part in parts:
-            for inner in _with_inner(part):
+            for inner in with_inner(part):
                 names = _public(inner)
                 # With a single name an attrgetter gives no tuple.
                 get = attrgetter(*names, "__class__", "__class__")
@@ -41,12 +41,13 @@ def _public(part: Layer | Loss) -> list[str]:
     return [name for name in vars(part) if not name.startswith("_")]
 
 
-def _with_inner(part: Layer | Loss) -> Iterator[Layer | Loss]:
+def with_inner(part: Layer | Loss) -> Iterator[Layer | Loss]:
+    """``part``, and the layers and losses among its attributes."""
     yield part
     for value in vars(part).values():
         for inner in value.values() if isinstance(value, dict) else [value]:
             if isinstance(inner, (Layer, Loss)):
-                yield from _with_inner(inner)
+                yield from with_inner(inner)
 
 
 def _name(part: Layer | Loss) -> str:

@@ -98,6 +98,7 @@ class Tape:
         self.calls: list[Call] = []
         self.tokens: list[Token] = []
         self.layer = ""
+        self.allowed: frozenset[int] | None = None
         self.phase: Phase = "forward"
         self.ops: Any = None
         self.refine: Callable[[SingaNetError], SingaNetError] | None = None
@@ -152,6 +153,8 @@ class Tape:
         """``array`` as a place in numbered memory; what was not met before is held from outside."""
         root = root_of(array)
         if id(root) not in self._roots:
+            if self.allowed is not None and id(root) not in self.allowed:
+                raise NotRecordableError("an array that no kernel is known to have made")
             self.hold(root)
         number = self._roots[id(root)][1]
         token = self.tokens[number]

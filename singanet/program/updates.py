@@ -10,7 +10,7 @@ import numpy as np
 from singanet.execution import LayerGradients
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.state import ParamState
-from singanet.program.layers import RowsSource, sources
+from singanet.program.python_pass import RowsSource, sources
 from singanet.program.scalars import StepScalar
 from singanet.program.tape import NotRecordableError, Tape
 from singanet.program.traced import Traced
