@@ -13,6 +13,7 @@ from singanet.net import FeedForwardNet
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
 from singanet.optimizer.mixed_precision import as_precision
 from singanet.training.clipping import wrapped
+from singanet.training.half_kernels import half_device
 
 
 class Compiled:
@@ -82,6 +83,7 @@ def compile_net(
             if param.trainable:
                 precision.master(param.name, param.value)
         net.as_type(precision.dtype)
+        net.to_device(half_device(net.device))
 
 
 def expect_compiled(net: FeedForwardNet, where: str) -> Compiled:

@@ -124,7 +124,7 @@ def _fit(
         epochs=recipe.epochs,
         validation_data=validation,
         callbacks=callbacks,
-        class_weight=class_weights(options),
+        class_weight=class_weights(options, task.num_classes),
         initial_epoch=options.initial_epoch,
         resume=state,
         clip=options.clip,

@@ -102,8 +102,11 @@ def checked_recipe(options: RunOptions, entry: ModelEntry) -> Recipe:
     return recipe
 
 
-def class_weights(options: RunOptions) -> dict[int, float] | None:
-    """Weights by class; files have texts as keys. Errors: what is no class or no weight."""
+def class_weights(options: RunOptions, classes: int = 2**31) -> dict[int, float] | None:
+    """Weights by class; files have texts as keys.
+
+    Errors: what is no class, one that the data with their ``classes`` do not have, or no weight.
+    """
     given = options.class_weight
     try:
         by_class = None if given is None else {int(k): w for k, w in given.items()}
@@ -114,6 +117,10 @@ def class_weights(options: RunOptions) -> dict[int, float] | None:
             received=str(given)[:80],
             advice="write 0=1,3=5",
         ) from None
+    strange = [key for key in by_class or () if not 0 <= key < classes]
+    if strange:
+        expected = f"classes from 0 to {classes - 1}, which the data have"
+        raise _wrong("--class-weight", expected, str(strange[0]), "leave it out")
     return checked_class_weight(by_class)
 
 

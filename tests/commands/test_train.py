@@ -309,6 +309,8 @@ def test_an_option_changes_the_run(small, extra):
         (["--class-weight", "0:1"], "such as 0=1,3=5; received '0:1'"),
         (["--class-weight", "0=1,0=2"], "each once"),
         (["--class-weight", "0=-1"], "finite weights >= 0"),
+        (["--class-weight", "10=2"], "classes from 0 to 9, which the data have; received 10"),
+        (["--class-weight=-1=2"], "received -1"),
         (["--validation-split", "1"], "--validation-split: expected a share"),
         (["--validation-split", "0.99"], "0 to train on and 40 to validate with, of 40"),
         (["--validation-split", "nan"], "--validation-split: expected a share"),

@@ -1,0 +1,84 @@
+"""Kernels for float16 on the CPU: float32 inside, float16 outside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet import models
+from singanet.device import Device, cpu
+from singanet.ops import NumpyOps
+from singanet.optimizer import SGD
+from singanet.training.half_kernels import half_device
+
+
+def half(array):
+    return array.astype(np.float16)
+
+
+def test_products_are_rounded_once(rng):
+    """Sums of 4096 products: float16 along the way would be wrong in its second digit."""
+    ops = half_device(cpu()).ops
+    a, b = half(rng.random((3, 4096))), half(rng.random((4096, 5)))
+    exact = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float16)
+    np.testing.assert_array_equal(ops.matmul(a, b), exact)
+    assert ops.matmul(a, b).dtype == np.float16
+    out = np.empty((3, 5), np.float16)
+    assert ops.matmul(a, b, out) is out
+    np.testing.assert_array_equal(out, exact)
+    np.testing.assert_array_equal(ops.affine(a, b, exact[0] * 0), exact)
+
+
+def test_float32_goes_through_untouched(rng):
+    ops, usual = half_device(cpu()).ops, cpu().ops
+    a, b = rng.random((3, 4), np.float32), rng.random((4, 5), np.float32)
+    out = np.empty((3, 5), np.float32)
+    np.testing.assert_array_equal(ops.matmul(a, b, out), usual.matmul(a, b))
+    assert out.dtype == ops.matmul(a, b).dtype == np.float32
+
+
+def test_the_device_stays_the_cpu_and_is_changed_once():
+    made = half_device(cpu())
+    assert (made.name, made.index) == ("cpu", None)
+    assert isinstance(made.ops, NumpyOps)
+    assert made.ops.name == cpu().ops.name
+    assert type(half_device(made).ops) is type(made.ops)
+    elsewhere = Device("cuda:0", cpu().ops, 0)
+    assert half_device(elsewhere) is elsewhere
+
+
+@pytest.mark.parametrize("model", ["lenet", "resnet20", "char_rnn", "transformer"])
+def test_gradients_are_those_of_float32(model, rng):
+    """Through convolutions, pooling, normalisation, recurrence and attention."""
+    shape, classes = ((8,), 7) if model in ("char_rnn", "transformer") else ((1, 8, 8), 7)
+    nets = [models.build(model, shape, classes, seed=0) for _ in range(2)]
+    if len(shape) == 1:
+        x, y = rng.integers(0, classes, (4, *shape)), rng.integers(0, classes, (4, *shape))
+    else:
+        x, y = rng.standard_normal((4, *shape)).astype(np.float32), rng.integers(0, classes, 4)
+    nets[1].compile(SGD(lr=0.1), mixed_precision="float16")
+    # float16 weights in both, so that only the arithmetic differs.
+    for a, b in zip(nets[0].params(), nets[1].params(), strict=True):
+        a.value[...] = b.value
+    grads = []
+    for net in nets:
+        dy, _ = net._forward_loss(x, y)
+        found = {}
+        for names, _, layer_grads in net.backward(dy):
+            found.update(zip(names, layer_grads, strict=True))
+        grads.append({k: g[1] if isinstance(g, tuple) else g for k, g in found.items()})
+    assert {g.dtype.name for g in grads[1].values()} == {"float16"}
+    for name, exact in grads[0].items():
+        close = grads[1][name].astype(np.float32)
+        # Activations are rounded to 11 bits between the layers, twenty and more of them.
+        assert np.linalg.norm(close - exact) <= 0.05 * np.linalg.norm(exact) + 1e-3, name
+
+
+def test_replayed_evaluations_are_those_by_the_layers(rng):
+    net = models.build("lenet", (1, 8, 8), 10, seed=0)
+    net.compile(SGD(lr=0.1), mixed_precision="float16")
+    x = rng.standard_normal((6, 1, 8, 8)).astype(np.float32)
+    found = [net.predict(x) for _ in range(4)]
+    net.programs.enabled = False
+    for out in found:
+        np.testing.assert_array_equal(out, net.predict(x))
