@@ -147,3 +147,16 @@ def test_a_newer_format(path, state):
     path.write_bytes(raw.replace(b"singanet_format=1", b"singanet_format=2"))
     with pytest.raises(VersionError, match="received format version 2"):
         read_all(path)
+
+
+@pytest.mark.parametrize(
+    ("member", "advice"),
+    [("model.weights.h5", "load_model"), ("archive/data.pkl", "safetensors.torch")],
+)
+def test_archives_of_others(path, member, advice):
+    """Keras' and PyTorch's are zip files too."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", "{}")
+        archive.writestr(member, b"...")
+    with pytest.raises(FileFormatError, match=f"an archive of .npy arrays.*{member}.*{advice}"):
+        read_all(path)

@@ -19,6 +19,11 @@ from singanet.errors import DataError, FileFormatError
 from singanet.types import Array
 
 _PIECE = 1 << 20
+# Members by which other archives show themselves, and what to do with those.
+_OTHERS = {
+    "model.weights.h5": "build the net of a Keras archive with singanet.keras.load_model",
+    "data.pkl": "write it again with safetensors.torch.save_file: its table is a program",
+}
 
 
 class NpzReader(StreamReader):
@@ -32,6 +37,7 @@ class NpzReader(StreamReader):
         found = re.fullmatch(rb"%s=(\w{1,20})" % KEY.encode(), archive.comment)
         if found:
             self.version = f"singanet format {check_version(found[1].decode(), self.where)}"
+        self._expect_arrays(archive.namelist())
         for info in archive.infolist():
             name = check_name(info.filename.removesuffix(".npy"), self.where)
             where = f"{self.where}, array {name!r}"
@@ -48,6 +54,17 @@ class NpzReader(StreamReader):
             dtype = header.dtype.newbyteorder("<")
             checksum = f"{info.CRC:08x}"
             self.entries[name] = Entry(name, shape, dtype, info.compress_size, checksum)
+
+    def _expect_arrays(self, members: list[str]) -> None:
+        for member in members:
+            advice = _OTHERS.get(member.rsplit("/", 1)[-1])
+            if advice:
+                raise FileFormatError(
+                    self.where,
+                    expected="an archive of .npy arrays",
+                    received=f"one with a member {member[:200]!r}",
+                    advice=advice,
+                )
 
     def _read(self, entry: Entry) -> Array:
         info, header = self._members[entry.name]
