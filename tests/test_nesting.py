@@ -7,6 +7,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from singanet import FeedForwardNet, Input
 from singanet.errors import ArgumentError, CallOrderError, GraphError, ShapeError
@@ -188,6 +190,51 @@ def test_a_source_may_be_a_net_added_later():
     net.add(Dense("top", 2), "block")
     net.add(block(), [])
     assert net.forward(False, batch(5, 3)).shape == (5, 2)
+
+
+NESTING = st.recursive(
+    st.just("layer"), lambda inner: st.lists(inner, min_size=1, max_size=3), max_leaves=6
+)
+
+
+def nested_and_flat(shape):
+    """A net of Dense and tanh nested as ``shape`` says, and the same layers in one list."""
+    flat = []
+
+    def build(part, path):
+        if part == "layer":
+            k = len(flat)
+            flat.append(f"{path}l{k}")
+            return Dense(f"l{k}", 2 + k % 3) if k % 2 == 0 else Activation(f"l{k}", "tanh")
+        name = f"n{len(path)}_{len(flat)}"
+        parts = [build(each, f"{path}{name}/") for each in part]
+        return FeedForwardNet(parts, name=name)
+
+    nested = FeedForwardNet([build(shape, "")], seed=0)
+    plain = [
+        Dense(name, 2 + k % 3) if k % 2 == 0 else Activation(name, "tanh")
+        for k, name in enumerate(flat)
+    ]
+    net = FeedForwardNet(plain, seed=0)
+    assert nested.build((3,)) == net.build((3,))
+    return nested, net
+
+
+@given(NESTING)
+def test_any_nesting_computes_what_the_flat_net_does(shape):
+    nested, flat = nested_and_flat(shape)
+    # By name and seed alone, so that both start alike.
+    assert nested.param_names() == flat.param_names()
+    x = batch(4, 3)
+    y = flat.forward(True, x)
+    np.testing.assert_array_equal(nested.forward(True, x), y)
+    dy = batch(*y.shape, seed=1)
+    walks = [[item for item in net.backward(dy) if item.names] for net in (flat, nested)]
+    for one, two in zip(*walks, strict=True):
+        assert one.names == two.names
+        for a, b in zip(one.grads, two.grads, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert through_json(nested).param_names() == flat.param_names()
 
 
 # -- a list without a shape ----------------------------------------------------------------------

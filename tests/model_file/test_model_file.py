@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -381,8 +382,6 @@ def test_other_files_are_no_models(tmp_path, saved):
 
 def test_a_forged_claim_makes_no_array(saved):
     """A description of a terabyte in a file of kilobytes costs nothing."""
-    import tracemalloc
-
     rewritten(saved, lambda a: dense(a)["arguments"].update(num_output=10**12))
     tracemalloc.start()
     try:
@@ -391,3 +390,22 @@ def test_a_forged_claim_makes_no_array(saved):
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_writing_and_reading_hold_one_array_beside_the_net(file):
+    """Weights of 8 MB twice: neither way makes copies of all of them."""
+    parts = [Dense("a", 1024, input_sample_shape=(2048,)), Dense("b", 2048)]
+    net = FeedForwardNet(parts, seed=0)
+    size = sum(value.nbytes for value in net.param_values())
+    assert size > 16 << 20
+    net.save_model(file)
+    tracemalloc.start()
+    try:
+        net.save_model(file)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        tracemalloc.reset_peak()
+        other = singanet.load_model(file)
+        assert tracemalloc.get_traced_memory()[1] < size + (4 << 20)
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(other.param_values()[0], net.param_values()[0])
