@@ -42,6 +42,12 @@ class Nests:
         self._copies: dict[int, tuple[Layer, Layer]] = {}
         self._renamed: dict[int, Param] = {}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a net that was copied or pickled, whose objects have other ids."""
+        self.__dict__.update(state)
+        self._copies = {id(layer): (layer, made) for layer, made in self._copies.values()}
+        self._renamed = {id(param.root): param for param in self._renamed.values()}
+
     def add(self, net: Buildable, sources: Sources, use: str) -> Node:
         """Add a use of ``net``; on any error the graph is as it was.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -333,15 +334,20 @@ def test_a_shared_parameter_has_one_name_in_the_net():
     assert tower.param_names() == ["a/weight", "a/bias", "b/weight", "b/bias"]
 
 
-def test_copied_layers_go_on_sharing_with_each_other_alone():
-    net = FeedForwardNet([block(), Dense("top", 2)], seed=0)
-    net.param_values()
-    layers = (net["block/a"], net.nested["block"]["a"])
-    outer, inner = (layer.params["weight"] for layer in copy.deepcopy(layers))
-    outer.value[...] = 0
-    assert not inner.value.any()
-    assert (outer.name, inner.name) == ("block/a/weight", "a/weight")
-    assert layers[0].params["weight"].value.any()
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["copy", "pickle"]
+)
+def test_a_copied_net_shares_within_itself_alone(copied):
+    net = FeedForwardNet([block(), Dense("top", 3)], seed=0, name="whole")
+    x = batch(2, 3)
+    y = net.forward(False, x)
+    other = copied(net)
+    np.testing.assert_array_equal(other.forward(False, x), y)
+    other["block/a"].params["weight"].value[...] = 0
+    assert not other.nested["block"]["a"].params["weight"].value.any()
+    np.testing.assert_array_equal(net.forward(False, x), y)
+    other.add_node(other.nested["block"], [("top", None)], "block@2")
+    assert other.param_names() == net.param_names()
 
 
 def test_the_summary_and_the_picture_show_the_inner_layers():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import FeedForwardNet, Input, config, loss, metric, models
+from singanet import FeedForwardNet, Input, config, device, loss, metric, models
 from singanet.checkpoint import open_state, write_state
 from singanet.errors import (
     ArgumentError,
@@ -24,6 +24,7 @@ from singanet.errors import (
 )
 from singanet.layers import BatchNormalization, Conv2D, Dense, Dropout, Flatten, Layer
 from singanet.model_file import is_model_file
+from singanet.ops import ops_for
 from singanet.optimizer import SGD, Adam, ClipByLayerNorm, L1Regularizer
 from singanet.optimizer.schedules import Plateau, Step
 from tests.layer_catalogue import CATALOGUE, inputs_of, net_of
@@ -409,3 +410,17 @@ def test_writing_and_reading_hold_one_array_beside_the_net(file):
     finally:
         tracemalloc.stop()
     np.testing.assert_array_equal(other.param_values()[0], net.param_values()[0])
+
+
+def test_a_net_on_a_device_is_written_and_read(xp, file):
+    places = {"numpy": device.cpu, "cupy": device.cuda}
+    like = device.Device("device_like", ops_for(xp.zeros(1)))
+    net = FeedForwardNet([FeedForwardNet([Dense("fc", 3)], name="inner")], seed=0)
+    net.build((4,))
+    x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
+    y = net.forward(False, x)
+    net.to_device(places.get(xp.__name__, lambda: like)())
+    assert isinstance(net.nested["inner"].forward(False, x), xp.ndarray)
+    net.compile(SGD(lr=0.1, momentum=0.9), loss.SquaredError())
+    net.save_model(file)
+    np.testing.assert_allclose(singanet.load_model(file).forward(False, x), y, rtol=1e-6)
