@@ -34,8 +34,9 @@ class Builder:
     Operands are numbered in the order in which the plan's caller will give their addresses.
     """
 
-    def __init__(self, place: Place, attributes: Any) -> None:
+    def __init__(self, place: Place, attributes: Any, threads: int) -> None:
         self.c = place.c
+        self.threads = threads
         self._place = place
         self._engine = place.engine
         self._attributes = attributes
@@ -222,8 +223,17 @@ class Builder:
 
     # -- the end ----------------------------------------------------------------------------
 
-    def plan(self, threads: int) -> Plan:
-        """The finished plan, which was made for so many ``threads``."""
+    def apart(self, build: Callable[..., object], *key: Any) -> Plan:
+        """A plan of its own, for one that is made of several."""
+        other = Builder(self._place, self._attributes, self.threads)
+        try:
+            build(other, *key)
+            return other.plan()
+        finally:
+            other.close()
+
+    def plan(self) -> Plan:
+        """The finished plan."""
         recipe = Recipe(
             stages=tuple(self._stages),
             operands=tuple(self._operands[number] for number in sorted(self._operands)),
@@ -234,7 +244,7 @@ class Builder:
             writes=tuple(sorted(self._writes)),
         )
         self._finished = True
-        return Plan(self._place, recipe, threads)
+        return Plan(self._place, recipe, self.threads)
 
     def close(self) -> None:
         """Destroy the descriptors, which a plan does not need, and the rest where none was made."""

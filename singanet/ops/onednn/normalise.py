@@ -119,21 +119,25 @@ def like(x: Array, images: Array) -> Array:
     return images[:, 0, 0] if x.ndim == 2 else images.transpose(0, 3, 1, 2)
 
 
-def _batch_desc(build: Builder, shape: Shape, epsilon: float, flags: int) -> object:
-    prop, x, y = int(Prop.FORWARD_TRAINING), build.images(shape), build.images(shape)
-    return build.primitive_desc("batch_normalization_forward", prop, x, y, epsilon, flags)
+def _batch_desc(
+    build: Builder, shape: Shape, epsilon: float, flags: int, prop: Prop = Prop.FORWARD_TRAINING
+) -> object:
+    x, y = build.images(shape), build.images(shape)
+    return build.primitive_desc("batch_normalization_forward", int(prop), x, y, epsilon, flags)
 
 
 def forward_stage(
     build: Builder, shape: Shape, epsilon: float, flags: int, fills: tuple[Arg, ...] = ()
 ) -> None:
-    """Operands: x, y, mean, variance, scale, shift, and the mask where relu follows."""
-    desc = _batch_desc(build, shape, epsilon, flags)
+    """Operands: x, y, mean, variance, scale, shift, and the mask of training with relu."""
+    # With given statistics no mask is made: y tells as much.
+    prop = Prop.FORWARD_INFERENCE if flags & Norm.USE_GLOBAL_STATS else Prop.FORWARD_TRAINING
+    desc = _batch_desc(build, shape, epsilon, flags, prop)
     images, vector = build.images(shape), build.rows(shape[3:])
     order = [Arg.SRC, Arg.DST, Arg.MEAN, Arg.VARIANCE, Arg.SCALE, Arg.SHIFT]
     layouts = [images] * 2 + [vector] * 4
     memories = build.operands(order, layouts)
-    if flags & Norm.FUSE_RELU:
+    if flags & Norm.FUSE_RELU and prop is Prop.FORWARD_TRAINING:
         memories[Arg.WORKSPACE] = build.operand(6, build.layout(desc, Query.WORKSPACE))
     build.stage(desc, memories, fills)
 

@@ -38,6 +38,20 @@ class OneDnnNormalisationRelu(OneDnnNormalisation):
                 return like(x, y), mean, var, self._inverse(var, epsilon), mask
         return super().batch_norm_relu_train(x, gamma, beta, epsilon)
 
+    def batch_norm_relu(
+        self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
+    ) -> tuple[Array, Array, Array]:
+        """See `NumpyOps`; the mask is y."""
+        if self._fits(x) and self.serves(LEAST, x, gamma, beta, mean, var):
+            images = self._images(x)
+            y = self.xp.empty_like(images)
+            vectors = [self.ordered(vector) for vector in (mean, var, gamma, beta)]
+            if self.runs(_given, (images.shape, epsilon), images, y, *vectors):
+                self.show_nan(y, images)
+                self._show_nan_of(y, *vectors)
+                return like(x, y), self._inverse(var, epsilon), like(x, y)
+        return super().batch_norm_relu(x, gamma, beta, mean, var, epsilon)
+
     def batch_norm_relu_backward(
         self,
         dy: Array,
@@ -71,6 +85,10 @@ class OneDnnNormalisationRelu(OneDnnNormalisation):
 
 def _train(build: Builder, shape: Shape, epsilon: float) -> None:
     forward_stage(build, shape, epsilon, _FLAGS, STATISTICS)
+
+
+def _given(build: Builder, shape: Shape, epsilon: float) -> None:
+    forward_stage(build, shape, epsilon, _FLAGS | int(Norm.USE_GLOBAL_STATS))
 
 
 def _backward(build: Builder, shape: Shape) -> None:

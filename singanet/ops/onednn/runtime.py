@@ -14,10 +14,13 @@ from singanet.ops.onednn.builder import Builder, NotOfferedError
 from singanet.ops.onednn.library import Library
 from singanet.ops.onednn.plan import Place, Plan
 from singanet.ops.onednn.threads import Team, changes
+from singanet.ops.onednn.winograd_plan import WinogradPlan
 from singanet.types import Array
 
-Build = Callable[..., None]
-"""``build(builder, *key)`` adds the stages of a plan to the builder."""
+AnyPlan = Plan | WinogradPlan
+
+Build = Callable[..., WinogradPlan | None]
+"""``build(builder, *key)`` adds the stages of a plan to the builder, or returns one of its own."""
 
 _CAPACITY = 1024
 _SHARED = 1 << 16
@@ -45,7 +48,7 @@ class Runtime:
         self._attributes = self._made("primitive_attr_create")
         set_mode = library.c.dnnl_primitive_attr_set_scratchpad_mode
         check(set_mode(self._attributes, SCRATCHPAD_USER), "giving scratch memory")
-        self._plans: OrderedDict[Hashable, Plan | None] = OrderedDict()
+        self._plans: OrderedDict[Hashable, AnyPlan | None] = OrderedDict()
         self._buffer: Array = np.empty(0, np.uint8)
         self._base = 0
 
@@ -55,7 +58,7 @@ class Runtime:
         check(status, function)
         return made
 
-    def plan(self, build: Build, key: tuple[Any, ...], work: int) -> Plan | None:
+    def plan(self, build: Build, key: tuple[Any, ...], work: int) -> AnyPlan | None:
         """The plan that ``build(builder, *key)`` makes, or None where oneDNN offers none.
 
         Little ``work`` is one thread's: waking the others takes longer, and where other processes
@@ -72,19 +75,18 @@ class Runtime:
         self._plans.move_to_end(full)
         return plan
 
-    def _built(self, build: Build, key: tuple[Any, ...], work: int) -> Plan | None:
-        builder = Builder(self._place, self._attributes)
+    def _built(self, build: Build, key: tuple[Any, ...], work: int) -> AnyPlan | None:
         threads = self.threads if work >= _SHARED else 1
+        builder = Builder(self._place, self._attributes, threads)
         self.team.use(threads)
         try:
-            build(builder, *key)
-            return builder.plan(threads)
+            return build(builder, *key) or builder.plan()
         except NotOfferedError:
             return None
         finally:
             builder.close()
 
-    def run(self, plan: Plan, arrays: tuple[Array, ...]) -> None:
+    def run(self, plan: AnyPlan, arrays: tuple[Array, ...]) -> None:
         """Run ``plan`` on the memory of ``arrays``."""
         if plan.scratch > len(self._buffer) - _ALIGNMENT:
             self._buffer = np.empty(0, np.uint8)

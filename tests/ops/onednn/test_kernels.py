@@ -165,6 +165,15 @@ def test_batch_norm_with_relu_shows_nan(ops, where):
     assert not np.isnan(np.delete(y, channel, axis=1)).any()
 
 
+def test_batch_norm_with_relu_shows_nan_of_its_sample(ops, only_onednn):
+    only_onednn("batch_norm", "batch_norm_relu")
+    x, (gamma, beta, mean), var = draw(4, 16, 8, 8), draw(3, 16, seed=1), np.ones(16, np.float32)
+    x[2, 5, 3, 3] = np.nan
+    y, _, mask = ops.batch_norm_relu(x, gamma, beta, mean, var, 1e-3)
+    np.testing.assert_array_equal(np.isnan(y).any(axis=(1, 2, 3)), [False, False, True, False])
+    assert np.shares_memory(mask, y)
+
+
 def test_batch_norm_is_onednns_for_whole_vectors(ops, only_onednn):
     only_onednn("batch_norm_train", "batch_norm", "batch_norm_backward")
     test_batch_norm(ops, (4, 16, 7, 5))

@@ -40,6 +40,10 @@ def calls(ops):
     ops.conv2d(x, w, draw(32), WINDOW)
     ops.conv2d_backward_data(dy, w, x.shape, WINDOW)
     ops.conv2d_backward_weights(x, dy, w.shape, WINDOW)
+    deep, kernels = draw(4, 128, 16, 16), draw(128, 128, 3, 3)
+    ops.conv2d(deep, kernels, None, WINDOW)
+    ops.conv2d_backward_data(deep, kernels, deep.shape, WINDOW)
+    ops.conv2d_backward_weights(deep, deep[::-1].copy(), kernels.shape, WINDOW)
     y, where = ops.max_pool(x, POOL, True)
     ops.max_pool(x, POOL, False)
     ops.max_pool_backward(y, where, x.shape, POOL)
@@ -72,13 +76,20 @@ def seen(library_path):
     return ops.seen
 
 
+def test_every_kind_of_plan_is_there(seen):
+    kinds = {type(plan).__name__ for _, plan, _, _ in seen}
+    assert kinds == {"Plan", "WinogradPlan"}
+
+
 def test_what_a_plan_writes_and_reads(seen):
     assert len({plan for _, plan, _, _ in seen}) >= 20
     for name, plan, before, after in seen:
-        changed = {
-            k for k, pair in enumerate(zip(before, after, strict=True))
-            if pair[0].tobytes() != pair[1].tobytes()
-        }  # fmt: skip
+        operands = [aligned(array) for array in before]
+        for k in set(plan.writes) - set(plan.reads):
+            operands[k].view(np.uint8)[...] = 0xFF
+        given = [operand.tobytes() for operand in operands]
+        run_bound(plan, operands)
+        changed = {k for k, operand in enumerate(operands) if operand.tobytes() != given[k]}
         assert changed == set(plan.writes), name
         # Between them they cover every operand but a shift that no backward kernel looks at.
         assert set(plan.reads) | set(plan.writes) == set(range(len(after))), name

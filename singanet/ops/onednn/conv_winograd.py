@@ -1,0 +1,140 @@
+"""3×3 convolutions with many channels by Winograd's transforms."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from singanet.ops.numpy.windows import Window
+from singanet.ops.onednn import winograd as wg
+from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.conv_product import OneDnnProductConvolution
+from singanet.ops.onednn.winograd_plan import POINTS, Area, WinogradPlan, Work, product
+from singanet.ops.onednn.winograd_tiles import Tiles
+from singanet.types import Array, Shape
+
+_DIRECT, _PRODUCTS = 0.018, 0.020
+"""Nanoseconds for a multiplication in oneDNN's convolution and in the products here, a thread."""
+
+_VALUE, _KERNEL = 2.2, 1.3
+"""Nanoseconds for each of the 36 values of a tile and a channel, and of a kernel; one thread's."""
+
+_GAIN = 1.1
+"""How much faster the estimate has to be."""
+
+
+class OneDnnWinograd(OneDnnProductConvolution):
+    """Where an estimate from the sizes says that it is faster."""
+
+    def _convolved(
+        self, x: Array, weight: Array, bias: Array | None, window: Window, groups: int
+    ) -> Array | None:
+        tiles = self._tiles(x.shape, weight.shape, window, groups)
+        if tiles is None or not self.serves(1, x, weight):
+            return super()._convolved(x, weight, bias, window, groups)
+        y: Array = self.xp.empty((tiles.n, *tiles.out), np.float32)
+        given = self.channels_last(x), self.ordered(weight)
+        if not self.runs(_forward, (tiles, False), y, *given, passes=POINTS):
+            return super()._convolved(x, weight, bias, window, groups)
+        if bias is not None:
+            self.xp.add(y, bias, out=y)
+        return y.transpose(0, 3, 1, 2)
+
+    def _data_gradient(
+        self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int
+    ) -> Array | None:
+        (top, bottom), (left, right) = window.pads
+        around = Window(
+            window.kernel, window.stride, ((2 - top, 2 - bottom), (2 - left, 2 - right))
+        )
+        turned = (weight.shape[1] * groups, weight.shape[0], *weight.shape[2:])
+        tiles = self._tiles(dy.shape, turned, around, groups)
+        if window.dilation == (1, 1) and tiles is not None and self.serves(1, dy, weight):
+            dx: Array = self.xp.empty((tiles.n, *tiles.out), np.float32)
+            given = self.channels_last(dy), self.ordered(weight)
+            if self.runs(_forward, (tiles, True), dx, *given, passes=POINTS):
+                return dx.transpose(0, 3, 1, 2)
+        return super()._data_gradient(dy, weight, x_shape, window, groups)
+
+    def _weight_gradient(
+        self, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int
+    ) -> Array | None:
+        tiles = self._tiles(x.shape, weight_shape, window, groups)
+        if tiles is not None and self.serves(1, x, dy):
+            dw: Array = self.xp.empty(weight_shape, np.float32)
+            images, slopes = self.channels_last(x), self.channels_last(dy)
+            if self.runs(_backward_weights, (tiles,), slopes, images, dw, passes=POINTS):
+                return dw
+        return super()._weight_gradient(x, dy, weight_shape, window, groups)
+
+    def _tiles(
+        self, x_shape: Shape, weight_shape: Shape, window: Window, groups: int
+    ) -> Tiles | None:
+        """The tiles of the convolution; None where it is not one for them, or not faster."""
+        (top, bottom), (left, right) = window.pads
+        plain = window.kernel == (3, 3) and window.stride == (1, 1) == window.dilation
+        if not plain or groups > 1 or not all(0 <= p <= 2 for p in (top, bottom, left, right)):
+            return None
+        n, c, h, w = x_shape
+        runtime = self.runtime()
+        if runtime is None or not min(n, c, h, w):
+            return None
+        tiles = Tiles(n, (h, w, c), (*window.out_size(h, w), weight_shape[0]), (top, left))
+        return tiles if min(tiles.out) > 0 and _pays(tiles, runtime.threads) else None
+
+
+def _pays(tiles: Tiles, threads: int) -> bool:
+    c, f = tiles.image[2], tiles.out[2]
+    count = tiles.n * prod(tiles.grid)
+    direct = _DIRECT * tiles.n * prod(tiles.out) * c * 9 / threads
+    products = _PRODUCTS * POINTS * count * c * f / threads
+    transforms = POINTS * (_VALUE * count * (c + f) / 2 + _KERNEL * c * f)
+    return products + transforms < direct / _GAIN
+
+
+def _forward(build: Builder, tiles: Tiles, back: bool) -> WinogradPlan:
+    """Operands: the outputs, the images, the kernels; ``back`` turns the kernels around."""
+    c, f = tiles.image[2], tiles.out[2]
+    matrix, grid = wg.of_kernels(back), prod(tiles.grid)
+    # The values of the kernels lie as (outputs, inputs) of the forward convolution.
+    sizes = {count for _, count in tiles.blocks()}
+    plans = {k: build.apart(product, k * grid, c, f, (False, not back), False) for k in sizes}
+
+    def lay(area: Area) -> list[Work]:
+        y, x = area.operand(0, tiles.n, *tiles.out), area.operand(1, tiles.n, *tiles.image)
+        taps = area.operand(2, c * f, 9).T
+        kernels = area.buffer("kernels", POINTS, c * f)
+        work: list[Work] = [lambda: np.matmul(matrix, taps, out=kernels)]
+        for first, count in tiles.blocks():
+            values, fill = tiles.values(area, x[first : first + count])
+            sums, drain = tiles.outputs(area, y[first : first + count])
+            work += [*fill, area.product(plans[count], sums, values, kernels), *drain]
+        return work
+
+    buffers = {**tiles.buffers(), "product": max(plan.scratch for plan in plans.values())}
+    return WinogradPlan(lay, buffers, 3, 0, build.threads)
+
+
+def _backward_weights(build: Builder, tiles: Tiles) -> WinogradPlan:
+    """Operands: the gradients of the outputs, the images, the gradients of the kernels."""
+    c, f = tiles.image[2], tiles.out[2]
+    matrix, grid = wg.to_kernels(), prod(tiles.grid)
+    blocks = list(tiles.blocks())
+    keys = {(count, first > 0) for first, count in blocks}
+    plans = {k: build.apart(product, f, k[0] * grid, c, (True, False), k[1]) for k in keys}
+
+    def lay(area: Area) -> list[Work]:
+        dy, x = area.operand(0, tiles.n, *tiles.out), area.operand(1, tiles.n, *tiles.image)
+        taps = area.operand(2, c * f, 9)
+        kernels = area.buffer("kernels", POINTS, c * f)
+        work: list[Work] = []
+        for first, count in blocks:
+            values, fill = tiles.values(area, x[first : first + count])
+            slopes, fill_too = tiles.slopes(area, dy[first : first + count])
+            plan = plans[count, first > 0]
+            work += [*fill, *fill_too, area.product(plan, kernels, slopes, values)]
+        return [*work, lambda: np.matmul(kernels.T, matrix, out=taps)]
+
+    buffers = {**tiles.buffers(), "product": max(plan.scratch for plan in plans.values())}
+    return WinogradPlan(lay, buffers, 3, 2, build.threads)

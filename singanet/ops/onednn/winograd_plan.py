@@ -1,0 +1,124 @@
+"""A convolution by Winograd's transforms as a plan: NumPy's transforms around oneDNN's products."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from singanet.ops.onednn import winograd as wg
+from singanet.ops.onednn.binding import Arg
+from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.plan import Plan, rounded
+from singanet.types import Array, Shape
+
+Work = Callable[[], object]
+
+POINTS = wg.SPAN * wg.SPAN
+
+
+class Area:
+    """Operands at their addresses, and working memory for buffers that are known by name."""
+
+    def __init__(self, addresses: Sequence[int], scratch: int, buffers: Mapping[str, int]) -> None:
+        self._addresses = addresses
+        self._places: dict[str, int] = {}
+        for name, size in buffers.items():
+            self._places[name] = scratch
+            scratch += rounded(size)
+
+    def operand(self, number: int, *shape: int) -> Array:
+        """The operand as an array."""
+        return _at(self._addresses[number], shape)
+
+    def buffer(self, name: str, *shape: int) -> Array:
+        """The buffer, or the start of it, as an array."""
+        return _at(self._places[name], shape)
+
+    def product(self, plan: Plan, y: Array, a: Array, b: Array) -> Work:
+        """A product on these arrays."""
+        addresses = [array.__array_interface__["data"][0] for array in (y, a, b)]
+        return plan.bound(addresses, self._places["product"])
+
+
+class WinogradPlan:
+    """A plan as `Plan` is one, made of NumPy's steps and of products that are plans themselves.
+
+    ``lay`` turns an area into what is to be done, one after the other.
+    """
+
+    def __init__(
+        self,
+        lay: Callable[[Area], list[Work]],
+        buffers: Mapping[str, int],
+        operands: int,
+        writes: int,
+        threads: int,
+    ) -> None:
+        self._lay = lay
+        self._buffers = buffers
+        self.sizes = (0,) * operands
+        self.writes = (writes,)
+        self.reads = tuple(k for k in range(operands) if k != writes)
+        self.scratch = sum(rounded(size) for size in buffers.values())
+        self.threads = threads
+
+    def run(self, addresses: Sequence[int], scratch: int) -> None:
+        """See `Plan`."""
+        self.bound(addresses, scratch)()
+
+    def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
+        """See `Plan`."""
+        work = self._lay(Area(addresses, scratch, self._buffers))
+
+        def run() -> None:
+            for do in work:
+                do()
+
+        return run
+
+
+def product(
+    build: Builder, rows: int, inner: int, cols: int, turned: tuple[bool, bool], adds: bool
+) -> None:
+    """36 products at once; ``turned`` tells which operands lie turned in memory."""
+    sizes = (POINTS, rows, inner), (POINTS, inner, cols)
+    memory = []
+    for (g, m, k), swap in zip(sizes, turned, strict=True):
+        memory.append(build.strided((g, m, k), (m * k, 1, m) if swap else (m * k, k, 1)))
+    y = build.rows((POINTS, rows, cols))
+    attributes = build.post_ops(add=True) if adds else None
+    desc = build.primitive_desc("matmul", *memory, None, y, attributes=attributes)
+    memories = build.operands((Arg.DST, Arg.SRC, Arg.WEIGHTS), [y, *memory])
+    build.stage(desc, memories, adds_to=(Arg.DST,) if adds else ())
+
+
+def in_steps(steps: Sequence[wg.Step]) -> Work:
+    """The steps as one piece of work."""
+
+    def run() -> None:
+        for function, a, b, out in steps:
+            function(a, b, out)
+
+    return run
+
+
+def filled(target: Array, source: Array, top: int, left: int) -> list[Work]:
+    """Copy images into larger ones from (top, left) on, with zeros around them."""
+    h, w = source.shape[1:3]
+    inside = target[:, top : top + h]
+    borders = [target[:, :top], target[:, top + h :], inside[:, :, :left], inside[:, :, left + w :]]
+    work = [_copy(border, np.float32(0)) for border in borders if border.size]
+    return [*work, _copy(inside[:, :, left : left + w], source)]
+
+
+def _copy(target: Array, source: Any) -> Work:
+    return lambda: np.copyto(target, source)
+
+
+def _at(address: int, shape: Shape) -> Array:
+    raw: Any = (ctypes.c_char * (4 * prod(shape))).from_address(address)
+    return np.frombuffer(raw, np.float32).reshape(shape)
