@@ -2,7 +2,8 @@
 
 It is a safetensors file. Its array ``model`` is a text in JSON, as bytes: the net's description
 and settings. ``net/<parameter>`` are the parameters, ``optimizer/<key>`` and ``precision/<key>``
-what the training has gathered. So each has a checksum, and any reader of safetensors can take
+what the training has gathered, ``fit/<number>/<key>`` what the clipping and accumulation have that
+`fit` put around the optimizer. So each has a checksum, and any reader of safetensors can take
 the weights.
 """
 
@@ -26,7 +27,7 @@ VERSION = 1
 """Raised by one whenever a file written today could not be read by yesterday's library."""
 
 CONTAINER = "safetensors"
-TEXT, NET, OPTIMIZER, PRECISION = "model", "net/", "optimizer/", "precision/"
+TEXT, NET, OPTIMIZER, PRECISION, FIT = "model", "net/", "optimizer/", "precision/", "fit/"
 LONGEST = 4 << 20
 """Bytes of the text; that of ResNet-152 has 150,000. Parsed it takes some twenty times more."""
 
@@ -97,7 +98,7 @@ def read_about(reader: Reader) -> dict[str, Any]:
     return about
 
 
-def below(prefix: str, reader: Reader) -> dict[str, Array]:
+def below(reader: Reader, prefix: str) -> dict[str, Array]:
     """The arrays whose names begin with ``prefix``, which is taken off."""
     names = [name for name in reader.entries if name.startswith(prefix)]
     return {name.removeprefix(prefix): reader.read(name) for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from singanet.checkpoint.reader import Reader
 from singanet.config import refusing, wrong
 from singanet.errors import CheckpointError, FileFormatError, SingaNetError
 from singanet.model_file import settings
-from singanet.model_file.layout import CONTAINER, NET, OPTIMIZER, PRECISION, below, read_about
+from singanet.model_file.layout import CONTAINER, NET, below, read_about
 from singanet.net import FeedForwardNet
 from singanet.net_config import distinct_params, net_from_config
 from singanet.parameter import Param
@@ -69,8 +70,7 @@ def _net(about: dict[str, Any], reader: Reader, training: bool) -> FeedForwardNe
         net.run_on(net.device, np.dtype(dtype))
         net.rng.bit_generator.state = about["generator"]
     if training and about.get("training") is not None:
-        states = below(OPTIMIZER, reader), below(PRECISION, reader)
-        settings.compile_as(net, about["training"], *states)
+        settings.compile_as(net, about["training"], partial(below, reader))
     return net
 
 

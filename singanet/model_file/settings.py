@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from singanet.config import object_from_config, object_to_config, refusing, wrong
 from singanet.errors import ConfigError
 from singanet.metric import Metric
-from singanet.model_file.layout import OPTIMIZER, PRECISION
+from singanet.model_file.layout import FIT, OPTIMIZER, PRECISION
 from singanet.net import FeedForwardNet
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
-from singanet.training.compiled import Compiled, compile_net
+from singanet.training.compiled import Compiled, compile_net, expect_compiled
 from singanet.types import Array
 
 
@@ -28,6 +28,7 @@ def describe(compiled: Compiled) -> dict[str, Any]:
             if compiled.precision is None
             else object_to_config(compiled.precision),
             "epochs": compiled.epochs,
+            "fit": [list(key) for key in compiled.around],
         }
     except ConfigError as error:
         raise ConfigError(
@@ -40,7 +41,11 @@ def describe(compiled: Compiled) -> dict[str, Any]:
 
 def arrays(compiled: Compiled) -> dict[str, Array]:
     """Copies of what optimizer and mixed precision have gathered, by their names in the file."""
-    found = {OPTIMIZER + key: array for key, array in compiled.optimizer.state_dict().items()}
+    state = compiled.optimizer.state_dict()
+    found = {OPTIMIZER + key: array for key, array in state.items()}
+    for number, wrapper in enumerate(compiled.around.values()):
+        own = {key: array for key, array in wrapper.state_dict().items() if key not in state}
+        found |= {f"{FIT}{number}/{key}": array for key, array in own.items()}
     if compiled.precision is not None:
         learnt = compiled.precision.state_dict()
         found |= {PRECISION + key: array for key, array in learnt.items()}
@@ -48,13 +53,11 @@ def arrays(compiled: Compiled) -> dict[str, Array]:
 
 
 def compile_as(
-    net: FeedForwardNet,
-    described: Any,
-    optimizer_state: Mapping[str, Array],
-    precision_state: Mapping[str, Array],
+    net: FeedForwardNet, described: Any, states: Callable[[str], dict[str, Array]]
 ) -> None:
     """Compile ``net`` as `describe` says, and let the optimizer go on from its state.
 
+    ``states`` gives the arrays of the file whose names begin with a prefix, without it.
     Errors: `ConfigError` and `UnknownNameError` for what cannot be built, and those of
     `load_state_dict` for a state that is not the optimizer's.
     """
@@ -75,11 +78,15 @@ def compile_as(
         measure = net.metric
         compile_net(net, optimizer, None, metrics, precision)
         net.metric = _same(measure, metrics.values())
-        optimizer.load_state_dict(optimizer_state)
+        state = states(OPTIMIZER)
+        optimizer.load_state_dict(state)
         if precision is not None:
-            precision.load_state_dict(precision_state)
-    if net.compiled is not None:
-        net.compiled.epochs = epochs
+            precision.load_state_dict(states(PRECISION))
+        compiled = expect_compiled(net, "the training")
+        compiled.epochs = epochs
+        for number, (clip, clip_by, accumulate) in enumerate(described.get("fit", ())):
+            own = states(f"{FIT}{number}/")
+            compiled.clipped(clip, clip_by, accumulate).load_state_dict({**state, **own})
 
 
 def _same(metric: Metric | None, others: Iterable[Metric]) -> Metric | None:

@@ -42,6 +42,12 @@ class Compiled:
             self._wrapped[key] = wrapped(self.optimizer, clip, clip_by, accumulate)
         return self._wrapped[key]
 
+    @property
+    def around(self) -> dict[tuple[Any, ...], Optimizer | Wrapper]:
+        """What `fit` put around the optimizer, by the arguments of `clipped`."""
+        found = self._wrapped.items()
+        return {key: wrapper for key, wrapper in found if wrapper is not self.optimizer}
+
 
 def compile_net(
     net: FeedForwardNet,

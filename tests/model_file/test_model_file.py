@@ -121,6 +121,27 @@ def test_training_goes_on_to_the_bit(make, file):
     np.testing.assert_array_equal(net.predict(x), other.predict(x))
 
 
+@pytest.mark.parametrize("around", [
+    {"clip": 0.5, "clip_by": "running"}, {"accumulate": 3}, {"clip": 0.1, "accumulate": 2},
+])  # fmt: skip
+def test_what_fit_puts_around_the_optimizer_goes_on_to_the_bit(around, file):
+    x, y = data()
+    net = classifier()
+    net.compile(SGD(lr=0.1, momentum=0.9))
+    net.fit(x, y, batch_size=8, epochs=1, verbose=False, **around)
+    net.fit(x, y, batch_size=8, epochs=2, verbose=False)
+    net.save_model(file)
+    other = singanet.load_model(file)
+    for each in (net, other):
+        each.fit(x, y, batch_size=8, epochs=3, initial_epoch=2, verbose=False, **around)
+    assert_same(net, other)
+    (key,) = net.compiled.around
+    states = [each.compiled.clipped(*key).state_dict() for each in (net, other)]
+    assert list(states[0]) == list(states[1])
+    for name, array in states[0].items():
+        np.testing.assert_array_equal(array, states[1][name])
+
+
 def test_steps_of_a_loop_of_ones_own_go_on_to_the_bit(file):
     x, y = data()
     nets, optimizer = [classifier()], Adam(lr=0.01)
@@ -319,6 +340,10 @@ def dense(about):
          ArgumentError, "two parameters called 'conv/weight'"),
         (lambda a: a.update(training=3), ConfigError, "the training"),
         (lambda a: a["training"].update(epochs=-1), ConfigError, "epochs"),
+        (lambda a: a["training"].update(fit=[[1, "layer"]]), ConfigError, "unpack"),
+        (lambda a: a["training"].update(fit=[[1, "never", 2]]), UnknownNameError, "never"),
+        (lambda a: a["training"].update(fit=7), ConfigError, "the training"),
+        (lambda a: a["training"].update(fit=[[0.5, "running", 1]]), SingaNetError, "Running"),
         (lambda a: a["training"].update(optimizer={"class": "eval"}), ConfigError, "arguments"),
         (lambda a: a["training"]["optimizer"].update({"class": "Dense"}), UnknownNameError,
          "an Optimizer|a Optimizer"),
