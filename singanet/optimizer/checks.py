@@ -41,7 +41,9 @@ def check_fit(where: str, name: str, value: Any, grad: Any, known: Shape | None)
             f"{where}, parameter {name!r}",
             expected="an array of float32 or float64",
             received=type(value).__name__ if shape is None else f"an array of {value.dtype}",
-            advice="pass the live parameter array",
+            advice="pass the live parameter array"
+            if shape is None or value.dtype != "float16"
+            else "train float16 by net.compile(..., mixed_precision='float16')",
         )
     if known is not None and known != shape:
         raise ShapeError(

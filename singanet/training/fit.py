@@ -80,6 +80,13 @@ def fit(
     if validation_data is not None:
         validation = validation_batches(net, validation_data, batch_size)
     optimizer = compiled.clipped(clip, clip_by, accumulate)
+    if not isinstance(callbacks, Iterable):
+        raise ArgumentError(
+            "net.fit, callbacks",
+            expected="a list of callbacks",
+            received=f"a {type(callbacks).__name__}",
+            advice="write callbacks=[...]",
+        )
     callbacks = list(callbacks)
     session = Session(net, compiled, optimizer, data, validation, epochs, callbacks)
     session.epoch = initial_epoch

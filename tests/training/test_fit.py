@@ -517,6 +517,7 @@ def test_fit_needs_compile(data):
         ({"accumulate": 0}, ArgumentError, "accumulate"),
         ({"callbacks": [Probe]}, ArgumentError, "the class Probe"),
         ({"callbacks": [print]}, ArgumentError, "callbacks"),
+        ({"callbacks": Probe()}, ArgumentError, r"a Probe; write callbacks=\[...\]"),
     ],
 )
 def test_bad_arguments_are_refused_before_a_step(build, data, same, change, error, words):

@@ -309,6 +309,17 @@ def test_batches_come_in_the_order_of_float32(half, build, data):
     assert len(seen["half"]) == len(list(ArrayLoader(*data, 10)))
 
 
+def test_float16_without_it_is_refused_with_what_to_do(build, data):
+    net = build()
+    net.as_type("float16")
+    before = [value.copy() for value in net.param_values() if value.dtype == "float16"]
+    with pytest.raises(ArgumentError, match="mixed_precision='float16'"):
+        net.fit(*data, verbose=False)
+    trained = [p.name for p in net.params() if p.trainable]
+    for name, old, new in zip(net.param_names(), before, net.param_values(), strict=True):
+        assert name not in trained or np.array_equal(old, new)
+
+
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
