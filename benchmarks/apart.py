@@ -56,12 +56,15 @@ def apart(
     rounds: int,
     budget: float = 1e9,
     imports: Callable[[str], object] = lambda name: None,
+    whole: float = 1e9,
 ) -> list[dict[str, Taken]]:
     """For each row what each rival took, in as many rounds; at least three, then ``budget`` s.
 
     Calls are repeated until they take some milliseconds, after one to warm up each time.
-    ``imports(name)`` loads what the rival needs in every row.
+    ``imports(name)`` loads what the rival needs in every row. After ``whole`` seconds no row is
+    begun, and there are fewer results than rows.
     """
+    start = time.monotonic()
     context = multiprocessing.get_context("spawn")
     pipes: dict[str, Any] = {}
     workers = []
@@ -71,6 +74,8 @@ def apart(
         workers[-1].start()
     results = []
     for done, row in enumerate(rows, start=1):
+        if time.monotonic() - start > whole:
+            break
         results.append(_row(pipes, row, rounds, budget))
         print(f"row {done} of {len(rows)}", file=sys.stderr, flush=True)
     for pipe in pipes.values():

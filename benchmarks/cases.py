@@ -30,11 +30,11 @@ _SIZES = {
     "mlp": (1, 32, 128),
     "lenet": (1, 32, 128),
     "alexnet": (1, 32, 128),
-    "vgg11": (1, 32, 128),
-    "resnet20": (1, 32, 128),
-    "resnet50": (1, 8),
     "char_rnn": (1, 32, 128),
     "wide_deep": (1, 32, 128),
+    "resnet20": (1, 32, 128),
+    "vgg11": (1, 32, 128),
+    "resnet50": (1, 8),
 }
 CASES = [Case(model, batch) for model, sizes in _SIZES.items() for batch in sizes]
 HIDDEN = (512, 256)

@@ -26,6 +26,7 @@ def options(text: str) -> argparse.Namespace:
     parser.add_argument("--rows", default="", help="model or model:batch, with commas; else all")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=10, help="a row, after three rounds")
+    parser.add_argument("--minutes", type=float, default=10, help="after which no row is begun")
     parser.add_argument("--compile", choices=("usual", "all", "never"), default="usual")
     parser.add_argument("--profile", action="store_true", help="where singanet's time goes")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="see apart.py")
@@ -50,9 +51,10 @@ def compare(
         raise SystemExit("PyTorch is not installed: pip install 'singanet[peers]'")
     rows = chosen(given.rows)
     rivals = ["singanet", *EAGER, *([] if given.compile == "never" else ["compiled"])]
-    measured = apart(make, rivals, rows, given.rounds, given.seconds, imports)
-    lines, ratios, notes = [], [], []
-    for row, taken in zip(rows, measured, strict=True):
+    whole = 60 * given.minutes
+    measured = apart(make, rivals, rows, given.rounds, given.seconds, imports, whole)
+    lines, ratios, notes = [], [], [_left_out(rows[len(measured) :])]
+    for row, taken in zip(rows, measured, strict=False):
         case = CASES[row]
         notes += [
             f"{case.name}, {rival}: {result.failure}."
@@ -73,6 +75,12 @@ def compare(
     file = f"{name}_{given.ops}_{given.threads}t" + ("_part" if given.rows else "")
     title = f"{what} against PyTorch: {given.ops} kernels, {given.threads} thread(s)"
     publish(file, title, body)
+
+
+def _left_out(rows: Sequence[int]) -> str:
+    from cases import CASES
+
+    return f"No time was left for {', '.join(CASES[row].name for row in rows)}." if rows else ""
 
 
 def _expect_equal_sizes(name: str, taken: dict) -> None:
