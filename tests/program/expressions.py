@@ -1,0 +1,75 @@
+"""Expressions on arrays, recorded on a tape and replayed on others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from singanet.ops import numpy_ops
+from singanet.program.arena import ALIGNMENT
+from singanet.program.bound import Bound
+from singanet.program.build import build
+from singanet.program.kernels import recording_kernels
+from singanet.program.layers import own
+from singanet.program.performing import Imagined, Performed
+from singanet.program.tape import NotRecordableError, Tape, map_arrays
+
+
+class Expression:
+    """``function(xp, *arrays)`` recorded on ``arrays``; calling it replays it on others.
+
+    ``imagined`` records without computing anything.
+    """
+
+    def __init__(self, function, arrays, imagined=False):
+        self.tape = Tape(Imagined() if imagined else Performed())
+        self.tape.ops = recording_kernels(numpy_ops, self.tape)
+        with np.errstate(all="ignore"), self.tape:
+            given = own(self.tape, list(arrays))
+            self._mark(given, (), given)
+            result = function(self.tape.ops.xp, *given)
+            self.result = result
+            results = list(result) if isinstance(result, (list, tuple)) else [result]
+            self._mark(results, (results,), [])
+        self.recording = build(self.tape)
+        self._arena = np.empty(self.recording.layout.nbytes + ALIGNMENT, np.uint8)
+
+    def _mark(self, payload, read, filled):
+        call = self.tape.add(lambda: None, (read,), {}, filled, "hidden", name="mark")
+        call.function, call.barrier = None, True
+        call.arguments = map_arrays(payload, self.tape.ref)
+
+    def __call__(self, *arrays):
+        # What nobody wrote shows.
+        self._arena[...] = 0xA5
+        bound = Bound(self.recording, self._arena)
+        for place, array in zip(bound.payloads[0], arrays, strict=True):
+            place[...] = array
+        with np.errstate(all="ignore"):
+            for call in bound.segments[1]:
+                call()
+        return [array.copy() for array in bound.payloads[1]]
+
+
+def expect_replays(function, *batches, imagined=(False, True)):
+    """Recorded on the first of ``batches``, it gives on each what NumPy does, to the bit."""
+    for lies in imagined:
+        try:
+            replay = Expression(function, batches[0], lies)
+        except NotRecordableError:
+            raise
+        except Exception:
+            # As `rehearse` has it: it needs values.
+            if not lies:
+                raise
+            continue
+        for batch in (*batches[1:], batches[0]):
+            with np.errstate(all="ignore"):
+                expected = function(np, *(array.copy("K") for array in batch))
+            wanted = list(expected) if isinstance(expected, (list, tuple)) else [expected]
+            found = replay(*batch)
+            assert len(found) == len(wanted)
+            for one, two in zip(found, wanted, strict=True):
+                two = np.asarray(two)
+                assert (one.shape, one.dtype) == (two.shape, two.dtype)
+                np.testing.assert_array_equal(one, two)
+                assert one.tobytes() == two.tobytes()
