@@ -31,6 +31,7 @@ class Structure:
         self._graph = Graph()
         self._nests = Nests(self._graph)
         self._ports: Ports | None = None
+        self._order: tuple[int, list[Node], Ports] = (-1, [], Ports([], []))
 
     def __getitem__(self, name: str) -> Layer:
         """The layer called ``name``; those of a nested net are called ``net/layer``."""
@@ -52,33 +53,35 @@ class Structure:
 
     def ordered(self) -> list[Node]:
         """The uses of layers in topological order. Errors: an empty net, and those of the sort."""
-        if self.pending:
-            raise no_shape(self.name, str(self.pending[0].name))
-        order = self._graph.order()
-        if not order:
-            raise CallOrderError(
-                "net",
-                expected="at least one layer",
-                received="an empty net",
-                advice="call net.add(layer) first",
-            )
-        unify(self._graph.nodes.values())
-        return order
+        return self._sort()[1]
 
     def ports(self) -> Ports:
         """Where arrays enter and leave: as the symbols were given, else in topological order."""
-        if self._ports is not None:
-            return self._ports
-        order = self.ordered()
-        return Ports(
-            [node.name for node in order if not node.sources],
-            [
+        return self._ports if self._ports is not None else self._sort()[2]
+
+    def _sort(self) -> tuple[int, list[Node], Ports]:
+        """The graph's version, its nodes in order and its ports; worked out once a version."""
+        if self.pending:
+            raise no_shape(self.name, str(self.pending[0].name))
+        if self._order[0] != self._graph.version:
+            order = self._graph.order()
+            if not order:
+                raise CallOrderError(
+                    "net",
+                    expected="at least one layer",
+                    received="an empty net",
+                    advice="call net.add(layer) first",
+                )
+            unify(self._graph.nodes.values())
+            outputs = [
                 (node.name, index)
                 for node in order
                 if not node.consumers
                 for index in range(len(node.output_shapes()))
-            ],
-        )
+            ]
+            inputs = [node.name for node in order if not node.sources]
+            self._order = (self._graph.version, order, Ports(inputs, outputs))
+        return self._order
 
     @property
     def declared_ports(self) -> Ports | None:
@@ -113,6 +116,8 @@ class Structure:
         return self._nests.entries(name) if name in self._nests.nets else [name]
 
     def _expect_layers(self, names: Iterable[str], where: str) -> None:
+        if self.pending:
+            raise no_shape(self.name, str(self.pending[0].name))
         for name in names:
             if name not in self._graph.nodes:
                 raise UnknownNameError(

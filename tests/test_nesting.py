@@ -256,8 +256,9 @@ def test_a_list_without_a_shape_can_be_built():
     net = FeedForwardNet([shapeless()])
     with pytest.raises(CallOrderError, match=r"first layer, 'head', has none.*build\(shape\)"):
         net.summary()
-    with pytest.raises(CallOrderError, match="a known input shape"):
-        net.add(Dense("c", 1))
+    for use in (lambda: net.add(Dense("c", 1)), lambda: net["head/a"], net.to_config, net.ports):
+        with pytest.raises(CallOrderError, match="a known input shape"):
+            use()
     assert net.build((5,)) == (2,)
     assert net.build((5,)) == (2,)
     assert net.forward(False, batch(2, 5)).shape == (2, 2)
