@@ -139,7 +139,7 @@ class Program:
         elif shapes != self._shapes:
             expected, received = f"arrays like {_told(self._shapes)}", _told(shapes)
         elif beside != self._beside:
-            expected, received = f"targets like {self._beside}", f"{beside}"
+            expected, received = f"targets like {_told_beside(self._beside)}", _told_beside(beside)
         else:
             expected, received = "the thread that recorded it", "another thread"
         raise CallOrderError(
@@ -170,3 +170,10 @@ def _told(shapes: Sequence[Any]) -> str:
             f"{name} {', '.join(f'{shape} {np.dtype(dtype)}' for shape, _, dtype in parts)}"
         )
     return "; ".join(told)
+
+
+def _told_beside(parts: Sequence[Any]) -> str:
+    """Shapes and types of targets and weights, of what `shapes_of_targets` gave."""
+    told = [p.__name__ if isinstance(p, type) else f"{p[0]} {np.dtype(p[2])}" for p in parts]
+    *targets, weights = told
+    return f"{', '.join(targets)} with {'no' if weights == 'NoneType' else weights} weights"
