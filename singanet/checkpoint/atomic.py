@@ -24,6 +24,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     with explained(path, "write"):
         target = Path(os.path.realpath(path))
+        _expect_file(target, path)
         remove_leftovers(target)
         beside = target.with_name(
             f".{target.name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
@@ -40,6 +41,17 @@ def replacing(path: Path) -> Iterator[Path]:
         finally:
             with contextlib.suppress(OSError):
                 beside.unlink()
+
+
+def _expect_file(target: Path, path: Path) -> None:
+    """Errors: `FileAccessError` for a device or pipe, which a move would put an end to."""
+    if target.exists() and not target.is_file() and not target.is_dir():
+        raise FileAccessError(
+            f"file {str(path)!r}",
+            expected="a file, or none yet",
+            received="a device or pipe",
+            advice="choose another path",
+        )
 
 
 def flush_folder(folder: Path) -> None:

@@ -66,8 +66,21 @@ def sources_of(state: State, where: str) -> list[Source]:
     if isinstance(state, Mapping):
         sources = [_source(name, value, where) for name, value in state.items()]
     else:
-        sources = list(state)
+        sources = _all_sources(state, where)
     check_unique((check_name(source.name, where) for source in sources), where)
+    return sources
+
+
+def _all_sources(state: Any, where: str) -> list[Source]:
+    sources = list(state) if isinstance(state, Sequence) else [state]
+    for source in sources:
+        if not isinstance(source, Source):
+            raise ArgumentError(
+                where,
+                expected="a dict from parameter name to array, or a list of Source",
+                received=f"{str(source)[:60]!r}, a {type(source).__name__}",
+                advice="pass for example dict(zip(net.param_names(), net.param_values()))",
+            )
     return sources
 
 

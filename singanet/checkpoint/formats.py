@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from singanet.checkpoint.entry import State, sources_of
+from singanet.checkpoint.path import checked_path
 from singanet.checkpoint.reader import Reader, open_file
 from singanet.checkpoint.singa import find_pickle, find_records
 from singanet.errors import FileFormatError, UnknownNameError, did_you_mean, one_of
@@ -73,7 +74,7 @@ def write_state(
     snapshot. Arrays are written one at a time: none but the one in hand is ever copied. Errors:
     `UnknownNameError`, `FileAccessError`, and what the format cannot hold.
     """
-    format_named(format_for(path, format)).write(Path(path), state, **options)
+    format_named(format_for(path, format)).write(checked_path(path), state, **options)
 
 
 def open_state(path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Reader:
@@ -83,7 +84,7 @@ def open_state(path: str | os.PathLike[str], format: str | None = None, **option
     may be the prefix; ``.pickle`` may be left out. With ``layers`` of the net, the Keras formats
     give its own names and layouts. Errors: `FileAccessError`, `FileFormatError`.
     """
-    path = Path(path)
+    path = checked_path(path)
     return format_named(format or by_content(path)).open(path, **options)
 
 
@@ -106,7 +107,7 @@ def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
 
 def by_suffix(path: str | os.PathLike[str]) -> str:
     """The name of the format whose suffix ``path`` has; snapshot where none is known."""
-    name = Path(path).name.lower()
+    name = checked_path(path).name.lower()
     found = {
         suffix: format.name
         for format in FORMATS.values()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from singanet.checkpoint.matching import Target, match
+from singanet.checkpoint.matching import Target, checked_rename, match
 from singanet.checkpoint.mismatch import mismatch
 from singanet.checkpoint.packed import Packed, fold, in_file
 from singanet.checkpoint.reader import Reader
@@ -31,6 +31,7 @@ def load_into(
     one of ``packed`` may come in that one array. Errors: `StateMismatchError`, whose ``report``
     has the table, and those of `Reader.read`.
     """
+    rename = checked_rename(rename, reader.where)
     packs = {each.name: each for each in in_file(packed, reader.entries, targets, rename)}
     targets = fold(targets, list(packs.values()))
     report = match(reader.entries, targets, rename, cast, reader.where)

@@ -37,7 +37,7 @@ def match(
     Errors: `UnknownNameError` and `ArgumentError` for a ``rename`` that does not apply.
     """
     free = weights(entries)
-    asked = _asked(rename or {}, free, targets, where)
+    asked = _asked(checked_rename(rename, where), free, targets, where)
     pairs: dict[str, tuple[str, str]] = {}
     for name, there in asked.items():
         pairs[name] = (there, "rename=")
@@ -79,6 +79,21 @@ def weights(entries: Mapping[str, Entry]) -> Mapping[str, Entry]:
         for name, entry in entries.items()
         if name.startswith("net/")
     }
+
+
+def checked_rename(rename: Any, where: str) -> Mapping[str, str]:
+    """``rename``, or an empty dict for None. Errors: `ArgumentError` for what goes nowhere."""
+    found = {} if rename is None else rename
+    if not isinstance(found, Mapping) or not all(
+        isinstance(name, str) for pair in found.items() for name in pair
+    ):
+        raise ArgumentError(
+            f"{where}, argument rename",
+            expected="a dict from names in the file to names in the net",
+            received=repr(rename)[:100],
+            advice="pass for example rename={'old/weight': 'fc/weight'}",
+        )
+    return found
 
 
 def _asked(

@@ -28,10 +28,10 @@ def in_file(
     packed: Sequence[Packed],
     entries: Mapping[str, Entry],
     targets: Mapping[str, Target],
-    rename: Mapping[str, str] | None = None,
+    rename: Mapping[str, str],
 ) -> list[Packed]:
     """Those that a file has under some spelling, while it has none of their members."""
-    there = weights(entries).keys() | set((rename or {}).values())
+    there = weights(entries).keys() | set(rename.values())
 
     def has(name: str) -> bool:
         return any(spelled in there and spelled not in targets for spelled in spellings(name))

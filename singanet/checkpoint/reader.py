@@ -111,11 +111,12 @@ class StreamReader(Reader):
 def open_file(path: Path) -> BinaryIO:
     """``path`` open for reading bytes. Errors: `FileAccessError`."""
     with explained(path, "read"):
-        if path.is_dir():
+        if path.exists() and not path.is_file():
+            folder = path.is_dir()
             raise FileAccessError(
                 f"file {str(path)!r}",
                 expected="a checkpoint file",
-                received="a folder",
-                advice="pass the path of a file inside it",
+                received="a folder" if folder else "a device or pipe, which may never end",
+                advice="pass the path of a file" + (" inside it" if folder else ""),
             )
         return path.open("rb")

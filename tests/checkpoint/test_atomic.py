@@ -229,3 +229,16 @@ def test_what_killed_writers_left_is_removed(tmp_path, path):
     assert not dead.exists()
     assert alive.exists()
     assert elsewhere.exists()
+
+
+def test_a_pipe_stays_a_pipe(tmp_path, path):
+    """And /dev/null stays what it is, for those who may replace it."""
+    os.mkfifo(path)
+    with pytest.raises(FileAccessError, match="expected a file, or none yet; received a device"):
+        write_state(path, {"x": np.ones(2)})
+    assert path.is_fifo()
+    for format in (None, "npz", "hdf5"):
+        with pytest.raises(FileAccessError, match="a device or pipe, which may never end"):
+            open_state(path, format)
+    # A snapshot's description is written beside it first.
+    assert len(list(tmp_path.iterdir())) == 1

@@ -205,3 +205,25 @@ def test_names_no_format_takes(tmp_path, path, name):
 def test_names_that_are_no_strings(path):
     with pytest.raises(ArgumentError, match="names that are strings; received 3"):
         write_state(path, {3: ones(1)})
+
+
+@pytest.mark.parametrize("path", ["", ".", "..", "a/", "a/..", "a\0b", b"bytes", None, 3, ["m"]])
+def test_paths_of_no_file(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for call in (lambda: write_state(path, {"x": ones(1)}), lambda: open_state(path)):
+        with pytest.raises(ArgumentError, match="argument f: expected the path of a file"):
+            call()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("state", [None, 3, "x", [ones(1)], [("a", ones(1))]])
+def test_states_that_are_none(path, state):
+    with pytest.raises(ArgumentError, match="a dict from parameter name to array"):
+        write_state(path, state)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("rename", [["a"], "a", {1: 2}, {"w": ["w"]}])
+def test_renames_that_are_none(load, rename):
+    with pytest.raises(ArgumentError, match="argument rename: expected a dict from names"):
+        load({"w": ones(1)}, {"w": (1,)}, rename=rename)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.checkpoint.keras.layer import LayerDescription
+from singanet.errors import ArgumentError, one_of
 from singanet.types import Shape
 
+_DATA_FORMATS = ("channels_last", "channels_first")
 _SETTINGS = (
     "W_transpose",
     "depth_multiplier",
@@ -22,8 +24,15 @@ def describe_net(net: Any, data_format: str = "channels_last") -> list[LayerDesc
     """The layers of ``net`` that have parameters, in its order.
 
     ``data_format`` is that of the Keras model: with Keras' usual 'channels_last' what follows a
-    Flatten of images has its rows in another order.
+    Flatten of images has its rows in another order. Errors: `ArgumentError` for another.
     """
+    if data_format not in _DATA_FORMATS:
+        raise ArgumentError(
+            "argument data_format",
+            expected=f"that of the Keras model, {one_of(_DATA_FORMATS)}",
+            received=repr(data_format),
+            advice="leave it out, since Keras' own default is channels_last",
+        )
     nodes = {node.name: node for node in net.nodes()}
     found = {}
     for node in nodes.values():
