@@ -14,7 +14,7 @@ from singanet.optimizer.checks import Grad, checked_count
 from singanet.optimizer.hyper import at, checked
 from singanet.types import Array, RowSparse
 
-_LEAST = 2.0**-24
+_LEAST, _MOST = 2.0**-24, 2.0**128
 _NUMBERS = ("scale", "good", "skipped")
 _MASTER = "master/"
 
@@ -79,7 +79,8 @@ class MixedPrecision(Configurable):
         if self.good == self.growth_interval:
             self.good = 0
             grown = self.scale * self.growth
-            self.scale = grown if np.isfinite(np.float32(grown)) else self.scale
+            # The loss that it multiplies is a float32.
+            self.scale = grown if grown < _MOST else self.scale
 
     def failed(self, layer: str) -> None:
         """Count a step that is skipped since the gradients of ``layer`` are not finite.
