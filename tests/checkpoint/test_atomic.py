@@ -118,8 +118,10 @@ def test_a_small_disk(tmp_path, path):
 
 
 @pytest.fixture
-def nobody():
+def nobody(path):
     """Whom permissions stop, where the tests run as root; a folder of theirs."""
+    write_state(path, {"x": np.ones(1)})
+    read_all(path)  # nobody may not even read the modules that this needs
     with tempfile.TemporaryDirectory() as folder:
         root = os.geteuid() == 0
         if root:
