@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -251,6 +254,39 @@ def test_suffixes_of_other_formats_are_refused(tmp_path, name):
     with pytest.raises(ArgumentError, match=r"call it 'name.singanet'"):
         classifier().save_model(tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_the_first_version_is_read_for_ever():
+    """Written when the format was made: two outputs of x W + b through tanh, momentum 0.5."""
+    net = singanet.load_model(Path(__file__).parent / "files" / "version1.singanet")
+    x = np.array([[1.0, -2.0, 0.5]], np.float32)
+    # W = 0.1, 0.2, ... row by row and b = (0.5, -0.5), less one step of 0.1 on the loss of zeros.
+    weight = np.arange(1, 7, dtype=np.float64).reshape(3, 2) / 10
+    bias = np.array([0.5, -0.5])
+    y = np.tanh(x @ weight + bias)
+    dz = y / 2 * (1 - y * y)
+    weight, bias = weight - 0.1 * x.T @ dz, bias - 0.1 * dz[0]
+    np.testing.assert_allclose(net.forward(False, x), np.tanh(x @ weight + bias), rtol=1e-5)
+    assert net.name == "golden"
+    assert list(net.nested) == ["inner"]
+    assert isinstance(net.loss, loss.SquaredError)
+    state = net.compiled.optimizer.state_dict()
+    np.testing.assert_allclose(state["inner/fc/bias/momentum"], 0.1 * dz[0], rtol=1e-5)
+    assert net.compiled.optimizer.momentum == 0.5
+
+
+def test_another_process_needs_no_code(file, tmp_path):
+    net = classifier()
+    net.save_model(file)
+    x, _ = data(5)
+    np.save(tmp_path / "x.npy", x)
+    code = (
+        "import sys, numpy, singanet; net = singanet.load_model(sys.argv[1]); "
+        "numpy.save(sys.argv[3], net.predict(numpy.load(sys.argv[2])))"
+    )
+    paths = [str(file), str(tmp_path / "x.npy"), str(tmp_path / "y.npy")]
+    subprocess.run([sys.executable, "-W", "error", "-c", code, *paths], check=True, timeout=120)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), net.predict(x))
 
 
 # -- classes of the user's own -------------------------------------------------------------------
