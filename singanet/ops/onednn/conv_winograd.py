@@ -10,8 +10,9 @@ from singanet.ops.numpy.windows import Window
 from singanet.ops.onednn import winograd as wg
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.conv_product import OneDnnProductConvolution
-from singanet.ops.onednn.winograd_plan import POINTS, Area, WinogradPlan, Work, product
+from singanet.ops.onednn.winograd_plan import POINTS, Area, Stage, WinogradPlan, product
 from singanet.ops.onednn.winograd_tiles import Tiles
+from singanet.ops.onednn.workers import Work
 from singanet.types import Array, Shape
 
 _DIRECT, _PRODUCTS = 0.018, 0.020
@@ -80,7 +81,8 @@ class OneDnnWinograd(OneDnnProductConvolution):
         runtime = self.runtime()
         if runtime is None or not min(n, c, h, w):
             return None
-        tiles = Tiles(n, (h, w, c), (*window.out_size(h, w), weight_shape[0]), (top, left))
+        out = (*window.out_size(h, w), weight_shape[0])
+        tiles = Tiles(n, (h, w, c), out, (top, left), min(runtime.threads, n))
         return tiles if min(tiles.out) > 0 and _pays(tiles, runtime.threads) else None
 
 
@@ -88,9 +90,10 @@ def _pays(tiles: Tiles, threads: int) -> bool:
     c, f = tiles.image[2], tiles.out[2]
     count = tiles.n * prod(tiles.grid)
     direct = _DIRECT * tiles.n * prod(tiles.out) * c * 9 / threads
-    products = _PRODUCTS * POINTS * count * c * f / threads
-    transforms = POINTS * (_VALUE * count * (c + f) / 2 + _KERNEL * c * f)
-    return products + transforms < direct / _GAIN
+    products = _PRODUCTS * POINTS * count * c * f
+    transforms = POINTS * _VALUE * count * (c + f) / 2
+    kernels = POINTS * _KERNEL * c * f
+    return (products + transforms) / tiles.workers + kernels < direct / _GAIN
 
 
 def _forward(build: Builder, tiles: Tiles, back: bool) -> WinogradPlan:
@@ -98,43 +101,51 @@ def _forward(build: Builder, tiles: Tiles, back: bool) -> WinogradPlan:
     c, f = tiles.image[2], tiles.out[2]
     matrix, grid = wg.of_kernels(back), prod(tiles.grid)
     # The values of the kernels lie as (outputs, inputs) of the forward convolution.
-    sizes = {count for _, count in tiles.blocks()}
+    shares = tiles.blocks()
+    sizes = {count for share in shares for _, count in share}
     plans = {k: build.apart(product, k * grid, c, f, (False, not back), False) for k in sizes}
 
-    def lay(area: Area) -> list[Work]:
-        y, x = area.operand(0, tiles.n, *tiles.out), area.operand(1, tiles.n, *tiles.image)
-        taps = area.operand(2, c * f, 9).T
-        kernels = area.buffer("kernels", POINTS, c * f)
-        work: list[Work] = [lambda: np.matmul(matrix, taps, out=kernels)]
-        for first, count in tiles.blocks():
-            values, fill = tiles.values(area, x[first : first + count])
-            sums, drain = tiles.outputs(area, y[first : first + count])
-            work += [*fill, area.product(plans[count], sums, values, kernels), *drain]
-        return work
+    def lay(areas: list[Area]) -> list[Stage]:
+        y, x = areas[0].operand(0, tiles.n, *tiles.out), areas[0].operand(1, tiles.n, *tiles.image)
+        taps = areas[0].operand(2, c * f, 9).T
+        kernels = areas[0].buffer("kernels", POINTS, c * f)
+        parts: Stage = [[] for _ in shares]
+        for area, share, work in zip(areas, shares, parts, strict=True):
+            for first, count in share:
+                values, fill = tiles.values(area, x[first : first + count])
+                sums, drain = tiles.outputs(area, y[first : first + count])
+                work += [*fill, area.product(plans[count], sums, values, kernels), *drain]
+        return [[[lambda: np.matmul(matrix, taps, out=kernels)]], parts]
 
     buffers = {**tiles.buffers(), "product": max(plan.scratch for plan in plans.values())}
-    return WinogradPlan(lay, buffers, 3, 0, build.threads)
+    return WinogradPlan(lay, buffers, 3, 0, tiles.workers)
 
 
 def _backward_weights(build: Builder, tiles: Tiles) -> WinogradPlan:
     """Operands: the gradients of the outputs, the images, the gradients of the kernels."""
     c, f = tiles.image[2], tiles.out[2]
     matrix, grid = wg.to_kernels(), prod(tiles.grid)
-    blocks = list(tiles.blocks())
-    keys = {(count, first > 0) for first, count in blocks}
+    shares = tiles.blocks()
+    keys = {(count, k > 0) for share in shares for k, (_, count) in enumerate(share)}
     plans = {k: build.apart(product, f, k[0] * grid, c, (True, False), k[1]) for k in keys}
 
-    def lay(area: Area) -> list[Work]:
-        dy, x = area.operand(0, tiles.n, *tiles.out), area.operand(1, tiles.n, *tiles.image)
-        taps = area.operand(2, c * f, 9)
-        kernels = area.buffer("kernels", POINTS, c * f)
-        work: list[Work] = []
-        for first, count in blocks:
-            values, fill = tiles.values(area, x[first : first + count])
-            slopes, fill_too = tiles.slopes(area, dy[first : first + count])
-            plan = plans[count, first > 0]
-            work += [*fill, *fill_too, area.product(plan, kernels, slopes, values)]
-        return [*work, lambda: np.matmul(kernels.T, matrix, out=taps)]
+    def lay(areas: list[Area]) -> list[Stage]:
+        dy, x = areas[0].operand(0, tiles.n, *tiles.out), areas[0].operand(1, tiles.n, *tiles.image)
+        taps = areas[0].operand(2, c * f, 9)
+        sums = [area.buffer("kernels", POINTS, c * f) for area in areas]
+        parts: Stage = [[] for _ in shares]
+        for area, share, total, work in zip(areas, shares, sums, parts, strict=True):
+            for k, (first, count) in enumerate(share):
+                values, fill = tiles.values(area, x[first : first + count])
+                slopes, fill_too = tiles.slopes(area, dy[first : first + count])
+                plan = plans[count, k > 0]
+                work += [*fill, *fill_too, area.product(plan, total, slopes, values)]
+        end: list[Work] = [_added(sums[0], part) for part in sums[1:]]
+        return [parts, [[*end, lambda: np.matmul(sums[0].T, matrix, out=taps)]]]
 
     buffers = {**tiles.buffers(), "product": max(plan.scratch for plan in plans.values())}
-    return WinogradPlan(lay, buffers, 3, 2, build.threads)
+    return WinogradPlan(lay, buffers, 3, 2, tiles.workers)
+
+
+def _added(total: Array, part: Array) -> Work:
+    return lambda: np.add(total, part, out=total)

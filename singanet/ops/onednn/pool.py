@@ -9,7 +9,8 @@ import numpy as np
 from singanet.ops.numpy.windows import Window
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import U8, Algorithm, Arg, Prop, Query, dims
-from singanet.ops.onednn.builder import Builder, NotOfferedError
+from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.types import Array, Shape
 
 _LEAST = 1

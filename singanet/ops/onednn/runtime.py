@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from singanet.ops.onednn.binding import CPU, DEFAULT_STREAM, SCRATCHPAD_USER, check
-from singanet.ops.onednn.builder import Builder, NotOfferedError
+from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
 from singanet.ops.onednn.plan import Place, Plan
 from singanet.ops.onednn.threads import Team, changes

@@ -13,9 +13,11 @@ from singanet.ops.onednn import winograd as wg
 from singanet.ops.onednn.binding import Arg
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.plan import Plan, rounded
+from singanet.ops.onednn.workers import Work, side_by_side
 from singanet.types import Array, Shape
 
-Work = Callable[[], object]
+Stage = list[list[Work]]
+"""What each worker does, one after the other; all of them are done before the next stage."""
 
 POINTS = wg.SPAN * wg.SPAN
 
@@ -47,24 +49,25 @@ class Area:
 class WinogradPlan:
     """A plan as `Plan` is one, made of NumPy's steps and of products that are plans themselves.
 
-    ``lay`` turns an area into what is to be done, one after the other.
+    ``lay`` turns an area for each worker into stages.
     """
 
     def __init__(
         self,
-        lay: Callable[[Area], list[Work]],
+        lay: Callable[[list[Area]], list[Stage]],
         buffers: Mapping[str, int],
         operands: int,
         writes: int,
-        threads: int,
+        workers: int,
     ) -> None:
         self._lay = lay
         self._buffers = buffers
+        self._each = sum(rounded(size) for size in buffers.values())
         self.sizes = (0,) * operands
         self.writes = (writes,)
         self.reads = tuple(k for k in range(operands) if k != writes)
-        self.scratch = sum(rounded(size) for size in buffers.values())
-        self.threads = threads
+        self.scratch = workers * self._each
+        self.threads = workers
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
         """See `Plan`."""
@@ -72,11 +75,12 @@ class WinogradPlan:
 
     def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
         """See `Plan`."""
-        work = self._lay(Area(addresses, scratch, self._buffers))
+        places = [scratch + k * self._each for k in range(self.threads)]
+        stages = self._lay([Area(addresses, place, self._buffers) for place in places])
 
         def run() -> None:
-            for do in work:
-                do()
+            for stage in stages:
+                side_by_side(stage)
 
         return run
 

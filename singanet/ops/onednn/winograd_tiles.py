@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
 from singanet.ops.onednn import winograd as wg
-from singanet.ops.onednn.winograd_plan import POINTS, Area, Work, filled, in_steps
+from singanet.ops.onednn.winograd_plan import POINTS, Area, filled, in_steps
+from singanet.ops.onednn.workers import Work
 from singanet.types import Array
 
 _BLOCK_BYTES = 1 << 21
@@ -18,12 +18,16 @@ T, S = wg.TILE, wg.SPAN
 
 @dataclass(frozen=True)
 class Tiles:
-    """``n`` images (h, w, c) whose 3×3 windows, after ``pads`` above and left, give (oh, ow, f)."""
+    """``n`` images (h, w, c) whose 3×3 windows, after ``pads`` above and left, give (oh, ow, f).
+
+    Blocks of samples are shared among ``workers``, of which each gets one at least.
+    """
 
     n: int
     image: tuple[int, int, int]
     out: tuple[int, int, int]
     pads: tuple[int, int]
+    workers: int
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -34,17 +38,18 @@ class Tiles:
     def step(self) -> int:
         """Samples in a block."""
         values = POINTS * prod(self.grid) * max(self.image[2], self.out[2]) * 4
-        return max(1, min(self.n, _BLOCK_BYTES // values))
+        return max(1, min(-(-self.n // self.workers), _BLOCK_BYTES // values))
 
     @property
     def whole(self) -> bool:
         """Whether tiles cover the outputs and nothing more."""
         return self.out[0] % T == 0 == self.out[1] % T
 
-    def blocks(self) -> Iterator[tuple[int, int]]:
-        """First sample and number of samples of each block."""
-        for first in range(0, self.n, self.step):
-            yield first, min(self.step, self.n - first)
+    def blocks(self) -> list[list[tuple[int, int]]]:
+        """For each worker the first sample and the number of samples of each of its blocks."""
+        step = self.step
+        every = [(first, min(step, self.n - first)) for first in range(0, self.n, step)]
+        return [every[k :: self.workers] for k in range(self.workers)]
 
     def buffers(self) -> dict[str, int]:
         """Bytes of working memory for a block, by name."""

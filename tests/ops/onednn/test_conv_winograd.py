@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from singanet.ops import numpy_ops
 from singanet.ops.numpy.windows import Window
 from singanet.ops.onednn import OneDnnOps, conv_winograd
 from singanet.ops.onednn.winograd_tiles import Tiles
+from singanet.ops.onednn.workers import side_by_side
 
 SAME = ((1, 1), (1, 1))
 USUAL = Window((3, 3), (1, 1), SAME)
@@ -65,8 +68,15 @@ def test_equals_numpy(ops, always, sizes, pads):
     check_all(ops, *sizes, pads)
 
 
+@pytest.fixture(params=[1, 2, 3])
+def workers(request, ops, monkeypatch):
+    """As many, whatever the cores."""
+    monkeypatch.setattr(ops.runtime(), "threads", request.param)
+    return request.param
+
+
 @pytest.mark.parametrize("step", [1, 2])
-def test_blocks_of_samples(ops, always, monkeypatch, step):
+def test_blocks_of_samples(ops, always, workers, monkeypatch, step):
     """Several blocks, the last of them smaller: gradients of kernels add up."""
     monkeypatch.setattr(Tiles, "step", property(lambda self: min(step, self.n)))
     check_all(ops, 5, 8, 6, 4, 3, SAME)
@@ -85,10 +95,35 @@ def test_numbers_of_any_size(ops, always):
         np.testing.assert_array_equal(got, y * np.float32(scale))
 
 
-def test_where_it_is_taken(library_path, monkeypatch):
+def test_fewer_samples_than_workers(ops, always, workers):
+    check_all(ops, 1, 8, 8, 4, 4, SAME)
+    check_all(ops, 2, 7, 5, 4, 4, SAME)
+
+
+def test_errors_of_workers_come_out_when_all_are_done():
+    done = []
+
+    def fail():
+        raise ZeroDivisionError
+
+    def late():
+        time.sleep(0.05)
+        done.append(1)
+
+    with pytest.raises(ZeroDivisionError):
+        side_by_side([[fail], [late]])
+    assert done == [1]
+    with pytest.raises(ZeroDivisionError):
+        side_by_side([[late], [fail, late]])
+    assert done == [1, 1]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_where_it_is_taken(library_path, monkeypatch, threads):
     """Many channels and many pixels; not few channels, a few pixels, other windows, groups."""
     taken = []
     ops = OneDnnOps(library_path, required=True)
+    monkeypatch.setattr(ops.runtime(), "threads", threads)
     runs = ops.runs
 
     def watched(build, *arguments, **options):

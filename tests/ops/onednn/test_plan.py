@@ -40,7 +40,7 @@ def calls(ops):
     ops.conv2d(x, w, draw(32), WINDOW)
     ops.conv2d_backward_data(dy, w, x.shape, WINDOW)
     ops.conv2d_backward_weights(x, dy, w.shape, WINDOW)
-    deep, kernels = draw(4, 128, 16, 16), draw(128, 128, 3, 3)
+    deep, kernels = draw(12, 128, 16, 16), draw(128, 128, 3, 3)
     ops.conv2d(deep, kernels, None, WINDOW)
     ops.conv2d_backward_data(deep, kernels, deep.shape, WINDOW)
     ops.conv2d_backward_weights(deep, deep[::-1].copy(), kernels.shape, WINDOW)

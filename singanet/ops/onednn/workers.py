@@ -1,0 +1,36 @@
+"""Python threads for kernels that are made of several calls.
+
+The calls let go of the interpreter's lock while they compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
+Work = Callable[[], object]
+
+
+def side_by_side(parts: Sequence[Sequence[Work]]) -> None:
+    """Do the first part here and each other in a thread of its own; return when all are done."""
+    others = [_pool(len(parts) - 1).submit(_do, part) for part in parts[1:]]
+    try:
+        _do(parts[0])
+    finally:
+        # None may still be at work on memory that the caller believes to be its own again.
+        errors = [other.exception() for other in others]
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def _do(part: Sequence[Work]) -> None:
+    for work in part:
+        work()
+
+
+@lru_cache(maxsize=4)
+def _pool(size: int) -> ThreadPoolExecutor:
+    # A forked child has one thread, so it never comes here with a pool whose threads are gone.
+    return ThreadPoolExecutor(size, thread_name_prefix="singanet")
