@@ -52,5 +52,5 @@ NAME_RULES = (
 
 SHAPE_RULES = (ShapeRule("SINGA 1101", "kernels of four axes, as Caffe's", _kernel),)
 
-PACKED_RULE = "all weights of a recurrent layer as one array, before singanet 1"
-"""SINGA's and cuDNN's form; which layers have it, and how it is taken apart, the net says."""
+PACKED_RULE = "all weights of a recurrent layer as one array, as in every SINGA"
+"""cuDNN's form, which snapshots and pickles keep; the net says which layers have it, and how."""

@@ -68,7 +68,7 @@ def test_every_spelling_is_read(tmp_path, rng, name, key):
     [found] = [match for match in report.matched if match.name == "rnn/weight"]
     assert (found.file_name, found.shape) == (key, (36,))
     assert found.rule.endswith(
-        "unpacked into 4: all weights of a recurrent layer as one array, before singanet 1"
+        "unpacked into 4: all weights of a recurrent layer as one array, as in every SINGA"
     )
     assert ("for the last" in found.rule) == (key != "rnn/weight")
     x = rng.standard_normal((1, 5, FEATURES)).astype("f4")
