@@ -24,6 +24,15 @@ def test_every_seed_is_whole(tmp_path):
         assert fuzz.read(path) == "read"
 
 
+def test_no_seed_is_read_when_it_is_cut(tmp_path):
+    """Keras' and other libraries' files among them; ours are cut at every byte elsewhere."""
+    for index, (suffix, raw) in enumerate(fuzz.seeds()):
+        path = tmp_path / f"{index}{suffix}"
+        for size in {*range(0, len(raw), max(1, len(raw) // 40)), len(raw) - 1}:
+            path.write_bytes(raw[:size])
+            assert fuzz.read(path) != "read", (suffix, size)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_only_our_errors_come_out(tmp_path, seed):
     counts, _ = fuzz.work((300, seed, str(tmp_path)))
