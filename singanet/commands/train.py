@@ -81,6 +81,7 @@ def _add_files(parser: Any) -> None:
     add("--resume", action="store_true", help="go on with what is in RUN_DIR, to the bit")
     add("--keep", type=int, metavar="N", help="checkpoints of so many epochs; 3")
     add("--save-every", type=int, metavar="N", help="a checkpoint after so many steps too")
+    add("--tensorboard", metavar="DIR", help="event files for TensorBoard")
     add("--json", type=Path, metavar="FILE", help="write the figures here")
 
 

@@ -13,7 +13,13 @@ import numpy as np
 from singanet.errors import ArgumentError
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
-from singanet.training.callbacks import Callback, EarlyStopping, ModelCheckpoint, StopOnSignal
+from singanet.training.callbacks import (
+    Callback,
+    EarlyStopping,
+    ModelCheckpoint,
+    StopOnSignal,
+    TensorBoard,
+)
 from singanet.training.epoch_result import EpochResult
 from singanet.training.figures import write_json
 from singanet.training.files import read_training
@@ -70,6 +76,8 @@ def run(options: RunOptions) -> RunResult:
     callbacks: list[Callback] = [figures, finite, signals]
     if options.early_stopping is not None:
         callbacks.append(EarlyStopping(options.monitor, options.early_stopping))
+    if options.tensorboard is not None:
+        callbacks.append(TensorBoard(options.tensorboard))
     if options.out is not None:
         callbacks += folder_callbacks(options.out, options, task)
         # Without validation there is nothing that the best weights could be chosen by.

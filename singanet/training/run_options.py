@@ -52,6 +52,7 @@ class RunOptions:
     steps_per_epoch: int | None = None
     initial_epoch: int = 0
     mixed_precision: str | None = None
+    tensorboard: str | None = None
     quiet: bool = False
 
     @property
@@ -71,7 +72,7 @@ LASTING = tuple(f.name for f in fields(RunOptions) if f.name not in _PASSING)
 
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "data", "optimizer", "clip_by", "out", "json"), (str,)),
-    **dict.fromkeys(("monitor", "mixed_precision"), (str,)),
+    **dict.fromkeys(("monitor", "mixed_precision", "tensorboard"), (str,)),
     **dict.fromkeys(("epochs", "batch_size", "accumulate", "seed", "keep", "save_every"), (int,)),
     **dict.fromkeys(("early_stopping", "steps_per_epoch", "initial_epoch"), (int,)),
     **dict.fromkeys(("lr", "weight_decay", "clip", "validation_split"), (float, int)),

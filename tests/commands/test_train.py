@@ -361,7 +361,8 @@ def test_every_option_has_its_key(small, tmp_path):
     # All that RunOptions has was said.
     names = {field.name.replace("_", "-") for field in fields(RunOptions)}
     assert names - {*said} == {
-        *("model", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet")
+        *("model", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet"),
+        "tensorboard",
     }
 
 
@@ -393,6 +394,18 @@ def test_early_stopping_ends_and_tests_the_best_weights(small, tmp_path, capsys)
     figures = json.loads((tmp_path / "run" / "figures.json").read_text())
     net, task = trained(tmp_path / "run", best=True)
     assert net.evaluate(task.test_batches())[0] == pytest.approx(figures["test_loss"])
+
+
+def test_event_files_for_tensorboard(small, tmp_path):
+    pytest.importorskip("tensorboardX")
+    folder = tmp_path / "events"
+    out = tmp_path / "run"
+    argv = ["train", "mlp", "--data", small, "--epochs", "1", "--tensorboard", str(folder)]
+    assert main([*argv, "--out", str(out)]) == 0
+    (written,) = folder.glob("events*")
+    written.unlink()
+    assert main(["train", "--out", str(out), "--resume", "--epochs", "2"]) == 0
+    assert len(list(folder.glob("events*"))) == 1
 
 
 def test_quiet_says_nothing_on_the_way(small, capsys):
