@@ -11,9 +11,11 @@ from singanet.program.layers import own
 from singanet.program.python_pass import keep
 from singanet.program.tape import NotRecordableError, Tape, map_arrays
 from singanet.program.traced import plain
+from singanet.program.users import is_own, no_draws, stand_in
 from singanet.types import Array
 
 if TYPE_CHECKING:
+    from singanet.loss.loss import Loss
     from singanet.net import FeedForwardNet
 
 
@@ -64,7 +66,7 @@ class LossStep:
         return dy
 
     def _kernels(self, tape: Tape, outputs: Any, y: Any, weight: Any) -> dict[str, Any]:
-        if type(self.loss).__module__.partition(".")[0] != "singanet":
+        if not is_own(self.loss):
             raise NotRecordableError("a class that is not singanet's")
         weights = () if weight is None else (weight,)
         try:
@@ -90,7 +92,8 @@ class LossStep:
 
     def _in_python(self, tape: Tape, outputs: Any) -> dict[str, Any]:
         tape.does.expect_values()
-        dy = self._gradient(map_arrays(outputs, plain))
+        with no_draws():
+            dy = self._gradient(stand_in(self.loss), map_arrays(outputs, plain))
         made: dict[str, Any] = own(tape, dy if isinstance(dy, dict) else {self.names[0]: dy})
         filled: list[Array] = []
         map_arrays(made, filled.append)
@@ -99,19 +102,19 @@ class LossStep:
         return made
 
     def _run(self, outputs: Any, out: dict[str, Any]) -> None:
-        dy = self._gradient(outputs)
+        dy = self._gradient(self.loss, outputs)
         keep(dy if isinstance(dy, dict) else {self.names[0]: dy}, out)
 
-    def _gradient(self, outputs: Any) -> Any:
+    def _gradient(self, loss: Loss, outputs: Any) -> Any:
         try:
             # A user's own loss need not know of weights.
             weights = () if self.weight is None else (self.weight,)
-            losses = self.loss.forward(True, outputs, self.y, *weights)
+            losses = loss.forward(True, outputs, self.y, *weights)
             self._value = float(losses.mean())
         except SingaNetError as error:
             raise self._refined(error) from None
         self._score_now(outputs)
-        return self.loss.backward()
+        return loss.backward()
 
     def _refined(self, error: SingaNetError) -> SingaNetError:
         """The error with the output's name, since losses know no layers."""

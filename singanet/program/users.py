@@ -1,4 +1,4 @@
-"""Layers of users' classes: which may be recorded, and how they are rehearsed."""
+"""Layers and losses of users' classes: which are recorded, and how they are rehearsed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 
 from singanet.layers.layer import Layer
+from singanet.loss.loss import Loss
 from singanet.program.settings import with_inner
 from singanet.program.tape import NotRecordableError
 from singanet.types import Array
 
+_Part = TypeVar("_Part", bound="Layer | Loss")
 
-def is_own(layer: Layer) -> bool:
-    """Whether the layer, and each inside it, is of a class of singanet's."""
-    return all(_is_own(part) for part in with_inner(layer))
+
+def is_own(part: Layer | Loss) -> bool:
+    """Whether the layer or loss, and each inside it, is of a class of singanet's."""
+    return all(_is_own(inner) for inner in with_inner(part))
 
 
 def is_pure(layer: Layer) -> bool:
@@ -32,19 +36,19 @@ def _is_own(part: object) -> bool:
     return type(part).__module__.partition(".")[0] == "singanet"
 
 
-def stand_in(layer: Layer) -> Layer:
-    """What runs in the place of ``layer`` while recording: a copy with the same parameters.
+def stand_in(part: _Part) -> _Part:
+    """What runs in the place of ``part`` while recording: a copy with the same parameters.
 
-    So nothing that the layer counts is counted twice. Raises `NotRecordableError` where it cannot
-    be copied.
+    So nothing that a user's class counts is counted twice. Raises `NotRecordableError` where it
+    cannot be copied.
     """
-    if is_own(layer):
-        return layer
-    shared = {id(p): p for part in with_inner(layer) for p in getattr(part, "params", {}).values()}
+    if is_own(part):
+        return part
+    inner = [params for one in with_inner(part) for params in getattr(one, "params", {}).values()]
     try:
-        return copy.deepcopy(layer, dict(shared))
+        return copy.deepcopy(part, {id(param): param for param in inner})
     except Exception as error:
-        raise NotRecordableError(f"a layer that cannot be copied: {error}") from error
+        raise NotRecordableError(f"{type(part).__name__} cannot be copied: {error}") from error
 
 
 @contextmanager
