@@ -89,3 +89,25 @@ def test_a_global_clip_and_a_preview_on_the_device(xp):
     with clip.knowing(5.0):
         accumulator.update(["w"], [value], [grad])
     np.testing.assert_allclose(numbers(value), [-0.6, -0.8])
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3])
+def test_the_scale_goes_as_pytorchs(interval):
+    torch = pytest.importorskip("torch")
+    peer = torch.amp.GradScaler("cpu", 2.0**10, 4.0, 0.25, interval)
+    precision = MixedPrecision(scale=2.0**10, growth=4.0, backoff=0.25, growth_interval=interval)
+    weight = torch.nn.Parameter(torch.ones(1))
+    sgd = torch.optim.SGD([weight], lr=0.0)
+    finite = np.random.default_rng(interval).random(60) < 0.8
+    for good in finite:
+        sgd.zero_grad()
+        factor = 1.0 if good else float("inf")
+        peer.scale((weight * factor).sum()).backward()
+        peer.step(sgd)
+        peer.update()
+        if good:
+            precision.succeeded()
+        else:
+            precision.failed("fc")
+        assert precision.scale == peer.get_scale()
+    assert precision.skipped == 60 - finite.sum()
