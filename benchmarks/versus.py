@@ -117,7 +117,8 @@ def _explained(given: argparse.Namespace) -> Sequence[str]:
         "Ratio: PyTorch's time by singanet's, above 1 where singanet is faster; median of the "
         f"rounds, each a pair of neighbours in time, and the quartiles. At most {given.rounds} "
         f"rounds, {given.seconds:.0f} s a row after three. MiB: peak of memory beyond the imports, "
-        f"PyTorch's in its faster eager form. PyTorch {torch.__version__}, SGD fused; "
+        "from the fourth call on, PyTorch's in its faster eager form. PyTorch "
+        f"{torch.__version__}, SGD fused; "
         f"torch.compile: {given.compile}; {given.clock} time. "
         f"Load of the machine at the end: {os.getloadavg()[0]:.1f}."
     ]
