@@ -10,9 +10,14 @@ from singanet.ops.numpy.windows import Window
 from singanet.ops.onednn import winograd as wg
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.conv_product import OneDnnProductConvolution
-from singanet.ops.onednn.winograd_plan import POINTS, Area, Stage, WinogradPlan, product
+from singanet.ops.onednn.winograd_plan import POINTS, Area, Stage, WinogradPlan, in_steps
+from singanet.ops.onednn.winograd_products import (
+    enter_kernels,
+    leave_kernels,
+    most_scratch,
+    products,
+)
 from singanet.ops.onednn.winograd_tiles import Tiles
-from singanet.ops.onednn.workers import Work
 from singanet.types import Array, Shape
 
 _DIRECT, _PRODUCTS = 0.018, 0.020
@@ -90,10 +95,10 @@ def _pays(tiles: Tiles, threads: int) -> bool:
     c, f = tiles.image[2], tiles.out[2]
     count = tiles.n * prod(tiles.grid)
     direct = _DIRECT * tiles.n * prod(tiles.out) * c * 9 / threads
-    products = _PRODUCTS * POINTS * count * c * f
+    multiplied = _PRODUCTS * POINTS * count * c * f
     transforms = POINTS * _VALUE * count * (c + f) / 2
     kernels = POINTS * _KERNEL * c * f
-    return (products + transforms) / tiles.workers + kernels < direct / _GAIN
+    return (multiplied + transforms + kernels) / tiles.workers < direct / _GAIN
 
 
 def _forward(build: Builder, tiles: Tiles, back: bool) -> WinogradPlan:
@@ -101,33 +106,39 @@ def _forward(build: Builder, tiles: Tiles, back: bool) -> WinogradPlan:
     c, f = tiles.image[2], tiles.out[2]
     matrix, grid = wg.of_kernels(back), prod(tiles.grid)
     # The values of the kernels lie as (outputs, inputs) of the forward convolution.
-    shares = tiles.blocks()
+    shares, bands = tiles.blocks(), tiles.bands()
     sizes = {count for share in shares for _, count in share}
-    plans = {k: build.apart(product, k * grid, c, f, (False, not back), False) for k in sizes}
+    plans = {k: build.apart(products, k * grid, c, f, (False, not back), False) for k in sizes}
+    enter = {k: build.apart(enter_kernels, k, c * f) for k in {b - a for a, b in bands}}
 
     def lay(areas: list[Area]) -> list[Stage]:
         y, x = areas[0].operand(0, tiles.n, *tiles.out), areas[0].operand(1, tiles.n, *tiles.image)
-        taps = areas[0].operand(2, c * f, 9).T
+        taps = areas[0].operand(2, c * f, 9)
         kernels = areas[0].buffer("kernels", POINTS, c * f)
+        first_stage: Stage = [
+            [area.product(enter[b - a], kernels[:, a:b], matrix, taps[a:b])]
+            for area, (a, b) in zip(areas, bands, strict=True)
+        ]
         parts: Stage = [[] for _ in shares]
         for area, share, work in zip(areas, shares, parts, strict=True):
             for first, count in share:
                 values, fill = tiles.values(area, x[first : first + count])
                 sums, drain = tiles.outputs(area, y[first : first + count])
                 work += [*fill, area.product(plans[count], sums, values, kernels), *drain]
-        return [[[lambda: np.matmul(matrix, taps, out=kernels)]], parts]
+        return [first_stage, parts]
 
-    buffers = {**tiles.buffers(), "product": max(plan.scratch for plan in plans.values())}
-    return WinogradPlan(lay, buffers, 3, 0, tiles.workers)
+    scratch = most_scratch([*plans.values(), *enter.values()])
+    return WinogradPlan(lay, {**tiles.buffers(), "product": scratch}, 3, 0, tiles.workers)
 
 
 def _backward_weights(build: Builder, tiles: Tiles) -> WinogradPlan:
     """Operands: the gradients of the outputs, the images, the gradients of the kernels."""
     c, f = tiles.image[2], tiles.out[2]
     matrix, grid = wg.to_kernels(), prod(tiles.grid)
-    shares = tiles.blocks()
+    shares, bands = tiles.blocks(), tiles.bands()
     keys = {(count, k > 0) for share in shares for k, (_, count) in enumerate(share)}
-    plans = {k: build.apart(product, f, k[0] * grid, c, (True, False), k[1]) for k in keys}
+    plans = {k: build.apart(products, f, k[0] * grid, c, (True, False), k[1]) for k in keys}
+    leave = {k: build.apart(leave_kernels, k, c * f) for k in {b - a for a, b in bands}}
 
     def lay(areas: list[Area]) -> list[Stage]:
         dy, x = areas[0].operand(0, tiles.n, *tiles.out), areas[0].operand(1, tiles.n, *tiles.image)
@@ -140,12 +151,13 @@ def _backward_weights(build: Builder, tiles: Tiles) -> WinogradPlan:
                 slopes, fill_too = tiles.slopes(area, dy[first : first + count])
                 plan = plans[count, k > 0]
                 work += [*fill, *fill_too, area.product(plan, total, slopes, values)]
-        end: list[Work] = [_added(sums[0], part) for part in sums[1:]]
-        return [parts, [[*end, lambda: np.matmul(sums[0].T, matrix, out=taps)]]]
+        end: Stage = []
+        for area, (a, b) in zip(areas, bands, strict=True):
+            total = sums[0][:, a:b]
+            added = [(np.add, total, part[:, a:b], total) for part in sums[1:]]
+            leaves = area.product(leave[b - a], taps[a:b], total, matrix)
+            end.append([in_steps(added), leaves])
+        return [parts, end]
 
-    buffers = {**tiles.buffers(), "product": max(plan.scratch for plan in plans.values())}
-    return WinogradPlan(lay, buffers, 3, 2, tiles.workers)
-
-
-def _added(total: Array, part: Array) -> Work:
-    return lambda: np.add(total, part, out=total)
+    scratch = most_scratch([*plans.values(), *leave.values()])
+    return WinogradPlan(lay, {**tiles.buffers(), "product": scratch}, 3, 2, tiles.workers)

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from singanet.ops.onednn import winograd as wg
-from singanet.ops.onednn.binding import Arg
-from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.plan import Plan, rounded
 from singanet.ops.onednn.workers import Work, side_by_side
 from singanet.types import Array, Shape
@@ -83,21 +81,6 @@ class WinogradPlan:
                 side_by_side(stage)
 
         return run
-
-
-def product(
-    build: Builder, rows: int, inner: int, cols: int, turned: tuple[bool, bool], adds: bool
-) -> None:
-    """36 products at once; ``turned`` tells which operands lie turned in memory."""
-    sizes = (POINTS, rows, inner), (POINTS, inner, cols)
-    memory = []
-    for (g, m, k), swap in zip(sizes, turned, strict=True):
-        memory.append(build.strided((g, m, k), (m * k, 1, m) if swap else (m * k, k, 1)))
-    y = build.rows((POINTS, rows, cols))
-    attributes = build.post_ops(add=True) if adds else None
-    desc = build.primitive_desc("matmul", *memory, None, y, attributes=attributes)
-    memories = build.operands((Arg.DST, Arg.SRC, Arg.WEIGHTS), [y, *memory])
-    build.stage(desc, memories, adds_to=(Arg.DST,) if adds else ())
 
 
 def in_steps(steps: Sequence[wg.Step]) -> Work:

@@ -51,6 +51,12 @@ class Tiles:
         every = [(first, min(step, self.n - first)) for first in range(0, self.n, step)]
         return [every[k :: self.workers] for k in range(self.workers)]
 
+    def bands(self) -> list[tuple[int, int]]:
+        """For each worker its part of the kernels, from the first on to before the last."""
+        every, k = self.image[2] * self.out[2], self.workers
+        edges = [every * part // k for part in range(k + 1)]
+        return list(zip(edges[:-1], edges[1:], strict=True))
+
     def buffers(self) -> dict[str, int]:
         """Bytes of working memory for a block, by name."""
         (th, tw), k, c, f = self.grid, self.step * 4, self.image[2], self.out[2]
