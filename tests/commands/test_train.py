@@ -366,21 +366,24 @@ def test_every_option_has_its_key(small, tmp_path):
     }
 
 
-def test_a_run_with_every_option_goes_on_to_the_bit(small, tmp_path):
-    options = RunOptions(
-        "mlp", small, epochs=4, batch_size=5, accumulate=2, class_weight={0: 2.0, 3: 0.5},
-        mixed_precision="float16", clip=0.3, clip_by="global", early_stopping=9,
-        out=tmp_path / "whole",
-    )  # fmt: skip
-    run(options)
-    run(replace(options, epochs=2, out=tmp_path / "parts"))
-    # The rate's course depends on the number of epochs, which makes these two differ.
-    assert main(["train", "--out", str(tmp_path / "parts"), "--resume", "--epochs", "4"]) == 0
-    state = saved(tmp_path / "parts")
-    assert str(state["net/fc1/weight"].dtype) == "float16"
-    again = saved_options(tmp_path / "parts")
+def test_a_run_with_every_option_goes_on_to_the_bit(small, tmp_path, monkeypatch):
+    """Interrupted by a signal between two micro-batches, with all that has state of its own."""
+    argv = ["train", "lenet", "--data", small, "--epochs", "4", "--batch-size", "5"]
+    argv += ["--accumulate", "2", "--class-weight", "0=2,3=0.5", "--mixed-precision", "float16"]
+    argv += ["--clip", "0.3", "--clip-by", "global", "--early-stopping", "9", "--quiet"]
+    argv += ["--monitor", "val_accuracy", "--validation-split", "0.2", "--steps-per-epoch", "5"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert main([*argv, "--out", str(whole)]) == 0
+    with monkeypatch.context() as patch:
+        signals_at_step(patch, 8, signal.SIGINT)
+        assert main([*argv, "--out", str(cut)]) == 130
+    assert str(read_training(cut)["net/fc1/weight"].dtype) == "float16"
+    assert main(["train", "--out", str(cut), "--resume"]) == 0
+    assert_same(saved(whole), saved(cut))
+    assert (whole / "best.npz").read_bytes() == (cut / "best.npz").read_bytes()
+    again = saved_options(cut)
     assert {int(k): v for k, v in again["class_weight"].items()} == {0: 2.0, 3: 0.5}
-    assert main(["evaluate", str(tmp_path / "whole")]) == 0
+    assert main(["evaluate", str(cut), "--best"]) == 0
 
 
 def test_early_stopping_ends_and_tests_the_best_weights(small, tmp_path, capsys):
