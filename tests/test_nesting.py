@@ -492,3 +492,29 @@ def test_a_nested_net_takes_no_more_layers():
 def test_arrays_are_refused_as_symbols():
     with pytest.raises(ArgumentError, match="expected symbols.*ndarray"):
         block()(np.zeros((2, 3)))
+
+
+def test_a_recorded_step_of_nested_nets_is_that_of_the_layers():
+    """Programs are recorded at the second call of a shape: ports of several arrays among it."""
+    a, b = Input("a", (2,)), Input("b", (2,))
+    pair, tower = two_in_two_out(), FeedForwardNet([block("in", 2)], name="tower")
+    low, high = pair(b, a)
+    net = FeedForwardNet(
+        inputs=[a, b],
+        outputs=Concat("c", 1)(tower(low), tower(high)),
+        loss=SquaredError(),
+        seed=0,
+    )
+    other = FeedForwardNet.from_config(net.to_config(), seed=0)
+    for one, two in zip(net.params(), other.params(), strict=True):
+        two.value[...] = one.value
+    other.programs.enabled = False
+    optimizers = [SGD(lr=0.1, momentum=0.9) for _ in range(2)]
+    for turn in range(5):
+        x = {name: batch(4, 2, seed=turn + len(name)) for name in ("a", "b")}
+        y = batch(4, 4, seed=50 + turn)
+        steps = [n.step(x, y, o) for n, o in zip((net, other), optimizers, strict=True)]
+        assert steps[0] == steps[1]
+        np.testing.assert_array_equal(net.forward(False, x), other.forward(False, x))
+    for one, two in zip(net.params(), other.params(), strict=True):
+        np.testing.assert_array_equal(one.value, two.value)
