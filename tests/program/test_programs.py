@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -29,8 +31,9 @@ from singanet.layers import (
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam
+from singanet.summary.footprint import ones
 
-from .twins import Twins
+from .twins import Twins, expect_same
 
 
 def falling(step):
@@ -489,8 +492,69 @@ def test_cleared_programs_are_recorded_again():
     twins.expect_recorded()
 
 
+def test_cleared_programs_give_their_memory_back():
+    data = image_batches(4, batch=256)
+    # Imports, and what NumPy and Python keep for good.
+    twins = Twins(image_net, adam)
+    for x, y in data:
+        twins.step(x, y)
+        twins.forward(False, x)
+    del twins
+    net, optimizer = image_net(), adam()
+    net.step(*data[0], optimizer)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for x, y in data:
+            net.step(x, y, optimizer)
+            net.forward(False, x)
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0]
+        net.programs.clear()
+        gc.collect()
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    # An image's four maps of 4 × 4, forward and back, are 2 KB at the least.
+    assert held > 256 * 2048
+    assert left < 200_000
+
+
 def test_switched_off_in_the_middle():
     twins = Twins(image_net, adam)
     for number, (x, y) in enumerate(image_batches(9)):
         twins.recorded.programs.enabled = number // 3 != 1
         twins.step(x, y)
+
+
+NETS = [
+    "mlp", "lenet", "resnet20", "preresnet20", "lstm", "char_rnn", "transformer", "wide_deep",
+    "deepfm", "autoencoder",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_ready_nets_in_the_callers_loop(name, rng):
+    twins = Twins(lambda: singanet.models.build(name, seed=0), adam)
+    net = twins.recorded
+
+    def drawn(array):
+        if array.dtype.kind != "f":
+            return rng.integers(0, 2, array.shape).astype(array.dtype)
+        return rng.standard_normal(array.shape).astype(array.dtype)
+
+    for _ in range(4):
+        x = {
+            key: [drawn(part) for part in value] if isinstance(value, list) else drawn(value)
+            for key, value in ones(net._sorted(), 2, net.device, net.dtype, 5).items()
+        }
+        outs = twins.both(lambda net, _, x=x: net.forward(True, x))
+        expect_same(*outs)
+        dy = {key: drawn(out) for key, out in outs[0].items()} if isinstance(
+            outs[0], dict) else drawn(outs[0])  # fmt: skip
+        for one, optimizer in zip(twins.nets, twins.optimizers, strict=True):
+            for item in one.backward(dy):
+                optimizer.update(*item)
+        twins.expect_equal()
+        twins.forward(False, x)
+    twins.expect_recorded()
