@@ -8,7 +8,7 @@ from typing import Any
 
 from singanet.program.arena import ALIGNMENT
 from singanet.program.build import Recording
-from singanet.program.tape import Call, Ref
+from singanet.program.call import Call, Ref
 from singanet.types import Array
 
 Ready = Callable[[], object]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from singanet.program.arena import Layout, plan_arena
+from singanet.program.call import Call, Ref
 from singanet.program.kernel import Buffer, Kernel
-from singanet.program.tape import Call, Ref, Tape
+from singanet.program.tape import Tape
 from singanet.types import Array
 
 _SMALL = 1 << 16

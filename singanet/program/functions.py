@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from singanet.program.tape import NotRecordableError, Tape, map_arrays
+from singanet.program.call import NotRecordableError
+from singanet.program.places import map_arrays
+from singanet.program.tape import Tape
 from singanet.types import Array
 
 _TELL_SHAPES = frozenset(

@@ -10,8 +10,10 @@ import numpy as np
 
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps
+from singanet.program.call import NotRecordableError
 from singanet.program.module import TracingModule
-from singanet.program.tape import NotRecordableError, Tape, address
+from singanet.program.places import address
+from singanet.program.tape import Tape
 from singanet.program.traced import Traced, plain, recording
 from singanet.types import Array, Shape
 

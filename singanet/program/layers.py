@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from singanet.context import Context
 from singanet.execution import Plan, Step
 from singanet.layers.layer import Layer
+from singanet.program.call import NotRecordableError
+from singanet.program.places import map_arrays, root_of
 from singanet.program.python_pass import PythonPass, RowsSource, is_sparse, live_rows
-from singanet.program.tape import NotRecordableError, Tape, map_arrays, root_of
+from singanet.program.tape import Tape
 from singanet.program.traced import Traced, plain
 from singanet.program.users import arrays_of, is_own, is_pure, no_draws, stand_in
 from singanet.types import Array

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.errors import SingaNetError, one_of
 from singanet.execution import Plan
+from singanet.program.call import NotRecordableError
 from singanet.program.layers import own
+from singanet.program.places import map_arrays
 from singanet.program.python_pass import keep
-from singanet.program.tape import NotRecordableError, Tape, map_arrays
+from singanet.program.tape import Tape
 from singanet.program.traced import plain
 from singanet.program.users import is_own, no_draws, stand_in
 from singanet.types import Array

@@ -140,9 +140,9 @@ class Programs:
     def _recorded(
         self, net: FeedForwardNet, key: Any, record: Callable[[Recorder], None], optimizer: Any
     ) -> Replay | None:
+        from singanet.program.call import NotRecordableError
         from singanet.program.record import rehearse
         from singanet.program.replay import Replay
-        from singanet.program.tape import NotRecordableError
 
         try:
             return Replay(rehearse(net, record), optimizer)

@@ -12,13 +12,15 @@ import numpy as np
 from singanet.errors import SingaNetError
 from singanet.execution import BackwardWalk, LayerGradients, Plan
 from singanet.program.build import Recording, build
+from singanet.program.call import NotRecordableError
 from singanet.program.draws import Draws
 from singanet.program.kernels import recording_kernels
 from singanet.program.layers import own, traced_plan
 from singanet.program.losses import LossStep
 from singanet.program.performing import Imagined, Performed
+from singanet.program.places import map_arrays
 from singanet.program.python_pass import sources
-from singanet.program.tape import NotRecordableError, Tape, map_arrays
+from singanet.program.tape import Tape
 from singanet.program.traced import plain
 from singanet.program.updates import Numbers, Updates
 from singanet.types import Array

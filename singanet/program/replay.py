@@ -10,11 +10,11 @@ import numpy as np
 
 from singanet.program.arena import ALIGNMENT
 from singanet.program.bound import Bound, Ready
+from singanet.program.places import map_arrays
 from singanet.program.python_pass import keep
 from singanet.program.record import targets
 from singanet.program.report import ProgramReport
 from singanet.program.settings import Settings
-from singanet.program.tape import map_arrays
 from singanet.program.updates import refresh
 from singanet.types import Array
 

@@ -5,81 +5,20 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from singanet.errors import SingaNetError
+from singanet.program.call import Call, NotRecordableError, Ref, Token
 from singanet.program.kernel import Phase
 from singanet.program.performing import Performed
+from singanet.program.places import address, map_arrays, root_of
 from singanet.program.scalars import StepScalar
-from singanet.types import Array, Shape
+from singanet.types import Array
 
 Place = Literal["out", "first", "last", "hidden"]
 _Value = TypeVar("_Value")
-
-
-class NotRecordableError(Exception):
-    """What was called depends on values, so that a replay could not repeat it."""
-
-
-class Ref(NamedTuple):
-    """An array as a place in the memory ``token``: the bytes from ``offset`` on."""
-
-    token: int
-    offset: int
-    shape: Shape
-    strides: Shape
-    dtype: np.dtype[Any]
-
-    def array(self, memory: Any, base: int = 0) -> Array:
-        """The array in ``memory``, in which the token begins at ``base``."""
-        return np.ndarray(self.shape, self.dtype, memory, base + self.offset, self.strides)
-
-
-@dataclass(slots=True)
-class Token:
-    """A piece of memory met while recording.
-
-    ``held`` is an array from outside, or a constant, that the program goes on using; None for
-    memory that is planned. ``fill`` is the value that a fresh array was filled with, ``poison``
-    why no kernel may read it.
-    """
-
-    nbytes: int
-    address: int
-    held: Array | None = None
-    constant: bool = False
-    fill: Any = None
-    writes: int = 0
-    poison: str = ""
-
-
-Bind = Callable[[Callable[[Ref], Array]], Callable[[], object]]
-"""What makes a call that is ready to run, given the arrays for its refs."""
-
-
-@dataclass(slots=True)
-class Call:
-    """One call with a `Ref` in the place of every array.
-
-    ``partly`` are those of ``writes`` of which something stays. ``bind`` makes it ready to run
-    where that is more than handing arrays to ``function``.
-    """
-
-    function: Callable[..., Any] | None
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    partly: tuple[int, ...] = ()
-    in_place: tuple[tuple[int, int], ...] = ()
-    layer: str = ""
-    phase: Phase = "forward"
-    name: str = ""
-    barrier: bool = False
-    bind: Bind | None = None
 
 
 _active = threading.local()
@@ -264,31 +203,3 @@ class Tape:
 
 def _once(numbers: Iterable[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(numbers))
-
-
-def root_of(array: Any) -> Any:
-    """The array that owns the memory of ``array``."""
-    while True:
-        base = getattr(array, "base", None)
-        # An array's interface is made anew when asked for; strided views have another base.
-        if not isinstance(base, np.ndarray) and not hasattr(base, "__array_interface__"):
-            return array
-        array = base
-
-
-def address(array: Any) -> int:
-    """Where the first element lies."""
-    return int(array.__array_interface__["data"][0])
-
-
-def map_arrays(value: Any, change: Callable[[Array], Any]) -> Any:
-    """``value`` with every array in it, also in tuples, lists and dicts, changed."""
-    if isinstance(value, np.ndarray):
-        return change(value)
-    if type(value) in (tuple, list):
-        return type(value)(map_arrays(part, change) for part in value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_arrays(part, change) for part in value))
-    if type(value) is dict:
-        return {key: map_arrays(part, change) for key, part in value.items()}
-    return value

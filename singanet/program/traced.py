@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from singanet.program.call import NotRecordableError
 from singanet.program.functions import record_function
+from singanet.program.places import map_arrays
 from singanet.program.scalars import StepScalar
-from singanet.program.tape import (
-    NotRecordableError,
-    Tape,
-    current_tape,
-    map_arrays,
-)
+from singanet.program.tape import Tape, current_tape
 from singanet.types import Array
 
 

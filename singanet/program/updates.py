@@ -10,9 +10,10 @@ import numpy as np
 from singanet.execution import LayerGradients
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.state import ParamState
+from singanet.program.call import NotRecordableError
 from singanet.program.python_pass import RowsSource, sources
 from singanet.program.scalars import StepScalar
-from singanet.program.tape import NotRecordableError, Tape
+from singanet.program.tape import Tape
 from singanet.program.traced import Traced
 from singanet.types import Array, RowSparse
 

@@ -8,10 +8,12 @@ from singanet.ops import numpy_ops
 from singanet.program.arena import ALIGNMENT
 from singanet.program.bound import Bound
 from singanet.program.build import build
+from singanet.program.call import NotRecordableError
 from singanet.program.kernels import recording_kernels
 from singanet.program.layers import own
 from singanet.program.performing import Imagined, Performed
-from singanet.program.tape import NotRecordableError, Tape, map_arrays
+from singanet.program.places import map_arrays
+from singanet.program.tape import Tape
 
 
 class Expression:

@@ -8,9 +8,10 @@ import operator
 import numpy as np
 import pytest
 
+from singanet.program.call import NotRecordableError
 from singanet.program.performing import Performed
 from singanet.program.scalars import StepScalar
-from singanet.program.tape import NotRecordableError, Tape
+from singanet.program.tape import Tape
 
 
 class Source:

@@ -7,16 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from singanet.program.call import NotRecordableError, Ref
 from singanet.program.performing import Performed
-from singanet.program.tape import (
-    NotRecordableError,
-    Ref,
-    Tape,
-    address,
-    current_tape,
-    map_arrays,
-    root_of,
-)
+from singanet.program.places import address, map_arrays, root_of
+from singanet.program.tape import Tape, current_tape
 
 
 class Pair(NamedTuple):

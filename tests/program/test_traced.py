@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
+from singanet.program.call import NotRecordableError
 from singanet.program.performing import Imagined, Performed
-from singanet.program.tape import NotRecordableError, Tape
+from singanet.program.tape import Tape
 from singanet.program.traced import Traced
 
 from .expressions import Expression, expect_replays

@@ -1,0 +1,74 @@
+"""What stands on the tape: calls, and places in numbered memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from singanet.program.kernel import Phase
+from singanet.types import Array, Shape
+
+
+class NotRecordableError(Exception):
+    """What was called depends on values, so that a replay could not repeat it."""
+
+
+class Ref(NamedTuple):
+    """An array as a place in the memory ``token``: the bytes from ``offset`` on."""
+
+    token: int
+    offset: int
+    shape: Shape
+    strides: Shape
+    dtype: np.dtype[Any]
+
+    def array(self, memory: Any, base: int = 0) -> Array:
+        """The array in ``memory``, in which the token begins at ``base``."""
+        return np.ndarray(self.shape, self.dtype, memory, base + self.offset, self.strides)
+
+
+@dataclass(slots=True)
+class Token:
+    """A piece of memory met while recording.
+
+    ``held`` is an array from outside, or a constant, that the program goes on using; None for
+    memory that is planned. ``fill`` is the value that a fresh array was filled with, ``poison``
+    why no kernel may read it.
+    """
+
+    nbytes: int
+    address: int
+    held: Array | None = None
+    constant: bool = False
+    fill: Any = None
+    writes: int = 0
+    poison: str = ""
+
+
+Bind = Callable[[Callable[[Ref], Array]], Callable[[], object]]
+"""What makes a call that is ready to run, given the arrays for its refs."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call with a `Ref` in the place of every array.
+
+    ``partly`` are those of ``writes`` of which something stays. ``bind`` makes it ready to run
+    where that is more than handing arrays to ``function``.
+    """
+
+    function: Callable[..., Any] | None
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    partly: tuple[int, ...] = ()
+    in_place: tuple[tuple[int, int], ...] = ()
+    layer: str = ""
+    phase: Phase = "forward"
+    name: str = ""
+    barrier: bool = False
+    bind: Bind | None = None

@@ -1,0 +1,38 @@
+"""Where arrays lie in memory, and arrays inside of tuples, lists and dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from singanet.types import Array
+
+
+def root_of(array: Any) -> Any:
+    """The array that owns the memory of ``array``."""
+    while True:
+        base = getattr(array, "base", None)
+        # An array's interface is made anew when asked for; strided views have another base.
+        if not isinstance(base, np.ndarray) and not hasattr(base, "__array_interface__"):
+            return array
+        array = base
+
+
+def address(array: Any) -> int:
+    """Where the first element lies."""
+    return int(array.__array_interface__["data"][0])
+
+
+def map_arrays(value: Any, change: Callable[[Array], Any]) -> Any:
+    """``value`` with every array in it, also in tuples, lists and dicts, changed."""
+    if isinstance(value, np.ndarray):
+        return change(value)
+    if type(value) in (tuple, list):
+        return type(value)(map_arrays(part, change) for part in value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_arrays(part, change) for part in value))
+    if type(value) is dict:
+        return {key: map_arrays(part, change) for key, part in value.items()}
+    return value
