@@ -99,6 +99,16 @@ def expect_rate(where: str, lr: Hyper | None) -> Hyper:
     return lr
 
 
+def not_finite(where: str, name: str, rate: float, step: int) -> ArgumentError:
+    """The error for the ``rate`` of parameter ``name`` at ``step``."""
+    return ArgumentError(
+        f"{where}, parameter {name!r}",
+        expected="a finite learning rate",
+        received=f"{rate} at step {step}",
+        advice="mend the schedule or the multiplier",
+    )
+
+
 def _check_rows(where: str, shape: Shape, indices: Array, rows: Array) -> None:
     fits = indices.ndim == 1 and shape and rows.shape == indices.shape + shape[1:]
     if not fits or indices.dtype.kind not in "iu":

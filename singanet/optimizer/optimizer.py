@@ -16,6 +16,7 @@ from singanet.optimizer.checks import (
     check_loaded,
     checked_name,
     expect_rate,
+    not_finite,
 )
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.hyper import Hyper, at, checked, dump_schedules, load_schedules
@@ -184,12 +185,7 @@ class Optimizer(Configurable, ABC):
             lr = at(expect_rate(type(self).__name__, self.lr), step)
         rate = lr * state.lr_mult
         if not math.isfinite(rate):
-            raise ArgumentError(
-                f"{type(self).__name__}, parameter {state.name!r}",
-                expected="a finite learning rate",
-                received=f"{rate} at step {step}",
-                advice="mend the schedule or the multiplier",
-            )
+            raise not_finite(type(self).__name__, state.name, rate, step)
         penalty = 0.0
         if state.regularizer is not None:
             penalty = at(state.regularizer.coefficient, step) * state.penalty_mult
