@@ -70,6 +70,8 @@ class LossStep:
     def _kernels(self, tape: Tape, outputs: Any, y: Any, weight: Any) -> dict[str, Any]:
         if not is_own(self.loss):
             raise NotRecordableError("a class that is not singanet's")
+        if y is None:
+            raise NotRecordableError("targets or weights that are no arrays of numbers")
         weights = () if weight is None else (weight,)
         try:
             losses = self.loss.forward(True, outputs, y, *weights)

@@ -156,6 +156,9 @@ class Recorder:
         """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""
         filled: list[Array] = []
         map_arrays(given, filled.append)
+        if not all(array.size for array in filled):
+            # Loops over samples that run no time leave arrays that nobody writes.
+            raise NotRecordableError("a batch of no samples")
         self._mark("feed", given, seen, filled)
 
     def _hand_out(self, given: Any, layer: str = "", names: list[str] | None = None) -> None:

@@ -182,6 +182,41 @@ def test_losses_of_users_are_python_steps(rng):
     assert any("loss" in note for note in twins.expect_recorded())
 
 
+class Tagged(np.ndarray):
+    """A class of arrays that no program knows."""
+
+
+@pytest.mark.parametrize("odd", [lambda y: y.view(Tagged), lambda y: y.astype(np.complex64)])
+def test_targets_of_no_plain_array_are_seen_by_python(odd, rng):
+    twins = Twins(net_with(losses.SquaredError), lambda: SGD(lr=0.1))
+    told = []
+    for _ in range(4):
+        x, y = data(rng), odd(numbers(rng))
+        for net, optimizer in zip(twins.nets, twins.optimizers, strict=True):
+            try:
+                told.append(net.step(x, y, optimizer))
+            except SingaNetError as error:
+                told.append(str(error))
+        assert told[-1] == told[-2]
+        twins.expect_equal()
+
+
+@pytest.mark.parametrize("given", ["targets", "weights"])
+def test_lists_instead_of_arrays_are_taken_or_refused_alike(given, rng):
+    twins = Twins(net_with(losses.SoftmaxCrossEntropy), lambda: SGD(lr=0.1))
+    told = []
+    for _ in range(4):
+        x, y, weight = data(rng), labels(rng), np.ones(6, np.float32)
+        y, weight = (y.tolist(), weight) if given == "targets" else (y, weight.tolist())
+        for net, optimizer in zip(twins.nets, twins.optimizers, strict=True):
+            try:
+                told.append(net.step(x, y, optimizer, sample_weight=weight))
+            except (SingaNetError, AttributeError) as error:
+                told.append(str(error))
+        assert told[-1] == told[-2]
+        twins.expect_equal()
+
+
 def test_what_a_users_loss_counts_is_not_counted_twice(rng):
     twins = Twins(net_with(Mine), lambda: SGD(lr=0.1))
     for _ in range(6):

@@ -13,7 +13,7 @@ import pytest
 
 import singanet
 from singanet import Input
-from singanet.errors import ShapeError, SingaNetError
+from singanet.errors import CallOrderError, ShapeError, SingaNetError
 from singanet.layers import (
     LSTM,
     Activation,
@@ -207,6 +207,19 @@ def test_a_metric_given_for_one_step():
         else:
             _, seen = twins.step(x, y)
             assert float(8 * seen).is_integer()
+
+
+def test_batches_of_no_samples_run_by_the_layers(rng):
+    twins = Twins(image_net, adam)
+    for number, (x, y) in enumerate(image_batches(6)):
+        twins.step(x, y)
+        twins.forward(False, x[:0])
+        twins.forward(True, x[:0])
+        twins.walk(np.zeros((0, 5), np.float32))
+        if number:
+            assert twins.recorded.programs.refusals[0] == "a batch of no samples"
+    with pytest.raises(CallOrderError, match="a batch of no samples"):
+        twins.recorded.record(x[:0])
 
 
 def test_what_looks_at_each_layer_sees_it_by_the_layers():
