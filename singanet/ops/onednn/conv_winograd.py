@@ -26,6 +26,9 @@ _DIRECT, _PRODUCTS = 0.018, 0.020
 _VALUE, _KERNEL = 2.2, 1.3
 """Nanoseconds for each of the 36 values of a tile and a channel, and of a kernel; one thread's."""
 
+_HANDOVER = 200_000
+"""Nanoseconds to hand work to another thread and to wait for it, both stages together."""
+
 _GAIN = 1.1
 """How much faster the estimate has to be."""
 
@@ -98,7 +101,8 @@ def _pays(tiles: Tiles, threads: int) -> bool:
     multiplied = _PRODUCTS * POINTS * count * c * f
     transforms = POINTS * _VALUE * count * (c + f) / 2
     kernels = POINTS * _KERNEL * c * f
-    return (multiplied + transforms + kernels) / tiles.workers < direct / _GAIN
+    handed = _HANDOVER * (tiles.workers - 1)
+    return (multiplied + transforms + kernels) / tiles.workers + handed < direct / _GAIN
 
 
 def _forward(build: Builder, tiles: Tiles, back: bool) -> WinogradPlan:
