@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.program.wait import Wait
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from singanet.program.replayed_pass import ReplayedPass
     from singanet.program.report import ProgramReport
 
+_NO_WAIT = Wait()
 CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
 
@@ -33,6 +35,7 @@ class Programs:
         self.enabled = True
         self._known: OrderedDict[Any, Replay | None] = OrderedDict()
         self._refused: dict[Any, str] = {}
+        self._waits: dict[Any, Wait] = {}
         self._arena: Array | None = None
         self._c_order = True
 
@@ -109,6 +112,7 @@ class Programs:
         """Forget every program, and give the arena back."""
         self._known.clear()
         self._refused.clear()
+        self._waits.clear()
         self._arena = None
 
     def _find(
@@ -129,12 +133,17 @@ class Programs:
             return None
         found = self._known[key]
         if found is not None and found.stale(net):
-            del self._known[key]
+            self._known[key] = None
+            self._waits.setdefault(key, Wait()).start(found.replays)
+            return None
+        if found is None and self._waits.get(key, _NO_WAIT).goes_on():
             return None
         if found is None:
             found = self._known[key] = self._recorded(net, key, record, optimizer)
         else:
             self._known.move_to_end(key)
+        if found is not None:
+            found.replays += 1
         return found
 
     def _recorded(

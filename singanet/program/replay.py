@@ -48,6 +48,7 @@ class Replay:
         self._loss = recorder.loss
         self._settings = Settings(recorder.recorded_parts())
         self._optimizer = optimizer
+        self.replays = 0
         self._bound: Bound | None = None
         self._walk: weakref.ref[object] | None = None
 
