@@ -34,10 +34,10 @@ class ConvolutionData(Convolution):
     def depthwise_conv2d_backward_data(
         self, dy: Array, weight: Array, x_shape: Shape, window: Window
     ) -> Array:
-        """See `DepthwiseConvolution`; a kernel a channel is gathered with."""
+        """The gradient of x, of shape ``x_shape``, for a weight (C, M, kh, kw)."""
         if weight.shape[1] == 1 and _can_gather(window):
             return self._gather_data(dy, weight, x_shape, window, len(weight))
-        return super().depthwise_conv2d_backward_data(dy, weight, x_shape, window)
+        return self.scatter_depthwise(dy, weight, x_shape, window)
 
     def _gather_data(
         self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int

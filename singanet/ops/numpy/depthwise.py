@@ -55,10 +55,8 @@ class DepthwiseConvolution(Windows):
         sums = total.reshape(kh * kw, width, c, m).sum(axis=1)
         return xp.ascontiguousarray(sums.transpose(1, 2, 0)).reshape(weight_shape)
 
-    def depthwise_conv2d_backward_data(
-        self, dy: Array, weight: Array, x_shape: Shape, window: Window
-    ) -> Array:
-        """The gradient of x, of shape ``x_shape``."""
+    def scatter_depthwise(self, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
+        """The gradient of x, of shape ``x_shape``, for any number of kernels a channel."""
         xp, m = self.xp, weight.shape[1]
         (n, c, h, w), (oh, ow) = x_shape, dy.shape[2:]
         kernels = _along_rows(xp, weight, ow)
