@@ -37,6 +37,7 @@ class Programs:
         self._refused: dict[Any, str] = {}
         self._waits: dict[Any, Wait] = {}
         self._arena: Array | None = None
+        self._lock = threading.Lock()
         self._c_order = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
@@ -161,9 +162,11 @@ class Programs:
 
     def take(self, program: Replay) -> Array:
         """The arena, large enough for ``program``; until it is put back nobody else has it."""
-        arena, self._arena = self._arena, None
+        # Two threads that took the same one would write over each other.
+        with self._lock:
+            arena, self._arena = self._arena, None
         if arena is None or len(arena) < program.arena_bytes:
-            for other in self._known.values():
+            for other in list(self._known.values()):
                 if other is not None:
                     other.forget()
             arena = None

@@ -88,9 +88,11 @@ class Replay:
 
     def bound(self, arena: Array) -> Bound:
         """The program on ``arena``, as it was bound before where that is the same."""
-        if self._bound is None or self._bound.arena is not arena:
-            self._bound = Bound(self.recording, arena)
-        return self._bound
+        # Another thread may forget it at any time.
+        bound = self._bound
+        if bound is None or bound.arena is not arena:
+            bound = self._bound = Bound(self.recording, arena)
+        return bound
 
     def outputs(self, arena: Array, feed: Mapping[str, Any], run: Run = run_all) -> Any:
         """Outputs by name, as new arrays."""

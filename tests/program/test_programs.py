@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import threading
 import tracemalloc
 
@@ -478,17 +479,26 @@ def test_threads_have_programs_of_their_own():
     wanted = [twin.forward(False, x) for x, _ in batches]
     wrong = []
 
+    together = threading.Barrier(3)
+
     def work():
+        together.wait()
         for _ in range(10):
             for (x, _), out in zip(batches, wanted, strict=True):
                 if not np.array_equal(net.forward(False, x), out):
                     wrong.append(out)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    # Threads take turns at nearly every instruction.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert wrong == []
     assert len(net.programs.reports()) == 3
 
