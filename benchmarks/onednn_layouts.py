@@ -4,7 +4,8 @@ Nets of blocks of convolution, batch norm with relu, and max pooling, forward an
 through the C interface one after the other on memory that is there. "Blocked" lets oneDNN choose
 every layout and keeps it from kernel to kernel; "channels-last" leaves it the weights alone, as
 singanet does. Both count the reorders that they need, and what the whole step takes in PyTorch and
-in singanet stands beside them. ``--threads N`` (1), ``--rounds N`` (15).
+in singanet stands beside them. One thread: in one process the idle threads of each library would
+stand in the way of the next. ``--rounds N`` (15).
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ from collections.abc import Callable, Iterator
 
 
 def options() -> argparse.Namespace:
-    """The command line; the threads are set in the environment, which BLAS reads once."""
+    """The command line; one thread is set in the environment, which BLAS reads once."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     chosen = parser.parse_args()
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(chosen.threads)
+        os.environ[name] = "1"
     return chosen
 
 
@@ -213,7 +213,7 @@ def theirs(row: int, last: bool) -> Callable[[], object]:
     import torch
     from torch import nn
 
-    torch.set_num_threads(OPTIONS.threads)
+    torch.set_num_threads(1)
     _, widths, n, size, c, k = CASES[row]
     parts: list[nn.Module] = []
     for f in widths:
@@ -238,8 +238,6 @@ def theirs(row: int, last: bool) -> Callable[[], object]:
 
 def main() -> None:
     """Print and keep the table."""
-    # One thread's own time: what other processes take of the core does not count.
-    clock = time.thread_time if OPTIONS.threads == 1 else time.perf_counter
     rows = []
     for row, (name, _, batch, *_) in enumerate(CASES):
         runs = {"channels-last": alone(row, False), "blocked": alone(row, True), "step": ours(row)}
@@ -247,7 +245,8 @@ def main() -> None:
             runs |= {"PyTorch NCHW": theirs(row, False), "PyTorch NHWC": theirs(row, True)}
         for run in runs.values():
             run(), run()
-        seconds = interleaved(runs, OPTIONS.rounds, clock)
+        # The thread's own time: what other processes take of the core does not count.
+        seconds = interleaved(runs, OPTIONS.rounds, time.thread_time)
         middle = {key: statistics.median(values) for key, values in seconds.items()}
         cells = [f"{1e3 * middle[key]:.3g} {spread(seconds[key])}" for key in runs]
         peers = [middle[key] for key in runs if key.startswith("PyTorch")]
@@ -261,8 +260,8 @@ def main() -> None:
         "are oneDNN's kernels and reorders alone, the third is singanet's whole step. "
         f"Load of the machine at the end {os.getloadavg()[0]:.1f}."
     )
-    title = f"Layouts of oneDNN's kernels in a training step, {OPTIONS.threads} thread(s)"
-    publish(f"onednn_layouts_{OPTIONS.threads}t", title, f"{body}\n\n{note}")
+    title = "Layouts of oneDNN's kernels in a training step, 1 thread"
+    publish("onednn_layouts_1t", title, f"{body}\n\n{note}")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,6 @@ class OneDnnOps(
     """`NumpyOps` with oneDNN's kernels where they are faster.
 
     Arrays stay plain NumPy arrays in channels-last memory: no layout of oneDNN's own is kept from
-    one kernel to the next. float64, empty and tiny arrays, small matrix products and the steps of
-    recurrent layers are NumPy's.
+    one kernel to the next. float64, empty and tiny arrays, small matrix products, ragged batches
+    and the steps of recurrent layers other than LSTM are NumPy's.
     """

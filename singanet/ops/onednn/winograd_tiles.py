@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from singanet.ops.onednn import winograd as wg
@@ -55,7 +56,7 @@ class Tiles:
         """For each worker its part of the kernels, from the first on to before the last."""
         every, k = self.image[2] * self.out[2], self.workers
         edges = [every * part // k for part in range(k + 1)]
-        return list(zip(edges[:-1], edges[1:], strict=True))
+        return list(pairwise(edges))
 
     def buffers(self) -> dict[str, int]:
         """Bytes of working memory for a block, by name."""
