@@ -474,6 +474,8 @@ def test_a_copy_of_the_net_records_for_itself(duplicate):
 
 def test_threads_have_programs_of_their_own():
     net, batches = image_net(), image_batches(12)
+    # Parameters are filled at the first use, which is one thread's.
+    assert net.param_values()
     twin = image_net()
     twin.programs.enabled = False
     wanted = [twin.forward(False, x) for x, _ in batches]
