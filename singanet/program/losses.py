@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from singanet.errors import SingaNetError, one_of
 from singanet.execution import Plan
@@ -36,6 +39,7 @@ class LossStep:
         self.weight = weight
         self.measure: Callable[[Any, Any], float | None] | None = None
         self.note = ""
+        self._count = 0
         self._value: Any = 0.0
         self._score: float | None = None
 
@@ -77,13 +81,18 @@ class LossStep:
             losses = self.loss.forward(True, outputs, y, *weights)
         except SingaNetError as error:
             raise self._refined(error) from None
-        tape.add(self._read, (tape.ops.mean(losses),), {}, (), "hidden", name="read").barrier = True
+        if losses.dtype == np.float16:
+            raise NotRecordableError("losses in float16, whose mean NumPy takes in float32")
+        self._count = losses.size
+        tape.add(self._read, (losses.sum(),), {}, (), "hidden", name="read").barrier = True
         tape.add(self._score_now, (outputs,), {}, (), "hidden", name="metric").barrier = True
         dy = self.loss.backward()
         return dy if isinstance(dy, dict) else {self.names[0]: dy}
 
-    def _read(self, mean: Array) -> None:
-        self._value = float(mean)
+    def _read(self, total: Array) -> None:
+        # As NumPy's mean: the quotient in float64, rounded to the type of the losses.
+        mean = float(total) / self._count if self._count else math.nan
+        self._value = float(total.dtype.type(mean))
 
     def _score_now(self, outputs: Any) -> None:
         if self.measure is None:

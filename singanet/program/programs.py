@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.program.heap import trim
 from singanet.program.wait import Wait
 from singanet.types import Array
 
@@ -170,6 +171,7 @@ class Programs:
                 if other is not None:
                     other.forget()
             arena = None
+            trim()
             arena = np.empty(program.arena_bytes, np.uint8)
         return arena
 
