@@ -8,15 +8,21 @@ zlib-ng, from the extra ``fast``, gives the same in a tenth of it.
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 import numpy as np
 
+# Up to so many bytes are summed at once: handing them to a thread would take longer.
 try:
     from zlib_ng.zlib_ng import crc32
+
+    _AT_ONCE = sys.maxsize
 except ImportError:
     from zlib import crc32
+
+    _AT_ONCE = 1 << 18
 
 SIZE = 12
 """Bytes of a checksum; its text has twice as many hexadecimal digits."""
@@ -68,15 +74,13 @@ class Checksum:
 class Beside:
     """One thread that sums checksums while this one reads or writes; both leave Python's lock."""
 
-    _SMALL = 1 << 18
-
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._last: Future[Checksum] | None = None
 
     def update(self, checksum: Checksum, data: memoryview) -> None:
         """Take ``data`` into ``checksum``, in the order of the calls; see `wait`."""
-        if len(data) <= self._SMALL and self._last is None:
+        if len(data) <= _AT_ONCE and self._last is None:
             checksum.update(data)
             return
         if self._pool is None:
