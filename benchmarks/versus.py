@@ -36,6 +36,9 @@ def options(text: str) -> argparse.Namespace:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(given.threads)
+    if given.ops == "onednn":
+        # Large products are oneDNN's; as the guide advises, no threads of BLAS's spin beside its.
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
     return given
 
 
