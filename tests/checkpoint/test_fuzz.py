@@ -1,4 +1,4 @@
-"""Mutated files; see fuzz.py, which also runs as a program."""
+"""Mutated files; see fuzzing/fuzz.py, which also runs as a program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 # Found by that name here and in the worker processes, which inherit the path.
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "fuzzing"))
 import fuzz
 import watching
 

@@ -13,7 +13,7 @@ from singanet import layers
 from singanet.checkpoint import Source, convert, diff, inspect, open_state, write_state
 from singanet.net import FeedForwardNet
 
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "fuzzing"))
 from watching import Peak
 
 # More than the allowance, so that a second copy of one array would be seen.
