@@ -1,9 +1,9 @@
 """Mutate checkpoint files and read them: only the project's own errors may come out.
 
 Run as a program: ``python tests/checkpoint/fuzzing/fuzz.py [COUNT] [SEED]``.
-Files are read in worker processes, so that a crash of a library underneath is counted, not suffered. Reading may open no
-other file and start no code; its memory is what the system says, libhdf5's included. The tests
-run a few with `fuzz`; ``-m slow`` runs 100,000.
+Files are read in worker processes, so that a crash of a library underneath is counted, not
+suffered. Reading may open no other file and start no code; its memory is what the system says,
+libhdf5's included. The tests run a few with `fuzz`; ``-m slow`` runs 100,000.
 """
 
 from __future__ import annotations
