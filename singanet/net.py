@@ -301,11 +301,12 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable):
             optimizer.register_all(self.param_specs())
             self._registered = (optimizer, self._graph.version)
         if on_layer is None:
-            feed = checks.check_feed(plan, x, self.device, self.dtype)
+            # Converted here once, also for a step by the layers.
+            x = checks.check_feed(plan, x, self.device, self.dtype)
             if measure is None and self.metric is not None:
                 measure = self.metric.evaluate
             self._forget_pass()
-            replayed = self.programs.step(self, feed, y, optimizer, sample_weight, measure)
+            replayed = self.programs.step(self, x, y, optimizer, sample_weight, measure)
             if replayed is not None:
                 return replayed
         dy, values = self._forward_loss(x, y, sample_weight, measure)

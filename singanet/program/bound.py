@@ -9,6 +9,7 @@ from typing import Any
 from singanet.program.arena import ALIGNMENT
 from singanet.program.build import Recording
 from singanet.program.call import Call, Ref
+from singanet.program.places import map_leaves
 from singanet.types import Array
 
 Ready = Callable[[], object]
@@ -53,12 +54,4 @@ class Bound:
 
     def _filled(self, value: Any) -> Any:
         """``value`` with arrays in the places of their refs."""
-        if isinstance(value, Ref):
-            return self.array(value)
-        if type(value) in (tuple, list):
-            return type(value)(self._filled(part) for part in value)
-        if type(value) is dict:
-            return {key: self._filled(part) for key, part in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self._filled(part) for part in value))
-        return value
+        return map_leaves(value, Ref, self.array)

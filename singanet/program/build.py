@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from singanet.program.arena import Layout, plan_arena
 from singanet.program.call import Call, Ref
 from singanet.program.kernel import Buffer, Kernel
+from singanet.program.places import map_leaves
 from singanet.program.tape import Tape
 from singanet.types import Array
 
@@ -87,15 +87,6 @@ def _fold_fills(tape: Tape, outside: dict[Ref, Array]) -> list[Call]:
 
 def refs_of(call: Call) -> list[Ref]:
     """The places that the call's arguments name."""
-    return [*_refs_in(call.arguments), *_refs_in(call.keywords)]
-
-
-def _refs_in(value: Any) -> Iterator[Ref]:
-    if isinstance(value, Ref):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _refs_in(part)
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _refs_in(part)
+    found: list[Ref] = []
+    map_leaves((call.arguments, call.keywords), Ref, found.append)
+    return found

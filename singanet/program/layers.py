@@ -10,7 +10,7 @@ from singanet.context import Context
 from singanet.execution import Plan, Step
 from singanet.layers.layer import Layer
 from singanet.program.call import NotRecordableError
-from singanet.program.places import map_arrays, root_of
+from singanet.program.places import arrays_in, map_arrays, root_of
 from singanet.program.python_pass import PythonPass, RowsSource, is_sparse, live_rows
 from singanet.program.tape import Tape
 from singanet.program.traced import Traced, plain
@@ -140,8 +140,7 @@ class TracedLayer:
         self.tape.layer, self.tape.phase = self.name, phase
 
     def _step(self, function: Any, arguments: tuple[Any, ...], outs: Any) -> None:
-        filled: list[Array] = []
-        map_arrays(outs, filled.append)
+        filled = arrays_in(outs)
         call = self.tape.add(function, (*arguments, outs), {}, filled, "hidden", name="python step")
         call.barrier = True
 

@@ -12,7 +12,7 @@ from singanet.errors import SingaNetError, one_of
 from singanet.execution import Plan
 from singanet.program.call import NotRecordableError
 from singanet.program.layers import own
-from singanet.program.places import map_arrays
+from singanet.program.places import arrays_in, map_arrays
 from singanet.program.python_pass import keep
 from singanet.program.tape import Tape
 from singanet.program.traced import plain
@@ -108,8 +108,7 @@ class LossStep:
         with no_draws():
             dy = self._gradient(stand_in(self.loss), map_arrays(outputs, plain))
         made: dict[str, Any] = own(tape, dy if isinstance(dy, dict) else {self.names[0]: dy})
-        filled: list[Array] = []
-        map_arrays(made, filled.append)
+        filled = arrays_in(made)
         call = tape.add(self._run, (outputs, made), {}, filled, "hidden", name="loss")
         call.barrier = True
         return made

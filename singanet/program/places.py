@@ -27,12 +27,24 @@ def address(array: Any) -> int:
 
 def map_arrays(value: Any, change: Callable[[Array], Any]) -> Any:
     """``value`` with every array in it, also in tuples, lists and dicts, changed."""
-    if isinstance(value, np.ndarray):
+    return map_leaves(value, np.ndarray, change)
+
+
+def arrays_in(value: Any) -> list[Array]:
+    """The arrays in ``value``, in their order."""
+    found: list[Array] = []
+    map_arrays(value, found.append)
+    return found
+
+
+def map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """``value`` with all of ``kind`` in it, also in tuples, lists and dicts, changed."""
+    if isinstance(value, kind):
         return change(value)
     if type(value) in (tuple, list):
-        return type(value)(map_arrays(part, change) for part in value)
+        return type(value)(map_leaves(part, kind, change) for part in value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_arrays(part, change) for part in value))
+        return type(value)(*(map_leaves(part, kind, change) for part in value))
     if type(value) is dict:
-        return {key: map_arrays(part, change) for key, part in value.items()}
+        return {key: map_leaves(part, kind, change) for key, part in value.items()}
     return value

@@ -18,7 +18,7 @@ from singanet.program.kernels import recording_kernels
 from singanet.program.layers import own, traced_plan
 from singanet.program.losses import LossStep
 from singanet.program.performing import Imagined, Performed
-from singanet.program.places import map_arrays
+from singanet.program.places import arrays_in, map_arrays
 from singanet.program.python_pass import sources
 from singanet.program.tape import Tape
 from singanet.program.traced import plain
@@ -154,8 +154,7 @@ class Recorder:
 
     def _take_in(self, given: Any, seen: Any = ()) -> None:
         """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""
-        filled: list[Array] = []
-        map_arrays(given, filled.append)
+        filled = arrays_in(given)
         if not all(array.size for array in filled):
             # Loops over samples that run no time leave arrays that nobody writes.
             raise NotRecordableError("a batch of no samples")

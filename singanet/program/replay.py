@@ -6,8 +6,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from singanet.program.arena import ALIGNMENT
 from singanet.program.bound import Bound, Ready
 from singanet.program.places import map_arrays
@@ -97,7 +95,7 @@ class Replay:
     def outputs(self, arena: Array, feed: Mapping[str, Any], run: Run = run_all) -> Any:
         """Outputs by name, as new arrays."""
         bound = self.bound(arena)
-        fill(bound.payloads[0][0], feed)
+        keep(feed, bound.payloads[0][0])
         run(bound.segments[1])
         found = bound.payloads[1][0]
         return {name: map_arrays(value, _copied) for name, value in found.items()}
@@ -115,7 +113,7 @@ class Replay:
         bound, loss = self.bound(arena), self._loss
         assert loss is not None
         given, beside = bound.payloads[0]
-        fill(given, feed)
+        keep(feed, given)
         keep(targets(y, weight), beside)
         refresh(self._numbers)
         loss.y, loss.weight, loss.measure = y, weight, measure
@@ -133,16 +131,6 @@ class Replay:
         return ProgramReport(
             recording.kernels, recording.buffers, recording.layout, seconds, self.notes
         )
-
-
-def fill(arrays: Any, given: Mapping[str, Any]) -> None:
-    """Copy what is given into the arrays of the same names."""
-    for name, array in arrays.items():
-        if isinstance(array, np.ndarray):
-            np.copyto(array, given[name])
-        else:
-            for part, value in zip(array, given[name], strict=True):
-                np.copyto(part, value)
 
 
 def _copied(array: Array) -> Array:

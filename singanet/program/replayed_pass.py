@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from singanet.execution import BackwardWalk, LayerGradients, Plan
-from singanet.program.python_pass import RowsSource
-from singanet.program.replay import Replay, fill, run_all
+from singanet.program.python_pass import RowsSource, keep
+from singanet.program.replay import Replay, run_all
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ReplayedPass:
             dy[name] = parts if plan.by_name[name].many_out else parts[0]
         slot_grads.clear()
         bound = self.program.bound(self.arena)
-        fill(bound.payloads[2][0], dy)
+        keep(dy, bound.payloads[2][0])
         del dy
         try:
             for segment, payload in zip(bound.segments[3:], bound.payloads[3:], strict=False):
