@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from singanet import device, errors, initializer, layers, ops
-from singanet.execution import LayerGradients
 from singanet.flags import kEval, kTrain
+from singanet.layer_gradients import LayerGradients
 from singanet.layers.input import Input
 from singanet.net import FeedForwardNet
 from singanet.seeding import set_seed

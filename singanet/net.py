@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet import inputs as checks
+from singanet.backward_walk import BackwardWalk
 from singanet.building import Buildable
 from singanet.device import Device, get_default_device
 from singanet.errors import (
@@ -17,8 +18,9 @@ from singanet.errors import (
     SingaNetError,
     one_of,
 )
-from singanet.execution import BackwardWalk, LayerGradients, Plan
+from singanet.execution import Plan
 from singanet.flags import is_training
+from singanet.layer_gradients import LayerGradients
 from singanet.layers.layer import Layer
 from singanet.net_arguments import checked_metric, told_apart
 from singanet.parameter import Param, ParamSpec

@@ -18,8 +18,8 @@ from singanet.errors import (
     ShapeError,
     UnknownNameError,
 )
-from singanet.execution import LayerGradients
 from singanet.flags import kEval, kTrain
+from singanet.layer_gradients import LayerGradients
 from singanet.layers import (
     Activation,
     BatchNormalization,

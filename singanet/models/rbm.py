@@ -10,8 +10,8 @@ import numpy as np
 
 from singanet.device import cpu
 from singanet.errors import ArgumentError, ShapeError
-from singanet.execution import LayerGradients
 from singanet.initializer import Constant, Gaussian
+from singanet.layer_gradients import LayerGradients
 from singanet.loss import SquaredError
 from singanet.nesting import Ports
 from singanet.ops import NumpyOps, ops_for

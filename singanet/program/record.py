@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.backward_walk import BackwardWalk
 from singanet.errors import SingaNetError
-from singanet.execution import BackwardWalk, LayerGradients, Plan
+from singanet.execution import Plan
+from singanet.layer_gradients import LayerGradients
 from singanet.program.build import Recording, build
 from singanet.program.call import NotRecordableError
 from singanet.program.draws import Draws

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from singanet.execution import BackwardWalk, LayerGradients, Plan
+from singanet.backward_walk import BackwardWalk
+from singanet.execution import Plan
+from singanet.layer_gradients import LayerGradients
 from singanet.program.python_pass import RowsSource, keep
 from singanet.program.replay import Replay, run_all
 from singanet.types import Array

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.execution import LayerGradients
+from singanet.layer_gradients import LayerGradients
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.state import ParamState
 from singanet.program.call import NotRecordableError

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from singanet.execution import BackwardWalk, Plan
+from singanet.backward_walk import BackwardWalk
+from singanet.execution import Plan
 from singanet.ops import NumpyOps
 from singanet.parameter import Param
 from singanet.summary.buffers import Held, buffers

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.execution import LayerGradients
+from singanet.layer_gradients import LayerGradients
 from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
 from singanet.optimizer import (

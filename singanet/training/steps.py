@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from singanet.errors import ArgumentError
-from singanet.execution import LayerGradients
+from singanet.layer_gradients import LayerGradients
 from singanet.net import FeedForwardNet
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
 from singanet.training.global_clip import global_clip, norm_handed_on
