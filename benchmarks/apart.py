@@ -1,8 +1,9 @@
 """Timing of rivals in processes of their own, round by round.
 
 In one process the idle threads of one library spin for tens of milliseconds on the cores that the
-next one needs; a process that waits for its turn sleeps. Each rival imports its library once, then
-forks for every row, so that a row's peak of memory is its own.
+next one needs; a process that waits for its turn sleeps. Each rival has a fresh process for every
+row, so that a row's peak of memory is its own. It is spawned, not forked: OpenMP has no threads in
+a forked child.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,21 @@ Run = Callable[[], object]
 Make = Callable[[str, int], "Run | Entrant"]
 """``make(name, row)`` is what the rival ``name`` does in the row; a function of a module."""
 
+Imports = Callable[[str, int], object]
+"""``imports(name, row)`` loads what the rival needs; what it takes is no memory of the row."""
+
 CLOCK = "BENCHMARK_CLOCK"
 """The environment variable: "cpu" for the processor's seconds, for a thread on a busy machine."""
 
 _REST = 0.12
-_LEAST = 0.01
+"""Seconds before each turn, in which the threads of the one before stop spinning."""
+
+_WAKE = 0.05
+"""Seconds of calls that begin a turn unmeasured: threads and caches slept through the others'."""
+
+_LEAST = 0.05
+"""Seconds of calls that are measured in a turn."""
+
 _WARM_UP = 3
 
 
@@ -56,98 +68,130 @@ def apart(
     rows: Sequence[int],
     rounds: int,
     budget: float = 1e9,
-    imports: Callable[[str], object] = lambda name: None,
+    imports: Imports = lambda name, row: None,
     whole: float = 1e9,
 ) -> list[dict[str, Taken]]:
     """For each row what each rival took, in as many rounds; at least three, then ``budget`` s.
 
-    Calls are repeated until they take some milliseconds, after one to warm up each time.
-    ``imports(name)`` loads what the rival needs in every row. After ``whole`` seconds no row is
-    begun, and there are fewer results than rows.
+    A turn is some calls to warm up and some that are measured, one of each where they are long.
+    ``imports(name, row)`` loads what the rival needs. After ``whole`` seconds no row is begun, and
+    there are fewer results than rows.
     """
     start = time.monotonic()
-    context = multiprocessing.get_context("spawn")
-    pipes: dict[str, Any] = {}
-    workers = []
-    for name in names:
-        pipes[name], far = context.Pipe()
-        workers.append(context.Process(target=_serve, args=(make, name, far, imports)))
-        workers[-1].start()
     results = []
     for done, row in enumerate(rows, start=1):
         if time.monotonic() - start > whole:
             break
-        results.append(_row(pipes, row, rounds, budget))
+        rivals = {name: _Rival(make, name, row, imports) for name in names}
+        results.append(_row(rivals, rounds, budget))
         print(f"row {done} of {len(rows)}", file=sys.stderr, flush=True)
-    for pipe in pipes.values():
-        pipe.send(None)
-    for worker in workers:
-        worker.join()
     return results
 
 
-def _row(pipes: dict[str, Any], row: int, rounds: int, budget: float) -> dict[str, Taken]:
-    """One row: all set up in turn, then round by round."""
-    taken: dict[str, Taken] = {}
-    for name, pipe in pipes.items():
-        pipe.send(row)
-        answer = pipe.recv()
-        taken[name] = Taken([], failure=answer if isinstance(answer, str) else "")
-    still = {name: pipe for name, pipe in pipes.items() if not taken[name].failure}
+class _Rival:
+    """A process that competes in one row, and the pipe to it."""
+
+    def __init__(self, make: Make, name: str, row: int, imports: Imports) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, far = context.Pipe()
+        arguments = (make, name, row, far, imports)
+        self._process = context.Process(target=_compete, args=arguments, daemon=True)
+        self._process.start()
+        # Its own end alone is left open, so that the pipe tells when it dies.
+        far.close()
+
+    def asked(self, question: object) -> Any:
+        """The answer to a question; a text where it has failed."""
+        try:
+            self._pipe.send(question)
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            return f"its process ended with status {self._process.exitcode}"
+
+    def end(self) -> None:
+        """Let the process end, and wait for it."""
+        self._pipe.close()
+        self._process.join()
+
+
+def _row(rivals: dict[str, _Rival], rounds: int, budget: float) -> dict[str, Taken]:
+    """One row: all set up side by side, then round by round."""
+    taken = {name: Taken([]) for name in rivals}
+
+    def answers(question: object, rest: float = 0.0) -> Iterator[tuple[Taken, Any]]:
+        for name, rival in rivals.items():
+            if taken[name].failure:
+                continue
+            time.sleep(rest)
+            answer = rival.asked(question)
+            if isinstance(answer, str):
+                taken[name].failure = answer
+            else:
+                yield taken[name], answer
+
+    for _ in answers("ready?"):
+        pass
     start = time.monotonic()
     for k in range(rounds):
         if k >= 3 and time.monotonic() - start > budget:
             break
-        for name, pipe in still.items():
-            time.sleep(_REST)
-            pipe.send(True)
-            answer = pipe.recv()
-            if isinstance(answer, str):
-                taken[name].failure = answer
-            else:
-                taken[name].seconds.append(answer)
-        still = {name: pipe for name, pipe in still.items() if not taken[name].failure}
-    for name, pipe in still.items():
-        pipe.send(False)
-        taken[name].peak, taken[name].facts = pipe.recv()
+        for result, seconds in answers("turn", _REST):
+            result.seconds.append(seconds)
+    for result, told in answers("facts"):
+        result.peak, result.facts = told
+    for rival in rivals.values():
+        rival.end()
     return taken
 
 
-def _serve(make: Make, name: str, pipe: Any, imports: Callable[[str], object]) -> None:
-    """Fork for each row that is asked for; tell of one that died."""
-    imports(name)
-    for row in iter(pipe.recv, None):
-        child = os.fork()
-        if not child:
-            _compete(make, name, row, pipe)
-            return
-        _, status = os.waitpid(child, 0)
-        if status:
-            pipe.send(f"its process ended with status {status}")
-
-
-def _compete(make: Make, name: str, row: int, pipe: Any) -> None:
-    before = resident("RssAnon")
+def _compete(make: Make, name: str, row: int, pipe: Any, imports: Imports) -> None:
     try:
+        imports(name, row)
+        before = resident("RssAnon")
         made = make(name, row)
         entrant = made if isinstance(made, Entrant) else Entrant(made)
         # The first calls record, compile, fill caches: not what a call takes or needs.
         for _ in range(_WARM_UP):
             entrant.run()
         Path("/proc/self/clear_refs").write_text("5")
-        count = max(1, round(_LEAST / _timed(entrant.run, 1)))
-        pipe.send(True)
-        while pipe.recv():
-            if count > 1:
-                entrant.run()
-            pipe.send(_timed(entrant.run, count) / count)
-        # Pages of libraries that were touched on the way are no memory of the step.
-        peak = resident("VmHWM") - resident("RssFile") - resident("RssShmem")
-        pipe.send((peak - before, entrant.facts))
     except NoEntryError as reason:
-        pipe.send(str(reason))
+        _tell(pipe, str(reason))
+        return
     except Exception as error:  # noqa: BLE001 - a peer may fail in any way; the table tells it
-        pipe.send(f"{type(error).__name__}: {str(error)[:300]}")
+        _tell(pipe, f"{type(error).__name__}: {str(error)[:300]}")
+        return
+    _answer(pipe, entrant, before)
+
+
+def _tell(pipe: Any, failure: str) -> None:
+    with suppress(EOFError, OSError):
+        pipe.recv()
+        pipe.send(failure)
+
+
+def _answer(pipe: Any, entrant: Entrant, before: int) -> None:
+    """Answer what is asked until the other end closes the pipe."""
+    with suppress(EOFError):
+        while question := pipe.recv():
+            if question == "ready?":
+                pipe.send(True)
+            elif question == "turn":
+                pipe.send(_turn(entrant.run))
+            else:
+                # Pages of libraries that were touched on the way are no memory of the step.
+                peak = resident("VmHWM") - resident("RssFile") - resident("RssShmem")
+                pipe.send((peak - before, entrant.facts))
+
+
+def _turn(run: Run) -> float:
+    """Seconds of a call, after as many as wake what slept."""
+    start, count = time.perf_counter(), 0
+    while (passed := time.perf_counter() - start) < _WAKE:
+        run()
+        count += 1
+    count = max(1, round(_LEAST * count / passed))
+    return _timed(run, count) / count
 
 
 def resident(key: str) -> int:

@@ -6,6 +6,8 @@ probabilities.
 
 from __future__ import annotations
 
+from functools import partial
+
 from versus import compare, options
 
 OPTIONS = options(__doc__)
@@ -16,10 +18,9 @@ from rivals import imports, our_prediction, their_prediction  # noqa: E402
 
 def make(name: str, row: int) -> Entrant:
     """A prediction of the rival."""
-    if name == "singanet":
-        return our_prediction(row)
-    return their_prediction(name, row, OPTIONS.compile == "all")
+    return our_prediction(row) if name == "singanet" else their_prediction(name, row)
 
 
 if __name__ == "__main__":
-    compare(OPTIONS, make, imports, "Inference", "infer_vs_torch")
+    loads = partial(imports, compile_all=OPTIONS.compile == "all")
+    compare(OPTIONS, make, loads, "Inference", "infer_vs_torch")

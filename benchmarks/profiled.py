@@ -22,9 +22,9 @@ from rivals import imports as import_for
 _RIVALS = ("singanet", "timed", "verbose")
 
 
-def imports(_: str) -> None:
+def imports(_: str, row: int) -> None:
     """What singanet needs."""
-    import_for("singanet")
+    import_for("singanet", row)
 
 
 def make(name: str, row: int) -> Entrant:

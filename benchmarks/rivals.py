@@ -12,15 +12,23 @@ from versus import COMPILED
 LR, MOMENTUM = 0.01, 0.9
 
 
-def imports(name: str) -> None:
-    """Load what the rival needs, before its processes fork."""
+def imports(name: str, row: int, compile_all: bool = False) -> None:
+    """Load what the rival needs, unless it does not take part in the row."""
     if name == "singanet":
         import singanet.models
         import singanet.optimizer
         import singanet.training.evaluation  # noqa: F401
-    else:
-        import torch  # noqa: F401
-        import twins  # noqa: F401
+
+        return
+    case = CASES[row]
+    x, _ = batch_of(case.model, 1)
+    images = not isinstance(x, dict) and x.ndim == 4
+    if name == "channels-last" and not images:
+        raise NoEntryError("not tried")
+    if name == "compiled" and not compile_all and case.model not in COMPILED:
+        raise NoEntryError("not tried")
+    import torch  # noqa: F401
+    import twins  # noqa: F401
 
 
 def our_step(row: int) -> Entrant:
@@ -40,12 +48,12 @@ def our_prediction(row: int) -> Entrant:
     return Entrant(lambda: net.predict(x), {"parameters": parameters(net)})
 
 
-def their_step(form: str, row: int, compile_all: bool) -> Entrant:
+def their_step(form: str, row: int) -> Entrant:
     """A training step of PyTorch; the loss is read, as singanet's step returns it."""
     import torch
     from torch.nn.functional import cross_entropy
 
-    net, inputs, labels, facts = _twin(form, CASES[row], compile_all)
+    net, inputs, labels, facts = _twin(form, CASES[row])
     # Of the three forms of PyTorch's SGD the fused one is the fastest on every row.
     sgd = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, fused=True)
     run = torch.compile(net) if form == "compiled" else net
@@ -60,11 +68,11 @@ def their_step(form: str, row: int, compile_all: bool) -> Entrant:
     return Entrant(step, facts)
 
 
-def their_prediction(form: str, row: int, compile_all: bool) -> Entrant:
+def their_prediction(form: str, row: int) -> Entrant:
     """A prediction of PyTorch; compiled with its weights as constants, which is fastest."""
     import torch
 
-    net, inputs, _, facts = _twin(form, CASES[row], compile_all)
+    net, inputs, _, facts = _twin(form, CASES[row])
     net.eval()
     if form == "compiled":
         import torch._inductor.config
@@ -79,10 +87,8 @@ def their_prediction(form: str, row: int, compile_all: bool) -> Entrant:
     return Entrant(predict, facts)
 
 
-def _twin(form: str, case: Case, compile_all: bool) -> tuple[Any, list, Any, dict]:
+def _twin(form: str, case: Case) -> tuple[Any, list, Any, dict]:
     """The net in PyTorch, its inputs and labels, and its number of parameters."""
-    if form == "compiled" and not compile_all and case.model not in COMPILED:
-        raise NoEntryError("not tried")
     import torch
     import twins
 
@@ -90,8 +96,6 @@ def _twin(form: str, case: Case, compile_all: bool) -> tuple[Any, list, Any, dic
     torch.manual_seed(0)
     net, (x, y) = twins.build(case.model), batch_of(case.model, case.batch)
     inputs = [torch.from_numpy(a) for a in (x.values() if isinstance(x, dict) else [x])]
-    if inputs[0].ndim < 4 and form == "channels-last":
-        raise NoEntryError("not tried")
     if inputs[0].ndim == 4 and form != "NCHW":
         net = net.to(memory_format=torch.channels_last)
         inputs = [a.contiguous(memory_format=torch.channels_last) for a in inputs]

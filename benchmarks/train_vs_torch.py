@@ -10,6 +10,8 @@ is `net.step`. ``--profile`` tells where its time goes instead.
 
 from __future__ import annotations
 
+from functools import partial
+
 from versus import compare, options
 
 OPTIONS = options(__doc__)
@@ -20,13 +22,14 @@ from rivals import imports, our_step, their_step  # noqa: E402
 
 def make(name: str, row: int) -> Entrant:
     """A step of the rival."""
-    return our_step(row) if name == "singanet" else their_step(name, row, OPTIONS.compile == "all")
+    return our_step(row) if name == "singanet" else their_step(name, row)
 
 
 if __name__ == "__main__":
+    loads = partial(imports, compile_all=OPTIONS.compile == "all")
     if OPTIONS.profile:
         from profiled import show
 
         show(OPTIONS)
     else:
-        compare(OPTIONS, make, imports, "Training", "train_vs_torch")
+        compare(OPTIONS, make, loads, "Training", "train_vs_torch")
