@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from singanet.ops.numpy.windows import Window
-from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Algorithm, Arg, Prop, Query, dims
 from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.descriptors import NotOfferedError
+from singanet.ops.onednn.routes import OneDnnRoutes
 from singanet.types import Array, Shape
 
 _LEAST = 1
@@ -23,7 +24,7 @@ _DIRECT = int(Algorithm.CONVOLUTION_DIRECT)
 _TRAINING = int(Prop.FORWARD_TRAINING)
 
 
-class OneDnnConvolution(OneDnnBase):
+class OneDnnConvolution(OneDnnRoutes):
     """The weight is reordered at every call: it changes at every step, and is small."""
 
     def conv2d(
@@ -85,6 +86,8 @@ class OneDnnConvolution(OneDnnBase):
         operands = [x, weight] if bias is None else [x, weight, bias]
         if not self.serves(_LEAST, *operands):
             return None
+        if self.takes("numpy", Case("forward", x.shape, weight.shape, window, groups), False):
+            return None
         images = self.channels_last(x)
         y: Array = self.xp.empty((len(x), *window.out_size(*x.shape[2:]), len(weight)), np.float32)
         key = (images.shape, y.shape, window, groups, bias is not None)
@@ -97,7 +100,10 @@ class OneDnnConvolution(OneDnnBase):
         self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int
     ) -> Array | None:
         n, c, h, w = x_shape
-        if (c < _FEW and groups == 1) or not self.serves(_LEAST, dy, weight):
+        if not self.serves(_LEAST, dy, weight):
+            return None
+        case = Case("data", x_shape, weight.shape, window, groups)
+        if self.takes("numpy", case, c < _FEW and groups == 1):
             return None
         slopes = self.channels_last(dy)
         dx: Array = self.xp.empty((n, h, w, c), np.float32)
@@ -111,6 +117,8 @@ class OneDnnConvolution(OneDnnBase):
         self, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int
     ) -> Array | None:
         if not self.serves(_LEAST, x, dy):
+            return None
+        if self.takes("numpy", Case("weights", x.shape, weight_shape, window, groups), False):
             return None
         images, slopes = self.channels_last(x), self.channels_last(dy)
         dw: Array = self.xp.empty(weight_shape, np.float32)

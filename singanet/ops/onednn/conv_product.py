@@ -5,13 +5,19 @@ oneDNN's convolutions first rearrange the weight, which then takes longer than t
 
 from __future__ import annotations
 
+from math import prod
+
 from singanet.ops.numpy.windows import Window
+from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.conv import OneDnnConvolution
 from singanet.ops.onednn.matmul import OneDnnProducts
 from singanet.types import Array, Shape
 
 _LARGE = 1 << 17
 """Numbers in a weight from which its rearranging counts."""
+
+_MOST_COPIED = 1 << 21
+"""Numbers in copied windows above which nobody asks: they would leave the cache."""
 
 _FEW_PIXELS = {True: 512, False: 64}
 """Outputs of a channel up to which the product is faster, for single pixels and for windows.
@@ -27,7 +33,8 @@ class OneDnnProductConvolution(OneDnnConvolution, OneDnnProducts):
         self, x: Array, weight: Array, bias: Array | None, window: Window, groups: int
     ) -> Array | None:
         out = window.out_size(*x.shape[2:])
-        if not self._is_product(x, weight.shape, window, groups, len(x) * out[0] * out[1]):
+        case = Case("forward", x.shape, weight.shape, window, groups)
+        if not self._is_product(case, x, len(x) * out[0] * out[1]):
             return super()._convolved(x, weight, bias, window, groups)
         y = self.affine(
             self._windows(x, window), self.ordered(weight).reshape(len(weight), -1).T, bias
@@ -38,8 +45,8 @@ class OneDnnProductConvolution(OneDnnConvolution, OneDnnProducts):
         self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int
     ) -> Array | None:
         n, f, h, w = dy.shape
-        whole = _is_plain(window) and self._is_product(dy, weight.shape, window, groups, n * h * w)
-        if not whole:
+        case = Case("data", x_shape, weight.shape, window, groups)
+        if not (_is_plain(window) and self._is_product(case, dy, n * h * w)):
             return super()._data_gradient(dy, weight, x_shape, window, groups)
         slopes = self.channels_last(dy).reshape(-1, f)
         dx = self.matmul(slopes, self.ordered(weight).reshape(f, -1))
@@ -49,19 +56,20 @@ class OneDnnProductConvolution(OneDnnConvolution, OneDnnProducts):
         self, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int
     ) -> Array | None:
         n, f, h, w = dy.shape
-        if not self._is_product(x, weight_shape, window, groups, n * h * w):
+        case = Case("weights", x.shape, weight_shape, window, groups)
+        if not self._is_product(case, x, n * h * w):
             return super()._weight_gradient(x, dy, weight_shape, window, groups)
         slopes = self.channels_last(dy).reshape(-1, f)
         return self.matmul(slopes.T, self._windows(x, window)).reshape(weight_shape)
 
-    def _is_product(
-        self, x: Array, weight_shape: Shape, window: Window, groups: int, pixels: int
-    ) -> bool:
-        size = 1
-        for extent in weight_shape:
-            size *= extent
-        few = 0 < pixels <= _FEW_PIXELS[window.kernel == (1, 1)]
-        return groups == 1 and few and size >= _LARGE and self.serves(1, x)
+    def _is_product(self, case: Case, x: Array, pixels: int) -> bool:
+        if case.groups > 1 or not pixels or not self.serves(1, x):
+            return False
+        size, plain = prod(case.weight), _is_plain(case.window)
+        copied = 0 if plain else pixels * size // case.weight[0]
+        few = pixels <= _FEW_PIXELS[case.window.kernel == (1, 1)] and size >= _LARGE
+        open_to_it = few or copied <= _MOST_COPIED
+        return open_to_it and self.takes("product", case, few)
 
     def _windows(self, x: Array, window: Window) -> Array:
         """What each output sees, (N·H'·W', C·kh·kw); a view where that is a pixel each."""

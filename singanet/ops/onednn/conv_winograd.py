@@ -9,6 +9,7 @@ import numpy as np
 from singanet.ops.numpy.windows import Window
 from singanet.ops.onednn import winograd as wg
 from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.conv_product import OneDnnProductConvolution
 from singanet.ops.onednn.winograd_plan import POINTS, Area, Stage, WinogradPlan, in_steps
 from singanet.ops.onednn.winograd_products import (
@@ -34,13 +35,14 @@ _GAIN = 1.1
 
 
 class OneDnnWinograd(OneDnnProductConvolution):
-    """Where an estimate from the sizes says that it is faster."""
+    """Where it is faster: by an estimate from the sizes, or as it was measured."""
 
     def _convolved(
         self, x: Array, weight: Array, bias: Array | None, window: Window, groups: int
     ) -> Array | None:
-        tiles = self._tiles(x.shape, weight.shape, window, groups)
-        if tiles is None or not self.serves(1, x, weight):
+        case = Case("forward", x.shape, weight.shape, window, groups)
+        tiles = self._tiles(case) if self.serves(1, x, weight) else None
+        if tiles is None:
             return super()._convolved(x, weight, bias, window, groups)
         y: Array = self.xp.empty((tiles.n, *tiles.out), np.float32)
         given = self.channels_last(x), self.ordered(weight)
@@ -53,13 +55,9 @@ class OneDnnWinograd(OneDnnProductConvolution):
     def _data_gradient(
         self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int
     ) -> Array | None:
-        (top, bottom), (left, right) = window.pads
-        around = Window(
-            window.kernel, window.stride, ((2 - top, 2 - bottom), (2 - left, 2 - right))
-        )
-        turned = (weight.shape[1] * groups, weight.shape[0], *weight.shape[2:])
-        tiles = self._tiles(dy.shape, turned, around, groups)
-        if window.dilation == (1, 1) and tiles is not None and self.serves(1, dy, weight):
+        case = Case("data", x_shape, weight.shape, window, groups)
+        tiles = self._tiles(case) if self.serves(1, dy, weight) else None
+        if tiles is not None:
             dx: Array = self.xp.empty((tiles.n, *tiles.out), np.float32)
             given = self.channels_last(dy), self.ordered(weight)
             if self.runs(_forward, (tiles, True), dx, *given, passes=POINTS):
@@ -69,29 +67,31 @@ class OneDnnWinograd(OneDnnProductConvolution):
     def _weight_gradient(
         self, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int
     ) -> Array | None:
-        tiles = self._tiles(x.shape, weight_shape, window, groups)
-        if tiles is not None and self.serves(1, x, dy):
+        case = Case("weights", x.shape, weight_shape, window, groups)
+        tiles = self._tiles(case) if self.serves(1, x, dy) else None
+        if tiles is not None:
             dw: Array = self.xp.empty(weight_shape, np.float32)
             images, slopes = self.channels_last(x), self.channels_last(dy)
             if self.runs(_backward_weights, (tiles,), slopes, images, dw, passes=POINTS):
                 return dw
         return super()._weight_gradient(x, dy, weight_shape, window, groups)
 
-    def _tiles(
-        self, x_shape: Shape, weight_shape: Shape, window: Window, groups: int
-    ) -> Tiles | None:
+    def _tiles(self, case: Case) -> Tiles | None:
         """The tiles of the convolution; None where it is not one for them, or not faster."""
-        (top, bottom), (left, right) = window.pads
+        window, (n, c, h, w), f = case.window, case.x, case.weight[0]
+        pads = (*window.pads[0], *window.pads[1])
         plain = window.kernel == (3, 3) and window.stride == (1, 1) == window.dilation
-        if not plain or groups > 1 or not all(0 <= p <= 2 for p in (top, bottom, left, right)):
+        if not plain or case.groups > 1 or not all(0 <= pad <= 2 for pad in pads):
             return None
-        n, c, h, w = x_shape
-        runtime = self.runtime()
-        if runtime is None or not min(n, c, h, w):
+        runtime, (oh, ow) = self.runtime(), window.out_size(h, w)
+        if runtime is None or min(n, c, h, w, oh, ow, f) < 1:
             return None
-        out = (*window.out_size(h, w), weight_shape[0])
-        tiles = Tiles(n, (h, w, c), out, (top, left), min(runtime.threads, n))
-        return tiles if min(tiles.out) > 0 and _pays(tiles, runtime.threads) else None
+        workers, (top, _, left, _) = min(runtime.threads, n), pads
+        tiles = Tiles(n, (h, w, c), (oh, ow, f), (top, left), workers)
+        if case.kernel == "data":
+            # A convolution of the outputs' gradients with the kernels turned around.
+            tiles = Tiles(n, (oh, ow, f), (h, w, c), (2 - top, 2 - left), workers)
+        return tiles if self.takes("winograd", case, _pays(tiles, runtime.threads)) else None
 
 
 def _pays(tiles: Tiles, threads: int) -> bool:

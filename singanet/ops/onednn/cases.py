@@ -1,0 +1,29 @@
+"""What a measured choice is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from singanet.ops.numpy.windows import Window
+from singanet.types import Shape
+
+KERNELS = ("forward", "data", "weights")
+"""A convolution, and the gradients of its images and of its weight."""
+
+ROUTES = ("direct", "winograd", "product", "numpy")
+"""oneDNN's convolution, Winograd's transforms, a product of matrices, NumPy's kernels."""
+
+
+class Case(NamedTuple):
+    """One of `KERNELS` in float32: images ``x`` (N, C, H, W), ``weight`` (F, C/groups, kh, kw)."""
+
+    kernel: str
+    x: Shape
+    weight: Shape
+    window: Window
+    groups: int
+
+
+Choices = Mapping[Case, str]
+"""One of `ROUTES` for each case."""

@@ -1,0 +1,113 @@
+"""The file with the routes that were measured on a machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from singanet.ops.onednn.cases import Choices
+from singanet.ops.onednn.route_entries import NotRoutesError, entries_of, read_entries
+
+VARIABLE = "SINGANET_ROUTES"
+"""The environment variable with the path of the file, or 'off' for estimates alone."""
+
+OFF = "off"
+
+_FORMAT = "singanet routes"
+_VERSION = 1
+_MOST_BYTES = 1 << 26
+
+
+def path_of(onednn: str) -> Path | None:
+    """Where the routes of this machine lie for that version of oneDNN; None where switched off."""
+    named = os.environ.get(VARIABLE, "")
+    if named:
+        return None if named == OFF else Path(named)
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    # The standard says that a relative one counts as unset.
+    folder = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~/.cache"))
+    mark = hashlib.sha256(json.dumps(machine(onednn), sort_keys=True).encode()).hexdigest()[:12]
+    return folder / "singanet" / f"routes-{mark}.json"
+
+
+def machine(onednn: str) -> dict[str, str]:
+    """What has to be the same for measured times to hold."""
+    return {"processor": processor(), "onednn": onednn}
+
+
+@lru_cache(maxsize=1)
+def processor() -> str:
+    """The processor's name with the numbers that tell its generation, as far as the system says."""
+    wanted = ("vendor_id", "model name", "cpu family", "model", "CPU part")
+    found: dict[str, str] = {}
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if not key.strip():
+                    break  # the other cores
+                if key.strip() in wanted:
+                    found[key.strip()] = value.strip()
+    except OSError:
+        pass
+    told = [found[key] for key in wanted if key in found] or [platform.processor()]
+    return ", ".join([*told, platform.machine()])
+
+
+def read(onednn: str) -> dict[int, Choices]:
+    """The choices by number of threads; none where there is no file, or a warning says why not."""
+    path = path_of(onednn)
+    if path is None:
+        return {}
+    try:
+        return _read(path, onednn)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        warnings.warn(
+            f"measured routes in {str(path)!r} are not used: {reason}; net.tune or `singanet tune` "
+            f"measures them anew, {VARIABLE}={OFF} does without",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return {}
+
+
+def _read(path: Path, onednn: str) -> dict[int, Choices]:
+    with path.open("rb") as file:
+        text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise NotRoutesError("a file of that size")
+    content = json.loads(text)
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise NotRoutesError("it is another kind of file")
+    if content.get("version") != _VERSION:
+        raise NotRoutesError(f"its version is {content.get('version')!r}, not {_VERSION}")
+    if content.get("machine") != machine(onednn):
+        raise NotRoutesError(f"measured on {content.get('machine')!r}, not on {machine(onednn)!r}")
+    return read_entries(content.get("choices"))
+
+
+def write(path: Path, onednn: str, choices: Mapping[int, Choices]) -> None:
+    """Write ``choices`` to ``path``, whole or not at all. Errors: `FileAccessError`."""
+    # Needed here alone; kernels do not write files.
+    from singanet.checkpoint.atomic import explained, replacing
+
+    head: dict[str, Any] = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "machine": machine(onednn),
+        "choices": entries_of(choices),
+    }
+    with explained(path, "write"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as beside:
+        beside.write_text(json.dumps(head, indent=1) + "\n")
