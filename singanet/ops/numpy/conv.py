@@ -39,6 +39,22 @@ class Convolution(DepthwiseConvolution, NarrowConvolution):
                 self.xp.add(part, bias, out=part)
         return y.transpose(0, 3, 1, 2)
 
+    def conv2d_constant(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        window: Window,
+        groups: int = 1,
+        relu: bool = False,
+        add: Array | None = None,
+    ) -> Array:
+        """`conv2d` with a weight that never changes, plus ``add``, and then its maximum with 0."""
+        y = self.conv2d(x, weight, bias, window, groups)
+        if add is not None:
+            self.xp.add(y, add, out=y)
+        return self.xp.maximum(y, 0, out=y) if relu else y
+
     def conv2d_backward_weights(
         self, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
     ) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from singanet.ops.onednn.combine import OneDnnCombining
-from singanet.ops.onednn.conv_winograd import OneDnnWinograd
+from singanet.ops.onednn.conv_constant import OneDnnConstantConvolution
 from singanet.ops.onednn.images import OneDnnImages
 from singanet.ops.onednn.library import Library, find_library, load_library
 from singanet.ops.onednn.lrn import OneDnnLocalResponse
@@ -18,7 +18,7 @@ __all__ = ["Library", "OneDnnOps", "find_library", "load_library", "set_threads"
 
 class OneDnnOps(
     OneDnnImages,
-    OneDnnWinograd,
+    OneDnnConstantConvolution,
     OneDnnPooling,
     OneDnnNormalisationRelu,
     OneDnnSoftmax,

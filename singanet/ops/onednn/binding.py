@@ -52,6 +52,8 @@ class Arg(IntEnum):
     SHIFT = 52
     WORKSPACE = 64
     SCRATCHPAD = 80
+    POST_OP_SRC = 1 << 14 | 2
+    POST_OP_SRC_LATER = 1 << 15 | 2
     DIFF_SRC = 129
     DIFF_SRC_ITER = 130
     DIFF_SRC_ITER_C = 131
@@ -84,6 +86,7 @@ class Query(IntEnum):
     DIFF_DST = 134
     WORKSPACE = 135
     SCRATCHPAD = 136
+    EXEC_ARG = 255
 
 
 class Prop(IntEnum):
@@ -168,6 +171,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "primitive_attr_destroy": [_handle],
     "primitive_attr_set_post_ops": [_handle, c_void_p],
     "primitive_attr_set_scratchpad_mode": [_handle, c_int],
+    "post_ops_append_binary": [_handle, c_int, _descriptor],
     "post_ops_append_eltwise": [_handle, c_int, c_float, c_float],
     "post_ops_append_sum": [_handle, c_float, c_int32, c_int],
     "post_ops_create": [_out],

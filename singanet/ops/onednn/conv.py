@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from singanet.ops.numpy.windows import Window
@@ -92,7 +94,7 @@ class OneDnnConvolution(OneDnnRoutes):
         y: Array = self.xp.empty((len(x), *window.out_size(*x.shape[2:]), len(weight)), np.float32)
         key = (images.shape, y.shape, window, groups, bias is not None)
         rest = [self.ordered(array) for array in operands[1:]]
-        if y.size and self.runs(_forward, key, images, y, *rest, passes=_passes(weight)):
+        if y.size and self.runs(_forward, key, images, y, *rest, passes=passes_over(weight)):
             return y.transpose(0, 3, 1, 2)
         return None
 
@@ -108,7 +110,7 @@ class OneDnnConvolution(OneDnnRoutes):
         slopes = self.channels_last(dy)
         dx: Array = self.xp.empty((n, h, w, c), np.float32)
         key = (dx.shape, slopes.shape, window, groups)
-        passes, kernels = _passes(weight), self.ordered(weight)
+        passes, kernels = passes_over(weight), self.ordered(weight)
         if dx.size and self.runs(_backward_data, key, dx, slopes, kernels, passes=passes):
             return dx.transpose(0, 3, 1, 2)
         return None
@@ -123,12 +125,14 @@ class OneDnnConvolution(OneDnnRoutes):
         images, slopes = self.channels_last(x), self.channels_last(dy)
         dw: Array = self.xp.empty(weight_shape, np.float32)
         key = (images.shape, slopes.shape, window, groups)
-        if dw.size and self.runs(_backward_weights, key, images, slopes, dw, passes=_passes(dw)):
+        if dw.size and self.runs(
+            _backward_weights, key, images, slopes, dw, passes=passes_over(dw)
+        ):
             return dw
         return None
 
 
-def _passes(weight: Array) -> int:
+def passes_over(weight: Array) -> int:
     """Multiply-adds for each value of the images, in what they take of the time of a pass."""
     return 1 + weight.size // weight.shape[1] // _ADDS_A_PASS
 
@@ -138,7 +142,7 @@ def _by_output(weight: Array) -> Array:
     return weight.reshape(-1, 1, *weight.shape[2:])
 
 
-def _weight_shape(images: Shape, outputs: Shape, window: Window, groups: int) -> Shape:
+def kernel_shape(images: Shape, outputs: Shape, window: Window, groups: int) -> Shape:
     """oneDNN's: with groups as an axis of their own."""
     each = (outputs[3] // groups, images[3] // groups, *window.kernel)
     return (groups, *each) if groups > 1 else each
@@ -154,23 +158,29 @@ def _geometry(window: Window) -> list[object]:
     return [dims(window.stride), dims(spread), dims((top, left)), dims((bottom, right))]
 
 
-def _forward_desc(
-    build: Builder, images: Shape, outputs: Shape, window: Window, groups: int, bias: bool
+def forward_desc(
+    build: Builder,
+    images: Shape,
+    outputs: Shape,
+    window: Window,
+    groups: int,
+    bias: bool,
+    attributes: Any = None,
 ) -> object:
-    weight = build.free(_weight_shape(images, outputs, window, groups))
+    """The forward convolution, with weights as oneDNN likes them."""
+    weight = build.free(kernel_shape(images, outputs, window, groups))
     b = build.rows(outputs[3:]) if bias else None
     x, y = build.images(images), build.images(outputs)
     geometry = _geometry(window)
-    return build.primitive_desc(
-        "convolution_forward", _TRAINING, _DIRECT, x, weight, b, y, *geometry
-    )
+    given = (_TRAINING, _DIRECT, x, weight, b, y, *geometry)
+    return build.primitive_desc("convolution_forward", *given, attributes=attributes)
 
 
 def _forward(
     build: Builder, images: Shape, outputs: Shape, window: Window, groups: int, bias: bool
 ) -> None:
-    desc = _forward_desc(build, images, outputs, window, groups, bias)
-    plain = build.rows(_weight_shape(images, outputs, window, groups))
+    desc = forward_desc(build, images, outputs, window, groups, bias)
+    plain = build.rows(kernel_shape(images, outputs, window, groups))
     memories = {
         Arg.SRC: build.operand(0, build.images(images)),
         Arg.DST: build.operand(1, build.images(outputs)),
@@ -184,8 +194,8 @@ def _forward(
 def _backward_data(
     build: Builder, images: Shape, outputs: Shape, window: Window, groups: int
 ) -> None:
-    hint = _forward_desc(build, images, outputs, window, groups, bias=False)
-    shape = _weight_shape(images, outputs, window, groups)
+    hint = forward_desc(build, images, outputs, window, groups, bias=False)
+    shape = kernel_shape(images, outputs, window, groups)
     x, y, weight = build.images(images), build.images(outputs), build.free(shape)
     geometry = _geometry(window)
     desc = build.primitive_desc("convolution_backward_data", _DIRECT, x, weight, y, *geometry, hint)
@@ -200,8 +210,8 @@ def _backward_data(
 def _backward_weights(
     build: Builder, images: Shape, outputs: Shape, window: Window, groups: int
 ) -> None:
-    hint = _forward_desc(build, images, outputs, window, groups, bias=False)
-    shape = _weight_shape(images, outputs, window, groups)
+    hint = forward_desc(build, images, outputs, window, groups, bias=False)
+    shape = kernel_shape(images, outputs, window, groups)
     x, y, weight = build.images(images), build.images(outputs), build.free(shape)
     desc = build.primitive_desc(
         "convolution_backward_weights", _DIRECT, x, weight, None, y, *_geometry(window), hint

@@ -78,6 +78,13 @@ class OneDnnWinograd(OneDnnProductConvolution):
 
     def _tiles(self, case: Case) -> Tiles | None:
         """The tiles of the convolution; None where it is not one for them, or not faster."""
+        tiles, runtime = self._cut(case), self.runtime()
+        if tiles is None or runtime is None:
+            return None
+        return tiles if self.takes("winograd", case, _pays(tiles, runtime.threads)) else None
+
+    def _cut(self, case: Case) -> Tiles | None:
+        """The tiles of the convolution; None where it is not one for them."""
         window, (n, c, h, w), f = case.window, case.x, case.weight[0]
         pads = (*window.pads[0], *window.pads[1])
         plain = window.kernel == (3, 3) and window.stride == (1, 1) == window.dilation
@@ -91,7 +98,7 @@ class OneDnnWinograd(OneDnnProductConvolution):
         if case.kernel == "data":
             # A convolution of the outputs' gradients with the kernels turned around.
             tiles = Tiles(n, (oh, ow, f), (h, w, c), (2 - top, 2 - left), workers)
-        return tiles if self.takes("winograd", case, _pays(tiles, runtime.threads)) else None
+        return tiles
 
 
 def _pays(tiles: Tiles, threads: int) -> bool:

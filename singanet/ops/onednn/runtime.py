@@ -24,7 +24,7 @@ Build = Callable[..., WinogradPlan | None]
 """``build(builder, *key)`` adds the stages of a plan to the builder, or returns one of its own."""
 
 _CAPACITY = 1024
-_SHARED = 1 << 16
+SHARED = 1 << 16
 """Values to go over from which a kernel is shared by the threads."""
 
 _ALIGNMENT = 4096
@@ -77,7 +77,7 @@ class Runtime:
         return plan
 
     def _built(self, build: Build, key: tuple[Any, ...], work: int) -> AnyPlan | None:
-        threads = self.threads if work >= _SHARED else 1
+        threads = self.threads if work >= SHARED else 1
         builder = Builder(self._place, self._attributes, threads)
         self.team.use(threads)
         try:
