@@ -1,4 +1,4 @@
-"""What a net does to be recorded: `record`, and the memory that its plan takes."""
+"""What a net does to be recorded: `record`, the memory that its plan takes, its tuning."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from singanet.optimizer import Optimizer, Wrapper
     from singanet.program.peak import PeakMemory
     from singanet.program.program import Program
+    from singanet.tuning.report import TuningReport
 
 
 class Recordable:
@@ -57,3 +58,19 @@ class Recordable:
         from singanet.program.memory import planned_memory
 
         return planned_memory(cast("FeedForwardNet", self), batch_size, optimizer, extent)
+
+    def tune_kernels(
+        self, batch_size: int, extent: int | None = None, *, again: bool = False
+    ) -> TuningReport:
+        """Measure by which route each convolution of a batch is fastest, and go by it from now on.
+
+        A training step and an evaluation are rehearsed on ones, which leaves the net as it was;
+        then each kernel runs by every route that is open to it. The choices are kept in the file
+        that `SINGANET_ROUTES` names, or in the user's cache folder, for later processes; cases
+        that it holds are not measured unless ``again``. Results may differ in the last bits
+        afterwards. Errors: a ``batch_size`` or ``extent`` that is no positive int; other kernels
+        than oneDNN's; a file that cannot be written.
+        """
+        from singanet.tuning import tune_kernels
+
+        return tune_kernels(cast("FeedForwardNet", self), batch_size, extent, again)

@@ -7,10 +7,8 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from singanet.ops.onednn.cases import Choices
 from singanet.ops.onednn.route_entries import NotRoutesError, entries_of, read_entries
@@ -73,7 +71,7 @@ def read(onednn: str) -> dict[int, Choices]:
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         warnings.warn(
-            f"measured routes in {str(path)!r} are not used: {reason}; net.tune or `singanet tune` "
+            f"measured routes in {str(path)!r} are not used: {reason}; `singanet tune` "
             f"measures them anew, {VARIABLE}={OFF} does without",
             RuntimeWarning,
             stacklevel=2,
@@ -96,18 +94,23 @@ def _read(path: Path, onednn: str) -> dict[int, Choices]:
     return read_entries(content.get("choices"))
 
 
-def write(path: Path, onednn: str, choices: Mapping[int, Choices]) -> None:
-    """Write ``choices`` to ``path``, whole or not at all. Errors: `FileAccessError`."""
+def add(path: Path, onednn: str, threads: int, choices: Choices) -> None:
+    """Add to what ``path`` holds; the file is written anew, whole or not at all.
+
+    Errors: `FileAccessError`.
+    """
     # Needed here alone; kernels do not write files.
     from singanet.checkpoint.atomic import explained, replacing
 
-    head: dict[str, Any] = {
+    known = dict(read(onednn))
+    known[threads] = {**known.get(threads, {}), **choices}
+    content = {
         "format": _FORMAT,
         "version": _VERSION,
         "machine": machine(onednn),
-        "choices": entries_of(choices),
+        "choices": entries_of(known),
     }
     with explained(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as beside:
-        beside.write_text(json.dumps(head, indent=1) + "\n")
+        beside.write_text(json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,115 @@
+"""What convolutions take by each route, in the program of the net where they stand.
+
+By themselves they would find other things in the cache, and differ by more than routes do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.ops.onednn.cases import ROUTES, Case
+from singanet.program.arena import ALIGNMENT
+from singanet.program.bound import Bound
+from singanet.program.build import Recording
+from singanet.program.places import map_arrays
+from singanet.program.python_pass import keep
+from singanet.program.record import Recorder, rehearse
+from singanet.tuning.listening import Everywhere, Listening
+from singanet.tuning.marking import Marking
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.net import FeedForwardNet
+
+Feed = Mapping[str, Any]
+Record = Callable[[Recorder], None]
+
+_LEAST, _MOST = 3, 9
+"""Rounds."""
+
+_SECONDS = 10.0
+"""After which there are no more than the least."""
+
+
+def hear(net: FeedForwardNet, record: Record) -> Listening:
+    """The cases of what ``record`` lets a recorder write down."""
+    ear = Listening()
+
+    def listen(recorder: Recorder) -> None:
+        # A copy of the net's kernels, which are left as they are.
+        recorder.tape.ops.routes = ear
+        record(recorder)
+
+    rehearse(net, listen)
+    return ear
+
+
+def seconds_in_net(
+    net: FeedForwardNet, feed: Feed, record: Record, threads: int
+) -> Mapping[str, Mapping[Case, float]]:
+    """For each route the least seconds of a call of each case, those of a net's one after another.
+
+    Where a route is not open to a case, they are those of the direct one.
+    """
+    # A single thread's own time is not disturbed by what else runs on the machine.
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    runs = [_Run(net, route, record) for route in ROUTES]
+    arena = np.empty(max(run.arena_bytes for run in runs), np.uint8)
+    start = time.monotonic()
+    with net.rehearsal(), np.errstate(all="ignore"):
+        for each in range(_MOST):
+            for run in runs:
+                run.measure(arena, feed, clock)
+            if each + 1 >= _LEAST and time.monotonic() - start > _SECONDS:
+                break
+    return {route: run.seconds() for route, run in zip(ROUTES, runs, strict=True)}
+
+
+class _Run:
+    """A program whose convolutions go by ``route``, and the least that each call has taken."""
+
+    def __init__(self, net: FeedForwardNet, route: str, record: Record) -> None:
+        recorder = rehearse(net, lambda recorder: record(_marking(recorder, route)))
+        marks: Marking = recorder.tape.ops
+        self._recording: Recording = recorder.recording()
+        self.arena_bytes: int = self._recording.layout.nbytes + ALIGNMENT
+        calls = [call for call in self._recording.calls if call.function is not None]
+        self._cases: list[Case | None] = [marks.case_of(call) for call in calls]
+        self._best: list[float] = [float("inf")] * len(calls)
+        self._bound: Bound | None = None
+
+    def measure(self, arena: Array, feed: Feed, clock: Callable[[], float]) -> None:
+        """Run it once. What is fed are the inputs, later on zeros for gradients."""
+        bound = self._bound = self._bound or Bound(self._recording, arena)
+        taken: list[float] = []
+        for number, segment in enumerate(bound.segments):
+            for call in segment:
+                start = clock()
+                call()
+                taken.append(clock() - start)
+            if number == 0:
+                keep(feed, bound.payloads[0][0])
+            elif number < len(bound.payloads):
+                map_arrays(bound.payloads[number], _clear)
+        self._best = list(map(min, self._best, taken))
+
+    def seconds(self) -> Mapping[Case, float]:
+        """Those of each case's calls together."""
+        sums: dict[Case, float] = {}
+        for case, taken in zip(self._cases, self._best, strict=True):
+            if case is not None:
+                sums[case] = sums.get(case, 0.0) + taken
+        return sums
+
+
+def _marking(recorder: Recorder, route: str) -> Recorder:
+    recorder.tape.ops = Marking(recorder.tape.ops, recorder.tape, Everywhere(route))
+    return recorder
+
+
+def _clear(array: Array) -> None:
+    array.fill(0)

@@ -1,0 +1,97 @@
+"""Routes of a net's convolutions by measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from singanet.data.position import checked_count
+from singanet.errors import BackendError
+from singanet.ops.onednn import route_file
+from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.library import INSTALL
+from singanet.ops.onednn.routes import Measured, OneDnnRoutes
+from singanet.program.memory import expect_host
+from singanet.tuning.report import RouteTimes, TuningReport
+from singanet.tuning.timing import Feed, Record, hear, seconds_in_net
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from singanet.net import FeedForwardNet
+    from singanet.ops.onednn.runtime import Runtime
+
+_WHERE = "net.tune_kernels"
+
+_GAIN = 1.05
+"""How much faster another route than the estimate's has to be: times differ by a few percent."""
+
+
+def tune_kernels(
+    net: FeedForwardNet, batch_size: int, extent: int | None, again: bool
+) -> TuningReport:
+    """See `FeedForwardNet.tune_kernels`."""
+    from singanet.summary.footprint import ones
+
+    size = checked_count(_WHERE, "batch_size", batch_size, 1)
+    if extent is not None:
+        extent = checked_count(_WHERE, "extent", extent, 1)
+    expect_host(net, _WHERE)
+    routes, runtime, path = _tunable(net)
+    version, threads = runtime.library.version, runtime.threads
+    known = set() if again else set(routes.choices(runtime))
+    # That the file can be written is better known before minutes are spent.
+    route_file.add(path, version, threads, {})
+    feed, rows, met = ones(net._sorted(), size, net.device, net.dtype, extent), [], set[Case]()
+    ways: list[Record] = [lambda r: r.rehearsed_step(feed, None), lambda r: r.evaluation(feed)]
+    for record in ways:
+        measured, heard = _measured(net, feed, record, threads, known | met)
+        rows += measured
+        met |= heard
+    found = {row.case: row.chosen for row in rows}
+    route_file.add(path, version, threads, found)
+    routes.adopt(found, runtime)
+    net.programs.clear()
+    return TuningReport(tuple(rows), len(met) - len(rows), threads, path)
+
+
+def _measured(
+    net: FeedForwardNet, feed: Feed, record: Record, threads: int, known: Collection[Case]
+) -> tuple[list[RouteTimes], set[Case]]:
+    """Times of the cases that are not ``known``; all cases that are met."""
+    ear = hear(net, record)
+    if not set(ear.calls) - set(known):
+        return [], set(ear.calls)
+    times = seconds_in_net(net, feed, record, threads)
+    rows = []
+    for case, calls in ear.calls.items():
+        if case in known:
+            continue
+        open_routes = ear.routes(case)
+        seconds = {route: times[route][case] / calls for route in open_routes}
+        estimate, best = open_routes[0], min(seconds, key=seconds.__getitem__)
+        chosen = best if seconds[estimate] > _GAIN * seconds[best] else estimate
+        rows.append(RouteTimes(case, calls, seconds, estimate, chosen))
+    return rows, set(ear.calls)
+
+
+def _tunable(net: FeedForwardNet) -> tuple[Measured, Runtime, Path]:
+    """The choices of the net's kernels, their runtime, and the file. Errors: `BackendError`."""
+    ops = net.device.ops
+    runtime = ops.runtime() if isinstance(ops, OneDnnRoutes) else None
+    if not isinstance(ops, OneDnnRoutes) or runtime is None or not isinstance(ops.routes, Measured):
+        raise BackendError(
+            _WHERE,
+            expected="oneDNN's kernels, whose convolutions go by several routes",
+            received=f"the kernels {ops.name!r} on {net.device.name}",
+            advice=f"{INSTALL}; see singanet devices",
+        )
+    path = route_file.path_of(runtime.library.version)
+    if path is None:
+        raise BackendError(
+            _WHERE,
+            expected="measured routes to be in use",
+            received=f"{route_file.VARIABLE}={route_file.OFF}",
+            advice=f"unset {route_file.VARIABLE}, or let it name the file to keep them in",
+        )
+    return ops.routes, runtime, path
