@@ -1,26 +1,36 @@
-"""From the tape to a program: constants folded, memory planned."""
+"""From the tape to a program: constants folded, what pays made again, memory planned."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from singanet.program.arena import Layout, plan_arena
-from singanet.program.call import Call, Ref
+from singanet.program.call import Call, Ref, refs_of
+from singanet.program.flow import Flow
 from singanet.program.kernel import Buffer, Kernel
-from singanet.program.places import map_leaves
+from singanet.program.passes import passes_of
+from singanet.program.recompute import Recompute, cannot_keep, chosen
+from singanet.program.repeated import with_repeated
 from singanet.program.tape import Tape
 from singanet.types import Array
 
 _SMALL = 1 << 16
 """Bytes up to which an array that is filled and then only read is kept as a constant."""
 
+_TRIES = 4
+"""Plans for a number of bytes: what is needed most at a time is a little less than they take."""
 
-@dataclass
+
+@dataclass(frozen=True)
 class Recording:
-    """The calls of a tape with their memory planned: ``layout`` tells where each token lies."""
+    """The calls of a tape with their memory planned: ``place`` tells where each token lies.
+
+    ``kept_bytes`` is what the arena would take if nothing were made again.
+    """
 
     calls: list[Call]
     outside: dict[Ref, Array]
@@ -28,16 +38,55 @@ class Recording:
     buffers: list[Buffer]
     layout: Layout
     place: dict[int, int]
+    kept_bytes: int
 
 
-def build(tape: Tape, parameters: frozenset[int] = frozenset()) -> Recording:
-    """Plan the memory of what ``tape`` holds; ``parameters`` are ids of arrays of the net."""
+def build(
+    tape: Tape, parameters: frozenset[int] = frozenset(), recompute: Recompute = "none"
+) -> Recording:
+    """Plan the memory of what ``tape`` holds; ``parameters`` are ids of arrays of the net.
+
+    Errors: a number of bytes for ``recompute`` in which the arena cannot be kept.
+    """
     outside = dict(tape.outside)
     calls = _fold_fills(tape, outside)
+    kept = _planned(tape, calls, outside, parameters)
+    if recompute == "none" or not any(call.phase == "backward" for call in calls):
+        return kept
+    budget = 0 if recompute == "cheap" else recompute
+    flow = Flow(kept.kernels, kept.buffers, [passes_of(call) for call in calls])
+    numbers = _numbers(calls)
+    best, goal = kept, budget
+    for _ in range(_TRIES):
+        if best.layout.nbytes <= budget:
+            break
+        again = chosen(flow, recompute, goal)
+        repeated = with_repeated(calls, numbers, again, tape.tokens)
+        tried = replace(
+            _planned(tape, repeated, outside, parameters), kept_bytes=kept.layout.nbytes
+        )
+        best = min(best, tried, key=lambda made: made.layout.nbytes)
+        if again.peak > goal:
+            break
+        goal -= tried.layout.nbytes - budget
+    if recompute != "cheap" and best.layout.nbytes > budget:
+        raise cannot_keep(budget, best.layout.nbytes)
+    return best
+
+
+def _numbers(calls: Sequence[Call]) -> dict[int, int]:
+    """Buffers by their tokens, in the order in which these are met."""
     numbers: dict[int, int] = {}
     for call in calls:
         for token in (*call.reads, *call.writes):
             numbers.setdefault(token, len(numbers))
+    return numbers
+
+
+def _planned(
+    tape: Tape, calls: list[Call], outside: dict[Ref, Array], parameters: frozenset[int]
+) -> Recording:
+    numbers = _numbers(calls)
     buffers = []
     for token in numbers:
         met = tape.tokens[token]
@@ -65,7 +114,7 @@ def build(tape: Tape, parameters: frozenset[int] = frozenset()) -> Recording:
     layout = plan_arena(kernels, buffers)
     offsets = {token: layout.offsets[number] for token, number in numbers.items()}
     place = {token: offset for token, offset in offsets.items() if offset is not None}
-    return Recording(calls, outside, kernels, buffers, layout, place)
+    return Recording(calls, outside, kernels, buffers, layout, place, layout.nbytes)
 
 
 def _fold_fills(tape: Tape, outside: dict[Ref, Array]) -> list[Call]:
@@ -83,10 +132,3 @@ def _fold_fills(tape: Tape, outside: dict[Ref, Array]) -> list[Call]:
             if ref.token in tape.folded and ref not in outside:
                 outside[ref] = np.full(ref.shape, tape.tokens[ref.token].fill, ref.dtype)
     return calls
-
-
-def refs_of(call: Call) -> list[Ref]:
-    """The places that the call's arguments name."""
-    found: list[Ref] = []
-    map_leaves((call.arguments, call.keywords), Ref, found.append)
-    return found

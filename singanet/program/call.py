@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.program.kernel import Phase
+from singanet.program.places import map_leaves
 from singanet.types import Array, Shape
 
 
@@ -57,7 +58,8 @@ class Call:
     """One call with a `Ref` in the place of every array.
 
     ``partly`` are those of ``writes`` of which something stays. ``bind`` makes it ready to run
-    where that is more than handing arrays to ``function``.
+    where that is more than handing arrays to ``function``. ``passes`` is how often it goes over its
+    operands, or how long it computes in what a pass takes.
     """
 
     function: Callable[..., Any] | None
@@ -72,3 +74,11 @@ class Call:
     name: str = ""
     barrier: bool = False
     bind: Bind | None = None
+    passes: int = 1
+
+
+def refs_of(call: Call) -> list[Ref]:
+    """The places that the call's arguments name."""
+    found: list[Ref] = []
+    map_leaves((call.arguments, call.keywords), Ref, found.append)
+    return found

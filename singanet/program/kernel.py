@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 BufferKind = Literal["input", "parameter", "constant", "output", "temporary"]
-Phase = Literal["forward", "loss", "backward", "communication", "update"]
+Phase = Literal["forward", "loss", "recompute", "backward", "communication", "update"]
 
 
 @dataclass(frozen=True, slots=True)

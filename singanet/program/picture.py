@@ -24,7 +24,7 @@ _LEAST = 0.25
 # Fills differ in lightness as well as in hue, and each rectangle names its phase when pointed at.
 _STYLE = """
 .sn-arena{--page:#fff;--ink:#1b2530;--faint:#46535f;--edge:#fff;
---input:#8a97a3;--forward:#9cc7ec;--loss:#5a3b86;--backward:#d9812e;--communication:#b8377a;
+--input:#8a97a3;--forward:#9cc7ec;--loss:#5a3b86;--recompute:#4f7fb8;--backward:#d9812e;--communication:#b8377a;
 --update:#2b7a4b}
 @media (prefers-color-scheme:dark){.sn-arena{--page:#14191f;--ink:#eef2f5;--faint:#c3ccd4;
 --edge:#14191f}}

@@ -1,0 +1,70 @@
+"""Calls of a tape with those that run again put in, and their readers led to the copies."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from singanet.program.again import Again
+from singanet.program.call import Bind, Call, Ref, Token
+from singanet.program.places import map_leaves
+
+
+def with_repeated(
+    calls: Sequence[Call], numbers: Mapping[int, int], again: Again, tokens: list[Token]
+) -> list[Call]:
+    """``calls`` with the repeated ones; ``numbers`` are the buffers of tokens, in `Again`'s flow.
+
+    Copies are added to ``tokens``.
+    """
+    flow = again.flow
+    copies: dict[int, int] = {}
+    for at in again.slot:
+        for token in calls[at].writes:
+            if token not in copies:
+                copies[token] = len(tokens)
+                tokens.append(replace(tokens[token], fill=None))
+    inserted: dict[int, list[int]] = defaultdict(list)
+    for at in sorted(again.slot):
+        inserted[again.slot[at]].append(at)
+    gone = {token: numbers[token] for token in copies if numbers[token] in again.dropped}
+    back = {token: flow.uses[number][flow.split[number]] for token, number in gone.items()}
+    made: list[Call] = []
+    for at, call in enumerate(calls):
+        for other in inserted.get(at, ()):
+            first = calls[other]
+            led = {token: copies[token] for token in first.writes}
+            for token in first.reads:
+                if (other, numbers[token]) in again.through:
+                    led[token] = copies[token]
+            made.append(replace(_led(first, led), phase="recompute"))
+        used = (*call.reads, *call.writes)
+        led = {token: copies[token] for token in used if token in back and at >= back[token]}
+        made.append(_led(call, led) if led else call)
+    return made
+
+
+def _led(call: Call, led: Mapping[int, int]) -> Call:
+    """``call`` on other tokens."""
+
+    def place(ref: Ref) -> Ref:
+        return ref._replace(token=led[ref.token]) if ref.token in led else ref
+
+    def other(numbers: Sequence[int]) -> tuple[int, ...]:
+        return tuple(led.get(number, number) for number in numbers)
+
+    return replace(
+        call,
+        arguments=map_leaves(call.arguments, Ref, place),
+        keywords=map_leaves(call.keywords, Ref, place),
+        reads=other(call.reads),
+        writes=other(call.writes),
+        partly=other(call.partly),
+        in_place=tuple((led.get(a, a), led.get(b, b)) for a, b in call.in_place),
+        bind=None if call.bind is None else _bound(call.bind, place),
+    )
+
+
+def _bound(bind: Bind, place: Callable[[Ref], Ref]) -> Bind:
+    return lambda array_of: bind(lambda ref: array_of(place(ref)))
