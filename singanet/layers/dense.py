@@ -54,7 +54,7 @@ class Dense(Layer):
         ops, x = ctx.ops, ctx.saved["x"]
         grads = {"weight": ops.matmul(dy.T, x) if self.W_transpose else ops.matmul(x.T, dy)}
         if self.use_bias:
-            grads["bias"] = ops.sum(dy, axis=0)
+            grads["bias"] = ops.column_sums(dy)
         return ops.matmul(dy, self._matrix(ctx).T) if ctx.needs_input_grad else None, grads
 
     def _matrix(self, ctx: Context) -> Array:

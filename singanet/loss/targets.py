@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from singanet.errors import DataError, ShapeError
@@ -40,17 +41,36 @@ def class_labels(
     if ignore is not None:
         mask = labels != ignore
         labels = ops.where(mask, labels, 0)
-    ops.check(partial(_expect_classes, where, x.shape), labels)
+    ops.check(_ExpectClasses(where, x.shape), labels)
     return labels, mask
 
 
-def _expect_classes(where: str, shape: Shape, labels: Array) -> None:
-    # Seen as unsigned, a negative label is a huge one: one comparison finds both mistakes.
-    unsigned = labels.view(f"u{labels.dtype.itemsize}")
-    if int(unsigned.max()) >= shape[-1]:
-        wrong = int((unsigned >= shape[-1]).argmax())
+class _ExpectClasses:
+    """Refuses labels beyond the classes of outputs of ``shape``."""
+
+    def __init__(self, where: str, shape: Shape) -> None:
+        self._where = where
+        self._shape = shape
+
+    def __call__(self, labels: Array) -> None:
+        self.at(labels)()
+
+    def at(self, labels: Array) -> Callable[[], None]:
+        """The check of whatever stands in ``labels`` when it is called."""
+        # Seen as unsigned, a negative label is a huge one: one comparison finds both mistakes.
+        unsigned = labels.view(f"u{labels.dtype.itemsize}")
+        largest, classes = unsigned.max, self._shape[-1]
+
+        def look() -> None:
+            if largest() >= classes:
+                self._refuse(labels, int((unsigned >= classes).argmax()))
+
+        return look
+
+    def _refuse(self, labels: Array, wrong: int) -> None:
+        shape = self._shape
         raise DataError(
-            where,
+            self._where,
             expected=f"labels from 0 to {shape[-1] - 1}",
             received=f"label {int(labels[wrong])} at index {_index(wrong, shape[:-1])}",
             advice="give the net as many outputs as there are classes, or mend the labels",

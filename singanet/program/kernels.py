@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class RecordingKernels(NumpyOps):
             return False
         tape = recording()
         tape.does.run(runtime.run, plan, tuple(plain(array) for array in arrays))
-        record_plan(tape, plan, arrays, build.__name__.strip("_"))
+        record_plan(tape, plan, arrays, build.__name__.strip("_"), passes)
         return True
 
     def check(self, function: Callable[[Array], None], array: Array) -> None:
@@ -53,7 +54,10 @@ class RecordingKernels(NumpyOps):
         tape = recording()
         tape.does.run(function, plain(array))
         look = Look(function, tape.refine)
-        tape.add(look, (array,), {}, (), "hidden", name="check").barrier = True
+        call = tape.add(look, (array,), {}, (), "hidden", name="check")
+        call.barrier = True
+        place = tape.ref(array)
+        call.bind = lambda array_of: look.at(array_of(place))
 
 
 class Look:
@@ -69,16 +73,27 @@ class Look:
 
     def __call__(self, array: Array) -> None:
         """Look; errors are those of the function."""
-        try:
-            self._function(array)
-        except SingaNetError as error:
-            if self._refine is None:
-                raise
-            raise self._refine(error) from None
+        self.at(array)()
+
+    def at(self, array: Array) -> Callable[[], None]:
+        """The look at what ``array`` holds when it is called."""
+        # A check may have a form that is quicker on an array that stays where it is.
+        at = getattr(self._function, "at", None)
+        look = partial(self._function, array) if at is None else at(array)
+
+        def looked() -> None:
+            try:
+                look()
+            except SingaNetError as error:
+                if self._refine is None:
+                    raise
+                raise self._refine(error) from None
+
+        return looked
 
 
-def record_plan(tape: Tape, plan: Any, arrays: tuple[Array, ...], name: str) -> None:
-    """Write down a plan of oneDNN's on ``arrays``, one for each operand."""
+def record_plan(tape: Tape, plan: Any, arrays: tuple[Array, ...], name: str, passes: int) -> None:
+    """Write down a plan of oneDNN's on ``arrays``, one for each operand, for its `Call.passes`."""
     working: list[Array] = []
     if plan.scratch:
         working = [np.empty(plan.scratch + _PAGE, np.uint8)]
@@ -95,7 +110,7 @@ def record_plan(tape: Tape, plan: Any, arrays: tuple[Array, ...], name: str) -> 
         bound: Callable[[], object] = plan.bound(addresses, work + -work % _PAGE)
         return bound
 
-    call.bind = bind
+    call.bind, call.passes = bind, passes
 
 
 def recording_kernels(ops: NumpyOps, tape: Tape) -> NumpyOps:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.program.places import map_arrays
 from singanet.types import Array
 
 
@@ -31,6 +32,10 @@ class Performed:
     def copied(self, array: Array, dtype: Any, order: Any) -> Array:
         """A copy in that type and order."""
         return array.astype(dtype, order)
+
+    def gathered(self, array: Array, index: Any) -> Array:
+        """What ``index``, with arrays of integers in it, selects."""
+        return np.asarray(array[index])
 
     def full(self, shape: Any, value: Any, dtype: Any, order: Any) -> Array:
         """An array of equal values."""
@@ -69,6 +74,10 @@ class Imagined(Performed):
     def copied(self, array: Array, dtype: Any, order: Any) -> Array:
         """An array as the copy would lie."""
         return np.empty_like(array, dtype, order)
+
+    def gathered(self, array: Array, index: Any) -> Array:
+        """As much of the first row, since the indices may be anything."""
+        return super().gathered(array, map_arrays(index, lambda k: np.zeros(k.shape, np.intp)))
 
     def full(self, shape: Any, value: Any, dtype: Any, order: Any) -> Array:
         """An array that is not filled."""

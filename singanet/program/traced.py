@@ -44,7 +44,7 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
             key = key if isinstance(key, tuple) else (key,)
             return own[key if Ellipsis in key else (*key, Ellipsis)].view(Traced)
         _expect_no_mask(key)
-        result = np.asarray(own[key])
+        result = recording().does.gathered(own, key)
         return new(result, _gather, (self, index), "last", "take")
 
     def __setitem__(self, index: Any, value: Any) -> None:

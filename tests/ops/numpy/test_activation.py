@@ -65,3 +65,18 @@ def test_the_normal_tail_keeps_its_relative_accuracy(dtype, tolerance):
 def test_sigmoid(rng):
     x = 3.0 * rng.standard_normal((5, 6))
     np.testing.assert_allclose(ops.sigmoid(x), 0.5 + 0.5 * np.tanh(0.5 * x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 9000), (3, 5000), (40, 16, 9, 9)])
+def test_relu_of_many_elements(shape, rng):
+    x = rng.standard_normal(shape).astype(np.float32)
+    x.flat[:3] = np.nan, np.inf, -np.inf
+    want = np.where(x < 0, np.float32(0), x)
+    y = ops.activation("relu", x)
+    np.testing.assert_array_equal(y, want)
+    dy = rng.standard_normal(shape).astype(np.float32)
+    few = x[:1, :7] if len(shape) == 2 else x[:2, :1]
+    dx = ops.activation_backward("relu", dy, y)
+    np.testing.assert_array_equal(dx, np.where(want > 0, dy, 0))
+    part = ops.activation_backward("relu", dy[: len(few), : few.shape[1]], few)
+    np.testing.assert_array_equal(part, dx[: len(few), : few.shape[1]])

@@ -30,3 +30,23 @@ def test_affine(n, rng):
     np.testing.assert_allclose(ops.affine(x, w, b), want + b, rtol=1e-12)
     single = ops.affine(x.astype(np.float32), w.astype(np.float32), b.astype(np.float32))
     assert single.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("n", [0, 1, 33])
+def test_column_sums(dtype, n, rng):
+    x = rng.standard_normal((n, 7)).astype(dtype)
+    got = ops.column_sums(x)
+    assert got.shape == (7,)
+    assert got.dtype == dtype
+    wanted = [sum(float(row[k]) for row in x) for k in range(7)]
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=40 * np.finfo(dtype).eps)
+
+
+def test_column_sums_are_the_same_bits_however_the_rows_lie(rng):
+    x = rng.standard_normal((33, 20)).astype(np.float32)
+    padded = np.zeros((33, 25), np.float32)
+    padded[:, :20] = x
+    wanted = ops.column_sums(x)
+    for other in (np.asfortranarray(x), padded[:, :20], x[::-1].copy()[::-1]):
+        np.testing.assert_array_equal(ops.column_sums(other), wanted)
