@@ -92,12 +92,13 @@ def describe() -> str:
 
     It loads the libraries to ask them for their versions. Errors: as `cpu`.
     """
-    serving = cpu().ops.name
+    serving = cpu().ops
     rows = []
     for backend in backends():
-        state = "in use" if backend.name == serving and backend.available else "there"
-        state = state if backend.available else "missing"
-        rows.append(("cpu", backend.name, state, backend.version, backend.detail))
+        in_use = backend.name == serving.name and backend.available
+        state = "in use" if in_use else "there" if backend.available else "missing"
+        detail = "; ".join([backend.detail, *(serving.remarks() if in_use else [])])
+        rows.append(("cpu", backend.name, state, backend.version, detail))
     try:
         cupy: Any = cuda().ops.xp
         rows.append(("cuda", "cupy", "there", cupy.__version__, "singanet.device.cuda()"))

@@ -17,6 +17,7 @@ from singanet.commands import (
     sample,
     summary,
     train,
+    tune,
 )
 
 USAGE_ERROR = 2
@@ -35,7 +36,7 @@ def make_parser() -> CommandParser:
     root = CommandParser(prog="singanet", description="Train and look at feed-forward nets.")
     commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in (
-        *(train, evaluate, predict, sample, report, bench),
+        *(train, evaluate, predict, sample, report, bench, tune),
         *(models, summary, devices, files, completion),
     ):
         module.add_command(commands)

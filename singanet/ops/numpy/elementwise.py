@@ -27,6 +27,10 @@ class Elementwise:
         """What else than the arrays decides which kernels run, so that a program knows."""
         return None
 
+    def remarks(self) -> list[str]:
+        """What users should know of how kernels are chosen, a phrase each."""
+        return []
+
     def empty(self, shape: Shape, like: Array) -> Array:
         """An unfilled array of the type of ``like``."""
         return self.xp.empty(shape, like.dtype)

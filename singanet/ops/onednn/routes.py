@@ -65,6 +65,18 @@ class OneDnnRoutes(OneDnnBase):
         """See `NumpyOps`: routes may have been measured in the meantime."""
         return super().settings(), self.routes.version
 
+    def remarks(self) -> list[str]:
+        """See `NumpyOps`: how many measured choices are in use."""
+        runtime = self.runtime()
+        if runtime is None or not isinstance(self.routes, Measured):
+            return []
+        count, path = len(self.routes.choices(runtime)), route_file.path_of(runtime.library.version)
+        if path is None:
+            return [f"convolutions as estimated, {route_file.VARIABLE}={route_file.OFF}"]
+        if not count:
+            return ["convolutions as estimated, none measured: singanet tune"]
+        return [f"{count} convolutions as measured with {runtime.threads} threads, {path}"]
+
     def takes(self, route: str, case: Case, estimate: bool) -> bool:
         """Whether ``case`` goes by ``route``, which is open to it."""
         runtime = self.runtime()

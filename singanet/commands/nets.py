@@ -1,0 +1,44 @@
+"""The net that a command names: a ready one, a run's, or a model file's."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from singanet.commands.shapes import shape
+
+if TYPE_CHECKING:
+    from singanet.net import FeedForwardNet
+
+
+def add_net_arguments(parser: Any) -> None:
+    """Add what `named_net` reads."""
+    parser.add_argument("model", metavar="MODEL|RUN_DIR|FILE")
+    parser.add_argument("--input-shape", type=shape, metavar="C,H,W")
+    parser.add_argument("--classes", type=int, metavar="N")
+
+
+def named_net(command: str, arguments: argparse.Namespace) -> FeedForwardNet:
+    """The net for ``singanet command``. Errors: an unknown name; a shape beside a run or file."""
+    from singanet.errors import ArgumentError
+    from singanet.model_file import is_model_file, load_model
+
+    path = Path(arguments.model)
+    whole = is_model_file(path)
+    if not whole and not path.is_dir():
+        from singanet.models import build
+
+        return build(arguments.model, arguments.input_shape, arguments.classes)
+    if arguments.input_shape is not None or arguments.classes is not None:
+        raise ArgumentError(
+            f"singanet {command}",
+            expected="a run folder or model file alone, which says how its net is built",
+            received="--input-shape or --classes as well",
+            advice="leave them out",
+        )
+    if whole:
+        return load_model(path, training=False)
+    from singanet.training.trained import run_net
+
+    return run_net(path)

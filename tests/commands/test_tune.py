@@ -1,0 +1,57 @@
+"""``singanet tune``: what it prints, keeps and refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from singanet.cli import main
+from singanet.device import describe
+from singanet.ops import cpu_ops
+from singanet.ops.onednn.routes import Measured, OneDnnRoutes
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    ops = cpu_ops()
+    if not isinstance(ops, OneDnnRoutes) or ops.runtime() is None:
+        pytest.skip("no oneDNN library here: pip install 'singanet[onednn]'")
+    named = tmp_path / "routes.json"
+    monkeypatch.setenv("SINGANET_ROUTES", str(named))
+    monkeypatch.setattr(ops, "routes", Measured())
+    return named
+
+
+def test_measured_once_and_told_by_devices(path, capsys):
+    assert "none measured: singanet tune" in describe()
+    assert main(["tune", "lenet", "--input-shape", "1,8,8", "--batch-size", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "5 convolution kernels measured" in out
+    assert "0 known before" in out
+    assert path.exists()
+    assert f"5 convolutions as measured with {cpu_ops().runtime().threads} threads" in describe()
+    main(["tune", "lenet", "--input-shape", "1,8,8", "--batch-size", "2"])
+    assert "0 convolution kernels measured" in capsys.readouterr().out
+    main(["tune", "lenet", "--input-shape", "1,8,8", "--batch-size", "2", "--again"])
+    assert "5 convolution kernels measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["lenet"], "--batch-size"),
+        (["lenet", "--batch-size", "none"], "invalid int value"),
+        (["lenett", "--batch-size", "2"], "did you mean 'lenet'"),
+        (["rbm", "--batch-size", "2"], "expected a net of layers"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, said, refused):
+    assert said in refused("tune", *arguments)
+
+
+def test_a_batch_of_none_is_refused(path, refused):
+    assert "batch_size: expected a whole number" in refused("tune", "lenet", "--batch-size", "0")
+
+
+def test_switched_off_is_told(path, refused, monkeypatch):
+    monkeypatch.setenv("SINGANET_ROUTES", "off")
+    assert "SINGANET_ROUTES=off" in refused("tune", "lenet", "--batch-size", "2")

@@ -1,0 +1,181 @@
+"""The file of measured routes: what is written comes back; what is damaged or foreign is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet.errors import FileAccessError
+from singanet.ops.numpy.windows import Window
+from singanet.ops.onednn import route_file
+from singanet.ops.onednn.cases import KERNELS, ROUTES, Case
+from singanet.ops.onednn.route_entries import NotRoutesError, entries_of, read_entries
+
+WINDOW = Window((3, 3), (1, 1), ((1, 1), (0, 2)))
+CASE = Case("forward", (8, 16, 7, 9), (32, 16, 3, 3), WINDOW, 1)
+OTHER = Case("data", (8, 16, 7, 9), (32, 4, 3, 3), WINDOW, 4)
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """The file that the environment names, in a folder that is not there yet."""
+    named = tmp_path / "deeper" / "routes.json"
+    monkeypatch.setenv("SINGANET_ROUTES", str(named))
+    return named
+
+
+def test_what_is_added_is_read_by_number_of_threads(path):
+    route_file.add(path, "3.9.1", 1, {CASE: "winograd"})
+    route_file.add(path, "3.9.1", 2, {CASE: "direct"})
+    route_file.add(path, "3.9.1", 1, {OTHER: "numpy"})
+    assert route_file.read("3.9.1") == {
+        1: {CASE: "winograd", OTHER: "numpy"},
+        2: {CASE: "direct"},
+    }
+    route_file.add(path, "3.9.1", 1, {CASE: "product"})
+    assert route_file.read("3.9.1")[1][CASE] == "product"
+    assert os.listdir(path.parent) == [path.name]
+
+
+counts = st.integers(1, 2**40)
+pairs = st.tuples(counts, counts)
+pads = st.tuples(st.integers(0, 9), st.integers(0, 9))
+shapes = st.tuples(counts, counts, counts, counts)
+cases = st.builds(
+    Case,
+    st.sampled_from(KERNELS),
+    shapes,
+    shapes,
+    st.builds(Window, pairs, pairs, st.tuples(pads, pads), pairs),
+    counts,
+)
+
+
+@given(st.dictionaries(counts, st.dictionaries(cases, st.sampled_from(ROUTES), min_size=1)))
+def test_any_choices_survive_as_text(choices):
+    assert read_entries(json.loads(json.dumps(entries_of(choices)))) == choices
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+(ENTRY,) = entries_of({1: {CASE: "winograd"}})
+
+
+@given(st.sampled_from(sorted(ENTRY)), json_values)
+def test_a_changed_value_is_refused_or_comes_back(key, value):
+    entry = json.loads(json.dumps({**ENTRY, key: value}))
+    try:
+        found = read_entries([entry])
+    except NotRoutesError:
+        return
+    assert json.loads(json.dumps(entries_of(found))) == [entry]
+
+
+@pytest.mark.parametrize("key", sorted(ENTRY))
+def test_a_missing_value_is_refused(key):
+    entry = json.loads(json.dumps(ENTRY))
+    del entry[key]
+    with pytest.raises(NotRoutesError):
+        read_entries([entry])
+
+
+def test_no_file_is_no_choices(path):
+    assert route_file.read("3.9.1") == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "Expecting value"),
+        (b"\xff\xfe\x00", "not used"),
+        (b"[1]", "another kind"),
+        (b'{"format": "else"}', "another kind"),
+        (b'{"format": "singanet routes", "version": 2}', "its version is 2, not 1"),
+        (b"[" * 100_000, "not used"),
+    ],
+)
+def test_a_damaged_file_is_told_and_not_used(path, content, reason):
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.warns(RuntimeWarning, match=reason) as told:
+        assert route_file.read("3.9.1") == {}
+    (warning,) = told
+    for part in (repr(str(path)), "singanet tune", "SINGANET_ROUTES=off"):
+        assert part in str(warning.message)
+
+
+def test_damaged_choices_are_told(path):
+    route_file.add(path, "3.9.1", 1, {CASE: "winograd"})
+    path.write_text(path.read_text().replace("winograd", "windmill"))
+    with pytest.warns(RuntimeWarning, match="choice 0 is damaged"):
+        assert route_file.read("3.9.1") == {}
+    path.write_text(path.read_text()[:-40])
+    with pytest.warns(RuntimeWarning, match="not used"):
+        assert route_file.read("3.9.1") == {}
+
+
+def test_a_file_of_another_machine_or_library_is_told(path, monkeypatch):
+    route_file.add(path, "3.9.1", 1, {CASE: "winograd"})
+    with pytest.warns(RuntimeWarning, match=r"measured on .*3\.9\.1.*, not on .*3\.10\.0"):
+        assert route_file.read("3.10.0") == {}
+    monkeypatch.setattr(route_file, "processor", lambda: "Another 9000")
+    with pytest.warns(RuntimeWarning, match="Another 9000"):
+        assert route_file.read("3.9.1") == {}
+
+
+def test_what_cannot_be_read_is_told(path):
+    path.mkdir(parents=True)
+    with pytest.warns(RuntimeWarning, match="Is a directory"):
+        assert route_file.read("3.9.1") == {}
+
+
+def test_a_huge_file_is_not_loaded(path, monkeypatch):
+    path.parent.mkdir()
+    path.write_bytes(b" " * 101)
+    monkeypatch.setattr(route_file, "_MOST_BYTES", 100)
+    with pytest.warns(RuntimeWarning, match="a file of that size"):
+        assert route_file.read("3.9.1") == {}
+
+
+def test_adding_to_a_damaged_file_tells_so_and_replaces_it(path):
+    path.parent.mkdir()
+    path.write_text("nonsense")
+    with pytest.warns(RuntimeWarning, match="not used"):
+        route_file.add(path, "3.9.1", 1, {CASE: "direct"})
+    assert route_file.read("3.9.1") == {1: {CASE: "direct"}}
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("SINGANET_ROUTES", str(tmp_path / "none.json"))
+    with pytest.raises(FileAccessError, match="expected a place to write"):
+        route_file.add(blocked / "routes.json", "3.9.1", 1, {CASE: "direct"})
+    assert stat.S_ISREG(blocked.stat().st_mode)
+
+
+def test_where_the_file_lies(monkeypatch, tmp_path):
+    monkeypatch.setenv("SINGANET_ROUTES", "off")
+    assert route_file.path_of("3.9.1") is None
+    assert route_file.read("3.9.1") == {}
+    monkeypatch.setenv("SINGANET_ROUTES", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = route_file.path_of("3.9.1")
+    assert found.parent == tmp_path / "singanet"
+    assert found != route_file.path_of("3.10.0")
+    assert found == route_file.path_of("3.9.1")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert route_file.path_of("3.9.1").parent == tmp_path / "home" / ".cache" / "singanet"
+
+
+def test_the_processor_has_a_name():
+    assert len(route_file.processor()) > 3

@@ -1,0 +1,20 @@
+"""oneDNN's kernels with choices of their own, kept in a file of the test's."""
+
+from __future__ import annotations
+
+import pytest
+
+from singanet.ops import cpu_ops
+from singanet.ops.onednn.routes import Measured, OneDnnRoutes
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """Where choices are kept; none are known."""
+    ops = cpu_ops()
+    if not isinstance(ops, OneDnnRoutes) or ops.runtime() is None:
+        pytest.skip("no oneDNN library here: pip install 'singanet[onednn]'")
+    named = tmp_path / "routes.json"
+    monkeypatch.setenv("SINGANET_ROUTES", str(named))
+    monkeypatch.setattr(ops, "routes", Measured())
+    return named

@@ -1,0 +1,229 @@
+"""Tuning measures every convolution of a net, keeps the quickest routes, changes nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.errors import ArgumentError, BackendError, FileAccessError
+from singanet.layers import (
+    Activation,
+    BatchNormalization,
+    Conv2D,
+    Dense,
+    DepthwiseConv2D,
+    Dropout,
+    Flatten,
+    Layer,
+)
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.ops import cpu_ops, numpy_ops
+from singanet.ops.onednn import route_file
+from singanet.optimizer import SGD
+from singanet.tuning import tune
+from tests.program.twins import Twins
+
+
+def make():
+    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
+    net.add(Conv2D("first", 8, 3, input_sample_shape=(3, 8, 8)))
+    net.add(BatchNormalization("norm"))
+    net.add(Activation("relu"))
+    net.add(Dropout("drop", 0.3))
+    net.add(DepthwiseConv2D("depthwise", 3))
+    net.add(Conv2D("pointwise", 8, 1))
+    net.add(Conv2D("third", 8, 3))
+    net.add(Conv2D("fourth", 8, 3))
+    net.add(Flatten("flat"))
+    net.add(Dense("out", 5))
+    return net
+
+
+def batch(size=4, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((size, 3, 8, 8)).astype(np.float32)
+    return x, rng.integers(0, 5, size)
+
+
+def test_every_convolution_is_measured_by_every_open_route(path):
+    report = make().tune_kernels(4)
+    rows = {(row.case.kernel, row.case.weight): row for row in report.rows}
+    usual, single = {"direct", "winograd", "numpy", "product"}, {"direct", "numpy", "product"}
+    assert set(rows[("forward", (8, 8, 3, 3))].seconds) == usual
+    assert set(rows[("weights", (8, 8, 3, 3))].seconds) == usual
+    assert set(rows[("data", (8, 8, 3, 3))].seconds) == usual - {"product"}
+    assert set(rows[("data", (8, 8, 1, 1))].seconds) == single
+    assert set(rows[("forward", (8, 1, 3, 3))].seconds) == {"direct", "numpy"}
+    # The input's gradient is wanted by nobody.
+    assert ("data", (8, 3, 3, 3)) not in rows
+    assert rows[("forward", (8, 8, 3, 3))].calls == 2
+    assert all(0 < taken < 1 for row in report.rows for taken in row.seconds.values())
+    assert all(row.chosen in row.seconds for row in report.rows)
+    threads = cpu_ops().runtime().threads
+    assert (report.threads, report.known, report.path) == (threads, 0, path)
+    kept = route_file.read(cpu_ops().runtime().library.version)
+    assert kept == {threads: {row.case: row.chosen for row in report.rows}}
+
+
+def test_the_net_is_left_as_it_was(path):
+    net, twin = make(), make()
+    x, y = batch()
+    for one in (net, twin):
+        for _ in range(3):
+            one.step(x, y, SGD(lr=0.1))
+    assert net.programs.reports()
+    net.tune_kernels(4)
+    assert net.programs.reports() == []
+    assert net.rng.bit_generator.state == twin.rng.bit_generator.state
+    for a, b in zip(net.param_values(), twin.param_values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def fixed_times(monkeypatch, times):
+    """Let every case take ``times`` by route."""
+
+    def seconds(net, feed, record, threads):
+        heard = tune.hear(net, record)
+        return {route: dict.fromkeys(heard.calls, taken) for route, taken in times.items()}
+
+    monkeypatch.setattr(tune, "seconds_in_net", seconds)
+
+
+@pytest.mark.parametrize("route", ["direct", "winograd", "product", "numpy"])
+def test_the_fastest_is_taken_from_then_on_and_programs_repeat_it(path, monkeypatch, route):
+    times = {"direct": 1.0, "winograd": 1.0, "product": 1.0, "numpy": 1.0, route: 0.5}
+    fixed_times(monkeypatch, times)
+    x, _ = batch()
+    before = make().forward(False, x)
+    report = make().tune_kernels(4)
+    assert all(row.chosen == route for row in report.rows if route in row.seconds)
+    assert report.chosen_seconds <= report.estimated_seconds
+    twins = Twins(make, lambda: SGD(lr=0.1, momentum=0.9))
+    for k in range(4):
+        twins.step(*batch(seed=k))
+    assert twins.expect_recorded() == []
+    np.testing.assert_allclose(make().forward(False, x), before, rtol=0, atol=1e-5)
+
+
+def test_a_difference_within_the_noise_leaves_the_estimate(path, monkeypatch):
+    fixed_times(monkeypatch, {"direct": 1.0, "winograd": 0.97, "product": 0.97, "numpy": 0.97})
+    report = make().tune_kernels(4)
+    assert {row.chosen for row in report.rows} == {"direct"}
+    assert report.chosen_seconds == report.estimated_seconds
+
+
+def test_programs_of_other_nets_are_recorded_anew(path, monkeypatch):
+    x, _ = batch()
+    other = make()
+    for _ in range(3):
+        estimated = other.forward(False, x)
+    fixed_times(monkeypatch, {"direct": 1.0, "winograd": 0.5, "product": 1.0, "numpy": 1.0})
+    make().tune_kernels(4)
+    measured = [other.forward(False, x) for _ in range(3)]
+    assert not np.array_equal(measured[0], estimated)
+    for again in measured[1:]:
+        np.testing.assert_array_equal(again, measured[0])
+
+
+def test_known_cases_are_not_measured_again_unless_asked(path, monkeypatch):
+    first = make().tune_kernels(4)
+
+    def refuse(*arguments):
+        raise AssertionError("something was measured")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tune, "seconds_in_net", refuse)
+        second = make().tune_kernels(4)
+    assert (second.rows, second.known) == ((), len(first.rows))
+    assert "0 convolution kernels measured" in str(second)
+    third = make().tune_kernels(4, again=True)
+    assert [row.case for row in third.rows] == [row.case for row in first.rows]
+
+
+def test_what_is_written_elsewhere_meanwhile_stays(path):
+    make().tune_kernels(4)
+    version = cpu_ops().runtime().library.version
+    (kept,) = route_file.read(version).values()
+    case = next(iter(kept))._replace(x=(99, 3, 8, 8))
+    route_file.add(path, version, 77, {case: "numpy"})
+    make().tune_kernels(2)
+    both = route_file.read(version)
+    assert both[77] == {case: "numpy"}
+    assert set(kept) < set(both[cpu_ops().runtime().threads])
+
+
+class Impure(Layer):
+    """A layer that runs as a Python step of programs."""
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        return x * 2.0
+
+    def backward(self, ctx, dy):
+        return dy * 2.0, {}
+
+
+def test_a_layer_of_ones_own_may_stand_between(path):
+    net = make()
+    net.add(Impure("own"))
+    assert len(net.tune_kernels(2).rows) > 5
+
+
+def test_the_report_is_a_table(path):
+    report = make().tune_kernels(4)
+    head, rule, *lines = str(report).splitlines()
+    assert head.split()[:6] == ["kernel", "images", "weight", "stride", "groups", "calls"]
+    assert set(rule) == {"-"}
+    assert len(lines) == len(report.rows) + 2
+    assert all(line.count("*") == 1 for line in lines[:-2])
+    assert lines[-1].endswith(f"kept in {path}")
+
+
+def test_a_net_without_convolutions_has_nothing_to_measure(path):
+    net = singanet.FeedForwardNet(seed=0)
+    net.add(Dense("out", 5, input_sample_shape=(3,)))
+    report = net.tune_kernels(4)
+    assert (report.rows, report.known) == ((), 0)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "8", True])
+def test_a_batch_size_that_is_none(path, size):
+    with pytest.raises(ArgumentError, match="net.tune_kernels, batch_size"):
+        make().tune_kernels(size)
+
+
+def test_an_extent_that_is_none(path):
+    with pytest.raises(ArgumentError, match="net.tune_kernels, extent"):
+        make().tune_kernels(4, 0)
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(path, monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("something was measured")
+
+    monkeypatch.setattr(tune, "seconds_in_net", refuse)
+    path.write_text("")
+    monkeypatch.setenv("SINGANET_ROUTES", str(path / "below"))
+    settings = cpu_ops().settings()
+    with (
+        pytest.raises(FileAccessError, match="expected a place to write"),
+        pytest.warns(RuntimeWarning, match="Not a directory"),
+    ):
+        make().tune_kernels(4)
+    assert cpu_ops().settings() == settings
+
+
+def test_switched_off_there_is_nothing_to_tune(path, monkeypatch):
+    monkeypatch.setenv("SINGANET_ROUTES", "off")
+    with pytest.raises(BackendError, match=r"received SINGANET_ROUTES=off; unset"):
+        make().tune_kernels(4)
+
+
+def test_other_kernels_go_one_way():
+    net = make()
+    net.device = singanet.device.Device("cpu", numpy_ops)
+    with pytest.raises(BackendError, match=r"received the kernels 'numpy' on cpu; .*onednn"):
+        net.tune_kernels(4)
