@@ -12,7 +12,7 @@ from singanet.models import entries
 
 COMMANDS = (
     *("train", "evaluate", "predict", "sample", "report", "bench", "models", "summary", "devices"),
-    *("inspect", "convert", "diff", "completion"),
+    *("tune", "inspect", "convert", "diff", "completion"),
 )
 
 
