@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from singanet.program.arena import ALIGNMENT
 from singanet.program.build import Recording
 from singanet.program.call import Call, Ref
 from singanet.program.places import map_leaves
+from singanet.program.ready import Ready, ready
 from singanet.types import Array
-
-Ready = Callable[[], object]
 
 
 class Bound:
@@ -29,15 +26,15 @@ class Bound:
         self.arena = arena
         self.segments: list[tuple[Ready, ...]] = []
         self.payloads: list[Any] = []
-        ready: list[Ready] = []
+        calls: list[Ready] = []
         for call in recording.calls:
             if call.function is None:
-                self.segments.append(tuple(ready))
+                self.segments.append(tuple(calls))
                 self.payloads.append(self._filled(call.arguments))
-                ready = []
+                calls = []
             else:
-                ready.append(self._ready(call))
-        self.segments.append(tuple(ready))
+                calls.append(self._ready(call))
+        self.segments.append(tuple(calls))
 
     def array(self, ref: Ref) -> Array:
         """The array at ``ref``."""
@@ -50,7 +47,7 @@ class Bound:
         if call.bind is not None:
             return call.bind(self.array)
         assert call.function is not None
-        return partial(call.function, *self._filled(call.arguments), **self._filled(call.keywords))
+        return ready(call.function, self._filled(call.arguments), self._filled(call.keywords))
 
     def _filled(self, value: Any) -> Any:
         """``value`` with arrays in the places of their refs."""

@@ -11,10 +11,10 @@ import numpy as np
 
 from singanet import inputs as checks
 from singanet.errors import ArgumentError, CallOrderError
-from singanet.program.bound import Ready
 from singanet.program.call import NotRecordableError
 from singanet.program.memory import expect_host
 from singanet.program.programs import shapes_of_feed, shapes_of_targets
+from singanet.program.ready import Ready
 from singanet.program.record import Recorder, rehearse
 from singanet.program.replay import Replay, run_all
 from singanet.program.report import ProgramReport

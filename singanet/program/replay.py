@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from singanet.program.arena import ALIGNMENT
-from singanet.program.bound import Bound, Ready
+from singanet.program.bound import Bound
 from singanet.program.places import map_arrays
 from singanet.program.python_pass import keep
+from singanet.program.ready import Ready
 from singanet.program.record import targets
 from singanet.program.report import ProgramReport
 from singanet.program.settings import Settings

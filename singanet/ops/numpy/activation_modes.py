@@ -33,7 +33,7 @@ class Mode:
 def relu(xp: Any, x: Array, _: float) -> Array:
     """max(x, 0)."""
     # With an array for the zeros NumPy takes vector instructions, with a number it does not.
-    return xp.maximum(x, 0 if x.size < _MANY else xp.zeros_like(x[:1]))
+    return xp.maximum(x, xp.zeros_like(x if x.size < _MANY else x[:1]))
 
 
 def relu_backward(xp: Any, dy: Array, y: Array, _: float) -> Array:
