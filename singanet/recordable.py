@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from singanet.optimizer import Optimizer, Wrapper
     from singanet.program.peak import PeakMemory
     from singanet.program.program import Program
+    from singanet.program.recompute import Recompute
     from singanet.tuning.report import TuningReport
 
 
@@ -29,35 +30,45 @@ class Recordable:
         optimizer: Optimizer | Wrapper | None = None,
         *,
         rerecord: bool = False,
+        recompute: Recompute | None = None,
     ) -> Program:
         """A training step, or without ``y`` and ``optimizer`` an evaluation, as a program.
 
         The batch gives the shapes; net and optimizer are afterwards as they were. With
         ``rerecord`` the program records again for other shapes and after changes of the net, else
-        it refuses. Errors: targets without an optimizer or the reverse, a net that is not on the
-        CPU, and what the net refuses.
+        it refuses.
+
+        ``recompute`` is what a step drops after its forward pass and makes again when the backward
+        pass needs it: "none"; "cheap", what passes over memory make of what is kept anyway, as far
+        as less memory is needed then; or the bytes that the arena may take, for which products and
+        convolutions run again, too. Results are the same bits. None means `programs.recompute`.
+        Errors: targets without an optimizer or the reverse, a net that is not on the CPU, bytes
+        that the arena cannot be kept in, and what the net refuses.
         """
         from singanet.program.program import Program
 
         net = cast("FeedForwardNet", self)
-        return Program(net, x, y, optimizer, rerecord=rerecord)
+        return Program(net, x, y, optimizer, rerecord=rerecord, recompute=recompute)
 
     def memory(
         self,
         batch_size: int,
         optimizer: Optimizer | Wrapper | None = None,
         extent: int | None = None,
+        *,
+        recompute: Recompute | None = None,
     ) -> PeakMemory:
         """The bytes that a recorded training step of ``batch_size`` samples takes, as planned.
 
         The step is rehearsed on ones, which leaves the net as it was; the loss's own arrays are
-        not in it. ``optimizer`` adds its state, ``extent`` stands in for axes of any extent.
-        Errors: a ``batch_size`` or ``extent`` that is no positive int; a net that is not on the
-        CPU.
+        not in it. ``optimizer`` adds its state, ``extent`` stands in for axes of any extent,
+        ``recompute`` is as for `record`. Errors: a ``batch_size`` or ``extent`` that is no positive
+        int; a net that is not on the CPU; bytes that the arena cannot be kept in.
         """
         from singanet.program.memory import planned_memory
 
-        return planned_memory(cast("FeedForwardNet", self), batch_size, optimizer, extent)
+        net = cast("FeedForwardNet", self)
+        return planned_memory(net, batch_size, optimizer, extent, recompute)
 
     def tune_kernels(
         self, batch_size: int, extent: int | None = None, *, again: bool = False

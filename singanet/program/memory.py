@@ -9,6 +9,7 @@ import numpy as np
 from singanet.data.position import checked_count
 from singanet.errors import BackendError
 from singanet.program.peak import PeakMemory, peak_memory
+from singanet.program.recompute import Recompute
 from singanet.program.record import rehearse
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def planned_memory(
     batch_size: int,
     optimizer: Optimizer | Wrapper | None,
     extent: int | None,
+    recompute: Recompute | None,
 ) -> PeakMemory:
     """See `FeedForwardNet.memory`."""
     from singanet.summary.footprint import ones
@@ -29,10 +31,11 @@ def planned_memory(
     if extent is not None:
         extent = checked_count("net.memory", "extent", extent, 1)
     expect_host(net, "net.memory")
+    level = net.programs.level("net.memory", recompute)
     plan = net._sorted()
     feed = ones(plan, size, net.device, net.dtype, extent)
     recorder = rehearse(net, lambda recorder: recorder.rehearsed_step(feed, optimizer))
-    recording = recorder.recording()
+    recording = recorder.recording(level)
     params = {id(value): value.nbytes for _, value in recorder.params}
     state = {id(array): array.nbytes for n in recorder.numbers for array in n.arrays}
     tokens = [token for token in recorder.tape.tokens if token.held is not None]

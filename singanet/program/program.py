@@ -15,6 +15,7 @@ from singanet.program.call import NotRecordableError
 from singanet.program.memory import expect_host
 from singanet.program.programs import shapes_of_feed, shapes_of_targets
 from singanet.program.ready import Ready
+from singanet.program.recompute import Recompute
 from singanet.program.record import Recorder, rehearse
 from singanet.program.replay import Replay, run_all
 from singanet.program.report import ProgramReport
@@ -30,8 +31,9 @@ class Program:
 
     ``x`` and ``y`` are a batch of the shapes to come. Recording rehearses the step and leaves net
     and optimizer as they were. ``rerecord`` says what `run` does with other shapes, and after the
-    net has changed: record again, or refuse. Errors: a net on a GPU, targets without an optimizer
-    or the reverse, what the net refuses.
+    net has changed: record again, or refuse; ``recompute`` what is made again in a step, None for
+    what ``net.programs`` says. Errors: a net on a GPU, targets without an optimizer or the reverse,
+    bytes that the arena cannot be kept in, what the net refuses.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Program:
         optimizer: Optimizer | Wrapper | None = None,
         *,
         rerecord: bool = False,
+        recompute: Recompute | None = None,
     ) -> None:
         if (y is None) != (optimizer is None):
             raise ArgumentError(
@@ -54,6 +57,7 @@ class Program:
         self.net = net
         self.optimizer = optimizer
         self.rerecord = rerecord
+        self.recompute = net.programs.level("net.record", recompute)
         self._record(self._feed(x), y, None)
 
     @property
@@ -117,7 +121,7 @@ class Program:
                 received=str(error),
                 advice="run net.step, which needs no recording",
             ) from error
-        self._replay = Replay(recorder, self.optimizer)
+        self._replay = Replay(recorder, self.optimizer, self.recompute)
         self._shapes = shapes_of_feed(feed)
         self._beside = shapes_of_targets(y, weight)
         self._thread = threading.get_ident()

@@ -15,6 +15,7 @@ from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.net import FeedForwardNet
+    from singanet.program.recompute import Recompute
     from singanet.program.record import Recorder
     from singanet.program.replay import Replay
     from singanet.program.replayed_pass import ReplayedPass
@@ -32,8 +33,9 @@ class Programs:
     call runs the layers.
     """
 
-    def __init__(self) -> None:
-        self.enabled = True
+    def __init__(self, enabled: bool = True, recompute: Recompute = "none") -> None:
+        self.enabled = enabled
+        self._recompute = recompute
         self._known: OrderedDict[Any, Replay | None] = OrderedDict()
         self._refused: dict[Any, str] = {}
         self._waits: dict[Any, Wait] = {}
@@ -43,10 +45,28 @@ class Programs:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
-        return Programs()
+        return Programs(self.enabled, self._recompute)
 
     def __reduce__(self) -> Any:
-        return (Programs, ())
+        return (Programs, (self.enabled, self._recompute))
+
+    @property
+    def recompute(self) -> Recompute:
+        """What training steps make again to need less memory, see `FeedForwardNet.record`.
+
+        Errors: what is no level.
+        """
+        return self._recompute
+
+    @recompute.setter
+    def recompute(self, value: Recompute) -> None:
+        self._recompute = self.level("net.programs", value)
+
+    def level(self, where: str, value: Recompute | None) -> Recompute:
+        """``value``, or for None that of these programs. Errors: what is no level."""
+        from singanet.program.recompute import checked_recompute
+
+        return self._recompute if value is None else checked_recompute(where, value)
 
     def evaluate(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> dict[str, Any] | None:
         """The outputs by name; None where no program is there yet."""
@@ -63,7 +83,10 @@ class Programs:
     def forward(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> ReplayedPass | None:
         """A training forward that a walk back may follow; None where no program is there yet."""
         found = self._find(
-            net, ("passes", *shapes_of_feed(feed)), lambda r: r.passes(feed, self._c_order)
+            net,
+            ("passes", self._recompute, *shapes_of_feed(feed)),
+            lambda r: r.passes(feed, self._c_order),
+            recompute=self._recompute,
         )
         if found is None or found.walked:
             return None
@@ -91,8 +114,14 @@ class Programs:
         measure: Any,
     ) -> tuple[float, float | None] | None:
         """One training step; None where no program is there yet."""
-        key = ("step", id(optimizer), *shapes_of_feed(feed), *shapes_of_targets(y, weight))
-        found = self._find(net, key, lambda r: r.step(feed, y, weight, optimizer), optimizer)
+        of_batch = (*shapes_of_feed(feed), *shapes_of_targets(y, weight))
+        found = self._find(
+            net,
+            ("step", id(optimizer), self._recompute, *of_batch),
+            lambda r: r.step(feed, y, weight, optimizer),
+            optimizer,
+            self._recompute,
+        )
         if found is None:
             return None
         arena = self.take(found)
@@ -123,6 +152,7 @@ class Programs:
         key: Any,
         record: Callable[[Recorder], None],
         optimizer: Any = None,
+        recompute: Recompute = "none",
     ) -> Replay | None:
         """The program of ``key``, recorded now where the same call came before."""
         key = (*key, threading.get_ident(), net.device.ops.settings())
@@ -141,7 +171,7 @@ class Programs:
         if found is None and self._waits.get(key, _NO_WAIT).goes_on():
             return None
         if found is None:
-            found = self._known[key] = self._recorded(net, key, record, optimizer)
+            found = self._known[key] = self._recorded(net, key, record, optimizer, recompute)
         else:
             self._known.move_to_end(key)
         if found is not None:
@@ -149,14 +179,19 @@ class Programs:
         return found
 
     def _recorded(
-        self, net: FeedForwardNet, key: Any, record: Callable[[Recorder], None], optimizer: Any
+        self,
+        net: FeedForwardNet,
+        key: Any,
+        record: Callable[[Recorder], None],
+        optimizer: Any,
+        recompute: Recompute,
     ) -> Replay | None:
         from singanet.program.call import NotRecordableError
         from singanet.program.record import rehearse
         from singanet.program.replay import Replay
 
         try:
-            return Replay(rehearse(net, record), optimizer)
+            return Replay(rehearse(net, record), optimizer, recompute)
         except NotRecordableError as error:
             self._refused[key] = str(error)
             return None

@@ -22,6 +22,7 @@ from singanet.program.losses import LossStep
 from singanet.program.performing import Imagined, Performed
 from singanet.program.places import arrays_in, map_arrays
 from singanet.program.python_pass import sources
+from singanet.program.recompute import Recompute
 from singanet.program.tape import Tape
 from singanet.program.traced import plain
 from singanet.program.updates import Numbers, Updates
@@ -111,14 +112,14 @@ class Recorder:
                 self._hand_out(sources(item.grads), item.layer, list(item.names))
                 del item
 
-    def recording(self) -> Recording:
-        """What was written down, with its memory planned."""
+    def recording(self, recompute: Recompute = "none") -> Recording:
+        """What was written down, with its memory planned; see `FeedForwardNet.record`."""
         for step in self.plan.steps:
             reasons = step.recorded.reasons  # type: ignore[attr-defined]
             self.notes += [f"layer {step.name!r}, {reason}" for reason in reasons]
         if self.loss is not None and self.loss.note:
             self.notes.append(self.loss.note)
-        made = build(self.tape, frozenset(id(value) for _, value in self.params))
+        made = build(self.tape, frozenset(id(value) for _, value in self.params), recompute)
         # Its kernels know the tape: neither is needed now, and no collector need come for them.
         self.tape.ops = None
         return made

@@ -11,6 +11,7 @@ from singanet.program.bound import Bound
 from singanet.program.places import map_arrays
 from singanet.program.python_pass import keep
 from singanet.program.ready import Ready
+from singanet.program.recompute import Recompute
 from singanet.program.record import targets
 from singanet.program.report import ProgramReport
 from singanet.program.settings import Settings
@@ -37,8 +38,10 @@ class Replay:
     ``notes`` tells what runs as a Python step and why.
     """
 
-    def __init__(self, recorder: Recorder, optimizer: Any = None) -> None:
-        self.recording = recorder.recording()
+    def __init__(
+        self, recorder: Recorder, optimizer: Any = None, recompute: Recompute = "none"
+    ) -> None:
+        self.recording = recorder.recording(recompute)
         self.notes = recorder.notes
         self._params = [(param, value, param.trainable) for param, value in recorder.params]
         self.values = {param.name: param for param, _ in recorder.params}
@@ -130,7 +133,12 @@ class Replay:
         """What it consists of, with the ``seconds`` of each call where they were measured."""
         recording = self.recording
         return ProgramReport(
-            recording.kernels, recording.buffers, recording.layout, seconds, self.notes
+            recording.kernels,
+            recording.buffers,
+            recording.layout,
+            seconds,
+            self.notes,
+            recording.kept_bytes,
         )
 
 

@@ -31,8 +31,9 @@ class ProgramReport:
     """Figures of a program; ``str`` gives them as tables, `as_dict` as data for JSON.
 
     ``seconds`` are those of each kernel, None where none were measured; ``notes`` say what does
-    not run as kernels. Bytes are those of the arena, sizes rounded up as in `Layout`, and of the
-    parameters and constants outside, not rounded. Errors: another number of seconds than kernels.
+    not run as kernels; ``kept_bytes`` are those of the arena if nothing were recomputed. Bytes are
+    those of the arena, sizes rounded up as in `Layout`, and of the parameters and constants
+    outside, not rounded. Errors: another number of seconds than kernels.
     """
 
     kernels: Sequence[Kernel]
@@ -40,6 +41,7 @@ class ProgramReport:
     layout: Layout
     seconds: Sequence[float] | None = None
     notes: Sequence[str] = ()
+    kept_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.seconds is not None and len(self.seconds) != len(self.kernels):
@@ -59,6 +61,11 @@ class ProgramReport:
     def peak_bytes(self) -> int:
         """Bytes of the arena and of what lies outside."""
         return self.layout.nbytes + self.outside_bytes
+
+    @property
+    def recomputed(self) -> int:
+        """Kernels that run again for the backward pass."""
+        return sum(kernel.phase == "recompute" for kernel in self.kernels)
 
     @property
     def saved(self) -> float:
@@ -144,6 +151,10 @@ class ProgramReport:
                 "least possible": self.layout.lower_bound,
                 "outside": self.outside_bytes,
                 "peak": self.peak_bytes,
+            },
+            "recomputed": {
+                "kernels": self.recomputed,
+                "bytes saved": self.kept_bytes - self.layout.nbytes if self.recomputed else 0,
             },
             "in place": len(self.layout.in_place),
             "strategy": self.layout.strategy,

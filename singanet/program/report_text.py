@@ -31,6 +31,13 @@ def memory_lines(report: ProgramReport) -> list[str]:
     layout, kernel = report.layout, report.peak_kernel
     over = layout.nbytes / layout.lower_bound - 1 if layout.lower_bound else 0.0
     where = "" if kernel is None else f", most at kernel {kernel}{_named(report, kernel)}"
+    again = []
+    if report.recomputed:
+        part = 1 - layout.nbytes / report.kept_bytes
+        again = [
+            f"recomputed by {report.recomputed:,} kernels; without, "
+            f"the arena takes {size_text(report.kept_bytes)}: {part:.0%} saved"
+        ]
     return [
         f"{len(report.kernels):,} kernels, {len(report.buffers):,} buffers, "
         f"{report.edges:,} edges, {report.leaves:,} leaves",
@@ -39,6 +46,7 @@ def memory_lines(report: ProgramReport) -> list[str]:
         f"results in place: {len(layout.in_place):,}",
         f"peak {size_text(report.peak_bytes)} = {size_text(layout.nbytes)} arena "
         f"+ {size_text(report.outside_bytes)} parameters and constants",
+        *again,
         *(f"note: {note}" for note in report.notes),
     ]
 
