@@ -120,7 +120,7 @@ class Programs:
             ("step", id(optimizer), self._recompute, *of_batch),
             lambda r: r.step(feed, y, weight, optimizer),
             optimizer,
-            self._recompute,
+            recompute=self._recompute,
         )
         if found is None:
             return None
