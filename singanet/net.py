@@ -27,6 +27,7 @@ from singanet.parameter import Param, ParamSpec
 from singanet.program.programs import Programs
 from singanet.recordable import Recordable
 from singanet.saveable import Saveable
+from singanet.sealable import Sealable
 from singanet.seeding import next_seed
 from singanet.symbol import Symbol
 from singanet.trainable import Trainable
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from singanet.optimizer import Optimizer, Wrapper
 
 
-class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable):
+class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable, Sealable):
     """A net of layers, sorted topologically, with a backward that hands gradients out.
 
     ``FeedForwardNet([layer, ...], loss=..., metric=...)`` is a chain; nets with a name may stand
@@ -194,6 +195,8 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable):
         needs. Errors: an unknown, missing or extra name; a shape that does not fit.
         """
         train = is_training(flag)
+        if train:
+            self.expect_unsealed("net.forward")
         plan = self._sorted()
         asked = self._names(output)
         feed = checks.check_feed(plan, x, self.device, self.dtype)
@@ -298,6 +301,7 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable):
         ``on_layer`` sees each layer's gradients before they are applied; ``measure(output, y)``
         takes the place of the metric. Returns ``(loss, metric)`` from before the update.
         """
+        self.expect_unsealed("net.step")
         plan = self._sorted()
         if self._registered != (optimizer, self._graph.version):
             optimizer.register_all(self.param_specs())
@@ -327,7 +331,8 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable):
         A pass that is run again after it draws the same numbers and moves the state once.
         """
         draws = self.rng.bit_generator.state
-        before = [(param, param.value.copy()) for param in self.params() if param.is_state]
+        state = [p for p in self.params() if p.is_state and not p.is_constant]
+        before = [(param, param.value.copy()) for param in state]
         try:
             yield
         finally:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.changes import changes
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Initializer, from_spec
 from singanet.types import Array, Shape
@@ -89,11 +90,13 @@ class Param:
                 advice="set layer.trainable instead, which leaves running state alone",
             )
         self._trainable = flag
+        changes.add()
 
     def mark_as_state(self) -> None:
         """Declare that forward updates this array and no optimizer trains it."""
         self.is_state = True
         self._trainable = False
+        changes.add()
 
     @property
     def filled(self) -> bool:
@@ -115,6 +118,12 @@ class Param:
                 advice="assign an array of the parameter's own shape",
             )
         self._value = array
+        changes.add()
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the array is read-only, as those of a sealed net."""
+        return isinstance(self.value, np.ndarray) and not self.value.flags.writeable
 
     def filled_by(self, name: str) -> Array:
         """The live array, which seed and ``name`` fill where it does not exist yet."""

@@ -121,13 +121,14 @@ class Saveable:
         ``cast`` converts types, ``optimizer`` takes the state in a Keras file. The whole file is
         checked first: on any error the net is as it was. Errors: `StateMismatchError`, whose
         ``report`` is a table of both sides, `FileFormatError`, `ChecksumError`, `VersionError`,
-        `FileAccessError`.
+        `FileAccessError`, a sealed net.
         """
         from singanet.checkpoint import Target, describe_net, load_into, open_state, packed_layers
         from singanet.checkpoint.keras import KerasReader
         from singanet.checkpoint.keras.slots import read_slots
 
         net = _net(self)
+        net.expect_unsealed("net.load")
         params = {param.name: param for param in distinct(net.params())}
         targets = {
             name: Target(param.shape, np.dtype(param.value.dtype)) for name, param in params.items()

@@ -49,8 +49,8 @@ class TracedLayer:
         self.params = step.layer.params
         self.own = is_own(self.layer)
         self.reasons: list[str] = []
-        self._stand_in = stand_in(self.layer)
-        self._constants = frozenset(id(root_of(array)) for array in arrays_of(self._stand_in))
+        self.stand_in = stand_in(self.layer)
+        self._constants = frozenset(id(root_of(array)) for array in arrays_of(self.stand_in))
         self._python: dict[int, PythonPass] = {}
         # An error of a user's own comes again where its Python runs, if it is one.
         self._refusals: Any = NotRecordableError if self.own else Exception
@@ -67,10 +67,12 @@ class TracedLayer:
             return self._forward_in_python(ctx, x, "a class that does not say that it is pure")
         mark = len(self.tape.calls)
         draws = self.net.rng.bit_generator.state
-        state = [(p, p.value.copy()) for p in self.params.values() if p.is_state]
+        state = [
+            (p, p.value.copy()) for p in self.params.values() if p.is_state and not p.is_constant
+        ]
         try:
             with self._strictly():
-                return self._traced(self._stand_in.forward(ctx, x))
+                return self._traced(self.stand_in.forward(ctx, x))
         except self._refusals as error:
             del self.tape.calls[mark:]
             self.net.rng.bit_generator.state = draws
@@ -85,7 +87,7 @@ class TracedLayer:
         self.reasons.append(f"forward: {why}")
         run = self._python[id(ctx)] = PythonPass(self, ctx)
         with no_draws():
-            outs = own(self.tape, run.made(self._stand_in, map_arrays(x, plain)))
+            outs = own(self.tape, run.made(self.stand_in, map_arrays(x, plain)))
         self._step(run.forward, (x,), outs)
         run.inputs = x
         return outs
@@ -98,7 +100,7 @@ class TracedLayer:
             mark = len(self.tape.calls)
             try:
                 with self._strictly():
-                    dx, grads = self._stand_in.backward(ctx, dy)
+                    dx, grads = self.stand_in.backward(ctx, dy)
                     return self._traced(dx), self._traced(dict(grads))
             except self._refusals as error:
                 del self.tape.calls[mark:]
@@ -110,7 +112,7 @@ class TracedLayer:
         saved = {} if run.context is not None else ctx.saved
         with no_draws():
             given = map_arrays(saved, plain), map_arrays(dy, plain)
-            dx, grads = run.gradients(self._stand_in, *given)
+            dx, grads = run.gradients(self.stand_in, *given)
         outs = own(self.tape, (dx, {key: g for key, g in grads.items() if not is_sparse(g)}))
         # What a forward in Python has kept of its inputs lies in the arena, until now.
         self._step(run.backward, (saved, run.inputs, dy), outs)

@@ -69,8 +69,12 @@ class Programs:
         return self._recompute if value is None else checked_recompute(where, value)
 
     def evaluate(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The outputs by name; None where no program is there yet."""
-        found = self._find(net, ("evaluation", *shapes_of_feed(feed)), lambda r: r.evaluation(feed))
+        """The outputs by name; None where no program is there yet.
+
+        That of a sealed net is recorded at the first call, so that all calls give the same bits.
+        """
+        key = ("sealed" if net.sealed else "evaluation", *shapes_of_feed(feed))
+        found = self._find(net, key, lambda r: r.evaluation(feed), at_once=net.sealed)
         if found is None:
             return None
         arena = self.take(found)
@@ -139,6 +143,11 @@ class Programs:
         """Why calls are not recorded, where they are not."""
         return list(self._refused.values())
 
+    def forget_sealed(self) -> None:
+        """Forget the programs in which parameters are constants."""
+        for key in [key for key in list(self._known) if key[0] == "sealed"]:
+            self._known.pop(key, None)
+
     def clear(self) -> None:
         """Forget every program, and give the arena back."""
         self._known.clear()
@@ -152,9 +161,10 @@ class Programs:
         key: Any,
         record: Callable[[Recorder], None],
         optimizer: Any = None,
+        at_once: bool = False,
         recompute: Recompute = "none",
     ) -> Replay | None:
-        """The program of ``key``, recorded now where the same call came before."""
+        """The program of ``key``, recorded now where the same call came before or ``at_once``."""
         key = (*key, threading.get_ident(), net.device.ops.settings())
         if not self.enabled or key in self._refused or net.device.ops.xp is not np:
             return None
@@ -162,13 +172,16 @@ class Programs:
             self._known[key] = None
             if len(self._known) > CAPACITY:
                 self._known.popitem(last=False)
-            return None
+            if not at_once:
+                return None
         found = self._known[key]
         if found is not None and found.stale(net):
             self._known[key] = None
-            self._waits.setdefault(key, Wait()).start(found.replays)
-            return None
-        if found is None and self._waits.get(key, _NO_WAIT).goes_on():
+            if not at_once:
+                self._waits.setdefault(key, Wait()).start(found.replays)
+                return None
+            found = None
+        if found is None and not at_once and self._waits.get(key, _NO_WAIT).goes_on():
             return None
         if found is None:
             found = self._known[key] = self._recorded(net, key, record, optimizer, recompute)

@@ -15,12 +15,15 @@ from singanet.execution import Plan
 from singanet.layer_gradients import LayerGradients
 from singanet.program.build import Recording, build
 from singanet.program.call import NotRecordableError
+from singanet.program.constants import make_constants
+from singanet.program.dead import drop_unread
 from singanet.program.draws import Draws
+from singanet.program.folding import fold_layers
 from singanet.program.kernels import recording_kernels
 from singanet.program.layers import own, traced_plan
 from singanet.program.losses import LossStep
 from singanet.program.performing import Imagined, Performed
-from singanet.program.places import arrays_in, map_arrays
+from singanet.program.places import arrays_in, map_arrays, root_of
 from singanet.program.python_pass import sources
 from singanet.program.recompute import Recompute
 from singanet.program.tape import Tape
@@ -55,10 +58,23 @@ class Recorder:
             self.tape.hold(value)
 
     def evaluation(self, feed: Mapping[str, Any]) -> None:
-        """A forward pass in evaluation, and what comes out."""
+        """A forward pass in evaluation, and what comes out; of a sealed net with folded layers."""
+        folded = 0
+        if self.net.sealed:
+            # What was made writable by hand, or came since, is constant from now on, too.
+            self.net.hold_constant()
+            # One kernel for several layers would hide a parameter that is NaN already.
+            sound = not any(np.isnan(value).any() for _, value in self.params)
+            folded = fold_layers(self.plan) if sound else 0
         with self._running():
-            outputs, _ = self._forward(self._fed(feed), train=False)
+            given = self._fed(feed)
+            outputs, _ = self._forward(given, train=False)
+            if folded:
+                self._show_nan(given, outputs)
             self._hand_out(outputs)
+        if self.net.sealed:
+            make_constants(self.tape, {id(root_of(value)) for _, value in self.params})
+        drop_unread(self.tape)
 
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
         """A training step: forward, loss, backward with the updates."""
@@ -154,6 +170,13 @@ class Recorder:
             step = self.plan.by_name[name]
             slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
         return BackwardWalk(self.plan, contexts, slots, ()).run()
+
+    def _show_nan(self, given: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+        """Let a NaN in a sample show in what comes out, whatever the kernels between make of it."""
+        for y in arrays_in(outputs):
+            for x in arrays_in(given):
+                if len(x) == len(y):
+                    self.tape.ops.pass_on_nan(y, x)
 
     def _take_in(self, given: Any, seen: Any = ()) -> None:
         """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""

@@ -6,6 +6,9 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from singanet.changes import changes
 from singanet.program.arena import ALIGNMENT
 from singanet.program.bound import Bound
 from singanet.program.places import map_arrays
@@ -43,12 +46,17 @@ class Replay:
     ) -> None:
         self.recording = recorder.recording(recompute)
         self.notes = recorder.notes
-        self._params = [(param, value, param.trainable) for param, value in recorder.params]
+        self._params = [
+            (param, value, param.trainable, value.flags.writeable)
+            for param, value in recorder.params
+        ]
         self.values = {param.name: param for param, _ in recorder.params}
         self._version = recorder.net._graph.version
+        self._sealing = recorder.net.sealing
         self._numbers = recorder.numbers
         self._loss = recorder.loss
         self._settings = Settings(recorder.recorded_parts())
+        self._looked = -1
         self._optimizer = optimizer
         self.replays = 0
         self._bound: Bound | None = None
@@ -72,17 +80,31 @@ class Replay:
         """What changed about the net, so that the program is no longer its; empty if nothing."""
         if net._graph.version != self._version:
             return "layers were added or frozen"
-        for param, value, trainable in self._params:
-            if param.value is not value or param.trainable is not trainable:
-                return _changed(param, value)
-        if self._loss is not None and not self._loss.holds():
+        if net.sealing is not self._sealing:
+            return "it was sealed or unsealed"
+        if self._loss is not None and net.loss is not self._loss.loss:
             return "it has another loss"
-        assigned = self._settings.changed()
-        if assigned:
-            return assigned
+        # Whether arrays are read-only nobody counts.
+        if changes.now != self._looked or self._sealing is not None:
+            now = changes.now
+            assigned = self._assigned()
+            if assigned:
+                return assigned
+            self._looked = now
         if not all(numbers.holds() for numbers in self._numbers):
             return "the optimizer's state was loaded or its constraints were changed"
         return ""
+
+    def _assigned(self) -> str:
+        """What was assigned to parameters, layers or loss; empty if nothing that matters."""
+        for param, value, trainable, writeable in self._params:
+            if (
+                param.value is not value
+                or param.trainable is not trainable
+                or value.flags.writeable is not writeable
+            ):
+                return _changed(param, value, trainable)
+        return self._settings.changed()
 
     def forget(self) -> None:
         """Drop the arrays of the arena it was bound to."""
@@ -114,11 +136,35 @@ class Replay:
         run: Run = run_all,
     ) -> tuple[float, float | None]:
         """One training step; ``(loss, metric)`` from before its updates."""
-        bound, loss = self.bound(arena), self._loss
-        assert loss is not None
+        bound = self.bound(arena)
         given, beside = bound.payloads[0]
         keep(feed, given)
         keep(targets(y, weight), beside)
+        return self._stepped(bound, y, weight, measure, run)
+
+    def step_alike(self, arena: Array, x: Any, y: Any, measure: Any) -> tuple[float, float | None]:
+        """`step` without weights, with arrays known to be like those of the last one.
+
+        ``x`` is a dict, or the array of a single input.
+        """
+        bound = self.bound(arena)
+        given, (into, _) = bound.payloads[0]
+        if type(x) is dict:
+            keep(x, given)
+        else:
+            (target,) = given.values()
+            target[...] = x
+        if type(into) is np.ndarray:
+            into[...] = y
+        else:
+            keep(y, into)
+        return self._stepped(bound, y, None, measure, run_all)
+
+    def _stepped(
+        self, bound: Bound, y: Any, weight: Any, measure: Any, run: Run
+    ) -> tuple[float, float | None]:
+        loss = self._loss
+        assert loss is not None
         refresh(self._numbers)
         loss.y, loss.weight, loss.measure = y, weight, measure
         try:
@@ -146,7 +192,9 @@ def _copied(array: Array) -> Array:
     return array.copy(order="K")
 
 
-def _changed(param: Param, value: Array) -> str:
-    if param.value is value:
+def _changed(param: Param, value: Array, trainable: bool) -> str:
+    if param.value is not value:
+        return f"the array of {param.name!r} is another one"
+    if param.trainable is not trainable:
         return f"trainable of {param.name!r} is {param.trainable} now"
-    return f"the array of {param.name!r} is another one"
+    return f"the array of {param.name!r} is {'' if param.is_constant else 'not '}read-only now"

@@ -31,6 +31,12 @@ class Elementwise:
         """What users should know of how kernels are chosen, a phrase each."""
         return []
 
+    def pass_on_nan(self, y: Array, x: Array) -> None:
+        """Show in each sample of ``y`` a NaN of the same sample of ``x``.
+
+        For kernels that pass over NaN, which here none does.
+        """
+
     def empty(self, shape: Shape, like: Array) -> Array:
         """An unfilled array of the type of ``like``."""
         return self.xp.empty(shape, like.dtype)
