@@ -28,13 +28,13 @@ class Convolution(DepthwiseConvolution, NarrowConvolution):
             by_channel = weight.reshape(groups, f // groups, kh, kw)
             return self.depthwise_conv2d(x, by_channel, bias, window)
         if self.is_narrow(x.shape, weight.shape, window, groups):
-            return self.narrow_conv2d(x, weight, bias, window)
+            return self.narrow_conv2d(x, weight, bias, window, groups)
         oh, ow = window.out_size(*x.shape[2:])
-        matrix = _matrices(weight, groups)
-        y: Array = self.xp.empty((x.shape[0], oh, ow, f), x.dtype)
+        kernels = self.laid_out(_matrices(weight, groups), len(x) * oh * ow)
+        y: Array = self.xp.empty((len(x), oh, ow, f), x.dtype)
         for samples, rows, columns in self._column_blocks(x, weight.shape, window, groups):
             part = y[samples, rows]
-            self.xp.matmul(columns, matrix, out=by_group(part, groups))
+            self.rows_product(columns, kernels, by_group(part, groups))
             if bias is not None:
                 self.xp.add(part, bias, out=part)
         return y.transpose(0, 3, 1, 2)
@@ -65,16 +65,16 @@ class Convolution(DepthwiseConvolution, NarrowConvolution):
             taps = self.depthwise_conv2d_backward_weights(x, dy, by_channel, window)
             return taps.reshape(weight_shape)
         if self.is_narrow(x.shape, weight_shape, window, groups):
-            return self.narrow_conv2d_backward_weights(x, dy, weight_shape, window)
+            return self.narrow_conv2d_backward_weights(x, dy, weight_shape, window, groups)
         total: Array | None = None
         for samples, rows, columns in self._column_blocks(x, weight_shape, window, groups):
             part = by_group(self.channels_last(dy[samples, :, rows]), groups)
-            product = _by_kernel(self.xp, part, columns)
+            product = self.summed_product(columns, part)
             total = product if total is None else self.xp.add(total, product, out=total)
         if total is None:
             return self.xp.zeros(weight_shape, dy.dtype)
-        taps = total.reshape(f, kh, kw, cg).transpose(0, 3, 1, 2)
-        return self.xp.ascontiguousarray(taps)
+        taps = total.reshape(groups, kh, kw, cg, f // groups).transpose(0, 4, 3, 1, 2)
+        return self.xp.ascontiguousarray(taps).reshape(weight_shape)
 
     def channel_sum(self, dy: Array) -> Array:
         """The sum over samples and positions, (C,), for dy (N, C, H, W): a bias gradient."""
@@ -98,27 +98,14 @@ class Convolution(DepthwiseConvolution, NarrowConvolution):
         # A block smaller than the weight would spend its time moving the weight.
         weight_bytes = f * cg * kh * kw * x.itemsize
         for samples, rows in blocks(x.shape[0], oh, row_bytes, self.scratch(least=weight_bytes)):
-            full = self.band(x[samples], window, rows)
-            yield samples, rows, self.columns(full, window, (rows.stop - rows.start, ow), groups)
+            full = self.band_by_group(x[samples], window, rows, groups)
+            yield samples, rows, self.columns(full, window, (rows.stop - rows.start, ow))
 
 
 def by_group(part: Array, groups: int) -> Array:
     """(N, H', W', F) as a view (groups, N·H'·W', F/groups)."""
     n, h, w, f = part.shape
     return part.reshape(n * h * w, groups, f // groups).transpose(1, 0, 2)
-
-
-def _by_kernel(xp: Any, part: Array, columns: Array) -> Array:
-    """The sums over M of part (G, M, F) times columns (G, M, K), as (G, F, K).
-
-    Where the columns lie position by position the product is the transposed one, which BLAS
-    computes faster then.
-    """
-    if columns.strides[1] < columns.strides[2]:
-        taps_first: Array = xp.matmul(columns.transpose(0, 2, 1), part)
-        return taps_first.transpose(0, 2, 1)
-    product: Array = xp.matmul(part.transpose(0, 2, 1), columns)
-    return product
 
 
 def _matrices(weight: Array, groups: int) -> Array:

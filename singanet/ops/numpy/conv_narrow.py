@@ -8,94 +8,102 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from singanet.ops.numpy.windows import Window, Windows, blocks
+from singanet.ops.numpy.products import Products
+from singanet.ops.numpy.windows import Window, blocks
 from singanet.types import Array, Shape
 
 _MOST_KERNELS = 16
-_LEAST_CHANNELS = 8
+_LEAST_CHANNELS = 4
 _MOST_PADDING = 1.6
 """Padded pixels an output up to which this is faster: benchmarks/conv_kernels.py."""
 
-_BLOCK_BYTES = 1 << 19
-"""Of padded images, the products and their sums, which have to stay in the cache."""
 
-
-class NarrowConvolution(Windows):
-    """Windows of stride 1 without dilation or groups; shapes as in `Convolution`."""
+class NarrowConvolution(Products):
+    """Windows of stride 1 without dilation; shapes as in `Convolution`."""
 
     def is_narrow(self, x_shape: Shape, weight_shape: Shape, window: Window, groups: int) -> bool:
         """Whether these kernels serve the convolution, and are the faster ones."""
-        (f, c, _, _), (height, width) = weight_shape, window.out_size(*x_shape[2:])
-        plain = groups == 1 and window.stride == (1, 1) == window.dilation
-        if not plain or not self.on_host or f > _MOST_KERNELS or c < _LEAST_CHANNELS:
+        (f, cg, _, _), (height, width) = weight_shape, window.out_size(*x_shape[2:])
+        plain = window.stride == (1, 1) == window.dilation
+        if not plain or not self.on_host or f > _MOST_KERNELS * groups or cg < _LEAST_CHANNELS:
             return False
         around = (height + window.kernel[0] - 1) * (width + window.kernel[1] - 1)
         return window.kernel[1] > 1 and around <= _MOST_PADDING * height * width
 
-    def narrow_conv2d(self, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
+    def narrow_conv2d(
+        self, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+    ) -> Array:
         """See `conv2d`."""
-        xp, (f, c, kh, kw) = self.xp, weight.shape
-        matrices = weight.transpose(2, 3, 1, 0).reshape(kh, kw * c, f)
-        oh, ow = window.out_size(*x.shape[2:])
-        y: Array = xp.empty((len(x), oh, ow, f), x.dtype)
-        for samples, rows, full in self._padded_bands(x, window, f):
-            total, part = (xp.empty((*full.shape[:3], f), x.dtype) for _ in range(2))
-            lines, more = (array.reshape(-1, f)[: _starts(full, window)] for array in (total, part))
+        xp, (f, cg, kh, kw), (n, oh, ow) = self.xp, weight.shape, _sizes(x, window)
+        fg = f // groups
+        by_row = weight.reshape(groups, fg, cg, kh, kw).transpose(3, 0, 4, 2, 1)
+        kernels = [self.laid_out(k, n * oh * ow) for k in by_row.reshape(kh, groups, kw * cg, fg)]
+        y: Array = xp.empty((n, oh, ow, groups, fg), x.dtype)
+        for samples, rows, full in self._padded_bands(x, window, f, groups):
+            total, part = (xp.empty((*full.shape[:4], fg), x.dtype) for _ in range(2))
+            starts = _starts(full, window)
+            lines, more = (sums.reshape(groups, -1, fg)[:, :starts] for sums in (total, part))
             for a in range(kh):
                 sums = more if a else lines
                 for windows, pixels in _touching(full, a, window):
-                    xp.matmul(windows, matrices[a], out=sums[pixels])
+                    self.rows_product(windows, kernels[a], sums[:, pixels])
                 if a:
                     xp.add(lines, more, out=lines)
-            inside = total[:, : rows.stop - rows.start, :ow]
+            inside = total[:, :, : rows.stop - rows.start, :ow].transpose(1, 2, 3, 0, 4)
             if bias is None:
                 xp.copyto(y[samples, rows], inside)
             else:
-                xp.add(inside, bias, out=y[samples, rows])
-        return y.transpose(0, 3, 1, 2)
+                xp.add(inside, bias.reshape(groups, fg), out=y[samples, rows])
+        return y.reshape(n, oh, ow, f).transpose(0, 3, 1, 2)
 
     def narrow_conv2d_backward_weights(
-        self, x: Array, dy: Array, weight_shape: Shape, window: Window
+        self, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
     ) -> Array:
         """See `conv2d_backward_weights`."""
-        xp, (f, c, kh, kw) = self.xp, weight_shape
-        total: Array = xp.zeros((kh, kw * c, f), dy.dtype)
-        for samples, rows, full in self._padded_bands(x, window, f):
+        xp, (f, cg, kh, kw) = self.xp, weight_shape
+        total: Array = xp.zeros((kh, groups, kw * cg, f // groups), dy.dtype)
+        for samples, rows, full in self._padded_bands(x, window, f, groups):
             # On the grid of padded pixels, zero where no window starts.
-            slopes = self.padded(dy[samples, :, rows], ((0, kh - 1), (0, kw - 1)))
-            slopes = slopes.reshape(-1, f)
+            pads = ((0, kh - 1), (0, kw - 1))
+            slopes = self.padded_groups(dy[samples, :, rows], pads, groups)
+            slopes = slopes.reshape(groups, -1, f // groups)
             for a in range(kh):
                 for windows, pixels in _touching(full, a, window):
-                    total[a] += xp.matmul(windows.T, slopes[pixels])
-        taps = total.reshape(kh, kw, c, f).transpose(3, 2, 0, 1)
-        return xp.ascontiguousarray(taps)
+                    total[a] += self.summed_product(windows, slopes[:, pixels])
+        taps = total.reshape(kh, groups, kw, cg, f // groups).transpose(1, 4, 3, 0, 2)
+        return xp.ascontiguousarray(taps).reshape(weight_shape)
 
     def _padded_bands(
-        self, x: Array, window: Window, kernels: int
+        self, x: Array, window: Window, kernels: int, groups: int
     ) -> Iterator[tuple[slice, slice, Array]]:
-        """Samples, output rows, and the padded images (N, H, W, C) that these rows see."""
-        height, width = window.out_size(*x.shape[2:])
+        """Samples, output rows, and the padded (groups, N, H, W, C) that these rows see."""
+        n, height, width = _sizes(x, window)
         values = x.shape[1] + 2 * kernels
         row_bytes = (width + window.kernel[1] - 1) * values * x.itemsize
-        for samples, rows in blocks(len(x), height, row_bytes, self.scratch(_BLOCK_BYTES)):
-            yield samples, rows, self.band(x[samples], window, rows)
+        for samples, rows in blocks(n, height, row_bytes, self.scratch()):
+            yield samples, rows, self.band_by_group(x[samples], window, rows, groups)
+
+
+def _sizes(x: Array, window: Window) -> tuple[int, int, int]:
+    """Samples, rows and columns of the outputs."""
+    return (len(x), *window.out_size(*x.shape[2:]))
 
 
 def _starts(full: Array, window: Window) -> int:
     """How many pixels of the padded images, counted through, a window can start at."""
-    n, height, width, _ = full.shape
+    _, n, height, width, _ = full.shape
     return n * height * width - (window.kernel[0] - 1) * width - (window.kernel[1] - 1)
 
 
 def _touching(full: Array, row: int, window: Window) -> Iterator[tuple[Array, slice]]:
-    """Matrices (M, kw·C) of kernel row ``row`` of ``full``, and the pixels where they start.
+    """Matrices (G, M, kw·C) of kernel row ``row`` of ``full``, and the pixels where they start.
 
     Windows that run over a border belong to pixels without an output.
     """
-    width, c, kw = full.shape[2], full.shape[3], window.kernel[1]
-    flat, starts = full.reshape(-1), _starts(full, window)
+    groups, _, _, width, c = full.shape
+    kw, flat, starts = window.kernel[1], full.reshape(groups, -1), _starts(full, window)
     for first in range(min(kw, starts)):
         count = (starts - first - 1) // kw + 1
         begin = (row * width + first) * c
-        matrix = flat[begin : begin + count * kw * c].reshape(count, kw * c)
-        yield matrix, slice(first, first + (count - 1) * kw + 1, kw)
+        matrices = flat[:, begin : begin + count * kw * c].reshape(groups, count, kw * c)
+        yield matrices, slice(first, first + (count - 1) * kw + 1, kw)

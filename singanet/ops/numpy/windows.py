@@ -71,28 +71,39 @@ class Windows:
 
     def padded(self, x: Array, pads: Pads, value: float = 0.0) -> Array:
         """``x`` (N, C, H, W) as (N, H + pads, W + pads, C), the border filled with ``value``."""
-        (top, bottom), (left, right) = pads
-        if not (top or bottom or left or right):
+        if pads == ((0, 0), (0, 0)):
             return self.channels_last(x)
+        return self.padded_groups(x, pads, 1, value)[0]
+
+    def padded_groups(self, x: Array, pads: Pads, groups: int, value: float = 0.0) -> Array:
+        """``x`` (N, C, H, W) as (groups, N, H + pads, W + pads, C/groups), a copy."""
+        (top, bottom), (left, right) = pads
         n, c, h, w = x.shape
-        full: Array = self.xp.empty((n, top + h + bottom, left + w + right, c), x.dtype)
-        full[:, :top] = value
-        full[:, top + h :] = value
-        full[:, top : top + h, :left] = value
-        full[:, top : top + h, left + w :] = value
-        full[:, top : top + h, left : left + w] = x.transpose(0, 2, 3, 1)
+        shape = (groups, n, top + h + bottom, left + w + right, c // groups)
+        full: Array = self.xp.empty(shape, x.dtype)
+        middle = full[:, :, top : top + h]
+        borders = (full[:, :, :top], full[:, :, top + h :], middle[..., :left, :])
+        for border in (*borders, middle[..., left + w :, :]):
+            if border.size:
+                border[...] = value
+        split = x.reshape(n, groups, c // groups, h, w)
+        middle[..., left : left + w, :] = split.transpose(1, 0, 3, 4, 2)
         return full
 
     def band(self, x: Array, window: Window, rows: slice, value: float = 0.0) -> Array:
         """The part of the padded ``x`` that the windows of output rows ``rows`` meet."""
-        height = x.shape[2]
-        first = rows.start * window.stride[0] - window.pads[0][0]
-        end = (rows.stop - 1) * window.stride[0] - window.pads[0][0] + window.extent[0]
-        top = min(max(-first, 0), end - first)
-        start = min(first + top, height)
-        inside = x[:, :, start : max(start, min(end, height))]
-        bottom = end - first - top - inside.shape[2]
-        return self.padded(inside, ((top, bottom), window.pads[1]), value)
+        return self.padded(*_seen(x, window, rows), value)
+
+    def band_by_group(self, x: Array, window: Window, rows: slice, groups: int) -> Array:
+        """The same, padded with zeros, as (groups, N, H, W, C/groups).
+
+        Contiguous, but for single pixels, whose rows of channels are taken from where they lie.
+        """
+        if groups > 1 and window.kernel != (1, 1):
+            return self.padded_groups(*_seen(x, window, rows), groups)
+        full = self.band(x, window, rows)
+        split = full.reshape(*full.shape[:3], groups, x.shape[1] // groups)
+        return split.transpose(3, 0, 1, 2, 4)
 
     def taps(self, full: Array, window: Window, out: Pair) -> Iterator[Array]:
         """For each kernel position the (N, H', W', C) view of ``full`` it meets, row-major."""
@@ -105,31 +116,38 @@ class Windows:
                     left : left + (out[1] - 1) * window.stride[1] + 1 : window.stride[1],
                 ]
 
-    def columns(self, full: Array, window: Window, out: Pair, groups: int) -> Array:
-        """The windows of ``full`` as (groups, N·H'·W', kh·kw·C/groups).
+    def columns(self, full: Array, window: Window, out: Pair) -> Array:
+        """The windows of ``full`` (groups, N, H, W, C) as (groups, N·H'·W', kh·kw·C).
 
         The matrix is a view of freshly copied memory, window by window; of windows with short
         rows kernel position by kernel position, so that the runs go along the row of outputs. Of
         single pixels it is a view of ``full``.
         """
-        n, height, width, c = full.shape
+        groups, n, height, width, cg = full.shape
         (kh, kw), (sh, sw), (dh, dw) = window.kernel, window.stride, window.dilation
-        cg = c // groups
-        split = full.reshape(n, height, width, groups, cg).transpose(3, 0, 1, 2, 4)
         if kh * kw * sh * sw == 1:
-            return full.reshape(n * height * width, groups, cg).transpose(1, 0, 2)
-        if kh * kw > 1:
-            # Copied once by itself, each group then goes in longer runs for every tap.
-            split = self.xp.ascontiguousarray(split)
-        by_g, by_n, by_h, by_w, by_c = split.strides
+            return full.reshape(groups, n * height * width, cg)
+        by_g, by_n, by_h, by_w, by_c = full.strides
         shape: Shape = (groups, n, *out, kh, kw, cg)
         strides = (by_g, by_n, by_h * sh, by_w * sw, by_h * dh, by_w * dw, by_c)
-        windows = self.xp.lib.stride_tricks.as_strided(split, shape, strides)
+        windows = self.xp.lib.stride_tricks.as_strided(full, shape, strides)
         m, k = n * out[0] * out[1], kh * kw * cg
         if (kw * cg if dw == 1 else cg) >= _SHORT_RUN:
             return self.xp.ascontiguousarray(windows).reshape(groups, m, k)
         taps_first = self.xp.ascontiguousarray(windows.transpose(0, 4, 5, 6, 1, 2, 3))
         return taps_first.reshape(groups, k, m).transpose(0, 2, 1)
+
+
+def _seen(x: Array, window: Window, rows: slice) -> tuple[Array, Pads]:
+    """The rows of ``x`` that the windows of output rows ``rows`` meet, and the padding there."""
+    height = x.shape[2]
+    first = rows.start * window.stride[0] - window.pads[0][0]
+    end = (rows.stop - 1) * window.stride[0] - window.pads[0][0] + window.extent[0]
+    top = min(max(-first, 0), end - first)
+    start = min(first + top, height)
+    inside = x[:, :, start : max(start, min(end, height))]
+    bottom = end - first - top - inside.shape[2]
+    return inside, ((top, bottom), window.pads[1])
 
 
 def blocks(

@@ -7,7 +7,7 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 from singanet.ops import numpy_ops as ops
-from singanet.ops.numpy import conv_narrow
+from singanet.ops.numpy import conv_narrow, windows
 from singanet.ops.numpy.windows import Window
 
 # kernel, pads, size of the image
@@ -21,32 +21,34 @@ GEOMETRIES = [
 ]
 
 
-def case(kernel, pads, size, n=3, channels=8, kernels=5):
+def case(kernel, pads, size, n=3, channels=8, kernels=5, groups=1):
     """Random operands, and y and dw by sums over windows of the padded image."""
     rng = np.random.default_rng(0)
     window = Window(kernel, (1, 1), pads)
     x = rng.standard_normal((n, channels, *size))
-    weight = rng.standard_normal((kernels, channels, *kernel))
+    weight = rng.standard_normal((kernels, channels // groups, *kernel))
     seen = sliding_window_view(np.pad(x, ((0, 0), (0, 0), *pads)), kernel, axis=(2, 3))
     dy = rng.standard_normal((n, kernels, *seen.shape[2:4]))
-    y = np.einsum("ncijab,fcab->nfij", seen, weight)
-    dw = np.einsum("ncijab,nfij->fcab", seen, dy)
-    return window, x, weight, dy, y, dw
+    parts = [np.split(array, groups, axis) for array, axis in ((seen, 1), (weight, 0), (dy, 1))]
+    y = [np.einsum("ncijab,fcab->nfij", s, w) for s, w, _ in zip(*parts, strict=True)]
+    dw = [np.einsum("ncijab,nfij->fcab", s, d) for s, _, d in zip(*parts, strict=True)]
+    return window, x, weight, dy, np.concatenate(y, 1), np.concatenate(dw)
 
 
 @pytest.mark.parametrize(("kernel", "pads", "size"), GEOMETRIES)
 @pytest.mark.parametrize("scratch", [1, 20_000, 1 << 20])
-def test_equals_the_definition(kernel, pads, size, scratch, monkeypatch):
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_equals_the_definition(kernel, pads, size, scratch, groups, monkeypatch):
     """Sample by sample, two at a time, and all at once."""
-    monkeypatch.setattr(conv_narrow, "_BLOCK_BYTES", scratch)
-    window, x, weight, dy, y, dw = case(kernel, pads, size)
+    monkeypatch.setattr(windows, "SCRATCH_BYTES", scratch)
+    window, x, weight, dy, y, dw = case(kernel, pads, size, kernels=4 * groups, groups=groups)
     bias = np.arange(len(weight), dtype=float)
     close = {"rtol": 1e-10, "atol": 1e-10}
-    np.testing.assert_allclose(ops.narrow_conv2d(x, weight, None, window), y, **close)
+    np.testing.assert_allclose(ops.narrow_conv2d(x, weight, None, window, groups), y, **close)
     np.testing.assert_allclose(
-        ops.narrow_conv2d(x, weight, bias, window), y + bias[:, None, None], **close
+        ops.narrow_conv2d(x, weight, bias, window, groups), y + bias[:, None, None], **close
     )
-    found = ops.narrow_conv2d_backward_weights(x, dy, weight.shape, window)
+    found = ops.narrow_conv2d_backward_weights(x, dy, weight.shape, window, groups)
     np.testing.assert_allclose(found, dw, **close)
 
 
@@ -64,12 +66,12 @@ def test_no_samples():
     [
         (Window((3, 3), (2, 1), ((1, 1), (1, 1))), 1),
         (Window((3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2)), 1),
-        (Window((3, 3), (1, 1), ((1, 1), (1, 1))), 2),
+        (Window((3, 3), (1, 1), ((1, 1), (1, 1))), 8),
         (Window((1, 1), (1, 1), ((0, 0), (0, 0))), 1),
     ],
 )
 def test_what_it_leaves_to_others(window, groups):
-    """Strides, dilations and groups, which its views cannot give; single pixels need no views."""
+    """Strides and dilations, which its views cannot give; groups of two channels; single pixels."""
     assert not ops.is_narrow((2, 16, 32, 32), (16, 16 // groups, *window.kernel), window, groups)
 
 
