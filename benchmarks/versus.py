@@ -34,11 +34,10 @@ def options(text: str) -> argparse.Namespace:
     os.environ[CLOCK] = given.clock
     os.environ["SINGANET_OPS"] = given.ops
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(given.threads)
-    if given.ops == "onednn":
-        # Large products are oneDNN's; as the guide advises, no threads of BLAS's spin beside its.
-        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    # OpenBLAS goes by OpenMP's number then, unless oneDNN's kernels send its threads away.
+    os.environ.pop("OPENBLAS_NUM_THREADS", None)
     return given
 
 

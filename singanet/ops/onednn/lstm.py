@@ -16,7 +16,7 @@ from singanet.ops.onednn.binding import Arg, Direction, Prop, Query
 from singanet.ops.onednn.builder import Builder
 from singanet.types import Array
 
-_ADDS_A_PASS = 32
+_ADDS_A_PASS = 4
 _OVERWRITE = 1
 """Gradients of weights are not added to what is there (``dnnl_rnn_flags_...``)."""
 
@@ -89,7 +89,7 @@ class OneDnnLSTM(OneDnnBase):
 def _passes(x: Array, width: int) -> int:
     """Threads pay by the work of a step, after which they wait for each other."""
     step = x.shape[1] * width * 4 * width // _ADDS_A_PASS
-    return max(1, step // x.size)
+    return max(1, -(-step // x.size))
 
 
 def _after(h: Array, reverse: bool) -> Array:

@@ -16,6 +16,9 @@ From there on NumPy's BLAS uses threads too. It is as fast by itself, but its th
 would wait for each other's cores.
 """
 
+_LEAST_OUTER = 1 << 16
+"""Multiplications from which products of a column and a row are oneDNN's: NumPy's are slow."""
+
 _FEW = 4
 """Rows below which the time goes into reading the matrix, which BLAS does best."""
 
@@ -39,7 +42,9 @@ class OneDnnProducts(OneDnnBase):
         self, a: Array, b: Array, bias: Array | None, out: Array | None
     ) -> Array | None:
         """The product, or None where it is not oneDNN's."""
-        if a.ndim != 2 or b.ndim != 2 or len(a) < _FEW or len(a) * b.size < _LEAST:
+        if a.ndim != 2 or b.ndim != 2 or len(a) < _FEW:
+            return None
+        if len(a) * b.size < (_LEAST_OUTER if len(b) == 1 else _LEAST):
             return None
         rest = [] if bias is None else [bias]
         if not self.serves(1, a, b, *rest) or a.shape[1] != len(b):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet.ops.onednn.binding import CPU, DEFAULT_STREAM, SCRATCHPAD_USER, check
+from singanet.ops.onednn.blas import stand_aside
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
@@ -78,6 +79,8 @@ class Runtime:
 
     def _built(self, build: Build, key: tuple[Any, ...], work: int) -> AnyPlan | None:
         threads = self.threads if work >= SHARED else 1
+        if threads > 1:
+            stand_aside()
         builder = Builder(self._place, self._attributes, threads)
         self.team.use(threads)
         try:

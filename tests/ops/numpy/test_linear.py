@@ -22,6 +22,17 @@ def test_matmul(dtype, transposed, rng):
     np.testing.assert_array_equal(out, got)
 
 
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_a_column_and_a_row(n, rng):
+    a, b = rng.standard_normal((1, 5)).T, rng.standard_normal((1, n))
+    np.testing.assert_array_equal(ops.matmul(a, b), np.outer(a, b))
+    out = np.empty((5, n))
+    assert ops.matmul(a, b, out) is out
+    np.testing.assert_array_equal(out, np.outer(a, b))
+    with pytest.raises(ValueError, match="mismatch"):
+        ops.matmul(a, rng.standard_normal((2, n)))
+
+
 @pytest.mark.parametrize("n", [0, 1, 4])
 def test_affine(n, rng):
     x, w, b = rng.standard_normal((n, 5)), rng.standard_normal((5, 3)), rng.standard_normal(3)

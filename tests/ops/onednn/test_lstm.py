@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import NumpyOps, numpy_ops
+from singanet.ops.onednn import set_threads, threads
 
 
 def draw(*shape, seed=0):
@@ -94,3 +95,12 @@ def test_views_in_any_order(ops):
     ends = [np.zeros((4, 6), np.float32) for _ in range(2)]
     got = ops.lstm_layer_backward(dy, ends, turned, weights, h, notes, [4] * 3, False, True)
     assert [a.shape for a in got] == [(3, 4, 5), (5, 24), (6, 24), (24,)]
+
+
+def test_steps_of_a_quarter_of_a_million_multiply_adds_are_shared(ops, monkeypatch):
+    monkeypatch.setattr(threads, "_setting", threads._Setting())
+    set_threads(threads.cores())
+    for width, team in ((128, 1), (256, threads.cores())):
+        weights = draw(8, 4 * width), draw(width, 4 * width)
+        ops.lstm_layer(draw(3, 1, 8), weights, draw(4 * width), (None, None), [1] * 3, False, True)
+        assert ops.runtime().team.size == team

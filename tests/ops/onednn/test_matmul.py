@@ -12,6 +12,7 @@ from singanet.ops.onednn import matmul, set_threads, threads
 @pytest.fixture(autouse=True)
 def every_size(monkeypatch):
     monkeypatch.setattr(matmul, "_LEAST", 1)
+    monkeypatch.setattr(matmul, "_LEAST_OUTER", 1)
     monkeypatch.setattr(matmul, "_FEW", 1)
 
 
