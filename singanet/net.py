@@ -302,6 +302,12 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable, Sealab
         takes the place of the metric. Returns ``(loss, metric)`` from before the update.
         """
         self.expect_unsealed("net.step")
+        if measure is None and self.metric is not None:
+            measure = self.metric.evaluate
+        if on_layer is None and sample_weight is None:
+            replayed = self.programs.again(self, x, y, optimizer, measure)
+            if replayed is not None:
+                return replayed
         plan = self._sorted()
         if self._registered != (optimizer, self._graph.version):
             optimizer.register_all(self.param_specs())
@@ -309,8 +315,6 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable, Sealab
         if on_layer is None:
             # Converted here once, also for a step by the layers.
             x = checks.check_feed(plan, x, self.device, self.dtype)
-            if measure is None and self.metric is not None:
-                measure = self.metric.evaluate
             self._forget_pass()
             replayed = self.programs.step(self, x, y, optimizer, sample_weight, measure)
             if replayed is not None:

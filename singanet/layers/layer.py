@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from singanet.changes import Counted
 from singanet.configurable import Configurable
 from singanet.context import Context
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
@@ -19,7 +20,7 @@ ParamSpecs = Mapping[str, Any] | Param | None
 """A spec dict, a `Param` of another layer to share, or None for the defaults."""
 
 
-class Layer(Configurable):
+class Layer(Counted, Configurable):
     """A named node with parameters; subclasses give `setup`, `forward` and `backward`.
 
     A layer holds nothing between calls but its parameters: what backward needs goes through

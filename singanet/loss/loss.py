@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from singanet.changes import Counted
 from singanet.configurable import Configurable
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, one_of
 from singanet.flags import is_training
@@ -14,7 +15,7 @@ from singanet.types import Array
 _REDUCTIONS = ("mean", "sum")
 
 
-class Loss(Configurable, ABC):
+class Loss(Counted, Configurable, ABC):
     """A scalar measure of how far outputs are from their targets, and its gradient.
 
     Every *position* of the output (a sample, a time step of it, or an element of it: the class

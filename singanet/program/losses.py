@@ -48,10 +48,6 @@ class LossStep:
         """The loss and the metric of the last replay."""
         return self._value, self._score
 
-    def holds(self) -> bool:
-        """Whether the net still has the loss."""
-        return self.net.loss is self.loss
-
     def record(self, tape: Tape, outputs: Any, y: Any, weight: Any) -> dict[str, Any]:
         """Write the step down; the gradients by the name of the output.
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from singanet import inputs as checks
 from singanet.errors import ArgumentError, CallOrderError
+from singanet.program.alike import shapes_of_feed, shapes_of_targets
 from singanet.program.call import NotRecordableError
 from singanet.program.memory import expect_host
-from singanet.program.programs import shapes_of_feed, shapes_of_targets
 from singanet.program.ready import Ready
 from singanet.program.recompute import Recompute
 from singanet.program.record import Recorder, rehearse

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.program.alike import Latest, shapes_of_feed, shapes_of_targets
 from singanet.program.heap import trim
 from singanet.program.wait import Wait
 from singanet.types import Array
@@ -42,6 +43,7 @@ class Programs:
         self._arena: Array | None = None
         self._lock = threading.Lock()
         self._c_order = True
+        self._latest: Latest | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
@@ -128,9 +130,35 @@ class Programs:
         )
         if found is None:
             return None
+        if weight is None:
+            settings = net.device.ops.settings()
+            self._latest = Latest(found, feed, y, optimizer, self._recompute, settings)
         arena = self.take(found)
         try:
             return found.step(arena, feed, y, weight, measure)
+        finally:
+            self.give_back(arena)
+
+    def again(
+        self, net: FeedForwardNet, x: Any, y: Any, optimizer: Any, measure: Any
+    ) -> tuple[float, float | None] | None:
+        """One training step without weights, if it is like the last one; else None.
+
+        ``x`` is what the caller gave, so far unchecked.
+        """
+        latest = self._latest
+        if latest is None or not self.enabled:
+            return None
+        settings = net.device.ops.settings()
+        if not latest.alike(x, y, optimizer, self._recompute, settings):
+            return None
+        if latest.program.stale(net):
+            return None
+        net._forget_pass()
+        latest.program.replays += 1
+        arena = self.take(latest.program)
+        try:
+            return latest.program.step_alike(arena, x, y, measure)
         finally:
             self.give_back(arena)
 
@@ -153,7 +181,7 @@ class Programs:
         self._known.clear()
         self._refused.clear()
         self._waits.clear()
-        self._arena = None
+        self._arena = self._latest = None
 
     def _find(
         self,
@@ -166,6 +194,7 @@ class Programs:
     ) -> Replay | None:
         """The program of ``key``, recorded now where the same call came before or ``at_once``."""
         key = (*key, threading.get_ident(), net.device.ops.settings())
+        self._latest = None
         if not self.enabled or key in self._refused or net.device.ops.xp is not np:
             return None
         if key not in self._known:
@@ -222,22 +251,3 @@ class Programs:
             trim()
             arena = np.empty(program.arena_bytes, np.uint8)
         return arena
-
-
-def shapes_of_feed(feed: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What of the fed arrays determines a program."""
-    return tuple(
-        (name, *((part.shape, part.strides, part.dtype.char) for part in given))
-        if isinstance(given, (list, tuple))
-        else (name, given.shape, given.strides, given.dtype.char)
-        for name, given in feed.items()
-    )
-
-
-def shapes_of_targets(y: Any, weight: Any) -> tuple[Any, ...]:
-    """What of targets and weights determines a program."""
-    parts = [*(y[name] for name in sorted(y)), weight] if isinstance(y, Mapping) else [y, weight]
-    return tuple(
-        (part.shape, part.strides, part.dtype.char) if isinstance(part, np.ndarray) else type(part)
-        for part in parts
-    )

@@ -33,7 +33,11 @@ class Mode:
 def relu(xp: Any, x: Array, _: float) -> Array:
     """max(x, 0)."""
     # With an array for the zeros NumPy takes vector instructions, with a number it does not.
-    return xp.maximum(x, xp.zeros_like(x if x.size < _MANY else x[:1]))
+    if x.size < _MANY:
+        return xp.maximum(x, xp.zeros_like(x))
+    # Many need zeros for one step along the axis that lies farthest apart, such as a sample.
+    axis = max(range(x.ndim), key=lambda k: (x.shape[k] > 1) * abs(x.strides[k]))
+    return xp.maximum(x, xp.zeros_like(x[(slice(None),) * axis + (slice(1),)]))
 
 
 def relu_backward(xp: Any, dy: Array, y: Array, _: float) -> Array:
