@@ -19,7 +19,7 @@ from singanet.ops.onednn.winograd_plan import POINTS
 from singanet.ops.onednn.winograd_tiles import Tiles
 from singanet.types import Array, Shape
 
-_DIRECT, _PRODUCTS = 0.0172, 0.018
+_DIRECT, _PRODUCTS = 0.0155, 0.018
 """Nanoseconds for a multiplication in oneDNN's convolution and in Winograd's products, a thread."""
 
 _VALUE, _READ = 2.2, 0.36
@@ -28,7 +28,7 @@ _VALUE, _READ = 2.2, 0.36
 _HANDOVER = 100_000
 """Nanoseconds to hand work to another thread and to wait for it."""
 
-_GAIN = 1.1
+_GAIN = 1.13
 """How much faster the estimate has to be."""
 
 
