@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from singanet.ops.onednn.binding import MADE_BACKWARD, MADE_FORWARD, Arg, Query, check
@@ -114,8 +113,7 @@ class Builder(Descriptors):
 
     def apart(self, build: Callable[..., object], *key: Any) -> Plan:
         """A plan for one thread, whichever that is: a part of a plan that is made of several."""
-        place = replace(self._place, use_threads=lambda count: None)
-        other = Builder(place, self._attributes, 1)
+        other = Builder(self._place, self._attributes, 1)
         self._place.use_threads(1)
         try:
             build(other, *key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,12 +70,13 @@ def set_threads(count: int) -> None:
     _changed(count)
 
 
-class Team:
+class Team(threading.local):
     """How many threads the next kernel of the calling thread uses; OpenMP keeps it for each."""
+
+    size = 0
 
     def __init__(self, tell: Callable[[int], object] | None) -> None:
         self._tell = tell
-        self.size = 0
 
     def use(self, count: int) -> None:
         """Let what is built or run next use ``count`` threads."""

@@ -124,3 +124,17 @@ def test_a_forked_child_uses_one_thread_and_does_not_hang(library_path):
         timeout=120,
     )
     assert json.loads(run.stdout) == [True, 1]
+
+
+def test_openmp_is_told_by_each_thread_for_itself():
+    """It keeps the number for each: a plan for one thread would start a team in a second one."""
+    told = []
+    team = threads.Team(lambda count: told.append((threading.current_thread().name, count)))
+    here = threading.current_thread().name
+    for count in (1, 1, 2):
+        team.use(count)
+    worker = threading.Thread(target=team.use, args=(1,), name="worker")
+    worker.start()
+    worker.join()
+    team.use(2)
+    assert told == [(here, 1), (here, 2), ("worker", 1)]
