@@ -13,8 +13,8 @@ from singanet.ops.onednn.conv import OneDnnConvolution
 from singanet.ops.onednn.matmul import OneDnnProducts
 from singanet.types import Array, Shape
 
-_LARGE = 1 << 17
-"""Numbers in a weight from which its rearranging counts."""
+_LARGE = {True: 1 << 14, False: 1 << 17}
+"""Numbers in a weight from which its rearranging counts, for single pixels and for windows."""
 
 _MOST_COPIED = 1 << 21
 """Numbers in copied windows above which nobody asks: they would leave the cache."""
@@ -22,7 +22,14 @@ _MOST_COPIED = 1 << 21
 _FEW_PIXELS = {True: 512, False: 64}
 """Outputs of a channel up to which the product is faster, for single pixels and for windows.
 
-Windows have to be copied out of the images first: benchmarks/onednn_kernels.py.
+Windows have to be copied out of the images first. For these numbers `net.tune_kernels` measured
+vgg11, resnet18, resnet50, googlenet, mobilenet at batch sizes from 1 to 32.
+"""
+
+_A_PIXEL = 1 << 13
+"""Numbers in a weight for each pixel, at which its gradient is faster as a product.
+
+oneDNN sums it in an order of its own, and rearranges the whole of it at the end.
 """
 
 
@@ -67,7 +74,9 @@ class OneDnnProductConvolution(OneDnnConvolution, OneDnnProducts):
             return False
         size, plain = prod(case.weight), _is_plain(case.window)
         copied = 0 if plain else pixels * size // case.weight[0]
-        few = pixels <= _FEW_PIXELS[case.window.kernel == (1, 1)] and size >= _LARGE
+        single = case.window.kernel == (1, 1)
+        few = pixels <= _FEW_PIXELS[single] and size >= _LARGE[single]
+        few = few or (case.kernel == "weights" and pixels <= size // _A_PIXEL)
         open_to_it = few or copied <= _MOST_COPIED
         return open_to_it and self.takes("product", case, few)
 

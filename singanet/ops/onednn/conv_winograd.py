@@ -21,16 +21,29 @@ from singanet.ops.onednn.winograd_products import (
 from singanet.ops.onednn.winograd_tiles import Tiles
 from singanet.types import Array, Shape
 
-_DIRECT, _PRODUCTS = 0.018, 0.020
+_DIRECT, _PRODUCTS = 0.0162, 0.0182
 """Nanoseconds for a multiplication in oneDNN's convolution and in the products here, a thread."""
 
-_VALUE, _KERNEL = 2.2, 1.3
-"""Nanoseconds for each of the 36 values of a tile and a channel, and of a kernel; one thread's."""
+_WEIGHT = 0.6
+"""Nanoseconds for each number of the weight, which oneDNN rearranges."""
+
+_VALUE, _KERNEL = 2.1, 0.74
+"""Nanoseconds for each of the 36 values of a tile and a channel, and of a kernel; one thread's.
+
+All of these fit what `net.tune_kernels` measured in the steps of vgg11, resnet18, resnet20,
+resnet50, googlenet and wrn-16-4, 244 kernels, four of five within a quarter.
+"""
+
+_MANY, _DISTANT = 1 << 17, 0.76
+"""Kernels whose values are too many for the cache, and what each then costs more to read.
+
+Gradients of kernels do not read them.
+"""
 
 _HANDOVER = 200_000
 """Nanoseconds to hand work to another thread and to wait for it, both stages together."""
 
-_GAIN = 1.1
+_GAIN = 1.02
 """How much faster the estimate has to be."""
 
 
@@ -81,7 +94,7 @@ class OneDnnWinograd(OneDnnProductConvolution):
         tiles, runtime = self._cut(case), self.runtime()
         if tiles is None or runtime is None:
             return None
-        return tiles if self.takes("winograd", case, _pays(tiles, runtime.threads)) else None
+        return tiles if self.takes("winograd", case, _pays(tiles, runtime.threads, case)) else None
 
     def _cut(self, case: Case) -> Tiles | None:
         """The tiles of the convolution; None where it is not one for them."""
@@ -101,13 +114,14 @@ class OneDnnWinograd(OneDnnProductConvolution):
         return tiles
 
 
-def _pays(tiles: Tiles, threads: int) -> bool:
+def _pays(tiles: Tiles, threads: int, case: Case) -> bool:
     c, f = tiles.image[2], tiles.out[2]
     count = tiles.n * prod(tiles.grid)
-    direct = _DIRECT * tiles.n * prod(tiles.out) * c * 9 / threads
+    direct = (_DIRECT * tiles.n * prod(tiles.out) * c + _WEIGHT * c * f) * 9 / threads
     multiplied = _PRODUCTS * POINTS * count * c * f
     transforms = POINTS * _VALUE * count * (c + f) / 2
-    kernels = POINTS * _KERNEL * c * f
+    distant = _DISTANT if c * f >= _MANY and case.kernel != "weights" else 0.0
+    kernels = POINTS * (_KERNEL + distant) * c * f
     handed = _HANDOVER * (tiles.workers - 1)
     return (multiplied + transforms + kernels) / tiles.workers + handed < direct / _GAIN
 

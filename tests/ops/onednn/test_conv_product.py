@@ -79,6 +79,24 @@ def test_others_are_convolutions(ops, monkeypatch, x, weight, window, groups):
     ops.conv2d_backward_data(y, draw(*weight, seed=1), x, window, groups)
 
 
+def test_gradients_of_large_weights_are_products_up_to_more_pixels(ops, only_products):
+    x, dy, window = draw(8, 512, 4, 4), draw(8, 512, 4, 4, seed=1), GEOMETRIES[3]
+    exact = numpy_ops.conv2d_backward_weights(x, dy, (512, 512, 3, 3), window)
+    close(ops.conv2d_backward_weights(x, dy, (512, 512, 3, 3), window), exact)
+    with pytest.raises(AssertionError, match="a convolution was called"):
+        ops.conv2d(x, draw(512, 512, 3, 3), None, window)
+    with pytest.raises(AssertionError, match="a convolution was called"):
+        ops.conv2d_backward_weights(x, dy[:, :64], (64, 512, 3, 3), window)
+
+
+def test_small_weights_of_single_pixels_are_products(ops, only_products):
+    x, weight = draw(8, 832, 7, 7), draw(32, 832, 1, 1, seed=1)
+    exact = numpy_ops.conv2d(x, weight, None, GEOMETRIES[0])
+    close(ops.conv2d(x, weight, None, GEOMETRIES[0]), exact)
+    with pytest.raises(AssertionError, match="a convolution was called"):
+        ops.conv2d(x[:, :500], weight[:, :500], None, GEOMETRIES[0])
+
+
 def test_doubles_and_empty_batches_are_numpys(ops, plans):
     w = draw(512, 256, 1, 1)
     assert ops.conv2d(draw(0, 256, 2, 2), w, None, GEOMETRIES[0]).shape == (0, 512, 2, 2)

@@ -41,7 +41,7 @@ def always(monkeypatch):
     def refuse(self, *arguments):
         raise AssertionError("another convolution was called")
 
-    monkeypatch.setattr(conv_winograd, "_pays", lambda tiles, threads: True)
+    monkeypatch.setattr(conv_winograd, "_pays", lambda *_: True)
     for name in ("_convolved", "_data_gradient", "_weight_gradient"):
         monkeypatch.setattr(conv_winograd.OneDnnProductConvolution, name, refuse)
 
@@ -140,6 +140,8 @@ def test_where_it_is_taken(library_path, monkeypatch, threads):
         return conv_winograd.__name__ in taken
 
     assert takes(4, 28, 128, 128)
+    assert takes(8, 8, 256, 256)
+    assert not takes(16, 4, 512, 512)
     assert not takes(4, 28, 16, 16)
     assert not takes(1, 4, 512, 512)
     assert not takes(4, 28, 128, 128, Window((3, 3), (2, 2), SAME))
