@@ -21,8 +21,8 @@ from singanet.types import Array
 _SMALL = 1 << 16
 """Bytes up to which an array that is filled and then only read is kept as a constant."""
 
-_TRIES = 4
-"""Plans for a number of bytes: what is needed most at a time is a little less than they take."""
+_GOALS = (1.0, 0.98, 0.95, 0.9, 0.0)
+"""Parts of a budget to aim at: an arena takes a little more than what is needed at one time."""
 
 
 @dataclass(frozen=True)
@@ -56,22 +56,21 @@ def build(
     budget = 0 if recompute == "cheap" else recompute
     flow = Flow(kept.kernels, kept.buffers, [passes_of(call) for call in calls])
     numbers = _numbers(calls)
-    best, goal = kept, budget
-    for _ in range(_TRIES):
+    best = kept
+    for part in (0.0,) if recompute == "cheap" else _GOALS:
         if best.layout.nbytes <= budget:
             break
-        again = chosen(flow, recompute, goal)
+        again = chosen(flow, recompute, int(part * budget))
         repeated = with_repeated(calls, numbers, again, tape.tokens)
-        tried = replace(
-            _planned(tape, repeated, outside, parameters), kept_bytes=kept.layout.nbytes
-        )
-        best = min(best, tried, key=lambda made: made.layout.nbytes)
-        if again.peak > goal:
-            break
-        goal -= tried.layout.nbytes - budget
+        tried = _planned(tape, repeated, outside, parameters)
+        best = _smaller(best, replace(tried, kept_bytes=kept.layout.nbytes))
     if recompute != "cheap" and best.layout.nbytes > budget:
         raise cannot_keep(budget, best.layout.nbytes)
     return best
+
+
+def _smaller(one: Recording, other: Recording) -> Recording:
+    return one if one.layout.nbytes <= other.layout.nbytes else other
 
 
 def _numbers(calls: Sequence[Call]) -> dict[int, int]:

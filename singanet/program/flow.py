@@ -59,15 +59,19 @@ class Flow:
 
     def end(self, buffer: int, at: int) -> int:
         """The moment until which ``buffer`` is needed, if kernel ``at`` uses it last."""
+        given: set[int] = set()
         for read, written in self.kernels[at].in_place:
-            if read == buffer and self._takes(written, buffer, at):
-                return 2 * at
+            last = read == buffer or self.uses[read][-1] == at
+            if last and self._takes(written, read, at) and not given & {read, written}:
+                if read == buffer:
+                    return 2 * at
+                given |= {read, written}
         return 2 * at + 1
 
     def _takes(self, new: int, old: int, at: int) -> bool:
-        # As `merge_in_place` has it, but for kernels with several such pairs.
-        same = self.size[new] == self.size[old]
-        return same and self.uses[new][0] == at and self.writers[old][-1] < at
+        """Whether ``new`` may begin in the memory of ``old``; as `merge_in_place` has it."""
+        same = self.planned[new] and self.size[new] == self.size[old]
+        return same and self.uses[new][0] == at and self.uses[old][0] < at
 
     def makers(self, buffer: int, before: int) -> list[int]:
         """The kernels whose work ``buffer`` holds at kernel ``before``.
