@@ -55,7 +55,13 @@ class Flow:
         split, uses = self.split[buffer], self.uses[buffer]
         if not self.planned[buffer] or split in (0, len(uses)):
             return None
+        # A layer's own Python may keep what it has seen for its way back, where it lay.
+        if self._seen(uses[:split]) and self._seen(uses[split:]):
+            return None
         return self.end(buffer, uses[split - 1]), 2 * uses[split]
+
+    def _seen(self, uses: list[int]) -> bool:
+        return any(self.kernels[at].barrier for at in uses)
 
     def end(self, buffer: int, at: int) -> int:
         """The moment until which ``buffer`` is needed, if kernel ``at`` uses it last."""
