@@ -75,12 +75,13 @@ class Recordable:
     ) -> TuningReport:
         """Measure by which route each convolution of a batch is fastest, and go by it from now on.
 
-        A training step and an evaluation are rehearsed on ones, which leaves the net as it was;
-        then each kernel runs by every route that is open to it. The choices are kept in the file
-        that `SINGANET_ROUTES` names, or in the user's cache folder, for later processes; cases
-        that it holds are not measured unless ``again``. Results may differ in the last bits
-        afterwards. Errors: a ``batch_size`` or ``extent`` that is no positive int; other kernels
-        than oneDNN's; a file that cannot be written.
+        A training step and an evaluation, of a sealed net the evaluation alone, are rehearsed on
+        ones, which leaves the net as it was; each kernel runs by every route that is open to it,
+        among the others of the net. The choices are kept for later processes in the file that
+        ``SINGANET_ROUTES`` names, or in the user's cache folder; cases that it holds are not
+        measured unless ``again``. Results may differ in the last bits afterwards. ``extent``
+        stands in for axes of any extent. Errors: a ``batch_size`` or ``extent`` that is no
+        positive int; other kernels than oneDNN's; a file that cannot be written.
         """
         from singanet.tuning import tune_kernels
 

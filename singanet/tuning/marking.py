@@ -12,7 +12,7 @@ from singanet.tuning.listening import Everywhere
 _KERNELS = frozenset(
     f"{kind}{suffix}"
     for kind in ("conv2d", "depthwise_conv2d")
-    for suffix in ("", "_backward_data", "_backward_weights")
+    for suffix in ("", "_backward_data", "_backward_weights", "_constant")
 )
 
 

@@ -153,6 +153,22 @@ def test_what_is_written_elsewhere_meanwhile_stays(path):
     assert set(kept) < set(both[cpu_ops().runtime().threads])
 
 
+def test_a_sealed_net_is_measured_as_it_predicts(path):
+    net, (x, _) = make(), batch()
+    net.seal()
+    for _ in range(3):
+        before = net.forward(False, x)
+    report = net.tune_kernels(4)
+    rows = {(row.case.kernel, row.case.weight): row for row in report.rows}
+    first, usual = ("constant", (8, 3, 3, 3)), ("constant", (8, 8, 3, 3))
+    # Weights of single pixels, laid out already, go one way.
+    assert set(rows) == {first, usual, ("forward", (8, 1, 3, 3))}
+    assert rows[usual].calls == 2
+    assert all(set(rows[key].seconds) == {"direct", "winograd"} for key in (first, usual))
+    for _ in range(3):
+        np.testing.assert_allclose(net.forward(False, x), before, rtol=0, atol=1e-5)
+
+
 class Impure(Layer):
     """A layer that runs as a Python step of programs."""
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from singanet.ops.numpy.windows import Window
 from singanet.types import Shape
 
-KERNELS = ("forward", "data", "weights")
-"""A convolution, and the gradients of its images and of its weight."""
+KERNELS = ("forward", "data", "weights", "constant")
+"""A convolution, the gradients of its images and of its weight; one whose weight is constant."""
 
 ROUTES = ("direct", "winograd", "product", "numpy")
 """oneDNN's convolution, Winograd's transforms, a product of matrices, NumPy's kernels."""

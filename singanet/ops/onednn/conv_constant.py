@@ -51,7 +51,7 @@ class OneDnnConstantConvolution(OneDnnWinograd):
         """See `NumpyOps`; sum and relu are done by the same kernel, whose relu drops NaN."""
         beside = [array for array in (bias, add) if array is not None]
         if self.serves(1, x, weight, *beside):
-            case = Case("forward", x.shape, weight.shape, window, groups)
+            case = Case("constant", x.shape, weight.shape, window, groups)
             y = self._by_tiles(case, x, weight, bias, relu, add)
             if y is None:
                 y = self._laid_out(case, x, weight, bias, relu, add)
@@ -98,7 +98,7 @@ class OneDnnConstantConvolution(OneDnnWinograd):
         add: Array | None,
     ) -> Array | None:
         tiles = self._cut(case)
-        if tiles is None or not _pays(tiles):
+        if tiles is None or not self.takes("winograd", case, _pays(tiles)):
             return None
         y: Array = self.xp.empty((tiles.n, *tiles.out), np.float32)
         kernels: Array = self.xp.empty((POINTS, tiles.image[2] * tiles.out[2]), np.float32)
