@@ -38,9 +38,22 @@ class ConvolutionData(Convolution):
         self, dy: Array, weight: Array, x_shape: Shape, window: Window
     ) -> Array:
         """The gradient of x, of shape ``x_shape``, for a weight (C, M, kh, kw)."""
-        if weight.shape[1] == 1 and _can_gather(window):
-            return self._gather_data(dy, weight, x_shape, window, len(weight))
-        return self.scatter_depthwise(dy, weight, x_shape, window)
+        if not _can_gather(window):
+            return self.scatter_depthwise(dy, weight, x_shape, window)
+        (c, m, _, _), (n, _, h, w) = weight.shape, x_shape
+        if m == 1:
+            return self._gather_data(dy, weight, x_shape, window, c)
+        dx: Array = self.xp.empty((n, h, w, c), dy.dtype)
+        for samples, _ in blocks(n, 1, h * w * c * dy.itemsize, self.scratch()):
+            target = dx[samples].transpose(0, 3, 1, 2)
+            for k in range(m):
+                given, kernel = dy[samples, k::m], weight[:, k : k + 1]
+                part = self._gather_data(given, kernel, target.shape, window, c)
+                if k:
+                    self.xp.add(target, part, out=target)
+                else:
+                    self.xp.copyto(target, part)
+        return dx.transpose(0, 3, 1, 2)
 
     def _gather_data(
         self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int
@@ -53,7 +66,8 @@ class ConvolutionData(Convolution):
         phases = [_phases(window, k, x_shape[2 + k], dy.shape[2 + k]) for k in (0, 1)]
         if window.stride == (1, 1):
             return self.conv2d(*_phase_of(dy, swapped, phases[0][0], phases[1][0], groups))
-        dx: Array = self.xp.zeros((n, h, w, c), dy.dtype)
+        every = window.kernel[0] >= window.stride[0] and window.kernel[1] >= window.stride[1]
+        dx: Array = (self.xp.empty if every else self.xp.zeros)((n, h, w, c), dy.dtype)
         for samples, _ in blocks(n, 1, h * w * c * dy.itemsize, self.scratch()):
             for rows, cols in product(*phases):
                 part = self.conv2d(*_phase_of(dy[samples], swapped, rows, cols, groups))

@@ -30,11 +30,11 @@ class DepthwiseConvolution(Windows):
         for samples, rows, parts in self._bands(x, window, m):
             part = y[samples, rows]
             for k, (windows, taps) in enumerate(parts):
-                sums = xp.einsum("nhabx,abx->nhx", windows, kernels[:, taps])
                 if k:
+                    sums = xp.einsum("nhabx,abx->nhx", windows, kernels[:, taps])
                     xp.add(part, sums, out=part)
                 else:
-                    xp.copyto(part, sums)
+                    xp.einsum("nhabx,abx->nhx", windows, kernels[:, taps], out=part)
         y = y.reshape(len(x), oh, ow, c * m)
         if bias is not None:
             xp.add(y, bias, out=y)

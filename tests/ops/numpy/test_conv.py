@@ -54,7 +54,7 @@ def case(window, channels, outputs, groups, size=(7, 6), n=3, dtype=np.float64, 
 
 @pytest.mark.parametrize("window", GEOMETRIES)
 @pytest.mark.parametrize(
-    ("channels", "outputs", "groups"), [(2, 3, 1), (4, 2, 2), (1, 9, 1), (8, 1, 1)]
+    ("channels", "outputs", "groups"), [(2, 3, 1), (4, 2, 2), (1, 9, 1), (8, 1, 1), (3, 6, 3)]
 )
 @pytest.mark.parametrize("scratch", [1, 1000, 1 << 21])
 def test_equals_the_definition(window, channels, outputs, groups, scratch, monkeypatch):
