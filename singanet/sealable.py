@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from singanet.changes import changes
 from singanet.errors import CallOrderError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Sealable:
         arrays, self._read_only = self._read_only or [], None
         for array in arrays:
             array.flags.writeable = True
+        changes.add()
         cast("FeedForwardNet", self).programs.forget_sealed()
 
     def hold_constant(self) -> None:
@@ -61,6 +63,7 @@ class Sealable:
         for param in net.params() if held is not None else ():
             if not param.is_constant:
                 param.value.flags.writeable = False
+                changes.add()
                 cast("list[Array]", held).append(param.value)
 
     def expect_unsealed(self, where: str) -> None:

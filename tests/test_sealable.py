@@ -23,7 +23,7 @@ from singanet.layers import (
     Layer,
     MaxPooling2D,
 )
-from singanet.loss import SoftmaxCrossEntropy
+from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy
 from singanet.optimizer import SGD
 
 
@@ -379,3 +379,72 @@ def test_unsealing_gives_the_memory_back():
     assert len(net.programs.reports()) == 1
     net.unseal()
     assert net.programs.reports() == []
+
+
+def test_predictions_go_through_the_link_of_the_loss_of_now():
+    net = small_net()
+    net.seal()
+    out = net.forward(False, rows())
+    wanted = np.exp(out) / np.exp(out).sum(-1, keepdims=True)
+    for _ in range(3):
+        np.testing.assert_allclose(net.predict(rows()), wanted, rtol=1e-5)
+    net.loss = SigmoidCrossEntropy()
+    for _ in range(3):
+        np.testing.assert_allclose(net.predict(rows()), 1 / (1 + np.exp(-out)), rtol=1e-5)
+    net.loss = None
+    for _ in range(3):
+        np.testing.assert_array_equal(net.predict(rows()), out)
+
+
+def test_predictions_are_the_callers_own():
+    net = small_net()
+    net.seal()
+    first = net.predict(rows())
+    kept = first.copy()
+    net.predict(rows(seed=1))
+    np.testing.assert_array_equal(first, kept)
+    first[...] = 7.0
+    np.testing.assert_array_equal(net.predict(rows()), kept)
+
+
+class Halved(SoftmaxCrossEntropy):
+    """A link in Python of its own."""
+
+    def link(self, x):
+        return x / 2 if float(abs(x).max()) > 0 else x
+
+
+def test_a_link_of_a_user_runs_as_it_is():
+    net = small_net()
+    net.loss = Halved()
+    net.seal()
+    for _ in range(3):
+        np.testing.assert_array_equal(net.predict(rows()), net.forward(False, rows()) / 2)
+
+
+@pytest.mark.parametrize(
+    "x", [rows().astype(np.float64), np.asfortranarray(rows()), rows(7), rows(4), rows(8)[::2]]
+)
+def test_every_kind_of_array_after_any_other(x):
+    net = small_net()
+    net.seal()
+    net.predict(rows())
+    usual = np.ascontiguousarray(x, np.float32)
+    for _ in range(2):
+        np.testing.assert_allclose(net.predict(x), net.predict(usual), rtol=1e-6)
+
+
+def test_several_inputs_and_bad_ones():
+    a, b = Input("a", (3,)), Input("b", (3,))
+    net = singanet.FeedForwardNet(inputs=[a, b], outputs=Add("sum")([Dense("d", 3)(a), b]), seed=1)
+    net.seal()
+    feed = {name: np.full((2, 3), k, np.float32) for k, name in enumerate("ab")}
+    wanted = net.predict(feed)
+    turned = {name: feed[name] for name in "ba"}
+    np.testing.assert_array_equal(net.predict(turned), wanted)
+    for bad in ({"a": feed["a"]}, feed["a"], {**feed, "c": feed["a"]}):
+        with pytest.raises(singanet.errors.SingaNetError):
+            net.predict(bad)
+    with pytest.raises(singanet.errors.ShapeError):
+        net.predict({"a": feed["a"], "b": np.ones((2, 4), np.float32)})
+    np.testing.assert_array_equal(net.predict(feed), wanted)

@@ -55,6 +55,30 @@ class Latest:
         )
 
 
+class LatestPrediction:
+    """The prediction made last of a sealed net: one alike need not be looked up.
+
+    ``settings`` are those of the kernels.
+    """
+
+    def __init__(self, program: Replay, feed: Mapping[str, Any], settings: Any) -> None:
+        self.program = program
+        self._name = next(iter(feed)) if len(feed) == 1 else ""
+        self._fed = _facts(feed[self._name] if self._name else dict(feed))
+        self._settings = settings
+        self._thread = threading.get_ident()
+
+    def feed(self, x: Any, settings: Any) -> Mapping[str, Any] | None:
+        """``x`` by the names of the inputs, if the program serves it; else None."""
+        if (
+            _facts(x) != self._fed
+            or settings != self._settings
+            or threading.get_ident() != self._thread
+        ):
+            return None
+        return {self._name: x} if self._name else x
+
+
 def _facts(value: Any) -> Any:
     """What of an array, or of a dict of arrays, determines a program; all else is like nothing."""
     if type(value) is np.ndarray:

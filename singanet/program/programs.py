@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.program.alike import Latest, shapes_of_feed, shapes_of_targets
+from singanet.inputs import check_feed
+from singanet.program.alike import Latest, LatestPrediction, shapes_of_feed, shapes_of_targets
 from singanet.program.heap import trim
 from singanet.program.wait import Wait
 from singanet.types import Array
@@ -44,6 +45,7 @@ class Programs:
         self._lock = threading.Lock()
         self._c_order = True
         self._latest: Latest | None = None
+        self._predicted: LatestPrediction | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
@@ -83,6 +85,27 @@ class Programs:
         try:
             outputs: dict[str, Any] = found.outputs(arena, feed)
             return outputs
+        finally:
+            self.give_back(arena)
+
+    def predict(self, net: FeedForwardNet, x: Any) -> Any:
+        """What a sealed net predicts, by the link of its loss; None where that is not recorded.
+
+        ``x`` is what the caller gave, so far unchecked.
+        """
+        settings, latest = net.device.ops.settings(), self._predicted
+        feed = None if latest is None or not self.enabled else latest.feed(x, settings)
+        if feed is None or latest is None or latest.program.stale(net):
+            feed = check_feed(net._sorted(), x, net.device, net.dtype)
+            key = ("sealed", "link", *shapes_of_feed(feed))
+            found = self._find(net, key, lambda r: r.evaluation(feed, link=True), at_once=True)
+            if found is None:
+                return None
+            latest = self._predicted = LatestPrediction(found, feed, settings)
+        net._forget_pass()
+        arena = self.take(latest.program)
+        try:
+            return latest.program.outputs(arena, feed)[""]
         finally:
             self.give_back(arena)
 
@@ -175,13 +198,14 @@ class Programs:
         """Forget the programs in which parameters are constants."""
         for key in [key for key in list(self._known) if key[0] == "sealed"]:
             self._known.pop(key, None)
+        self._predicted = None
 
     def clear(self) -> None:
         """Forget every program, and give the arena back."""
         self._known.clear()
         self._refused.clear()
         self._waits.clear()
-        self._arena = self._latest = None
+        self._arena = self._latest = self._predicted = None
 
     def _find(
         self,

@@ -29,6 +29,7 @@ from singanet.program.recompute import Recompute
 from singanet.program.tape import Tape
 from singanet.program.traced import plain
 from singanet.program.updates import Numbers, Updates
+from singanet.program.users import is_own
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -52,13 +53,17 @@ class Recorder:
         self.plan: Plan = traced_plan(net._sorted(), self.net, self.tape)
         self.numbers: list[Numbers] = []
         self.loss: LossStep | None = None
+        self.of_loss = False
         self.notes: list[str] = []
         self.params = [(param, param.value) for param in net.params()]
         for _, value in self.params:
             self.tape.hold(value)
 
-    def evaluation(self, feed: Mapping[str, Any]) -> None:
-        """A forward pass in evaluation, and what comes out; of a sealed net with folded layers."""
+    def evaluation(self, feed: Mapping[str, Any], link: bool = False) -> None:
+        """A forward pass in evaluation, and what comes out; of a sealed net with folded layers.
+
+        With ``link`` one thing comes out, without a name: what the link of the loss makes of it.
+        """
         folded = 0
         if self.net.sealed:
             # What was made writable by hand, or came since, is constant from now on, too.
@@ -71,7 +76,7 @@ class Recorder:
             outputs, _ = self._forward(given, train=False)
             if folded:
                 self._show_nan(given, outputs)
-            self._hand_out(outputs)
+            self._hand_out({"": self._linked(outputs)} if link else outputs)
         if self.net.sealed:
             make_constants(self.tape, {id(root_of(value)) for _, value in self.params})
         drop_unread(self.tape)
@@ -84,6 +89,7 @@ class Recorder:
             given, beside = own(self.tape, (dict(feed), beside))
             self._take_in((given, beside))
             outputs, contexts = self._forward(given, train=True)
+            self.of_loss = True
             self.loss = LossStep(self.net, self.plan, y, weighted)
             dy = self.loss.record(self.tape, _single(self.plan, outputs), *beside)
             del given
@@ -147,6 +153,8 @@ class Recorder:
                 yield step.recorded.layer  # type: ignore[attr-defined]
         if self.loss is not None and not self.loss.note:
             yield self.loss.loss
+        if self.loss is None and self.of_loss and self.net.loss is not None:
+            yield self.net.loss
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -170,6 +178,15 @@ class Recorder:
             step = self.plan.by_name[name]
             slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
         return BackwardWalk(self.plan, contexts, slots, ()).run()
+
+    def _linked(self, outputs: dict[str, Any]) -> Any:
+        self.of_loss, loss = True, self.net.loss
+        out = map_arrays(_single(self.plan, outputs), _widened)
+        if loss is None:
+            return out
+        if not is_own(loss):
+            raise NotRecordableError("a link of a user's own")
+        return loss.link(out)
 
     def _show_nan(self, given: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
         """Let a NaN in a sample show in what comes out, whatever the kernels between make of it."""
@@ -225,6 +242,10 @@ def targets(y: Any, weight: Any) -> tuple[Any, Any]:
 
 def _single(plan: Plan, outputs: dict[str, Any]) -> Any:
     return outputs[plan.outputs[0]] if len(plan.outputs) == 1 else outputs
+
+
+def _widened(array: Array) -> Array:
+    return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def _zeros(array: Array, order: Any) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from singanet.net import FeedForwardNet
     from singanet.parameter import Param
     from singanet.program.record import Recorder
+
+_WRITEABLE = attrgetter("flags.writeable")
 
 Run = Callable[[Sequence[Ready]], None]
 
@@ -53,6 +56,8 @@ class Replay:
         self.values = {param.name: param for param, _ in recorder.params}
         self._version = recorder.net._graph.version
         self._sealing = recorder.net.sealing
+        self._values = [value for _, value in recorder.params]
+        self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
         self._numbers = recorder.numbers
         self._loss = recorder.loss
         self._settings = Settings(recorder.recorded_parts())
@@ -82,10 +87,11 @@ class Replay:
             return "layers were added or frozen"
         if net.sealing is not self._sealing:
             return "it was sealed or unsealed"
-        if self._loss is not None and net.loss is not self._loss.loss:
+        if self._of_loss and net.loss is not self._net_loss:
             return "it has another loss"
-        # Whether arrays are read-only nobody counts.
-        if changes.now != self._looked or self._sealing is not None:
+        # That a sealed array was made writable by hand nobody counts.
+        by_hand = self._sealing is not None and any(map(_WRITEABLE, self._values))
+        if changes.now != self._looked or by_hand:
             now = changes.now
             assigned = self._assigned()
             if assigned:
