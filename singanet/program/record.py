@@ -26,9 +26,10 @@ from singanet.program.performing import Imagined, Performed
 from singanet.program.places import arrays_in, map_arrays, root_of
 from singanet.program.python_pass import sources
 from singanet.program.recompute import Recompute
+from singanet.program.rule_numbers import Numbers
 from singanet.program.tape import Tape
 from singanet.program.traced import plain
-from singanet.program.updates import Numbers, Updates
+from singanet.program.updates import Updates
 from singanet.program.users import is_own
 from singanet.types import Array
 
@@ -97,6 +98,7 @@ class Recorder:
             for item in self._backward(contexts, dy):
                 updates.record(item)
                 del item
+            updates.finish()
         self.numbers = updates.numbers
         self.notes += updates.reasons
 
@@ -115,6 +117,8 @@ class Recorder:
                 if updates is not None:
                     updates.record(item)
                 del item
+            if updates is not None:
+                updates.finish()
         self.numbers = [] if updates is None else updates.numbers
 
     def passes(self, feed: Mapping[str, Any], c_order: bool) -> None:

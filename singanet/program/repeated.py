@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from singanet.program.again import Again
-from singanet.program.call import Bind, Call, Ref, Token
-from singanet.program.places import map_leaves
+from singanet.program.call import Call, Token
+from singanet.program.moved import placed
 
 
 def with_repeated(
@@ -47,24 +47,6 @@ def with_repeated(
 
 def _led(call: Call, led: Mapping[int, int]) -> Call:
     """``call`` on other tokens."""
-
-    def place(ref: Ref) -> Ref:
-        return ref._replace(token=led[ref.token]) if ref.token in led else ref
-
-    def other(numbers: Sequence[int]) -> tuple[int, ...]:
-        return tuple(led.get(number, number) for number in numbers)
-
-    return replace(
-        call,
-        arguments=map_leaves(call.arguments, Ref, place),
-        keywords=map_leaves(call.keywords, Ref, place),
-        reads=other(call.reads),
-        writes=other(call.writes),
-        partly=other(call.partly),
-        in_place=tuple((led.get(a, a), led.get(b, b)) for a, b in call.in_place),
-        bind=None if call.bind is None else _bound(call.bind, place),
+    return placed(
+        call, lambda ref: ref._replace(token=led[ref.token]) if ref.token in led else ref, led
     )
-
-
-def _bound(bind: Bind, place: Callable[[Ref], Ref]) -> Bind:
-    return lambda array_of: bind(lambda ref: array_of(place(ref)))

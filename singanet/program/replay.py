@@ -18,8 +18,8 @@ from singanet.program.ready import Ready
 from singanet.program.recompute import Recompute
 from singanet.program.record import targets
 from singanet.program.report import ProgramReport
+from singanet.program.rule_numbers import refresh
 from singanet.program.settings import Settings
-from singanet.program.updates import refresh
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Replay:
         finally:
             loss.y = loss.weight = loss.measure = None
         for numbers in self._numbers:
-            numbers.state.step += 1
+            numbers.advance()
         return loss.values
 
     def report(self, seconds: Sequence[float] | None = None) -> ProgramReport:

@@ -2,95 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from singanet.layer_gradients import LayerGradients
 from singanet.optimizer.element_wise import ElementWise
-from singanet.optimizer.state import ParamState
 from singanet.program.call import NotRecordableError
+from singanet.program.joint import Waiting, join_gradients, joint_update
 from singanet.program.python_pass import RowsSource, sources
-from singanet.program.scalars import StepScalar
+from singanet.program.rule_numbers import Numbers, alike
 from singanet.program.tape import Tape
 from singanet.program.traced import Traced
 from singanet.types import Array, RowSparse
 
-
-class Numbers:
-    """The numbers of one parameter's update, asked of the optimizer anew before each replay."""
-
-    def __init__(self, optimizer: ElementWise, state: ParamState) -> None:
-        self.optimizer = optimizer
-        self.state = state
-        self.arrays = state.arrays
-        self.regularizing = _regularizing(state)
-        self.penalty, self.values = optimizer._numbers(state, None)
-        self.scalars: list[StepScalar] = []
-        # What the scalars look at, so that they need not know these numbers in turn.
-        self._current = [self.values]
-
-    def holds(self) -> bool:
-        """Whether the program's kernels are still right for the parameter."""
-        state = self.state
-        same = state.arrays is self.arrays and state.constraint is None
-        return same and _regularizing(state) == self.regularizing
-
-    def settings(self) -> tuple[Any, ...]:
-        """What the numbers depend on; equal ones give equal numbers."""
-        state = self.state
-        return state.step, state.lr_mult, state.decay_mult
-
-    def asked(self) -> tuple[float, ...]:
-        """The numbers of this step."""
-        return self.optimizer._numbers(self.state, None)[1]
-
-    def take(self, values: tuple[float, ...]) -> None:
-        """Let the kernels of the next replay see ``values``."""
-        if values != self.values:
-            self.values = values
-            self._current[0] = values
-            for scalar in self.scalars:
-                scalar.refresh()
-
-    def read(self) -> tuple[Any, ...]:
-        """The numbers, as scalars that change from step to step."""
-        current = self._current
-
-        def reader(k: int) -> StepScalar:
-            return StepScalar(lambda: current[0][k])
-
-        return tuple(reader(k) for k in range(len(self.values)))
-
-
-def refresh(every: Sequence[Numbers]) -> None:
-    """Ask for the numbers of this step, once for all parameters that have the same."""
-    before: tuple[Any, ...] = ()
-    values: tuple[float, ...] = ()
-    for numbers in every:
-        settings = numbers.settings()
-        if settings != before:
-            before, values = settings, numbers.asked()
-        numbers.take(values)
-
-
-def _regularizing(state: ParamState) -> tuple[Any, ...] | None:
-    """What makes the penalty, which is no number of the step but a constant of the kernels."""
-    regularizer = state.regularizer
-    if regularizer is None:
-        return None
-    return regularizer, regularizer.coefficient, state.penalty_mult
+_SMALL, _TOGETHER = 1 << 14, 1 << 16
+"""Bytes of a parameter that waits for others, and of those that wait."""
 
 
 class Updates:
-    """Writes the update of each layer's parameters on the tape, and undoes what it did."""
+    """Writes the update of each layer's parameters on the tape, and undoes what it did.
+
+    Small parameters wait, to be updated together. `finish` has to be called at the end.
+    """
 
     def __init__(self, tape: Tape, optimizer: Any) -> None:
         self.tape = tape
         self.optimizer = optimizer
         self.numbers: list[Numbers] = []
         self.reasons: list[str] = []
+        self._waiting: dict[Any, list[Waiting]] = {}
+        self._moves: dict[int, tuple[int, int]] = {}
 
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""
@@ -103,9 +45,52 @@ class Updates:
             return
         for name, value, grad in zip(*item, strict=True):
             self.optimizer._state(name)
-            why = self._unfit(name, grad) or self._kernels(name, value, grad)
+            why = self._unfit(name, grad)
+            if why is None and self._waits(name, value, grad):
+                continue
+            why = why or self._kernels(name, value, grad)
             if why is not None:
                 self._in_python([name], [value], [grad], why)
+
+    def finish(self) -> None:
+        """Write down the updates that wait, and lay their gradients side by side."""
+        self._update_waiting()
+        join_gradients(self.tape, self._moves)
+
+    def _waits(self, name: str, value: Array, grad: Any) -> bool:
+        """Let the update wait for others, where it can be made together with them."""
+        if value.nbytes > _SMALL:
+            return False
+        self.optimizer._settle(name, value)
+        state = self.optimizer._states[name]
+        waiting = Waiting(self.tape.layer, state, value, grad)
+        if not waiting.fits(self.tape, self._moves):
+            return False
+        others = sum(w.value.nbytes for group in self._waiting.values() for w in group)
+        if others + value.nbytes > _TOGETHER:
+            self._update_waiting()
+        self._waiting.setdefault((value.dtype, alike(state)), []).append(waiting)
+        return True
+
+    def _update_waiting(self) -> None:
+        groups, self._waiting = self._waiting, {}
+        for group in groups.values():
+            if len(group) > 1:
+                self.tape.layer, self.tape.phase = "", "update"
+                try:
+                    numbers, moves = joint_update(self.tape, self.optimizer, group)
+                except NotRecordableError:
+                    pass
+                else:
+                    self.numbers.append(numbers)
+                    self._moves |= moves
+                    continue
+            for waiting in group:
+                self.tape.layer = waiting.layer
+                name = waiting.state.name
+                why = self._kernels(name, waiting.value, waiting.grad)
+                if why is not None:
+                    self._in_python([name], [waiting.value], [waiting.grad], why)
 
     def _refuses(self) -> str | None:
         """Why no update of this optimizer is recorded, if so."""
@@ -130,7 +115,7 @@ class Updates:
         """Record the rule's kernels; why not, where that fails."""
         mark, known = len(self.tape.calls), len(self.tape.scalars)
         self.optimizer._settle(name, value)
-        numbers = Numbers(self.optimizer, self.optimizer._states[name])
+        numbers = Numbers(self.optimizer, [self.optimizer._states[name]])
         does = self.tape.does
         before = [does.copied(array, array.dtype, "K") for array in (value, *numbers.arrays)]
         try:
