@@ -16,7 +16,7 @@ from singanet.ops.onednn.binding import Arg, Direction, Prop, Query
 from singanet.ops.onednn.builder import Builder
 from singanet.types import Array
 
-_ADDS_A_PASS = 4
+_ADDS_A_PASS = 1
 _OVERWRITE = 1
 """Gradients of weights are not added to what is there (``dnnl_rnn_flags_...``)."""
 

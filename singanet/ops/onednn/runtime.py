@@ -25,8 +25,12 @@ Build = Callable[..., WinogradPlan | None]
 """``build(builder, *key)`` adds the stages of a plan to the builder, or returns one of its own."""
 
 _CAPACITY = 1024
-SHARED = 1 << 16
-"""Values to go over from which a kernel is shared by the threads."""
+SHARED = 1 << 18
+"""Values to go over from which a kernel is shared by the threads: some 50 to 100 microseconds.
+
+Below, two threads gain less than waking one costs, which is 300 microseconds where the core had
+gone to sleep or has other work.
+"""
 
 _ALIGNMENT = 4096
 
@@ -45,6 +49,8 @@ class Runtime:
         engine = self._made("engine_create", CPU, 0)
         stream = self._made("stream_create", engine, DEFAULT_STREAM)
         self.team = Team(library.c.omp_set_num_threads if library.runtime == "OpenMP" else None)
+        if threads > 1:
+            stand_aside()
         self._place = Place(library.c, engine, stream, self.team.use)
         # Scratch is ours to give, so that it is counted, shared by all plans, and kept aligned.
         self._attributes = self._made("primitive_attr_create")
@@ -79,8 +85,6 @@ class Runtime:
 
     def _built(self, build: Build, key: tuple[Any, ...], work: int) -> AnyPlan | None:
         threads = self.threads if work >= SHARED else 1
-        if threads > 1:
-            stand_aside()
         builder = Builder(self._place, self._attributes, threads)
         self.team.use(threads)
         try:
