@@ -73,7 +73,7 @@ class Convolution(DepthwiseConvolution, NarrowConvolution):
             total = product if total is None else self.xp.add(total, product, out=total)
         if total is None:
             return self.xp.zeros(weight_shape, dy.dtype)
-        taps = total.reshape(groups, kh, kw, cg, f // groups).transpose(0, 4, 3, 1, 2)
+        taps = total.reshape(groups, f // groups, kh, kw, cg).transpose(0, 1, 4, 2, 3)
         return self.xp.ascontiguousarray(taps).reshape(weight_shape)
 
     def channel_sum(self, dy: Array) -> Array:

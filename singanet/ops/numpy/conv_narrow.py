@@ -61,7 +61,7 @@ class NarrowConvolution(Products):
     ) -> Array:
         """See `conv2d_backward_weights`."""
         xp, (f, cg, kh, kw) = self.xp, weight_shape
-        total: Array = xp.zeros((kh, groups, kw * cg, f // groups), dy.dtype)
+        total: Array = xp.zeros((kh, groups, f // groups, kw * cg), dy.dtype)
         for samples, rows, full in self._padded_bands(x, window, f, groups):
             # On the grid of padded pixels, zero where no window starts.
             pads = ((0, kh - 1), (0, kw - 1))
@@ -70,7 +70,7 @@ class NarrowConvolution(Products):
             for a in range(kh):
                 for windows, pixels in _touching(full, a, window):
                     total[a] += self.summed_product(windows, slopes[:, pixels])
-        taps = total.reshape(kh, groups, kw, cg, f // groups).transpose(1, 4, 3, 0, 2)
+        taps = total.reshape(kh, groups, f // groups, kw, cg).transpose(1, 2, 4, 0, 3)
         return xp.ascontiguousarray(taps).reshape(weight_shape)
 
     def _padded_bands(

@@ -18,8 +18,9 @@ _SMALL = 1_000_000
 _FEWEST_ROWS = 4
 """Rows of a small product below which a large one is faster."""
 
-_MOST_SUMS = 1 << 19
-"""Values in the sums of all pieces above which adding them up takes longer than packing."""
+_FEWEST_SUMMED = 64
+_MOST_SUMS = 300_000
+"""Rows of a piece, and values in the sums of all, beyond which writing sums takes too long."""
 
 
 class Products(Windows):
@@ -52,33 +53,41 @@ class Products(Windows):
                 self.xp.matmul(stack, kernels[:, :, None], out=target.transpose(0, 3, 1, 2, 4))
 
     def summed_product(self, rows: Array, others: Array) -> Array:
-        """The sums over M of ``rows`` (G, M, K) times ``others`` (G, M, N): (G, K, N)."""
-        xp, (groups, m, k), n = self.xp, rows.shape, others.shape[2]
-        high, width = _part(k, 48), _part(n, 64)
-        most = _SMALL // (high * width)
-        if not self.on_host or most < 16 or m * k * n <= _SMALL:
-            return _plain(xp, rows, others)
-        piece = _piece(m, most)
+        """The sums over M of ``others`` (G, M, N) times ``rows`` (G, M, K): (G, N, K).
+
+        Where the rows lie column by column the product is the transposed one, which BLAS
+        computes faster then.
+        """
+        if rows.strides[1] < rows.strides[2]:
+            return self._summed(rows, others).transpose(0, 2, 1)
+        return self._summed(others, rows)
+
+    def _summed(self, left: Array, right: Array) -> Array:
+        """The sums over M of ``left`` (G, M, K) times ``right`` (G, M, N): (G, K, N)."""
+        xp, (groups, m, k), n = self.xp, left.shape, right.shape[2]
+        high, width = _part(k, 64), _part(n, 48)
+        piece = _piece(m, max(_SMALL // (high * width), 1))
         whole = m // piece * piece
-        if whole > piece and groups * (whole // piece) * k * n > _MOST_SUMS:
-            return _plain(xp, rows, others)
-        left = rows[:, :whole].reshape(groups, -1, piece, k // high, high)
-        right = others[:, :whole].reshape(groups, -1, piece, n // width, width)
-        sums = xp.empty((groups, whole // piece, k, n), rows.dtype)
+        much = groups * (whole // piece) * k * n > _MOST_SUMS
+        if not self.on_host or much or piece < _FEWEST_SUMMED or m * k * n <= _SMALL:
+            return _plain(xp, left, right)
+        stack = left[:, :whole].reshape(groups, -1, piece, k // high, high)
+        others = right[:, :whole].reshape(groups, -1, piece, n // width, width)
+        sums = xp.empty((groups, whole // piece, k, n), left.dtype)
         target = sums.reshape(groups, -1, k // high, high, n // width, width)
         xp.matmul(
-            left.transpose(0, 1, 3, 4, 2)[:, :, :, None],
-            right.transpose(0, 1, 3, 2, 4)[:, :, None],
+            stack.transpose(0, 1, 3, 4, 2)[:, :, :, None],
+            others.transpose(0, 1, 3, 2, 4)[:, :, None],
             out=target.transpose(0, 1, 2, 4, 3, 5),
         )
         total: Array = sums.sum(axis=1)
         if whole < m:
-            xp.add(total, _plain(xp, rows[:, whole:], others[:, whole:]), out=total)
+            xp.add(total, _plain(xp, left[:, whole:], right[:, whole:]), out=total)
         return total
 
 
-def _plain(xp: Any, rows: Array, others: Array) -> Array:
-    product: Array = xp.matmul(rows.transpose(0, 2, 1), others)
+def _plain(xp: Any, left: Array, right: Array) -> Array:
+    product: Array = xp.matmul(left.transpose(0, 2, 1), right)
     return product
 
 

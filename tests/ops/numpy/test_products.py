@@ -45,7 +45,7 @@ def test_products_and_sums_are_those_of_float64(m, k, n, groups):
     ops.rows_product(rows, ops.laid_out(kernels, m), out)
     close(out, np.einsum("gmk,gkn->gmn", rows.astype(float), kernels.astype(float)), k)
     sums = ops.summed_product(rows, others)
-    close(sums, np.einsum("gmk,gmn->gkn", rows.astype(float), others.astype(float)), m)
+    close(sums, np.einsum("gmk,gmn->gnk", rows.astype(float), others.astype(float)), m)
 
 
 def test_operands_may_lie_anyhow():
@@ -60,8 +60,9 @@ def test_operands_may_lie_anyhow():
     assert (room[:, [0, 2]] == 7.0).all()
     apart = np.zeros((2, 3000, 32), np.float32)[:, :, ::2]
     apart[...] = others
-    sums = rows.astype(float).transpose(0, 2, 1) @ others.astype(float)
+    sums = others.astype(float).transpose(0, 2, 1) @ rows.astype(float)
     close(ops.summed_product(by_column, apart), sums, 3000)
+    close(ops.summed_product(rows, apart), sums, 3000)
 
 
 @pytest.mark.parametrize("small", [1, 50, 3000, 10**9])
@@ -71,7 +72,7 @@ def test_whatever_counts_as_small(small, monkeypatch):
     out = np.empty((2, 333, 48), np.float32)
     ops.rows_product(rows, ops.laid_out(kernels, 333), out)
     close(out, rows.astype(float) @ kernels.astype(float), 24)
-    sums = rows.astype(float).transpose(0, 2, 1) @ others.astype(float)
+    sums = others.astype(float).transpose(0, 2, 1) @ rows.astype(float)
     close(ops.summed_product(rows, others), sums, 333)
 
 
