@@ -129,5 +129,8 @@ def _fold_fills(tape: Tape, outside: dict[Ref, Array]) -> list[Call]:
     for call in calls:
         for ref in refs_of(call):
             if ref.token in tape.folded and ref not in outside:
-                outside[ref] = np.full(ref.shape, tape.tokens[ref.token].fill, ref.dtype)
+                token = tape.tokens[ref.token]
+                # In the order of its strides: kernels are slow on operands that lie differently.
+                memory = np.full(token.nbytes // ref.dtype.itemsize, token.fill, ref.dtype)
+                outside[ref] = ref.array(memory)
     return calls

@@ -35,3 +35,10 @@ def test_parameters_momentum_and_small_constants_are_all_there_is(name, momentum
     constants = [recording.buffers[n].nbytes for n in kept if n not in written]
     # Filled once, when recorded: larger ones are filled at each replay, in the arena.
     assert max(constants, default=0) <= 1 << 16
+
+
+def test_constants_lie_as_the_kernels_met_them():
+    _, recording = recorded("lenet", 0.0)
+    assert any(ref.strides != np.empty(ref.shape, ref.dtype).strides for ref in recording.outside)
+    for ref, array in recording.outside.items():
+        assert (array.shape, array.strides, array.dtype) == (ref.shape, ref.strides, ref.dtype)

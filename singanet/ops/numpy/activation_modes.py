@@ -11,7 +11,7 @@ from singanet.types import Array
 
 _INV_SQRT_2PI = 0.3989422804014327
 _NO_DENSITY = 40.0
-_MANY = 1 << 13
+_MANY = 1 << 14
 _LARGEST_EXPONENT = {2: 10.0, 4: 87.0, 8: 700.0}
 
 Function = Callable[..., Array]
@@ -33,7 +33,7 @@ class Mode:
 def relu(xp: Any, x: Array, _: float) -> Array:
     """max(x, 0)."""
     # With an array for the zeros NumPy takes vector instructions, with a number it does not.
-    if x.size < _MANY:
+    if x.size <= _MANY:
         return xp.maximum(x, xp.zeros_like(x))
     # Many need zeros for one step along the axis that lies farthest apart, such as a sample.
     axis = max(range(x.ndim), key=lambda k: (x.shape[k] > 1) * abs(x.strides[k]))
@@ -44,7 +44,7 @@ def relu_backward(xp: Any, dy: Array, y: Array, _: float) -> Array:
     """``dy`` where y is positive, else 0."""
     above: Array = y > 0
     # Few are converted in less time ahead than in the product.
-    return xp.multiply(dy, above.astype(dy.dtype) if y.size < _MANY else above)
+    return xp.multiply(dy, above.astype(dy.dtype) if y.size <= _MANY else above)
 
 
 def sigmoid(xp: Any, x: Array, _: float = 0.0) -> Array:
