@@ -65,10 +65,11 @@ class Again:
         Errors: `CannotRepeatError`, after which the state is to be thrown away.
         """
         self._touched, self._slots = {buffer}, set()
-        waiting = self._readers.pop(buffer, ())
-        flow = self.flow
-        back = flow.uses[buffer][flow.split[buffer]]
+        flow, readers = self.flow, self._readers.pop(buffer, ())
         self.dropped.add(buffer)
+        waiting = [at for at in readers if self._is_gone(buffer, self.slot[at])]
+        self._readers[buffer] = tuple(at for at in readers if at not in waiting)
+        back = flow.uses[buffer][flow.split[buffer]]
         self.through.update((at, buffer) for at in waiting)
         self._copied[buffer] = (*self._copied.get(buffer, ()), *waiting)
         self._make(buffer, back, min([back, *(self.slot[at] for at in waiting)]))
@@ -101,10 +102,15 @@ class Again:
             self._touched.add(buffer)
             self._give(buffer, at, slot)
 
+    def _is_gone(self, buffer: int, slot: int) -> bool:
+        """Whether ``buffer`` is dropped by then."""
+        flow = self.flow
+        return buffer in self.dropped and flow.uses[buffer][flow.split[buffer] - 1] < slot
+
     def _give(self, buffer: int, at: int, slot: int) -> None:
         """Find what kernel ``at``, which runs again in ``slot``, read from ``buffer``."""
         flow = self.flow
-        gone = buffer in self.dropped or (at, buffer) in self.through
+        gone = self._is_gone(buffer, slot) or (at, buffer) in self.through
         gone = gone or buffer in flow.kernels[at].writes or flow.changed(buffer, at, slot)
         if not flow.planned[buffer]:
             if gone:

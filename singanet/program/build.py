@@ -12,7 +12,7 @@ from singanet.program.arena import Layout, plan_arena
 from singanet.program.call import Call, Ref, refs_of
 from singanet.program.flow import Flow
 from singanet.program.kernel import Buffer, Kernel
-from singanet.program.passes import passes_of
+from singanet.program.passes import bytes_of, passes_of
 from singanet.program.recompute import Recompute, cannot_keep, chosen
 from singanet.program.repeated import with_repeated
 from singanet.program.tape import Tape
@@ -21,7 +21,7 @@ from singanet.types import Array
 _SMALL = 1 << 16
 """Bytes up to which an array that is filled and then only read is kept as a constant."""
 
-_GOALS = (1.0, 0.98, 0.95, 0.9, 0.0)
+_GOALS = (1.0, 0.98, 0.95, 0.9)
 """Parts of a budget to aim at: an arena takes a little more than what is needed at one time."""
 
 
@@ -53,17 +53,25 @@ def build(
     kept = _planned(tape, calls, outside, parameters)
     if recompute == "none" or not any(call.phase == "backward" for call in calls):
         return kept
-    budget = 0 if recompute == "cheap" else recompute
-    flow = Flow(kept.kernels, kept.buffers, [passes_of(call) for call in calls])
-    numbers = _numbers(calls)
-    best = kept
-    for part in (0.0,) if recompute == "cheap" else _GOALS:
-        if best.layout.nbytes <= budget:
-            break
-        again = chosen(flow, recompute, int(part * budget))
-        repeated = with_repeated(calls, numbers, again, tape.tokens)
+
+    def again(made: Recording, goal: int) -> Recording:
+        passes = [passes_of(call) for call in made.calls]
+        touched = [bytes_of(call, tape.tokens) for call in made.calls]
+        flow = Flow(made.kernels, made.buffers, passes, touched)
+        state, numbers = chosen(flow, recompute, goal), _numbers(made.calls)
+        repeated = with_repeated(made.calls, numbers, state, tape.tokens)
         tried = _planned(tape, repeated, outside, parameters)
-        best = _smaller(best, replace(tried, kept_bytes=kept.layout.nbytes))
+        return replace(tried, kept_bytes=kept.layout.nbytes)
+
+    budget, best = 0 if recompute == "cheap" else recompute, kept
+    for goal in [int(part * budget) for part in _GOALS]:
+        made, less = kept, True
+        # What is made again early may wait long in turn.
+        while less and best.layout.nbytes > budget:
+            before, made = made, again(made, goal)
+            best, less = _smaller(best, made), made.layout.nbytes < before.layout.nbytes
+        if best.layout.nbytes <= budget or made.layout.lower_bound > goal:
+            break
     if recompute != "cheap" and best.layout.nbytes > budget:
         raise cannot_keep(budget, best.layout.nbytes)
     return best

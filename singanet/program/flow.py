@@ -8,23 +8,28 @@ from collections.abc import Sequence
 from singanet.program.arena import rounded_sizes
 from singanet.program.kernel import Buffer, Kernel
 
-LATER = frozenset(("backward", "communication", "update"))
-"""Phases that need what the forward pass has made."""
+LATER = frozenset(("recompute", "backward", "communication", "update"))
+"""Phases before whose kernels others may be put."""
 
 
 class Flow:
     """Who makes and who needs each buffer of ``kernels``, which run in the order given.
 
     ``passes`` tells for each kernel how often it goes over its operands, or how long it computes
-    in what a pass takes. Moments are counted twice as fine as kernels: 2 k is just before kernel k,
-    where others may be put, 2 k + 1 the kernel itself.
+    in what a pass takes; ``touched`` the bytes of these operands. Moments are counted twice as fine
+    as kernels: 2 k is just before kernel k, where others may be put, 2 k + 1 the kernel itself.
     """
 
     def __init__(
-        self, kernels: Sequence[Kernel], buffers: Sequence[Buffer], passes: Sequence[int]
+        self,
+        kernels: Sequence[Kernel],
+        buffers: Sequence[Buffer],
+        passes: Sequence[int],
+        touched: Sequence[int],
     ) -> None:
         self.kernels = kernels
         self.passes = passes
+        self.touched = touched
         self.size: list[int] = rounded_sizes(buffers).tolist()
         self.planned = [buffer.planned for buffer in buffers]
         self.writers: list[list[int]] = [[] for _ in buffers]
@@ -44,16 +49,18 @@ class Flow:
         self.split = [self._split(uses) for uses in self.uses]
 
     def _split(self, uses: list[int]) -> int:
-        """How many of ``uses`` come before the first of the backward pass."""
-        for number, at in enumerate(uses):
-            if self.kernels[at].phase in LATER:
-                return number
-        return len(uses)
+        """How many of ``uses`` come before the longest time without, 0 where there is none."""
+        waits = [
+            (at - uses[number], number + 1)
+            for number, at in enumerate(uses[1:])
+            if self.kernels[at].phase in LATER
+        ]
+        return max(waits, default=(0, 0))[1]
 
     def gap(self, buffer: int) -> tuple[int, int] | None:
-        """The moments between which nobody needs what the forward pass left in ``buffer``."""
+        """The moments between which nobody needs what lies in ``buffer``, if that is long."""
         split, uses = self.split[buffer], self.uses[buffer]
-        if not self.planned[buffer] or split in (0, len(uses)):
+        if not self.planned[buffer] or not split:
             return None
         # A layer's own Python may keep what it has seen for its way back, where it lay.
         if self._seen(uses[:split]) and self._seen(uses[split:]):
@@ -107,5 +114,4 @@ class Flow:
 
     def cost(self, at: int) -> int:
         """What running kernel ``at`` again takes, in bytes gone over."""
-        kernel = self.kernels[at]
-        return self.passes[at] * sum(self.size[b] for b in {*kernel.reads, *kernel.writes})
+        return self.passes[at] * self.touched[at]

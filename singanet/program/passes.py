@@ -1,12 +1,13 @@
-"""How long a call computes, in what going over its operands once takes."""
+"""What making a call takes: how much memory it goes over, and how long it computes beside."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from singanet.program.call import Call, refs_of
+from singanet.program.call import Call, Ref, Token, refs_of
 
 _ADDS_A_PASS = 8
 """Multiply-adds for each value of operands and result; with fewer a product waits for memory."""
@@ -22,5 +23,16 @@ def passes_of(call: Call) -> int:
     if call.function is np.matmul:
         a, b, out = refs_of(call)
         adds = math.prod(out.shape) * a.shape[-1]
-        return 1 + adds // sum(map(math.prod, (a.shape, b.shape, out.shape))) // _ADDS_A_PASS
+        return 1 + adds // (_values(a) + _values(b) + _values(out)) // _ADDS_A_PASS
     return _MANY if call.name in _PRODUCTS else call.passes
+
+
+def bytes_of(call: Call, tokens: Sequence[Token]) -> int:
+    """The bytes of what it reads and writes."""
+    if call.bind is not None:
+        return sum(tokens[token].nbytes for token in {*call.reads, *call.writes})
+    return sum(_values(ref) * ref.dtype.itemsize for ref in refs_of(call))
+
+
+def _values(ref: Ref) -> int:
+    return math.prod(ref.shape)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
+
+import numpy as np
 
 from singanet.errors import ArgumentError
 from singanet.program.again import Again, CannotRepeatError
@@ -12,16 +15,19 @@ Recompute = Literal["none", "cheap"] | int
 """Nothing; what takes a pass over memory; or whatever keeps an arena of so many bytes."""
 
 _CHEAP, _DEAR = 1, 1 << 30
+_WORTH = 16
+"""Bytes gone over for each that is dropped: NumPy's normalisation takes twelve, oneDNN's three."""
+
 _LEAST = 2000
 """Buffers below the peak by this factor are not worth looking at."""
 
 
 def checked_recompute(where: str, value: object) -> Recompute:
     """``value``, if it is a level. Errors: anything else."""
-    if value == "none" or value == "cheap":
+    if isinstance(value, str) and value in ("none", "cheap"):
         return "none" if value == "none" else "cheap"
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value > 0:
+        return int(value)
     raise ArgumentError(
         f"{where}, recompute",
         expected="'none', 'cheap', or the bytes that the arena may take",
@@ -36,15 +42,15 @@ def chosen(flow: Flow, level: Recompute, target: int) -> Again:
     Buffers with most bytes for the cost come first; one is dropped where that lowers the bytes
     needed when most are, and no other moment needs more than that.
     """
-    state = _lowered(Again(flow, _CHEAP), target)
+    state = _lowered(Again(flow, _CHEAP), target, _WORTH)
     if level != "cheap" and state.peak > target:
         state.most = _DEAR
-        state = _lowered(state, target)
+        state = _lowered(state, target, math.inf)
     return state
 
 
-def _lowered(state: Again, target: int) -> Again:
-    best, candidates = state, _candidates(state)
+def _lowered(state: Again, target: int, worth: float) -> Again:
+    flow, best, candidates = state.flow, state, _candidates(state)
     while True:
         before = best.peak
         for buffer, (first, last) in candidates.items():
@@ -55,6 +61,8 @@ def _lowered(state: Again, target: int) -> Again:
                 continue
             tried = _dropped(state, buffer)
             if tried is None or tried.live[moment] >= state.live[moment]:
+                continue
+            if tried.cost - state.cost > worth * flow.size[buffer]:
                 continue
             if tried.peak <= state.peak:
                 state = tried
@@ -95,7 +103,7 @@ def cannot_keep(budget: int, least: int) -> ArgumentError:
     """The error for an arena that takes ``least`` bytes however much is made again."""
     return ArgumentError(
         "recompute",
-        expected=f"bytes that an arena can be kept in: at least {least:,} here",
+        expected=f"bytes that the arena can be kept in; the least found is {least:,}",
         received=f"{budget:,}",
         advice="give it more, or take a smaller batch",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,10 +12,9 @@ from singanet.program.arena import ALIGNMENT
 from singanet.program.bound import Bound
 from singanet.program.build import build
 from singanet.program.flow import Flow
-from singanet.program.kernel import Buffer, Kernel
 from singanet.program.kernels import recording_kernels
 from singanet.program.layers import own
-from singanet.program.passes import passes_of
+from singanet.program.passes import bytes_of, passes_of
 from singanet.program.performing import Performed
 from singanet.program.places import map_arrays
 from singanet.program.repeated import with_repeated
@@ -94,7 +92,7 @@ STEPS = [add, product, changed, overwritten, partly, pieces, by_blocks, two, int
 
 
 def walked(ops, arrays, steps, draws, turn=lambda: None, back=0):
-    """The arrays after ``steps``; None among them draws a new array. ``turn`` begins the way back."""
+    """The arrays after ``steps``; None among them draws an array. ``turn`` begins the way back."""
     arrays = list(arrays)
     for number, (kind, one, two) in enumerate(steps):
         if number == back:
@@ -131,7 +129,8 @@ class Walk:
         self.recording = build(self.tape)
         calls = self.recording.calls
         passes = [passes_of(call) for call in calls]
-        self.flow = Flow(self.recording.kernels, self.recording.buffers, passes)
+        touched = [bytes_of(call, self.tape.tokens) for call in calls]
+        self.flow = Flow(self.recording.kernels, self.recording.buffers, passes, touched)
         self.numbers = {}
         for call in calls:
             for token in (*call.reads, *call.writes):
