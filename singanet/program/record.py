@@ -69,6 +69,7 @@ class Recorder:
         if self.net.sealed:
             # What was made writable by hand, or came since, is constant from now on, too.
             self.net.hold_constant()
+            self.tape.ops.prepared = True
             # One kernel for several layers would hide a parameter that is NaN already.
             sound = not any(np.isnan(value).any() for _, value in self.params)
             folded = fold_layers(self.plan) if sound else 0

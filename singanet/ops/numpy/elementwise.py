@@ -9,7 +9,13 @@ from singanet.types import Array, Shape
 
 
 class Elementwise:
-    """Kernels that treat every element alike, and the reductions over them."""
+    """Kernels that treat every element alike, and the reductions over them.
+
+    ``prepared`` says that each call is readied once and then made often, and may differ from other
+    kernels' by rounding: so it is in programs of sealed nets, where a library costs little to call.
+    """
+
+    prepared = False
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp

@@ -27,6 +27,10 @@ class Linear:
             self.xp.add(y, bias, out=y)
         return y
 
+    def affine_constant(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """`affine` with a weight that never changes."""
+        return self.affine(x, weight, bias)
+
     def column_sums(self, x: Array) -> Array:
         """The sum of the rows of ``x`` (N, C), as (C,).
 

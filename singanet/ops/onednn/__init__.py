@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from singanet.ops.onednn.affine_constant import OneDnnConstantProducts
 from singanet.ops.onednn.combine import OneDnnCombining
 from singanet.ops.onednn.conv_constant import OneDnnConstantConvolution
 from singanet.ops.onednn.images import OneDnnImages
@@ -19,6 +20,7 @@ __all__ = ["Library", "OneDnnOps", "find_library", "load_library", "set_threads"
 class OneDnnOps(
     OneDnnImages,
     OneDnnConstantConvolution,
+    OneDnnConstantProducts,
     OneDnnPooling,
     OneDnnNormalisationRelu,
     OneDnnSoftmax,

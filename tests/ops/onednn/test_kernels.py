@@ -207,6 +207,17 @@ def test_softmax(ops, only_onednn, shape):
     compare(ops, "softmax_backward", draw(*shape, seed=1), y)
 
 
+@pytest.mark.parametrize("shape", [(1, 10), (3, 1), (2, 5, 7)])
+def test_softmax_of_few_in_programs_of_sealed_nets(ops, only_onednn, shape):
+    ops.prepared = True
+    only_onednn("softmax")
+    x = 5 * draw(*shape)
+    compare(ops, "softmax", x)
+    x.reshape(-1)[0] = np.nan
+    bad = np.isnan(ops.softmax(x)).reshape(-1, shape[-1]).any(axis=1)
+    assert bad.tolist() == [True] + [False] * (len(bad) - 1)
+
+
 def test_softmax_along_another_axis(ops):
     compare(ops, "softmax", draw(64, 8, 32), 1)
 
