@@ -39,21 +39,27 @@ class NarrowConvolution(Products):
         by_row = weight.reshape(groups, fg, cg, kh, kw).transpose(3, 0, 4, 2, 1)
         kernels = [self.laid_out(k, n * oh * ow) for k in by_row.reshape(kh, groups, kw * cg, fg)]
         y: Array = xp.empty((n, oh, ow, groups, fg), x.dtype)
+        room = xp.empty((2, 0), x.dtype)
         for samples, rows, full in self._padded_bands(x, window, f, groups):
-            total, part = (xp.empty((*full.shape[:4], fg), x.dtype) for _ in range(2))
-            starts = _starts(full, window)
+            starts, target = _starts(full, window), y[samples, rows]
+            size = full.size // cg * fg
+            # The first band is the largest.
+            room = room if room.shape[1] else xp.empty((2, size), x.dtype)
+            total, part = (half[:size].reshape(*full.shape[:4], fg) for half in room)
             lines, more = (sums.reshape(groups, -1, fg)[:, :starts] for sums in (total, part))
+            inside, added = (_where_windows_fit(sums, target) for sums in (total, part))
             for a in range(kh):
                 sums = more if a else lines
                 for windows, pixels in _touching(full, a, window):
                     self.rows_product(windows, kernels[a], sums[:, pixels])
-                if a:
+                if 0 < a < kh - 1:
                     xp.add(lines, more, out=lines)
-            inside = total[:, :, : rows.stop - rows.start, :ow].transpose(1, 2, 3, 0, 4)
-            if bias is None:
-                xp.copyto(y[samples, rows], inside)
+            if kh > 1:
+                xp.add(inside, added, out=target)
             else:
-                xp.add(inside, bias.reshape(groups, fg), out=y[samples, rows])
+                xp.copyto(target, inside)
+            if bias is not None:
+                xp.add(target, bias.reshape(groups, fg), out=target)
         return y.reshape(n, oh, ow, f).transpose(0, 3, 1, 2)
 
     def narrow_conv2d_backward_weights(
@@ -87,6 +93,11 @@ class NarrowConvolution(Products):
 def _sizes(x: Array, window: Window) -> tuple[int, int, int]:
     """Samples, rows and columns of the outputs."""
     return (len(x), *window.out_size(*x.shape[2:]))
+
+
+def _where_windows_fit(sums: Array, target: Array) -> Array:
+    """Of ``sums`` (groups, N, H, W, F) the pixels of outputs, as ``target`` (N, H', W', G, F)."""
+    return sums[:, :, : target.shape[1], : target.shape[2]].transpose(1, 2, 3, 0, 4)
 
 
 def _starts(full: Array, window: Window) -> int:
