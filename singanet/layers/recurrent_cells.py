@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from singanet.initializer import Initializer
+from singanet.layers.elman_cell import ElmanCell
+from singanet.layers.gru_cell import GRUCell
 from singanet.layers.recurrent_cell import Cell, Params, Trace
 from singanet.ops import NumpyOps
 from singanet.types import Array, Shape
@@ -90,80 +92,6 @@ class LSTMCell(Cell):
         dh, dc = dstates
         gates, c = trace["gates"], trace["c"]
         dgates = ops.lstm_backward(dy, dh, dc, gates, c, weight, counts, reverse)
-        return dgates, dgates
-
-
-class GRUCell(Cell):
-    """Gated recurrent unit; the bias of n behind the reset gate is added step by step."""
-
-    gates = ("r", "z", "n")
-
-    def input_bias(self, ops: NumpyOps, bias_x: Array, bias_h: Array) -> Array:
-        """Both biases for r and z, the input's alone for n."""
-        split = 2 * (len(bias_x) // 3)
-        return ops.concat([ops.add(bias_x[:split], bias_h[:split]), bias_x[split:]], axis=0)
-
-    def run(
-        self,
-        ops: NumpyOps,
-        gates: Array,
-        params: Mapping[str, Array],
-        starts: Sequence[Array | None],
-        counts: Sequence[int],
-        reverse: bool,
-    ) -> Trace:
-        """See `Cell.run`."""
-        weight = params["weight_h"]
-        bias_n = params["bias_h"][2 * len(weight) :]
-        h, linear = ops.gru(gates, weight, bias_n, starts[0], counts, reverse)
-        return {"gates": gates, "linear": linear, "h": h}
-
-    def run_back(
-        self,
-        ops: NumpyOps,
-        dy: Array | None,
-        dstates: Sequence[Array],
-        trace: Mapping[str, Array],
-        weight: Array,
-        counts: Sequence[int],
-        reverse: bool,
-    ) -> tuple[Array, Array]:
-        """See `Cell.run_back`."""
-        kept = trace["gates"], trace["linear"], trace["h"]
-        return ops.gru_backward(dy, dstates[0], *kept, weight, counts, reverse)
-
-
-@dataclass(frozen=True)
-class ElmanCell(Cell):
-    """Simple recurrent unit with the function ``mode``: tanh or relu."""
-
-    mode: str
-    gates = ("h",)
-
-    def run(
-        self,
-        ops: NumpyOps,
-        gates: Array,
-        params: Mapping[str, Array],
-        starts: Sequence[Array | None],
-        counts: Sequence[int],
-        reverse: bool,
-    ) -> Trace:
-        """See `Cell.run`."""
-        return {"h": ops.elman(gates, params["weight_h"], starts[0], counts, reverse, self.mode)}
-
-    def run_back(
-        self,
-        ops: NumpyOps,
-        dy: Array | None,
-        dstates: Sequence[Array],
-        trace: Mapping[str, Array],
-        weight: Array,
-        counts: Sequence[int],
-        reverse: bool,
-    ) -> tuple[Array, Array]:
-        """See `Cell.run_back`."""
-        dgates = ops.elman_backward(dy, dstates[0], trace["h"], weight, counts, reverse, self.mode)
         return dgates, dgates
 
 

@@ -202,6 +202,10 @@ _PRIMITIVES: dict[str, list[Any]] = {
     "lrn_backward": [c_int, _D, _D, _D, c_int64, c_float, c_float, c_float, _H],
     "lstm_forward": [c_int, c_int, *[_D] * 11, c_uint],
     "lstm_backward": [c_int, c_int, *[_D] * 22, c_uint, _H],
+    "lbr_gru_forward": [c_int, c_int, *[_D] * 7, c_uint],
+    "lbr_gru_backward": [c_int, c_int, *[_D] * 14, c_uint, _H],
+    "vanilla_rnn_forward": [c_int, c_int, c_int, *[_D] * 7, c_uint, c_float, c_float],
+    "vanilla_rnn_backward": [c_int, c_int, c_int, *[_D] * 14, c_uint, c_float, c_float, _H],
     "softmax_forward": [c_int, c_int, _D, _D, c_int],
     "softmax_backward": [c_int, _D, _D, _D, c_int, _H],
 }

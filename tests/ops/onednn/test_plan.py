@@ -67,6 +67,17 @@ def calls(ops):
     for keep in (False, True):
         h, _, notes = ops.lstm_layer(steps, weights, rows[0, :32], ends, [4] * 5, False, keep)
     ops.lstm_layer_backward(draw(5, 4, 8), ends, steps, weights, h, notes, [4] * 5, False, True)
+    weights, biases = (draw(16, 24), draw(8, 24)), (rows[0, :24], rows[1, :24])
+    for keep in (False, True):
+        h, notes = ops.gru_layer(steps, weights, biases, ends[0], [4] * 5, False, keep)
+    end, kept = ends[0].copy(), (weights, biases, h, notes)
+    ops.gru_layer_backward(draw(5, 4, 8), end, steps, *kept, [4] * 5, False, True)
+    steps, weights, bias = draw(20, 4, 16), (draw(16, 8), draw(8, 8)), rows[0, :8]
+    for keep in (False, True):
+        given = steps, weights, bias, ends[0], [4] * 20, True, "tanh", keep
+        h, notes = ops.elman_layer(*given)
+    kept = weights, bias, h, notes, [4] * 20, True, "tanh"
+    ops.elman_layer_backward(draw(20, 4, 8), ends[0].copy(), steps, *kept, True)
 
 
 @pytest.fixture
