@@ -26,7 +26,7 @@ def options(text: str) -> argparse.Namespace:
     parser.add_argument("--rows", default="", help="model or model:batch, with commas; else all")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=10, help="a row, after three rounds")
-    parser.add_argument("--minutes", type=float, default=10, help="after which no row is begun")
+    parser.add_argument("--minutes", type=float, default=20, help="after which no row is begun")
     parser.add_argument("--compile", choices=("usual", "all", "never"), default="usual")
     parser.add_argument("--profile", action="store_true", help="where singanet's time goes")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="see apart.py")
