@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import KeysView
 
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.runtime import Runtime
@@ -14,16 +14,17 @@ class Listening:
     version = 0
 
     def __init__(self) -> None:
-        self.calls: Counter[Case] = Counter()
         self._estimates: dict[Case, dict[str, bool]] = {}
 
     def takes(self, route: str, case: Case, runtime: Runtime, estimate: bool) -> bool:
         """See `Chooser`."""
-        heard = self._estimates.setdefault(case, {})
-        heard[route] = estimate
-        # Every call asks of the same routes in the same order.
-        self.calls[case] += route == next(iter(heard))
+        self._estimates.setdefault(case, {})[route] = estimate
         return False
+
+    @property
+    def cases(self) -> KeysView[Case]:
+        """Those that asked."""
+        return self._estimates.keys()
 
     def routes(self, case: Case) -> list[str]:
         """Those that are open to it; the estimate's first."""

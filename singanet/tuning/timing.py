@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from singanet.net import FeedForwardNet
 
 Feed = Mapping[str, Any]
+Taken = tuple[int, float]
+"""How often a net runs a case, and the seconds of one run."""
 Record = Callable[[Recorder], None]
 
 _LEAST, _MOST = 3, 9
@@ -36,7 +38,7 @@ _SECONDS = 10.0
 
 
 def hear(net: FeedForwardNet, record: Record) -> Listening:
-    """The cases of what ``record`` lets a recorder write down."""
+    """The cases that ask while ``record`` lets a recorder write down."""
     ear = Listening()
 
     def listen(recorder: Recorder) -> None:
@@ -50,10 +52,11 @@ def hear(net: FeedForwardNet, record: Record) -> Listening:
 
 def seconds_in_net(
     net: FeedForwardNet, feed: Feed, record: Record, threads: int
-) -> Mapping[str, Mapping[Case, float]]:
-    """For each route the least seconds of a call of each case, those of a net's one after another.
+) -> Mapping[str, Mapping[Case, Taken]]:
+    """For each route the least that a run of each case takes.
 
-    Where a route is not open to a case, they are those of the direct one.
+    Where a route is not open to a case, it is what the direct one takes. Cases that only a layer's
+    Python runs, which is a step of the program as a whole, are not there.
     """
     # A single thread's own time is not disturbed by what else runs on the machine.
     clock = time.thread_time if threads == 1 else time.perf_counter
@@ -66,7 +69,7 @@ def seconds_in_net(
                 run.measure(arena, feed, clock)
             if each + 1 >= _LEAST and time.monotonic() - start > _SECONDS:
                 break
-    return {route: run.seconds() for route, run in zip(ROUTES, runs, strict=True)}
+    return {route: run.taken() for route, run in zip(ROUTES, runs, strict=True)}
 
 
 class _Run:
@@ -78,7 +81,7 @@ class _Run:
         self._recording: Recording = recorder.recording()
         self.arena_bytes: int = self._recording.layout.nbytes + ALIGNMENT
         calls = [call for call in self._recording.calls if call.function is not None]
-        self._cases: list[Case | None] = [marks.case_of(call) for call in calls]
+        self._cases: list[tuple[Case, int] | None] = [marks.case_of(call) for call in calls]
         self._best: list[float] = [float("inf")] * len(calls)
         self._bound: Bound | None = None
 
@@ -97,13 +100,16 @@ class _Run:
                 map_arrays(bound.payloads[number], _clear)
         self._best = list(map(min, self._best, taken))
 
-    def seconds(self) -> Mapping[Case, float]:
-        """Those of each case's calls together."""
+    def taken(self) -> Mapping[Case, Taken]:
+        """By case."""
         sums: dict[Case, float] = {}
-        for case, taken in zip(self._cases, self._best, strict=True):
-            if case is not None:
+        runs: dict[Case, set[int]] = {}
+        for mark, taken in zip(self._cases, self._best, strict=True):
+            if mark is not None:
+                case, run = mark
                 sums[case] = sums.get(case, 0.0) + taken
-        return sums
+                runs.setdefault(case, set()).add(run)
+        return {case: (len(runs[case]), total / len(runs[case])) for case, total in sums.items()}
 
 
 def _marking(recorder: Recorder, route: str) -> Recorder:

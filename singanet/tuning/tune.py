@@ -52,7 +52,7 @@ def tune_kernels(
     route_file.add(path, version, threads, found)
     routes.adopt(found, runtime)
     net.programs.clear()
-    return TuningReport(tuple(rows), len(met) - len(rows), threads, path)
+    return TuningReport(tuple(rows), len(met & known), threads, path)
 
 
 def _measured(
@@ -60,19 +60,19 @@ def _measured(
 ) -> tuple[list[RouteTimes], set[Case]]:
     """Times of the cases that are not ``known``; all cases that are met."""
     ear = hear(net, record)
-    if not set(ear.calls) - set(known):
-        return [], set(ear.calls)
+    if not ear.cases - known:
+        return [], set(ear.cases)
     times = seconds_in_net(net, feed, record, threads)
     rows = []
-    for case, calls in ear.calls.items():
+    for case, (calls, _) in times["direct"].items():
         if case in known:
             continue
         open_routes = ear.routes(case)
-        seconds = {route: times[route][case] / calls for route in open_routes}
+        seconds = {route: times[route][case][1] for route in open_routes}
         estimate, best = open_routes[0], min(seconds, key=seconds.__getitem__)
         chosen = best if seconds[estimate] > _GAIN * seconds[best] else estimate
         rows.append(RouteTimes(case, calls, seconds, estimate, chosen))
-    return rows, set(ear.calls)
+    return rows, set(ear.cases)
 
 
 def _tunable(net: FeedForwardNet) -> tuple[Measured, Runtime, Path]:

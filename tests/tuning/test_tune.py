@@ -19,10 +19,13 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import cpu_ops, numpy_ops
+from singanet.ops.numpy.windows import Window
 from singanet.ops.onednn import route_file
 from singanet.optimizer import SGD
 from singanet.tuning import tune
 from tests.program.twins import Twins
+
+USUAL = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 
 
 def make():
@@ -85,7 +88,7 @@ def fixed_times(monkeypatch, times):
 
     def seconds(net, feed, record, threads):
         heard = tune.hear(net, record)
-        return {route: dict.fromkeys(heard.calls, taken) for route, taken in times.items()}
+        return {route: dict.fromkeys(heard.cases, (1, taken)) for route, taken in times.items()}
 
     monkeypatch.setattr(tune, "seconds_in_net", seconds)
 
@@ -169,23 +172,41 @@ def test_a_sealed_net_is_measured_as_it_predicts(path):
         np.testing.assert_allclose(net.forward(False, x), before, rtol=0, atol=1e-5)
 
 
-class Impure(Layer):
-    """A layer that runs as a Python step of programs."""
+class Own(Layer):
+    """A convolution in a layer that runs as a Python step of programs."""
 
     def setup(self, in_shapes):
         return in_shapes
 
     def forward(self, ctx, x):
-        return x * 2.0
+        weight = np.full((x.shape[1], x.shape[1], 3, 3), 0.1, np.float32)
+        ctx.save(shape=x.shape, weight=weight)
+        return ctx.ops.conv2d(x, weight, None, USUAL)
 
     def backward(self, ctx, dy):
-        return dy * 2.0, {}
+        weight, shape = ctx.saved["weight"], ctx.saved["shape"]
+        return ctx.ops.conv2d_backward_data(dy, weight, shape, USUAL), {}
 
 
-def test_a_layer_of_ones_own_may_stand_between(path):
-    net = make()
-    net.add(Impure("own"))
-    assert len(net.tune_kernels(2).rows) > 5
+class SaysPure(Own):
+    """One that makes arrays beside its kernels, and is found out while it is recorded."""
+
+    pure = True
+
+
+@pytest.mark.parametrize("kind", [Own, SaysPure])
+def test_a_layer_of_ones_own_goes_as_estimated(path, kind):
+    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
+    net.add(Conv2D("first", 4, 3, input_sample_shape=(3, 8, 8)))
+    net.add(kind("own"))
+    net.add(Flatten("flat"))
+    net.add(Dense("out", 5))
+    report = net.tune_kernels(2)
+    assert [(row.case.kernel, row.case.weight, row.calls) for row in report.rows] == [
+        ("forward", (4, 3, 3, 3), 1),
+        ("weights", (4, 3, 3, 3), 1),
+    ]
+    assert report.known == 0
 
 
 def test_the_report_is_a_table(path):
