@@ -16,21 +16,19 @@ if TYPE_CHECKING:
     from singanet.program.layers import TracedLayer
 
 
-def fold_layers(plan: Plan) -> int:
-    """Let convolutions of a traced plan do what follows them; how many there are.
+def fold_layers(plan: Plan) -> None:
+    """Let convolutions of a traced plan do what follows them.
 
     A normalisation goes into the weight; the sum with another array and the relu are the kernel's.
     Products are those of constant matrices.
     """
-    folds, count = _Folds(plan), 0
+    folds = _Folds(plan)
     for step in plan.steps:
         kind = type(_layer(step))
         if kind is Conv2D and not step.many_in:
             folds.convolution(step)
-            count += 1
         elif kind is Dense and not step.many_in:
             _set(step, DensePart(_layer(step)))
-    return count
 
 
 class _Folds:

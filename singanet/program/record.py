@@ -65,18 +65,12 @@ class Recorder:
 
         With ``link`` one thing comes out, without a name: what the link of the loss makes of it.
         """
-        folded = 0
         if self.net.sealed:
-            # What was made writable by hand, or came since, is constant from now on, too.
-            self.net.hold_constant()
-            self.tape.ops.prepared = True
-            # One kernel for several layers would hide a parameter that is NaN already.
-            sound = not any(np.isnan(value).any() for _, value in self.params)
-            folded = fold_layers(self.plan) if sound else 0
+            self._prepare()
         with self._running():
             given = self._fed(feed)
             outputs, _ = self._forward(given, train=False)
-            if folded:
+            if self.tape.ops.drops_nan:
                 self._show_nan(given, outputs)
             self._hand_out({"": self._linked(outputs)} if link else outputs)
         if self.net.sealed:
@@ -183,6 +177,15 @@ class Recorder:
             step = self.plan.by_name[name]
             slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
         return BackwardWalk(self.plan, contexts, slots, ()).run()
+
+    def _prepare(self) -> None:
+        """Take parameters for constants, and let kernels do several layers at once."""
+        # What was made writable by hand, or came since, is constant from now on, too.
+        self.net.hold_constant()
+        # Kernels for several layers would hide a parameter that is NaN already.
+        if not any(np.isnan(value).any() for _, value in self.params):
+            self.tape.ops.prepared = True
+            fold_layers(self.plan)
 
     def _linked(self, outputs: dict[str, Any]) -> Any:
         self.of_loss, loss = True, self.net.loss

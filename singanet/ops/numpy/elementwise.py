@@ -13,9 +13,11 @@ class Elementwise:
 
     ``prepared`` says that each call is readied once and then made often, and may differ from other
     kernels' by rounding: so it is in programs of sealed nets, where a library costs little to call.
+    ``drops_nan`` says then that a kernel has passed over NaN, which is shown once at the end.
     """
 
     prepared = False
+    drops_nan = False
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp

@@ -103,9 +103,21 @@ class OneDnnBase(NumpyOps):
     def show_nan(self, y: Array, x: Array) -> None:
         """Put a NaN into each sample of ``y`` whose sample of the dense ``x`` holds one.
 
-        For kernels that pass over NaN, which must not get lost. Nothing here depends on values,
-        so that it can be recorded.
+        For kernels that pass over NaN, which must not get lost. Among prepared ones `pass_on_nan`
+        does so once for all.
         """
+        if self.prepared:
+            self.drops_nan = True
+        else:
+            self._copy_nan(y, x)
+
+    def pass_on_nan(self, y: Array, x: Array) -> None:
+        """See `NumpyOps`: into the first element of the sample."""
+        if self.serves(1, x, y) and is_dense(x) and is_dense(y):
+            self._copy_nan(in_order(y), in_order(x))
+
+    def _copy_nan(self, y: Array, x: Array) -> None:
+        # Nothing here depends on values, so that it can be recorded.
         xp, n = self.xp, len(x)
         least = xp.min(x.reshape(n, -1), axis=1, keepdims=True)
         first = y.reshape(n, -1)[:, :1]
@@ -113,3 +125,13 @@ class OneDnnBase(NumpyOps):
         xp.sign(least, out=least)
         xp.multiply(least, 0.0, out=least)
         xp.add(first, least, out=first)
+
+
+def is_dense(x: Array) -> bool:
+    """Whether the elements lie without gaps, in C order or channels last."""
+    return bool(in_order(x).flags.c_contiguous)
+
+
+def in_order(x: Array) -> Array:
+    """``x``, or where it is not in C order the view that is if its channels come last."""
+    return x.transpose(0, 2, 3, 1) if x.ndim == 4 and not x.flags.c_contiguous else x

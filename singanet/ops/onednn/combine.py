@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from singanet.ops.onednn.base import in_order, is_dense
 from singanet.ops.onednn.binding import Algorithm, Arg
 from singanet.ops.onednn.builder import Builder
-from singanet.ops.onednn.eltwise import OneDnnActivations, in_order, is_dense
+from singanet.ops.onednn.eltwise import OneDnnActivations
 from singanet.types import Array, Shape
 
 _LEAST = 1 << 16

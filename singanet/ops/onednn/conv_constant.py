@@ -12,7 +12,6 @@ from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.conv import forward_desc, kernel_shape, passes_over
 from singanet.ops.onednn.conv_winograd import OneDnnWinograd
-from singanet.ops.onednn.eltwise import in_order, is_dense
 from singanet.ops.onednn.runtime import SHARED
 from singanet.ops.onednn.winograd_constant import enter, forward_entered
 from singanet.ops.onednn.winograd_plan import POINTS
@@ -51,6 +50,7 @@ class OneDnnConstantConvolution(OneDnnWinograd):
         """See `NumpyOps`; sum and relu are done by the same kernel, whose relu drops NaN."""
         beside = [array for array in (bias, add) if array is not None]
         if self.serves(1, x, weight, *beside):
+            self.drops_nan |= relu
             case = Case("constant", x.shape, weight.shape, window, groups)
             y = self._by_tiles(case, x, weight, bias, relu, add)
             if y is None:
@@ -58,11 +58,6 @@ class OneDnnConstantConvolution(OneDnnWinograd):
             if y is not None:
                 return y
         return super().conv2d_constant(x, weight, bias, window, groups, relu, add)
-
-    def pass_on_nan(self, y: Array, x: Array) -> None:
-        """See `NumpyOps`: into the first element of the sample."""
-        if self.serves(1, x, y) and is_dense(x) and is_dense(y):
-            self.show_nan(in_order(y), in_order(x))
 
     def _laid_out(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.base import OneDnnBase, in_order, is_dense
 from singanet.ops.onednn.binding import Algorithm as Alg
 from singanet.ops.onednn.binding import Arg, Prop
 from singanet.ops.onednn.builder import Builder
@@ -67,16 +67,6 @@ class OneDnnActivations(OneDnnBase):
     def sigmoid(self, x: Array) -> Array:
         """See `NumpyOps`."""
         return self.activation("sigmoid", x)
-
-
-def is_dense(x: Array) -> bool:
-    """Whether the elements lie without gaps, in C order or channels last."""
-    return bool(in_order(x).flags.c_contiguous)
-
-
-def in_order(x: Array) -> Array:
-    """``x``, or where it is not in C order the view that is if its channels come last."""
-    return x.transpose(0, 2, 3, 1) if x.ndim == 4 and not x.flags.c_contiguous else x
 
 
 def _forward(build: Builder, size: int, algorithm: int, alpha: float) -> None:

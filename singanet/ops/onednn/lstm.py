@@ -14,6 +14,7 @@ from singanet.ops.numpy.lstm_layer import LSTMGradients
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Arg, Direction, Prop, Query
 from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.runtime import SHARED
 from singanet.types import Array
 
 _ADDS_A_PASS = 1
@@ -44,6 +45,13 @@ class OneDnnLSTM(OneDnnBase):
             images = self.ordered(x)
             given = [images, *states, *map(self.ordered, weights), bias, _after(h, reverse), c]
             work = _passes(x, width)
+            if self.prepared and not keep:
+                # Threads as else, and the same for each of the calls.
+                work = SHARED if images.size * work >= SHARED else 0
+                given[3:5] = [
+                    self._weight_laid_out(key, k, w, work) for k, w in enumerate(given[3:5])
+                ]
+                build = _infer_laid_out
             notes = [self.room(build, key, len(given), images, work)] if keep else []
             if self.runs(build, key, *given, *notes, passes=work):
                 return h, c, (*notes, c0, c, bias) if keep else ()
@@ -79,6 +87,12 @@ class OneDnnLSTM(OneDnnBase):
         xp.copyto(ends[0], made[1])
         xp.copyto(ends[1], made[2])
         return made[0] if needs_dx else None, made[3], made[4], made[5]
+
+    def _weight_laid_out(self, key: tuple[Any, ...], which: int, weight: Array, work: int) -> Array:
+        """A weight as oneDNN wants it, by a call that reads nothing else."""
+        made = self.room(_lay_out, (*key, which), 0, weight, work)
+        self.runs(_lay_out, (*key, which), made, self.ordered(weight), passes=work)
+        return made
 
     def _start(self, state: Array | None, h: Array) -> Array:
         if state is None:
@@ -117,22 +131,25 @@ def _desc(build: Builder, prop: Prop, layouts: _Layouts, reverse: bool) -> Any:
     return build.primitive_desc("lstm_forward", int(prop), way, *layouts.all(build), 0, slow=True)
 
 
-def _inputs(build: Builder, desc: Any, layouts: _Layouts) -> dict[Arg, int]:
-    """The operands 0 to 5."""
+def _inputs(build: Builder, desc: Any, layouts: _Layouts, laid_out: bool = False) -> dict[Arg, int]:
+    """The operands 0 to 5, whose weights may be ``laid_out``."""
     order, states = (Arg.SRC, Arg.SRC_ITER, Arg.SRC_ITER_C), [layouts.state] * 2
     given = build.operands(order, [layouts.x, *states])
     for k, (arg, shape) in enumerate(
         ((Arg.WEIGHTS, layouts.of_x), (Arg.WEIGHTS_ITER, layouts.of_h))
     ):
         wanted = build.layout(desc, Query.WEIGHTS, k)
-        given[arg] = build.packed_input(3 + k, build.rows(shape), wanted)
+        plain = wanted if laid_out else build.rows(shape)
+        given[arg] = build.packed_input(3 + k, plain, wanted)
     return {**given, Arg.BIAS: build.operand(5, layouts.bias)}
 
 
-def _forward(build: Builder, sizes: tuple[int, ...], reverse: bool, prop: Prop) -> None:
+def _forward(
+    build: Builder, sizes: tuple[int, ...], reverse: bool, prop: Prop, laid_out: bool = False
+) -> None:
     layouts = _Layouts(build, *sizes)
     desc = _desc(build, prop, layouts, reverse)
-    given = _inputs(build, desc, layouts)
+    given = _inputs(build, desc, layouts, laid_out)
     given[Arg.DST] = build.operand(6, layouts.y)
     given[Arg.DST_ITER] = build.inner(layouts.state)
     given[Arg.DST_ITER_C] = build.operand(7, layouts.state)
@@ -143,6 +160,20 @@ def _forward(build: Builder, sizes: tuple[int, ...], reverse: bool, prop: Prop) 
 
 def _infer(build: Builder, *key: Any) -> None:
     _forward(build, key[:4], key[4], Prop.FORWARD_INFERENCE)
+
+
+def _infer_laid_out(build: Builder, *key: Any) -> None:
+    _forward(build, key[:4], key[4], Prop.FORWARD_INFERENCE, laid_out=True)
+
+
+def _lay_out(build: Builder, *key: Any) -> None:
+    """Operands: one of the weights as `_infer_laid_out` wants it, and as it is."""
+    layouts, which = _Layouts(build, *key[:4]), key[5]
+    desc = _desc(build, Prop.FORWARD_INFERENCE, layouts, key[4])
+    wanted, plain = build.layout(desc, Query.WEIGHTS, which), (layouts.of_x, layouts.of_h)[which]
+    given = build.rows(plain)
+    made, weight = build.operand(0, wanted), build.operand(1, given)
+    build.reorder(given, weight, wanted, made)
 
 
 def _train(build: Builder, *key: Any) -> None:

@@ -72,8 +72,11 @@ class OneDnnNormalisationRelu(OneDnnNormalisation):
     def _show_nan_of(self, y: Array, *vectors: Array) -> None:
         """Put NaN into each channel of ``y`` for which one of the ``vectors`` holds it.
 
-        Statistics of a channel with NaN are NaN, and oneDNN's relu would make zeros of it.
+        Statistics of a channel with NaN are NaN, and oneDNN's relu would make zeros of it. No
+        constant is NaN where kernels are prepared.
         """
+        if self.prepared:
+            return
         total = self.xp.add(vectors[0], vectors[1])
         for vector in vectors[2:]:
             self.xp.add(total, vector, out=total)

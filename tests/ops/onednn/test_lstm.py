@@ -104,3 +104,20 @@ def test_steps_of_a_quarter_of_a_million_multiply_adds_are_shared(ops, monkeypat
         weights = draw(8, 4 * width), draw(width, 4 * width)
         ops.lstm_layer(draw(3, 1, 8), weights, draw(4 * width), (None, None), [1] * 3, False, True)
         assert ops.runtime().team.size == team
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_prepared_weights_give_the_same_bits(ops, reverse):
+    steps, n, size, width = 5, 3, 7, 20
+    rng = np.random.default_rng(0)
+
+    def draw(*shape):
+        return rng.standard_normal(shape).astype(np.float32)
+
+    weights, bias = (draw(size, 4 * width), draw(width, 4 * width)), draw(4 * width)
+    given = draw(steps, n, size), weights, bias, (None, None), [n] * steps, reverse, False
+    wanted = ops.lstm_layer(*given)
+    ops.prepared = True
+    got = ops.lstm_layer(*given)
+    for one, two in zip(got[:2], wanted[:2], strict=True):
+        np.testing.assert_array_equal(one, two)
