@@ -2,8 +2,8 @@
 
 ``--threads N`` (1) holds for NumPy's BLAS and for PyTorch alike; ``--rounds N`` (9). All columns
 of a row are interleaved in one run. The matrix product is the one the convolution comes down to,
-of operands laid out beforehand: what the kernels could reach if moving data were free. PyTorch is
-left out where it is not installed.
+of operands laid out beforehand: what the kernels could reach if moving data were free. Freed memory
+stays with the process, whoever ran before. PyTorch is left out where it is not installed.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ OPTIONS = options()
 import time  # noqa: E402 - after the number of threads
 
 import numpy as np  # noqa: E402 - after the number of threads
+from kept_memory import keep_memory  # noqa: E402
 from report import interleaved, machine, publish, spread, table  # noqa: E402
 
 from singanet.ops import numpy_ops as ops  # noqa: E402
@@ -51,6 +52,10 @@ SHAPES = [
     ("3×3 512→512 @7", 16, 512, 512, 7, 3, 1, 1, 1),
     ("5×5 20→50 @12", 64, 20, 50, 12, 5, 1, 0, 1),
     ("3×3 64→64 @56, 4 groups", 8, 64, 64, 56, 3, 1, 1, 4),
+    ("3×3 512→512 @14, 32 groups", 8, 512, 512, 14, 3, 1, 1, 32),
+    ("3×3 128 @56, depthwise", 8, 128, 128, 56, 3, 1, 1, 128),
+    ("3×3 512 @14, depthwise", 8, 512, 512, 14, 3, 1, 1, 512),
+    ("3×3/2 256 @28, depthwise", 8, 256, 256, 28, 3, 2, 1, 256),
 ]
 Runs = dict[str, Callable[[], object]]
 
@@ -159,6 +164,7 @@ def measure(shape: tuple, peers: bool) -> list[list[str]]:
 
 def main() -> None:
     """Print and keep the table."""
+    keep_memory()
     peers = has_torch()
     header = ["convolution", "kernel", "singanet", "PyTorch NCHW", "ratio",
               "PyTorch channels-last", "ratio", "plain product", "share"]  # fmt: skip
@@ -167,7 +173,8 @@ def main() -> None:
     threads = f"{OPTIONS.threads} thread" + ("s" if OPTIONS.threads > 1 else "")
     body = (
         f"GFLOP/s in float32, {threads} for NumPy's BLAS and PyTorch alike, median of"
-        f" {OPTIONS.rounds} interleaved rounds, {OPTIONS.clock} time."
+        f" {OPTIONS.rounds} interleaved rounds, {OPTIONS.clock} time; freed memory stays with the"
+        " process."
         ' "weights" and "data" are the two halves of backward.\n\n' + table(header, rows)
     )
     name = f"conv_kernels-{date.today().isoformat()}-{slug}-{OPTIONS.threads}t"

@@ -1,7 +1,7 @@
 """Matrix products of many rows, as stacks of small ones.
 
 OpenBLAS multiplies small matrices where they lie, larger ones after copying both ("packing"),
-which with few columns takes as long as the work: benchmarks/conv_alternatives.py.
+which with few columns takes as long as the work: benchmarks/conv_products.py.
 """
 
 from __future__ import annotations
