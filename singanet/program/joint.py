@@ -18,6 +18,7 @@ from singanet.optimizer.state import ParamState
 from singanet.program.call import Call, NotRecordableError, Ref
 from singanet.program.moved import moved, placed
 from singanet.program.performing import Imagined
+from singanet.program.places import address
 from singanet.program.rule_numbers import Numbers
 from singanet.program.tape import Tape
 from singanet.program.traced import Traced
@@ -129,7 +130,7 @@ def _are_parts(parts: Sequence[Array], base: Array, bounds: Sequence[tuple[int, 
 
 
 def _same(one: Array, other: Array) -> bool:
-    return one.__array_interface__ == other.__array_interface__
+    return one.dtype == other.dtype and one.shape == other.shape and address(one) == address(other)
 
 
 def _split(

@@ -12,6 +12,7 @@ import numpy as np
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps
 from singanet.program.call import NotRecordableError
+from singanet.program.live_rows import record_sum_rows
 from singanet.program.module import TracingModule
 from singanet.program.places import address
 from singanet.program.tape import Tape
@@ -48,6 +49,10 @@ class RecordingKernels(NumpyOps):
         tape.does.run(runtime.run, plan, tuple(plain(array) for array in arrays))
         record_plan(tape, plan, arrays, build.__name__.strip("_"), passes)
         return True
+
+    def sum_rows(self, indices: Array, rows: Array) -> tuple[Array, Array]:
+        """As at each replay, of as many rows as there are then."""
+        return record_sum_rows(recording(), indices, rows)
 
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Look at the values now and at each replay."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from singanet.context import Context
 from singanet.execution import Plan, Step
 from singanet.layers.layer import Layer
 from singanet.program.call import NotRecordableError
+from singanet.program.live_rows import RowsSource, live_rows
 from singanet.program.places import arrays_in, map_arrays, root_of
-from singanet.program.python_pass import PythonPass, RowsSource, is_sparse, live_rows
+from singanet.program.python_pass import PythonPass, is_sparse
 from singanet.program.tape import Tape
 from singanet.program.traced import Traced, plain
 from singanet.program.users import arrays_of, is_own, is_pure, no_draws, stand_in
@@ -119,7 +121,7 @@ class TracedLayer:
         run.inputs = ()
         for key, grad in grads.items():
             if is_sparse(grad):
-                outs[1][key] = live_rows(grad, RowsSource(run, key), self.tape)
+                outs[1][key] = live_rows(grad, RowsSource(partial(run.sparse_now, key)), self.tape)
         return outs
 
     @contextmanager

@@ -22,6 +22,9 @@ def root_of(array: Any) -> Any:
 
 def address(array: Any) -> int:
     """Where the first element lies."""
+    if isinstance(array, np.ndarray):
+        # A dict made anew each time would have its keys enter and leave Python's interned strings.
+        return int(array.ctypes.data)
     return int(array.__array_interface__["data"][0])
 
 

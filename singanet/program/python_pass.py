@@ -10,8 +10,6 @@ import numpy as np
 from singanet.context import Context
 from singanet.execution import Step
 from singanet.layers.layer import Layer
-from singanet.program.tape import Tape
-from singanet.program.traced import Traced
 from singanet.types import RowSparse
 
 if TYPE_CHECKING:
@@ -66,47 +64,16 @@ class PythonPass:
         self.sparse = {k: grad for k, grad in grads.items() if isinstance(grad, RowSparse)}
         return dx, grads
 
+    def sparse_now(self, key: str) -> RowSparse:
+        """The row-sparse gradient of a parameter, handed over."""
+        return self.sparse.pop(key)
+
     def backward(self, saved: dict[str, Any], inputs: Any, dy: Any, out: Any) -> None:
         """Fill ``out`` with the gradients that are arrays, and keep the others."""
         dx, grads = self.gradients(self.layer.layer, saved, dy)
         if self.context is not None:
             self.context = self._fresh()
         keep((dx, {key: grads[key] for key in out[1]}), out)
-
-
-class RowsSource:
-    """Where a row-sparse gradient of the replay that is running comes from."""
-
-    def __init__(self, run: PythonPass, key: str) -> None:
-        self._run = run
-        self._key = key
-
-    def now(self) -> RowSparse:
-        """The gradient, handed over."""
-        return self._run.sparse.pop(self._key)
-
-
-class LiveRows(RowSparse):
-    """A row-sparse gradient whose rows are other ones at each replay.
-
-    No kernel may be recorded on it; ``source`` has those of a replay.
-    """
-
-    source: RowsSource
-
-
-def live_rows(grad: RowSparse, source: RowsSource, tape: Tape) -> LiveRows:
-    """``grad`` as rows that no recorded kernel may read."""
-    for array in grad:
-        tape.hold(array, poison="rows of a table that are others at each step")
-    made = LiveRows(*(array.view(Traced) for array in grad))
-    made.source = source
-    return made
-
-
-def sources(grads: list[Any]) -> list[Any]:
-    """``grads`` with the source in the place of each that is `LiveRows`."""
-    return [grad.source if isinstance(grad, LiveRows) else grad for grad in grads]
 
 
 def keep(values: Any, out: Any) -> None:

@@ -21,10 +21,10 @@ from singanet.program.draws import Draws
 from singanet.program.folding import fold_layers
 from singanet.program.kernels import recording_kernels
 from singanet.program.layers import own, traced_plan
+from singanet.program.live_rows import sources
 from singanet.program.losses import LossStep
 from singanet.program.performing import Imagined, Performed
 from singanet.program.places import arrays_in, map_arrays, root_of
-from singanet.program.python_pass import sources
 from singanet.program.recompute import Recompute
 from singanet.program.rule_numbers import Numbers
 from singanet.program.tape import Tape

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from singanet.backward_walk import BackwardWalk
 from singanet.execution import Plan
 from singanet.layer_gradients import LayerGradients
-from singanet.program.python_pass import RowsSource, keep
+from singanet.program.live_rows import RowsSource
+from singanet.program.python_pass import keep
 from singanet.program.replay import Replay, run_all
 from singanet.types import Array
 

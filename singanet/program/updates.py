@@ -10,11 +10,12 @@ from singanet.layer_gradients import LayerGradients
 from singanet.optimizer.element_wise import ElementWise
 from singanet.program.call import NotRecordableError
 from singanet.program.joint import Waiting, join_gradients, joint_update
-from singanet.program.python_pass import RowsSource, sources
+from singanet.program.live_rows import RowsSource, source_of, sources
+from singanet.program.python_pass import is_sparse
 from singanet.program.rule_numbers import Numbers, alike
 from singanet.program.tape import Tape
 from singanet.program.traced import Traced
-from singanet.types import Array, RowSparse
+from singanet.types import Array
 
 _SMALL, _TOGETHER = 1 << 14, 1 << 16
 """Bytes of a parameter that waits for others, and of those that wait."""
@@ -46,7 +47,11 @@ class Updates:
         for name, value, grad in zip(*item, strict=True):
             self.optimizer._state(name)
             why = self._unfit(name, grad)
-            if why is None and self._waits(name, value, grad):
+            if why is None and not is_sparse(grad) and self._waits(name, value, grad):
+                continue
+            source = source_of(grad)
+            if why is None and source is not None:
+                self._rows(name, value, source)
                 continue
             why = why or self._kernels(name, value, grad)
             if why is not None:
@@ -103,7 +108,7 @@ class Updates:
 
     def _unfit(self, name: str, grad: Any) -> str | None:
         """Why the update of this parameter is not recorded, if so."""
-        if isinstance(grad, RowSparse):
+        if is_sparse(grad) and source_of(grad) is None:
             return "rows of a table"
         state = self.optimizer._states[name]
         if state.constraint is not None:
@@ -138,6 +143,20 @@ class Updates:
         numbers.scalars = self.tape.scalars[known:]
         self.numbers.append(numbers)
         return None
+
+    def _rows(self, name: str, value: Array, source: RowsSource) -> None:
+        """Record the update of those rows of a table that ``source`` has."""
+        optimizer = self.optimizer
+        optimizer._settle(name, value)
+        numbers = Numbers(optimizer, [optimizer._states[name]])
+
+        def update() -> None:
+            now = numbers.state, value, source.now(), numbers.penalty, numbers.values, 1.0
+            optimizer._sweep_rows(*now)
+
+        call = self.tape.add(update, (), {}, [value], "hidden", changes=True, name="update rows")
+        call.barrier = True
+        self.numbers.append(numbers)
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
         self.reasons.append(f"{', '.join(names)}: {why}")
