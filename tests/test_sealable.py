@@ -18,6 +18,7 @@ from singanet.layers import (
     BatchNormalization,
     Conv2D,
     Dense,
+    DepthwiseConv2D,
     Embedding,
     Flatten,
     Layer,
@@ -448,6 +449,24 @@ def test_several_inputs_and_bad_ones():
     with pytest.raises(singanet.errors.ShapeError):
         net.predict({"a": feed["a"], "b": np.ones((2, 4), np.float32)})
     np.testing.assert_array_equal(net.predict(feed), wanted)
+
+
+@pytest.mark.parametrize("channels", [3, 16])
+@pytest.mark.parametrize("multiplier", [1, 2])
+def test_depthwise_convolutions(channels, multiplier):
+    x = images(2) if channels == 3 else np.random.default_rng(0).standard_normal((2, 16, 12, 12))
+    net = singanet.FeedForwardNet(seed=1)
+    net.add(
+        DepthwiseConv2D("d1", 3, depth_multiplier=multiplier, input_sample_shape=(channels, 12, 12))
+    )
+    net.add(BatchNormalization("n1"))
+    net.add(Activation("a1"))
+    net.add(DepthwiseConv2D("d2", 3, 2, use_bias=False))
+    net.add(BatchNormalization("n2"))
+    stir(net)
+    wanted = by_layers(net, x)
+    net.seal()
+    close(net.forward(False, x), wanted)
 
 
 @pytest.mark.parametrize("W_transpose", [False, True])

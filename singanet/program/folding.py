@@ -10,6 +10,7 @@ from singanet.layers.add import Add
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.conv2d import Conv2D
 from singanet.layers.dense import Dense
+from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.program.parts import ConvolutionPart, DensePart, NormalisationPart, ReluPart, SumPart
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def fold_layers(plan: Plan) -> None:
     folds = _Folds(plan)
     for step in plan.steps:
         kind = type(_layer(step))
-        if kind is Conv2D and not step.many_in:
+        if kind in (Conv2D, DepthwiseConv2D) and not step.many_in:
             folds.convolution(step)
         elif kind is Dense and not step.many_in:
             _set(step, DensePart(_layer(step)))

@@ -10,6 +10,7 @@ from singanet.layers.add import Add
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.conv2d import Conv2D
 from singanet.layers.dense import Dense
+from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.ops import NumpyOps
 from singanet.ops.numpy.windows import Window
 from singanet.types import Array
@@ -39,16 +40,17 @@ class Pending:
 class ConvolutionPart:
     """A convolution; ``last`` says that it is done alone."""
 
-    def __init__(self, layer: Conv2D) -> None:
+    def __init__(self, layer: Conv2D | DepthwiseConv2D) -> None:
         self.layer = layer
         self.last = True
 
     def forward(self, ctx: Context, x: Array) -> Array | Pending:
         """The outputs, or the convolution to come."""
-        layer = self.layer
-        shape = (layer.nb_kernels, x.shape[1] // layer.groups, *layer.window.kernel)
-        weight = ctx.params["weight"].reshape(shape)
-        made = Pending(x, weight, ctx.params.get("bias"), layer.window, layer.groups)
+        layer, weight, channels = self.layer, ctx.params["weight"], x.shape[1]
+        # A depthwise one has as many groups as channels.
+        groups = layer.groups if isinstance(layer, Conv2D) else channels
+        kernels = weight.reshape(len(weight), channels // groups, *layer.window.kernel)
+        made = Pending(x, kernels, ctx.params.get("bias"), layer.window, groups)
         return made.run(ctx.ops) if self.last else made
 
 
