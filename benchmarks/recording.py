@@ -35,22 +35,29 @@ CASES = [("mlp", 32, 40), ("lenet", 32, 20), ("resnet20", 32, 6), ("resnet50", 8
 MB = 1 << 20
 
 
-def made(name: str, batch: int, recorded: bool) -> tuple[Any, SGD, Any, Any]:
+def made(name: str, batch: int, level: str) -> tuple[Any, SGD, Any, Any]:
     """A net, its optimizer and a batch; ImageNet's size for ResNet-50."""
     net = singanet.models.build(name, seed=0)
-    net.programs.enabled = recorded
+    net.programs.enabled = level != "layers"
     rng = np.random.default_rng(0)
     x = rng.standard_normal((batch, *net.nodes()[0].layer.in_shapes)).astype(np.float32)
     return net, SGD(lr=0.01, momentum=0.9), x, rng.integers(0, 10, batch)
 
 
-def stepper(name: str, batch: int, recorded: bool) -> tuple[Any, SGD, Callable[[], object]]:
+def stepper(name: str, batch: int, level: str) -> tuple[Any, SGD, Callable[[], object]]:
     """A net, its optimizer, and what makes one step; a recorded one never ran by its layers."""
-    net, optimizer, x, y = made(name, batch, recorded)
-    if not recorded:
+    net, optimizer, x, y = made(name, batch, level)
+    if level == "layers":
         return net, optimizer, lambda: net.step(x, y, optimizer)
-    program = net.record(x, y, optimizer)
+    program = net.record(x, y, optimizer, recompute=recompute(net, batch, level))
     return net, optimizer, lambda: program.run(x, y)
+
+
+def recompute(net: Any, batch: int, level: str) -> Any:
+    """What a net is to recompute: as named, or for "half" so many bytes."""
+    if level != "half":
+        return level
+    return net.memory(batch, recompute="none").parts["arena"] // 2
 
 
 def status(field: str) -> int:
@@ -59,26 +66,27 @@ def status(field: str) -> int:
     return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
-def resident(name: str, batch: int, recorded: bool) -> dict[str, float]:
+def resident(name: str, batch: int, level: str) -> dict[str, float]:
     """The resident peak of two steps, and the plan."""
     # Imports, libraries and their code for the kernels, which no net takes along.
-    stepper(name, 1, recorded)[2]()
+    stepper(name, 1, "layers" if level == "layers" else "none")[2]()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    net, optimizer, step = stepper(name, batch, recorded)
+    net, optimizer, step = stepper(name, batch, level)
     step()
     step()
     peak = status("VmHWM") - before
     sample = int(np.prod(net.nodes()[0].layer.in_shapes))
-    planned = net.memory(batch, optimizer)
+    wanted = "none" if level == "layers" else recompute(net, batch, level)
+    planned = net.memory(batch, optimizer, recompute=wanted)
     return {"peak": peak, "planned": planned.total + 4 * sample * batch, **planned.parts}
 
 
-def allocated(name: str, batch: int, recorded: bool) -> dict[str, float]:
-    """The peak of what NumPy allocates in a step beyond what lives between steps."""
-    net, optimizer, x, y = made(name, batch, recorded)
+def allocated(name: str, batch: int) -> dict[str, float]:
+    """The peak of what NumPy allocates in a step by layers beyond what lives between steps."""
+    net, optimizer, x, y = made(name, batch, "layers")
     net.step(x, y, optimizer)
     gc.collect()
     tracemalloc.start()
@@ -88,8 +96,8 @@ def allocated(name: str, batch: int, recorded: bool) -> dict[str, float]:
 
 def times(name: str, batch: int, rounds: int) -> dict[str, Any]:
     """Processor seconds a step, both ways, and the overhead of a replay a kernel."""
-    by_layers = stepper(name, batch, False)[2]
-    net, optimizer, x, y = made(name, batch, True)
+    by_layers = stepper(name, batch, "layers")[2]
+    net, optimizer, x, y = made(name, batch, "none")
     program = net.record(x, y, optimizer)
     runs = {"layers": by_layers, "recorded": lambda: program.run(x, y)}
     seconds = interleaved(runs, rounds, time.process_time)
@@ -121,15 +129,15 @@ MODES: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def child(ops: str, mode: str, *arguments: object) -> dict[str, Any]:
+def child(ops: str, mode: str, *arguments: object, script: str = __file__) -> dict[str, Any]:
     """What a process of its own measures."""
     one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS")}
     # Freed memory goes back to the system, so that what is resident is what is held.
     env = {**os.environ, **one, "SINGANET_OPS": ops, "MALLOC_MMAP_THRESHOLD_": "65536"}
-    if mode == "times":
+    if mode.startswith("times"):
         del env["MALLOC_MMAP_THRESHOLD_"]
     asked = json.dumps([mode, *arguments])
-    call = [sys.executable, __file__, "--child", asked]
+    call = [sys.executable, script, "--child", asked]
     run = subprocess.run(call, env=env, capture_output=True, text=True, check=False)
     if run.returncode:
         raise SystemExit(run.stderr)
@@ -147,9 +155,9 @@ def rows(ops: str) -> tuple[list[list[str]], list[list[str]]]:
     memory, speed = [], []
     for name, batch, rounds in CASES:
         title = [ops, f"{name}, {batch}"]
-        replayed = child(ops, "resident", name, batch, True)
-        layers = child(ops, "resident", name, batch, False)
-        beyond = child(ops, "allocated", name, batch, False)["peak"]
+        replayed = child(ops, "resident", name, batch, "none")
+        layers = child(ops, "resident", name, batch, "layers")
+        beyond = child(ops, "allocated", name, batch)["peak"]
         memory.append(
             [
                 *title,
