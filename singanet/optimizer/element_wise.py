@@ -81,10 +81,10 @@ class ElementWise(Optimizer):
         scalars: tuple[float, ...],
         scale: float,
     ) -> None:
-        rows = grad.indices
+        rows, xp = grad.indices, ops_for(value).xp
         whole = [array.reshape(value.shape) for array in state.arrays]
-        w = value[rows]
-        arrays = [array[rows].reshape(-1) for array in whole]
+        w = xp.take(value, rows, axis=0)
+        arrays = [xp.take(array, rows, axis=0).reshape(-1) for array in whole]
         self._sweep(state, w, grad.rows, arrays, penalty, scalars, scale)
         if state.constraint is not None:
             state.constraint.project(w)

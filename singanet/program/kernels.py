@@ -16,7 +16,7 @@ from singanet.program.live_rows import record_sum_rows
 from singanet.program.module import TracingModule
 from singanet.program.places import address
 from singanet.program.tape import Tape
-from singanet.program.traced import Traced, plain, recording
+from singanet.program.traced import Traced, new, plain, recording
 from singanet.types import Array, Shape
 
 _PAGE = 4096
@@ -49,6 +49,11 @@ class RecordingKernels(NumpyOps):
         tape.does.run(runtime.run, plan, tuple(plain(array) for array in arrays))
         record_plan(tape, plan, arrays, build.__name__.strip("_"), passes)
         return True
+
+    def gather_rows(self, table: Array, indices: Array) -> Array:
+        """Of indices that were checked: NumPy need not look at them, nor keep what it fills."""
+        rows = recording().does.gathered(plain(table), plain(indices))
+        return new(rows, _take_rows, (table, indices), "last", "take")
 
     def sum_rows(self, indices: Array, rows: Array) -> tuple[Array, Array]:
         """As at each replay, of as many rows as there are then."""
@@ -95,6 +100,10 @@ class Look:
                 raise self._refine(error) from None
 
         return looked
+
+
+def _take_rows(table: Array, indices: Array, out: Array) -> None:
+    np.take(table, indices, 0, out, "clip")
 
 
 def record_plan(tape: Tape, plan: Any, arrays: tuple[Array, ...], name: str, passes: int) -> None:
