@@ -129,7 +129,7 @@ def main() -> None:
                     "none": lambda: shifted(x, w, window)}  # noqa: B023  # fmt: skip
             forward.append([name, *rates(ways, flop)])
         ways = {"flip": lambda: ops._gather_data(dy, w, x.shape, window, 1),  # noqa: B023
-                "rows": lambda: ops._scatter_data(dy, w, x.shape, window, 1),  # noqa: B023
+                "rows": lambda: ops.scatter_data(dy, w, x.shape, window, 1),  # noqa: B023
                 "each": lambda: a_sum_a_position(dy, w, x.shape, window),  # noqa: B023
                 "kept": lambda: ops.conv2d_backward_data(dy, w, x.shape, window)}  # noqa: B023  # fmt: skip
         data.append([name, *rates(ways, flop)])

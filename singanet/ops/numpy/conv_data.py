@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from singanet.ops.numpy.conv import Convolution, by_group
+from singanet.ops.numpy.conv_scatter import ScatteredGradient
 from singanet.ops.numpy.windows import Window, blocks
 from singanet.types import Array, Shape
 
-_SHORT_RUN = 8
-"""Channels below which adding them up one row of pixels at a time is faster."""
 
-
-class ConvolutionData(Convolution):
+class ConvolutionData(ScatteredGradient):
     """dx[n,c,p,q] = Σ weight[f,c,a,b] dy[n,f,i,j] over the windows that meet the pixel.
 
     Gathering convolves dy with the flipped kernels and copies values of dy, one a kernel position;
@@ -32,7 +29,7 @@ class ConvolutionData(Convolution):
         copies_less = f * h * w <= 3 * c * oh * ow * sh * sw or window.kernel == (1, 1)
         if copies_less and _can_gather(window):
             return self._gather_data(dy, weight, x_shape, window, groups)
-        return self._scatter_data(dy, weight, x_shape, window, groups)
+        return self.scatter_data(dy, weight, x_shape, window, groups)
 
     def depthwise_conv2d_backward_data(
         self, dy: Array, weight: Array, x_shape: Shape, window: Window
@@ -73,56 +70,6 @@ class ConvolutionData(Convolution):
                 part = self.conv2d(*_phase_of(dy[samples], swapped, rows, cols, groups))
                 dx[samples, rows.targets, cols.targets] = part.transpose(0, 2, 3, 1)
         return dx.transpose(0, 3, 1, 2)
-
-    def _scatter_data(
-        self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int
-    ) -> Array:
-        """Products summed over the kernel's rows first, in long runs, then over its columns."""
-        n, c, h, w = x_shape
-        f, cg, kh, kw = weight.shape
-        (oh, ow), sh, dh = dy.shape[2:], window.stride[0], window.dilation[0]
-        by_row = weight.reshape(groups, f // groups, cg, kh, kw).transpose(3, 0, 1, 4, 2)
-        matrices = by_row.reshape(kh, groups, f // groups, kw * cg)
-        kernels = [self.laid_out(matrix, n * oh * ow) for matrix in matrices]
-        dx: Array = self.xp.zeros((n, h, w, groups, cg), dy.dtype)
-        row_bytes = ow * max(c * kw * (1 + sh), f) * dy.itemsize
-        for samples, rows in blocks(n, oh, row_bytes, self.scratch(least=weight.nbytes)):
-            part = by_group(self.channels_last(dy[samples, :, rows]), groups)
-            m, count = samples.stop - samples.start, rows.stop - rows.start
-            reach = (count - 1) * sh + 1
-            sums = self.xp.zeros((groups, m, reach + dh * (kh - 1), ow, kw * cg), dy.dtype)
-            products = self.xp.empty((groups, part.shape[1], kw * cg), dy.dtype)
-            for a in range(kh):
-                self.rows_product(part, kernels[a], products)
-                target = sums[:, :, a * dh : a * dh + reach : sh]
-                target += products.reshape(target.shape)
-            self._add_columns(dx[samples], sums, window, rows.start)
-        return dx.reshape(n, h, w, c).transpose(0, 3, 1, 2)
-
-    def _add_columns(self, dx: Array, sums: Array, window: Window, first_row: int) -> None:
-        """Add ``sums`` (groups, N, rows, W', kw·C/groups) to the pixels of dx that exist."""
-        groups, m, height, ow, _ = sums.shape
-        _, h, w, _, cg = dx.shape
-        kw, sw, dw = window.kernel[1], window.stride[1], window.dilation[1]
-        top = first_row * window.stride[0] - window.pads[0][0]
-        low, high = max(-top, 0), min(height, h - top)
-        by_tap = sums.reshape(groups, m, height, ow, kw, cg).transpose(4, 1, 2, 3, 0, 5)
-        if low >= high:
-            return
-        pixels, runs = dx[:, top + low : top + high], (0, 1, 2, 3, 4)
-        if cg < _SHORT_RUN:
-            # A row of pixels is the longer run, on memory of its own where it lies together.
-            pixels = self.xp.zeros((m, high - low, groups, cg, w), dx.dtype)
-            pixels, runs = pixels.transpose(0, 1, 4, 2, 3), (0, 1, 3, 4, 2)
-        for b in range(kw):
-            left = b * dw - window.pads[1][0]
-            start, stop = max(-(left // sw), 0), min(ow, (w - 1 - left) // sw + 1)
-            if start < stop:
-                met = pixels[:, :, left + start * sw : left + (stop - 1) * sw + 1 : sw]
-                met, terms = met.transpose(runs), by_tap[b, :, low:high, start:stop]
-                self.xp.add(met, terms.transpose(runs), out=met)
-        if cg < _SHORT_RUN:
-            dx[:, top + low : top + high] += pixels
 
 
 def _can_gather(window: Window) -> bool:

@@ -85,7 +85,7 @@ def test_gathering_and_scattering_agree(window, groups):
         pytest.skip("strided and dilated along one axis: only scattering serves")
     np.testing.assert_allclose(
         ops._gather_data(dy, weight, x.shape, window, groups),
-        ops._scatter_data(dy, weight, x.shape, window, groups),
+        ops.scatter_data(dy, weight, x.shape, window, groups),
         rtol=1e-10,
         atol=1e-10,
     )
