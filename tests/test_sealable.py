@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import Input
+from singanet import Input, models
 from singanet.errors import CallOrderError
 from singanet.layers import (
     LSTM,
@@ -449,6 +449,17 @@ def test_several_inputs_and_bad_ones():
     with pytest.raises(singanet.errors.ShapeError):
         net.predict({"a": feed["a"], "b": np.ones((2, 4), np.float32)})
     np.testing.assert_array_equal(net.predict(feed), wanted)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "preresnet20", "mobilenet", "googlenet"])
+def test_ready_nets(name):
+    net = models.build(name, seed=0)
+    stir(net)
+    shape = models.find(name).input_shape
+    x = np.random.default_rng(0).standard_normal((2, *shape), np.float32)
+    wanted = by_layers(net, x)
+    net.seal()
+    close(net.forward(False, x), wanted)
 
 
 @pytest.mark.parametrize("channels", [3, 16])
