@@ -17,7 +17,7 @@ from singanet.program.tape import Tape
 from singanet.program.traced import Traced
 from singanet.types import Array
 
-_SMALL, _TOGETHER = 1 << 14, 1 << 16
+_SMALL, _TOGETHER = 1 << 16, 1 << 17
 """Bytes of a parameter that waits for others, and of those that wait."""
 
 
