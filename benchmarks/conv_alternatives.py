@@ -14,9 +14,11 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
 import statistics  # noqa: E402
+import time  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 
 import numpy as np  # noqa: E402
+from kept_memory import keep_memory  # noqa: E402
 from report import interleaved, publish, spread, table  # noqa: E402
 
 from singanet.ops import numpy_ops as ops  # noqa: E402
@@ -96,7 +98,7 @@ def rates(runs: dict[str, Callable[[], np.ndarray]], flop: int) -> list[str]:
     first, *others = (run() for run in runs.values())
     for other in others:
         np.testing.assert_allclose(other, first, rtol=1e-3, atol=1e-3)
-    seconds = interleaved(runs, ROUNDS)
+    seconds = interleaved(runs, ROUNDS, time.process_time)
     return [
         f"{flop / statistics.median(v) / 1e9:.0f} {spread(v)}, best {flop / min(v) / 1e9:.0f}"
         for v in seconds.values()
@@ -114,6 +116,7 @@ def by_scratch(x: np.ndarray, w: np.ndarray, window: Window, size: int) -> np.nd
 
 def main() -> None:
     """Print and keep the tables."""
+    keep_memory()
     forward, data, scratch = [], [], []
     for name, n, c, f, side, k, stride, pad in SHAPES:
         rng = np.random.default_rng(0)
@@ -137,7 +140,8 @@ def main() -> None:
         scratch.append([name, *rates(ways, flop)])
     body = "\n\n".join(
         [
-            "One thread; the median of interleaved rounds with its spread, and the best round.",
+            "One thread, processor time; the median of interleaved rounds with its spread, and the"
+            " best round. Freed memory stays with the process.",
             "Forward.\n\n"
             + table(["convolution", "all columns", "of the width", "none, shifted"], forward),
             "Input gradient.\n\n"
