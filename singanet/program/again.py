@@ -10,6 +10,9 @@ import numpy as np
 from singanet.program.flow import Flow
 from singanet.program.liveness import Ints
 
+MOST_KERNELS = 1000
+"""Kernels that may run again for one buffer, so that long recurrent layers are given up early."""
+
 
 class CannotRepeatError(Exception):
     """What was to be made again needs what is gone, or must not run twice."""
@@ -39,6 +42,7 @@ class Again:
         self._inside: dict[int, int] = {}
         self._touched: set[int] = set()
         self._slots: set[int] = set()
+        self._waiting: list[tuple[int, int]] = []
         self.live: Ints = np.zeros(2 * len(flow.kernels) + 2, np.int64)
         for buffer, uses in enumerate(flow.uses):
             if flow.planned[buffer] and uses:
@@ -64,7 +68,7 @@ class Again:
 
         Errors: `CannotRepeatError`, after which the state is to be thrown away.
         """
-        self._touched, self._slots = {buffer}, set()
+        self._touched, self._slots, self._waiting = {buffer}, set(), []
         flow, readers = self.flow, self._readers.pop(buffer, ())
         self.dropped.add(buffer)
         waiting = [at for at in readers if self._is_gone(buffer, self.slot[at])]
@@ -73,14 +77,19 @@ class Again:
         self.through.update((at, buffer) for at in waiting)
         self._copied[buffer] = (*self._copied.get(buffer, ()), *waiting)
         self._make(buffer, back, min([back, *(self.slot[at] for at in waiting)]))
+        known = len(self.slot)
+        while self._waiting:
+            self._run(*self._waiting.pop())
+            if len(self.slot) - known > MOST_KERNELS:
+                raise CannotRepeatError
         self._settle()
 
     # -- what has to run ----------------------------------------------------------------------
 
     def _make(self, buffer: int, before: int, slot: int) -> None:
         """Run again what ``buffer`` held at kernel ``before``."""
-        for at in self.flow.makers(buffer, before):
-            self._run(at, slot)
+        # In a list, not by recursion: states of recurrent layers are made by thousands in a row.
+        self._waiting += [(at, slot) for at in self.flow.makers(buffer, before)]
 
     def _run(self, at: int, slot: int) -> None:
         now = self.slot.get(at)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from singanet import models
 from singanet.optimizer import SGD
-from singanet.program.again import Again
+from singanet.program.again import MOST_KERNELS, Again, CannotRepeatError
 from singanet.program.flow import Flow
 from singanet.program.kernel import Buffer, Kernel
 from singanet.program.recompute import chosen
@@ -89,3 +90,20 @@ def test_what_only_products_made_is_kept_by_cheap():
     kernels += [Kernel("dense", (k,), (k + 1,), "cell") for k in range(9)]
     kernels += [Kernel("dense", (8 - k, 9 + k), (10 + k,), "cell", "backward") for k in range(9)]
     assert chosen(flow_of(kernels, buffers), "cheap", 0).slot == {}
+
+
+@pytest.mark.parametrize("count", [MOST_KERNELS, MOST_KERNELS + 1])
+def test_as_many_kernels_in_a_row_as_may_be(count):
+    kernels = [Kernel("feed", (), (0,), barrier=True)]
+    kernels += [Kernel("step", (k,), (k + 1,), "cell") for k in range(count)]
+    kernels += [
+        Kernel("loss", (count,), (count + 1,), "loss", "loss"),
+        Kernel("back", (count, count + 1), (count + 2,), "cell", "backward"),
+    ]
+    state = Again(flow_of(kernels, [Buffer(1024)] * (count + 3)), 1)
+    if count > MOST_KERNELS:
+        with pytest.raises(CannotRepeatError):
+            state.drop(count)
+    else:
+        state.drop(count)
+        assert state.slot == dict.fromkeys(range(1, count + 1), count + 2)
