@@ -42,12 +42,15 @@ class OneDnnProducts(OneDnnBase):
         self, a: Array, b: Array, bias: Array | None, out: Array | None
     ) -> Array | None:
         """The product, or None where it is not oneDNN's."""
-        if a.ndim != 2 or b.ndim != 2 or len(a) < _FEW:
-            return None
-        if len(a) * b.size < (_LEAST_OUTER if len(b) == 1 else _LEAST):
+        if a.ndim != 2 or b.ndim != 2 or a.shape[1] != len(b):
             return None
         rest = [] if bias is None else [bias]
-        if not self.serves(1, a, b, *rest) or a.shape[1] != len(b):
+        least = _LEAST_OUTER if len(b) == 1 else _LEAST
+        if len(a) * b.size < least or not self.serves(1, a, b, *rest):
+            return None
+        if len(a) < _FEW:
+            # With the runtime BLAS stands aside: it sums in the same order from the first time on.
+            self.runtime()
             return None
         turned = _turned(a), _turned(b)
         (m, k), n = a.shape, b.shape[1]

@@ -24,16 +24,19 @@ def counts():
 ops, seen = OneDnnOps(sys.argv[1], True), [counts()]
 if sys.argv[2] == "single":
     set_threads(1)
-ops.softmax(np.ones((32, 256), np.float32))
+if sys.argv[3] == "softmax":
+    ops.softmax(np.ones((32, 256), np.float32))
+else:
+    ops.matmul(np.ones((1, 1024), np.float32), np.ones((1024, 512), np.float32))
 seen.append(counts())
 print(json.dumps(seen))
 """
 
 
-def counts(library_path, how="several", **variables):
+def counts(library_path, how="several", kernel="softmax", **variables):
     kept = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
     run = subprocess.run(
-        [sys.executable, "-c", COUNTS, library_path, how],
+        [sys.executable, "-c", COUNTS, library_path, how, kernel],
         env={**kept, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
         capture_output=True,
         check=True,
@@ -47,8 +50,9 @@ def counts(library_path, how="several", **variables):
 
 
 @pytest.mark.skipif(threads.cores() < 2, reason="one core")
-def test_one_thread_from_the_first_kernel_of_onednn_on(library_path):
-    before, after = counts(library_path)
+@pytest.mark.parametrize("kernel", ["softmax", "its own large product"])
+def test_one_thread_from_the_first_kernel_of_onednn_on(library_path, kernel):
+    before, after = counts(library_path, kernel=kernel)
     assert max(before) > 1
     assert after == [1] * len(before)
 
