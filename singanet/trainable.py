@@ -107,9 +107,15 @@ class Trainable:
         ``batch_size`` None takes ``x`` in one go; with one, ``x`` may also be a loader or another
         iterable of batches ``x`` or ``(x, ...)``.
         """
+        net = cast("FeedForwardNet", self)
+        if batch_size is None and net.sealed:
+            # Small nets feel an import.
+            made = net.programs.predict(net, x)
+            if made is not None:
+                return made
         from singanet.training.evaluation import predict
 
-        return predict(cast("FeedForwardNet", self), x, batch_size)
+        return predict(net, x, batch_size)
 
     def train_on_batch(
         self, x: Any, y: Any, sample_weight: Array | None = None

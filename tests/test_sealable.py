@@ -408,6 +408,16 @@ def test_predictions_are_the_callers_own():
     np.testing.assert_array_equal(net.predict(rows()), kept)
 
 
+def test_predictions_of_many_batches():
+    net = image_net()
+    wanted = np.concatenate([net.predict(images(5)[part]) for part in np.s_[:2, 2:4, 4:]])
+    net.programs.clear()
+    net.seal()
+    got = net.predict(images(5), batch_size=2)
+    close(got, wanted)
+    assert len(net.programs.reports()) == 2
+
+
 class Halved(SoftmaxCrossEntropy):
     """A link in Python of its own."""
 

@@ -74,12 +74,9 @@ def evaluate(
 def predict(net: FeedForwardNet, x: Any, batch_size: int | None) -> Any:
     """`FeedForwardNet.predict`. Errors: no batch."""
     if batch_size is None:
-        made = net.programs.predict(net, x) if net.sealed else None
-        if made is not None:
-            return made
         out = widened(net.forward(False, x))
         return out if net.loss is None else net.loss.link(out)
-    parts = [predict(net, part, None) for part in _input_batches(net, x, batch_size)]
+    parts = [net.predict(part) for part in _input_batches(net, x, batch_size)]
     if not parts:
         raise ArgumentError(
             "net.predict",
