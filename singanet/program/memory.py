@@ -9,6 +9,7 @@ import numpy as np
 from singanet.data.position import checked_count
 from singanet.errors import BackendError
 from singanet.program.peak import PeakMemory, peak_memory
+from singanet.program.places import root_of
 from singanet.program.recompute import Recompute
 from singanet.program.record import rehearse
 
@@ -37,7 +38,9 @@ def planned_memory(
     recorder = rehearse(net, lambda recorder: recorder.rehearsed_step(feed, optimizer))
     recording = recorder.recording(level)
     params = {id(value): value.nbytes for _, value in recorder.params}
-    state = {id(array): array.nbytes for n in recorder.numbers for array in n.arrays}
+    # That of small parameters lies side by side.
+    roots = [root_of(array) for n in recorder.numbers for array in n.arrays]
+    state = {id(root): root.nbytes for root in roots}
     tokens = [token for token in recorder.tape.tokens if token.held is not None]
     held = {id(token.held): token.nbytes for token in tokens}
     other = [size for key, size in held.items() if key not in params and key not in state]

@@ -67,3 +67,12 @@ def test_it_grows_with_the_batch_and_leaves_the_net_alone():
 def test_other_batch_sizes_are_refused(batch):
     with pytest.raises(ArgumentError, match="batch_size"):
         build("mlp", seed=0).memory(batch)
+
+
+@pytest.mark.parametrize("make", [lambda: SGD(lr=0.1, momentum=0.9), lambda: Adam(lr=0.1)])
+def test_state_of_small_parameters_counts_once(make):
+    net, optimizer = build("mlp", seed=0), make()
+    parts = net.memory(2, optimizer).parts
+    trained = sum(param.value.nbytes for param in net.params())
+    assert parts["optimizer state"] == len(optimizer.slots) * trained
+    assert parts["other"] == net.memory(2, SGD(lr=0.1)).parts["other"]
