@@ -44,6 +44,8 @@ def planned_memory(
     tokens = [token for token in recorder.tape.tokens if token.held is not None]
     held = {id(token.held): token.nbytes for token in tokens}
     other = [size for key, size in held.items() if key not in params and key not in state]
+    folded = [ref.token for ref in recording.outside if ref.token in recorder.tape.folded]
+    other += [recorder.tape.tokens[token].nbytes for token in folded]
     calls = len(recording.calls)
     return peak_memory(recording.layout, params.values(), state.values(), other, calls)
 

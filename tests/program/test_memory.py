@@ -75,4 +75,5 @@ def test_state_of_small_parameters_counts_once(make):
     parts = net.memory(2, optimizer).parts
     trained = sum(param.value.nbytes for param in net.params())
     assert parts["optimizer state"] == len(optimizer.slots) * trained
-    assert parts["other"] == net.memory(2, SGD(lr=0.1)).parts["other"]
+    # Two rows of zeros for relus, ones for three sums, and the numbers of the step.
+    assert 0 < parts["other"] - 4 * (2 * (256 + 128) + 3 * 2) < 100
