@@ -149,6 +149,8 @@ class Programs:
             ("step", id(optimizer), self._recompute, *of_batch),
             lambda r: r.step(feed, y, weight, optimizer),
             optimizer,
+            # A step by the layers would take the memory that is not to be taken.
+            at_once=self._recompute != "none",
             recompute=self._recompute,
         )
         if found is None:

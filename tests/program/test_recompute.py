@@ -120,9 +120,6 @@ def test_a_step_under_such_a_budget_says_so_and_leaves_the_net():
     net.step(x, y, optimizer)
     net.programs.recompute = 1
     before = [value.copy() for value in net.param_values()]
-    net.step(x, y, optimizer)
-    assert any((a != b).any() for a, b in zip(before, net.param_values(), strict=True))
-    before = [value.copy() for value in net.param_values()]
     with pytest.raises(ArgumentError, match="the least found"):
         net.step(x, y, optimizer)
     for old, now in zip(before, net.param_values(), strict=True):
@@ -168,6 +165,14 @@ def test_the_level_of_the_net_is_that_of_its_programs():
     assert net.record(x).report().recomputed == 0
 
 
+def test_the_first_step_is_recorded_since_the_layers_would_take_it_all():
+    for level, count in (("none", 0), ("cheap", 1), (1 << 40, 1)):
+        net = residual_images()
+        net.programs.recompute = level
+        net.step(*batch_of(net), sgd())
+        assert len(net.programs.reports()) == count
+
+
 def test_another_level_is_recorded_anew():
     twins = Twins(residual_images, sgd)
     for level in ("none", "cheap", "none", "cheap"):
@@ -198,14 +203,15 @@ def test_reports_tell_what_runs_again_and_what_that_saves():
 
 def test_memory_is_predicted_with_what_is_dropped():
     net = build("resnet20", (3, 16, 16), 5, seed=0)
-    parts = {level: net.memory(16, recompute=level).parts["arena"] for level in ("none", "cheap")}
-    assert parts["cheap"] < 0.8 * parts["none"]
-    for level, told in parts.items():
-        # The loss's arrays come on top.
-        assert told <= arena(recorded(net, level, 16)) <= 1.05 * told
+    told = {level: net.memory(16, sgd(), recompute=level) for level in ("none", "cheap")}
+    assert told["cheap"].parts["arena"] < 0.8 * told["none"].parts["arena"]
+    for level, memory in told.items():
+        # The loss's kernels come on top, and let other buffers be chosen.
+        more = arena(recorded(net, level, 16)) - memory.parts["arena"]
+        assert abs(more) <= 0.05 * memory.total
     net.programs.recompute = "cheap"
-    assert net.memory(16).parts["arena"] == parts["cheap"]
-    budget = int(0.9 * parts["none"])
+    assert net.memory(16, sgd()).parts == told["cheap"].parts
+    budget = int(0.9 * told["none"].parts["arena"])
     assert net.memory(16, recompute=budget).parts["arena"] <= budget
 
 
