@@ -68,14 +68,14 @@ def apart(
     rows: Sequence[int],
     rounds: int,
     budget: float = 1e9,
-    imports: Imports = lambda name, row: None,
+    imports: Imports | None = None,
     whole: float = 1e9,
 ) -> list[dict[str, Taken]]:
     """For each row what each rival took, in as many rounds; at least three, then ``budget`` s.
 
     A turn is some calls to warm up and some that are measured, one of each where they are long.
-    ``imports(name, row)`` loads what the rival needs. After ``whole`` seconds no row is begun, and
-    there are fewer results than rows.
+    ``imports(name, row)``, where given, loads what the rival needs. After ``whole`` seconds no row
+    is begun, and there are fewer results than rows.
     """
     start = time.monotonic()
     results = []
@@ -91,7 +91,7 @@ def apart(
 class _Rival:
     """A process that competes in one row, and the pipe to it."""
 
-    def __init__(self, make: Make, name: str, row: int, imports: Imports) -> None:
+    def __init__(self, make: Make, name: str, row: int, imports: Imports | None) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, far = context.Pipe()
         arguments = (make, name, row, far, imports)
@@ -145,9 +145,10 @@ def _row(rivals: dict[str, _Rival], rounds: int, budget: float) -> dict[str, Tak
     return taken
 
 
-def _compete(make: Make, name: str, row: int, pipe: Any, imports: Imports) -> None:
+def _compete(make: Make, name: str, row: int, pipe: Any, imports: Imports | None) -> None:
     try:
-        imports(name, row)
+        if imports is not None:
+            imports(name, row)
         before = resident("RssAnon")
         made = make(name, row)
         entrant = made if isinstance(made, Entrant) else Entrant(made)
