@@ -79,6 +79,7 @@ class Updates:
 
     def _update_waiting(self) -> None:
         groups, self._waiting = self._waiting, {}
+        now = self.tape.layer, self.tape.phase
         for group in groups.values():
             if len(group) > 1:
                 self.tape.layer, self.tape.phase = "", "update"
@@ -91,11 +92,12 @@ class Updates:
                     self._moves |= moves
                     continue
             for waiting in group:
-                self.tape.layer = waiting.layer
+                self.tape.layer, self.tape.phase = waiting.layer, "update"
                 name = waiting.state.name
                 why = self._kernels(name, waiting.value, waiting.grad)
                 if why is not None:
                     self._in_python([name], [waiting.value], [waiting.grad], why)
+        self.tape.layer, self.tape.phase = now
 
     def _refuses(self) -> str | None:
         """Why no update of this optimizer is recorded, if so."""

@@ -63,6 +63,9 @@ def test_large_parameters_are_updated_alone_and_few_wait(rng):
         twins.step(*batch(rng))
     alone = [layer for name, layer in updates(twins.recorded) if name == "multiply" and layer]
     assert alone == ["wide", "wide"]
+    own = [layer for name, layer in updates(twins.recorded) if name == "subtract"]
+    names = [node.name for node in twins.recorded.nodes() if node.layer.params]
+    assert sorted(own) == sorted(2 * names)
     report = twins.recorded.programs.reports()[-1]
     sizes = [b.nbytes for b in report.buffers]
     joint = {k.writes[0] for k in report.kernels if k.phase == "update" and not k.layer}
