@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.inputs import check_feed
 from singanet.program.alike import Latest, LatestPrediction, shapes_of_feed, shapes_of_targets
-from singanet.program.heap import trim
+from singanet.program.shared_arena import SharedArena
 from singanet.program.wait import Wait
 from singanet.types import Array
 
@@ -41,8 +41,7 @@ class Programs:
         self._known: OrderedDict[Any, Replay | None] = OrderedDict()
         self._refused: dict[Any, str] = {}
         self._waits: dict[Any, Wait] = {}
-        self._arena: Array | None = None
-        self._lock = threading.Lock()
+        self._arena = SharedArena()
         self._c_order = True
         self._latest: Latest | None = None
         self._predicted: LatestPrediction | None = None
@@ -72,21 +71,14 @@ class Programs:
 
         return self._recompute if value is None else checked_recompute(where, value)
 
-    def evaluate(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> dict[str, Any] | None:
+    def evaluate(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> Any:
         """The outputs by name; None where no program is there yet.
 
         That of a sealed net is recorded at the first call, so that all calls give the same bits.
         """
         key = ("sealed" if net.sealed else "evaluation", *shapes_of_feed(feed))
         found = self._find(net, key, lambda r: r.evaluation(feed), at_once=net.sealed)
-        if found is None:
-            return None
-        arena = self.take(found)
-        try:
-            outputs: dict[str, Any] = found.outputs(arena, feed)
-            return outputs
-        finally:
-            self.give_back(arena)
+        return None if found is None else self._outputs(found, feed)
 
     def predict(self, net: FeedForwardNet, x: Any) -> Any:
         """What a sealed net predicts, by the link of its loss; None where that is not recorded.
@@ -103,11 +95,7 @@ class Programs:
                 return None
             latest = self._predicted = LatestPrediction(found, feed, settings)
         net._forget_pass()
-        arena = self.take(latest.program)
-        try:
-            return latest.program.outputs(arena, feed)[""]
-        finally:
-            self.give_back(arena)
+        return self._outputs(latest.program, feed)[""]
 
     def forward(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> ReplayedPass | None:
         """A training forward that a walk back may follow; None where no program is there yet."""
@@ -127,11 +115,6 @@ class Programs:
         """Remember how the gradients lay that a walk by the layers started from."""
         # The order of sums, and so the last bit, depends on it.
         self._c_order = all(grad.flags.c_contiguous for grad in slot_grads.values())
-
-    def give_back(self, arena: Array) -> None:
-        """Let the next replay have the arena."""
-        if self._arena is None or len(self._arena) < len(arena):
-            self._arena = arena
 
     def step(
         self,
@@ -207,7 +190,8 @@ class Programs:
         self._known.clear()
         self._refused.clear()
         self._waits.clear()
-        self._arena = self._latest = self._predicted = None
+        self._arena.clear()
+        self._latest = self._predicted = None
 
     def _find(
         self,
@@ -239,41 +223,30 @@ class Programs:
         if found is None and not at_once and self._waits.get(key, _NO_WAIT).goes_on():
             return None
         if found is None:
-            found = self._known[key] = self._recorded(net, key, record, optimizer, recompute)
+            from singanet.program.recorded import recorded
+
+            made = recorded(net, record, optimizer, recompute)
+            if isinstance(made, str):
+                self._refused[key] = made
+                return None
+            found = self._known[key] = made
         else:
             self._known.move_to_end(key)
-        if found is not None:
-            found.replays += 1
+        found.replays += 1
         return found
 
-    def _recorded(
-        self,
-        net: FeedForwardNet,
-        key: Any,
-        record: Callable[[Recorder], None],
-        optimizer: Any,
-        recompute: Recompute,
-    ) -> Replay | None:
-        from singanet.program.call import NotRecordableError
-        from singanet.program.record import rehearse
-        from singanet.program.replay import Replay
-
+    def _outputs(self, program: Replay, feed: Mapping[str, Any]) -> Any:
+        arena = self.take(program)
         try:
-            return Replay(rehearse(net, record), optimizer, recompute)
-        except NotRecordableError as error:
-            self._refused[key] = str(error)
-            return None
+            return program.outputs(arena, feed)
+        finally:
+            self.give_back(arena)
 
     def take(self, program: Replay) -> Array:
-        """The arena, large enough for ``program``; until it is put back nobody else has it."""
-        # Two threads that took the same one would write over each other.
-        with self._lock:
-            arena, self._arena = self._arena, None
-        if arena is None or len(arena) < program.arena_bytes:
-            for other in list(self._known.values()):
-                if other is not None:
-                    other.forget()
-            arena = None
-            trim()
-            arena = np.empty(program.arena_bytes, np.uint8)
-        return arena
+        """Memory for ``program``; until it is given back nobody else has it."""
+        others = [other for other in list(self._known.values()) if other is not None]
+        return self._arena.take(program.arena_bytes, others)
+
+    def give_back(self, arena: Array) -> None:
+        """Let the next replay have the memory."""
+        self._arena.give_back(arena)

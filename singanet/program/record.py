@@ -18,7 +18,6 @@ from singanet.program.call import NotRecordableError
 from singanet.program.constants import make_constants
 from singanet.program.dead import drop_unread
 from singanet.program.draws import Draws
-from singanet.program.folding import fold_layers
 from singanet.program.kernels import recording_kernels
 from singanet.program.layers import own, traced_plan
 from singanet.program.live_rows import sources
@@ -27,10 +26,10 @@ from singanet.program.performing import Imagined, Performed
 from singanet.program.places import arrays_in, map_arrays, root_of
 from singanet.program.recompute import Recompute
 from singanet.program.rule_numbers import Numbers
+from singanet.program.sealing import linked, prepare, show_nan
 from singanet.program.tape import Tape
 from singanet.program.traced import plain
 from singanet.program.updates import Updates
-from singanet.program.users import is_own
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -66,13 +65,15 @@ class Recorder:
         With ``link`` one thing comes out, without a name: what the link of the loss makes of it.
         """
         if self.net.sealed:
-            self._prepare()
+            prepare(self.net, self.plan, self.tape.ops)
         with self._running():
             given = self._fed(feed)
             outputs, _ = self._forward(given, train=False)
             if self.tape.ops.drops_nan:
-                self._show_nan(given, outputs)
-            self._hand_out({"": self._linked(outputs)} if link else outputs)
+                show_nan(self.tape.ops, given, outputs)
+            self.of_loss = link
+            out = linked(self.net.loss, _single(self.plan, outputs)) if link else None
+            self._hand_out({"": out} if link else outputs)
         if self.net.sealed:
             make_constants(self.tape, {id(root_of(value)) for _, value in self.params})
         drop_unread(self.tape)
@@ -178,31 +179,6 @@ class Recorder:
             slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
         return BackwardWalk(self.plan, contexts, slots, ()).run()
 
-    def _prepare(self) -> None:
-        """Take parameters for constants, and let kernels do several layers at once."""
-        # What was made writable by hand, or came since, is constant from now on, too.
-        self.net.hold_constant()
-        # Kernels for several layers would hide a parameter that is NaN already.
-        if not any(np.isnan(value).any() for _, value in self.params):
-            self.tape.ops.prepared = True
-            fold_layers(self.plan)
-
-    def _linked(self, outputs: dict[str, Any]) -> Any:
-        self.of_loss, loss = True, self.net.loss
-        out = map_arrays(_single(self.plan, outputs), _widened)
-        if loss is None:
-            return out
-        if not is_own(loss):
-            raise NotRecordableError("a link of a user's own")
-        return loss.link(out)
-
-    def _show_nan(self, given: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-        """Let a NaN in a sample show in what comes out, whatever the kernels between make of it."""
-        for y in arrays_in(outputs):
-            for x in arrays_in(given):
-                if len(x) == len(y):
-                    self.tape.ops.pass_on_nan(y, x)
-
     def _take_in(self, given: Any, seen: Any = ()) -> None:
         """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""
         filled = arrays_in(given)
@@ -250,10 +226,6 @@ def targets(y: Any, weight: Any) -> tuple[Any, Any]:
 
 def _single(plan: Plan, outputs: dict[str, Any]) -> Any:
     return outputs[plan.outputs[0]] if len(plan.outputs) == 1 else outputs
-
-
-def _widened(array: Array) -> Array:
-    return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def _zeros(array: Array, order: Any) -> Array:
