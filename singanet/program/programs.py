@@ -81,10 +81,7 @@ class Programs:
         return None if found is None else self._outputs(found, feed)
 
     def predict(self, net: FeedForwardNet, x: Any) -> Any:
-        """What a sealed net predicts, by the link of its loss; None where that is not recorded.
-
-        ``x`` is what the caller gave, so far unchecked.
-        """
+        """What a sealed net predicts of ``x``, so far unchecked; None where it is not recorded."""
         settings, latest = net.device.ops.settings(), self._predicted
         feed = None if latest is None or not self.enabled else latest.feed(x, settings)
         if feed is None or latest is None or latest.program.stale(net):
