@@ -39,12 +39,12 @@ class NarrowConvolution(Products):
         by_row = weight.reshape(groups, fg, cg, kh, kw).transpose(3, 0, 4, 2, 1)
         kernels = [self.laid_out(k, n * oh * ow) for k in by_row.reshape(kh, groups, kw * cg, fg)]
         y: Array = xp.empty((n, oh, ow, groups, fg), x.dtype)
-        room = xp.empty((2, 0), x.dtype)
+        room: list[Array] = []
         for samples, rows, full in self._padded_bands(x, window, f, groups):
             starts, target = _starts(full, window), y[samples, rows]
             size = full.size // cg * fg
             # The first band is the largest.
-            room = room if room.shape[1] else xp.empty((2, size), x.dtype)
+            room = room or [xp.empty(size, x.dtype) for _ in range(2)]
             total, part = (half[:size].reshape(*full.shape[:4], fg) for half in room)
             lines, more = (sums.reshape(groups, -1, fg)[:, :starts] for sums in (total, part))
             inside, added = (_where_windows_fit(sums, target) for sums in (total, part))

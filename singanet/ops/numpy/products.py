@@ -80,7 +80,7 @@ class Products(Windows):
             others.transpose(0, 1, 3, 2, 4)[:, :, None],
             out=target.transpose(0, 1, 2, 4, 3, 5),
         )
-        total: Array = sums.sum(axis=1)
+        total: Array = sums[:, 0] if whole == piece else sums.sum(axis=1)
         if whole < m:
             xp.add(total, _plain(xp, left[:, whole:], right[:, whole:]), out=total)
         return total
