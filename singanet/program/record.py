@@ -131,7 +131,9 @@ class Recorder:
             del outputs
             self._take_in((given,))
             for item in self._backward(contexts, given):
-                self._hand_out(sources(item.grads), item.layer, list(item.names))
+                grads, names = sources(item.grads), list(item.names)
+                # The caller may update the parameters then, which no kernel may read afterwards.
+                self._mark("yield", (grads, item.layer, names), (grads,), list(item.values))
                 del item
 
     def recording(self, recompute: Recompute = "none") -> Recording:
@@ -187,9 +189,9 @@ class Recorder:
             raise NotRecordableError("a batch of no samples")
         self._mark("feed", given, seen, filled)
 
-    def _hand_out(self, given: Any, layer: str = "", names: list[str] | None = None) -> None:
+    def _hand_out(self, given: Any) -> None:
         """Mark where the caller gets the arrays of ``given``."""
-        self._mark("yield", (given, layer, names), (given,), [])
+        self._mark("yield", (given,), (given,), [])
 
     def _mark(self, name: str, payload: tuple[Any, ...], read: Any, filled: list[Array]) -> None:
         call = self.tape.add(_nothing, (read,), {}, filled, "hidden", name=name)

@@ -239,6 +239,21 @@ def test_loops_of_the_caller_that_drop_all_they_can(make, rng, monkeypatch):
     assert counts["dropped"]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_parameters_updated_between_the_yields_are_not_read_again(seed, rng, monkeypatch):
+    counts = drop_all(monkeypatch, seed)
+    twins = Twins(residual_images, sgd)
+    twins.recorded.programs.recompute = "cheap"
+    for k in range(4):
+        twins.forward(True, batch_of(twins.recorded, seed=k)[0])
+        dy = rng.standard_normal((8, 5)).astype(np.float32)
+        for net, optimizer in zip(twins.nets, twins.optimizers, strict=True):
+            for item in net.backward(dy):
+                optimizer.update(*item)
+        twins.expect_equal()
+    assert counts["dropped"]
+
+
 def test_shared_layers_words_and_several_outputs_that_drop_all_they_can(rng, monkeypatch):
     counts = drop_all(monkeypatch)
     shared, words = Twins(nets.residual_net, nets.adam), Twins(nets.word_net, nets.adam)
