@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from typing import cast as typed
 
 import numpy as np
 
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, CallOrderError
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -121,15 +121,15 @@ class Saveable:
         ``cast`` converts types, ``optimizer`` takes the state in a Keras file. The whole file is
         checked first: on any error the net is as it was. Errors: `StateMismatchError`, whose
         ``report`` is a table of both sides, `FileFormatError`, `ChecksumError`, `VersionError`,
-        `FileAccessError`, a sealed net.
+        `FileAccessError`, a sealed net or another with read-only arrays.
         """
         from singanet.checkpoint import Target, describe_net, load_into, open_state, packed_layers
         from singanet.checkpoint.keras import KerasReader
         from singanet.checkpoint.keras.slots import read_slots
 
         net = _net(self)
-        net.expect_unsealed("net.load")
         params = {param.name: param for param in distinct(net.params())}
+        _expect_writable(params.values())
         targets = {
             name: Target(param.shape, np.dtype(param.value.dtype)) for name, param in params.items()
         }
@@ -163,6 +163,18 @@ def _no_place(f: str | PathLike[str], format: str) -> ArgumentError:
 
 def _net(net: Saveable) -> FeedForwardNet:
     return typed("FeedForwardNet", net)
+
+
+def _expect_writable(params: Iterable[Param]) -> None:
+    """Refuse to begin what would end at a read-only array."""
+    for param in params:
+        if param.is_constant:
+            raise CallOrderError(
+                "net.load",
+                expected="a net whose parameters may change",
+                received=f"a read-only array of {param.name!r}, as in a sealed one",
+                advice="call net.unseal() first, or set the array's flags.writeable",
+            )
 
 
 def distinct(params: list[Param]) -> list[Param]:

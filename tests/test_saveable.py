@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from singanet import layers
-from singanet.errors import ArgumentError, CheckpointError, ChecksumError, StateMismatchError
+from singanet.errors import (
+    ArgumentError,
+    CallOrderError,
+    CheckpointError,
+    ChecksumError,
+    StateMismatchError,
+)
 from singanet.net import FeedForwardNet
 
 FILES = ["m", "m.bin", "m.pickle", "m.h5", "m.npz", "m.safetensors", "m.weights.h5"]
@@ -150,3 +156,14 @@ def test_a_data_format_of_another_library(tmp_path):
         make(1).save(tmp_path / "k.weights.h5")
         with pytest.raises(ArgumentError, match="data_format: expected that of the Keras model"):
             call(tmp_path / "k.weights.h5", data_format="NCHW")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_read_only_array_is_met_before_anything_is_loaded(tmp_path, name):
+    net, other = make(1), make(2)
+    net.save(tmp_path / name)
+    before = values(other)
+    other.params()[-1].value.flags.writeable = False
+    with pytest.raises(CallOrderError, match="read-only array of 'fc/bias'"):
+        other.load(tmp_path / name)
+    assert values(other) == before

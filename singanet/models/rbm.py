@@ -39,6 +39,7 @@ class RBM(Saveable, Trainable):
     """
 
     metric = None
+    sealed = False
     layers = ()
     dtype = np.dtype(np.float32)
 
