@@ -16,10 +16,10 @@ from report import publish, table
 from shared_pieces import share_pieces
 
 import singanet
-from singanet.program.arena import STRATEGIES, Layout, Strategy, plan_arena
 from singanet.program.kernel import Buffer, Kernel
-from singanet.program.performing import Imagined
-from singanet.program.record import Recorder
+from singanet.program.planning.arena import STRATEGIES, Layout, Strategy, plan_arena
+from singanet.program.recording.performing import Imagined
+from singanet.program.recording.record import Recorder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -6,9 +6,9 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
-from singanet.program.liveness import Ints
-from singanet.program.placing import Intervals
-from singanet.program.walking import events
+from singanet.program.planning.liveness import Ints
+from singanet.program.planning.placing import Intervals
+from singanet.program.planning.walking import events
 
 
 def share_pieces(intervals: Intervals, match_range: int = 16) -> Ints:

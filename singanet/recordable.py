@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from singanet.optimizer import Optimizer, Wrapper
     from singanet.program.peak import PeakMemory
     from singanet.program.program import Program
-    from singanet.program.recompute import Recompute
+    from singanet.program.recomputing.recompute import Recompute
     from singanet.tuning.report import TuningReport
 
 

@@ -10,8 +10,8 @@ from singanet.data.position import checked_count
 from singanet.errors import BackendError
 from singanet.program.peak import PeakMemory, peak_memory
 from singanet.program.places import root_of
-from singanet.program.recompute import Recompute
-from singanet.program.record import rehearse
+from singanet.program.recomputing.recompute import Recompute
+from singanet.program.recording.record import rehearse
 
 if TYPE_CHECKING:
     from singanet.net import FeedForwardNet

@@ -11,14 +11,14 @@ import numpy as np
 
 from singanet import inputs as checks
 from singanet.errors import ArgumentError, CallOrderError
-from singanet.program.alike import shapes_of_feed, shapes_of_targets
 from singanet.program.call import NotRecordableError
 from singanet.program.memory import expect_host
-from singanet.program.ready import Ready
-from singanet.program.recompute import Recompute
-from singanet.program.record import Recorder, rehearse
-from singanet.program.replay import Replay, run_all
-from singanet.program.report import ProgramReport
+from singanet.program.recomputing.recompute import Recompute
+from singanet.program.recording.record import Recorder, rehearse
+from singanet.program.replaying.alike import shapes_of_feed, shapes_of_targets
+from singanet.program.replaying.ready import Ready
+from singanet.program.replaying.replay import Replay, run_all
+from singanet.program.reporting.report import ProgramReport
 from singanet.types import Array
 
 if TYPE_CHECKING:

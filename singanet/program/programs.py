@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.inputs import check_feed
-from singanet.program.alike import Latest, LatestPrediction, shapes_of_feed, shapes_of_targets
-from singanet.program.shared_arena import SharedArena
-from singanet.program.wait import Wait
+from singanet.program.replaying.alike import (
+    Latest,
+    LatestPrediction,
+    shapes_of_feed,
+    shapes_of_targets,
+)
+from singanet.program.replaying.shared_arena import SharedArena
+from singanet.program.replaying.wait import Wait
 from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.net import FeedForwardNet
-    from singanet.program.recompute import Recompute
-    from singanet.program.record import Recorder
-    from singanet.program.replay import Replay
-    from singanet.program.replayed_pass import ReplayedPass
-    from singanet.program.report import ProgramReport
+    from singanet.program.recomputing.recompute import Recompute
+    from singanet.program.recording.record import Recorder
+    from singanet.program.replaying.replay import Replay
+    from singanet.program.replaying.replayed_pass import ReplayedPass
+    from singanet.program.reporting.report import ProgramReport
 
 _NO_WAIT = Wait()
 CAPACITY = 8
@@ -67,7 +72,7 @@ class Programs:
 
     def level(self, where: str, value: Recompute | None) -> Recompute:
         """``value``, or for None that of these programs. Errors: what is no level."""
-        from singanet.program.recompute import checked_recompute
+        from singanet.program.recomputing.recompute import checked_recompute
 
         return self._recompute if value is None else checked_recompute(where, value)
 
@@ -104,7 +109,7 @@ class Programs:
         )
         if found is None or found.walked:
             return None
-        from singanet.program.replayed_pass import ReplayedPass
+        from singanet.program.replaying.replayed_pass import ReplayedPass
 
         return ReplayedPass(net, found, self.take(found), feed, self.give_back)
 
@@ -220,7 +225,7 @@ class Programs:
         if found is None and not at_once and self._waits.get(key, _NO_WAIT).goes_on():
             return None
         if found is None:
-            from singanet.program.recorded import recorded
+            from singanet.program.replaying.recorded import recorded
 
             made = recorded(net, record, optimizer, recompute)
             if isinstance(made, str):

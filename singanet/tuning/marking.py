@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from singanet.ops.onednn.cases import Case
-from singanet.program.tape import Tape
+from singanet.program.recording.tape import Tape
 from singanet.tuning.listening import Everywhere
 
 _KERNELS = frozenset(

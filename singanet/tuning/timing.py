@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.ops.onednn.cases import ROUTES, Case
-from singanet.program.arena import ALIGNMENT
-from singanet.program.bound import Bound
-from singanet.program.build import Recording
 from singanet.program.places import map_arrays
-from singanet.program.python_pass import keep
-from singanet.program.record import Recorder, rehearse
+from singanet.program.planning.arena import ALIGNMENT
+from singanet.program.recording.build import Recording
+from singanet.program.recording.python_pass import keep
+from singanet.program.recording.record import Recorder, rehearse
+from singanet.program.replaying.bound import Bound
 from singanet.tuning.listening import Everywhere, Listening
 from singanet.tuning.marking import Marking
 from singanet.types import Array

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from singanet.program import build
-from singanet.program.again import Again, CannotRepeatError
+from singanet.program.recomputing.again import Again, CannotRepeatError
+from singanet.program.recording import build
 
 
 def drop_all(monkeypatch, seed=0):

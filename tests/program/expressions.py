@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from singanet.ops import numpy_ops
-from singanet.program.arena import ALIGNMENT
-from singanet.program.bound import Bound
-from singanet.program.build import build
 from singanet.program.call import NotRecordableError
-from singanet.program.kernels import recording_kernels
-from singanet.program.layers import own
-from singanet.program.performing import Imagined, Performed
 from singanet.program.places import map_arrays
-from singanet.program.tape import Tape
+from singanet.program.planning.arena import ALIGNMENT
+from singanet.program.recording.build import build
+from singanet.program.recording.kernels import recording_kernels
+from singanet.program.recording.layers import own
+from singanet.program.recording.performing import Imagined, Performed
+from singanet.program.recording.tape import Tape
+from singanet.program.replaying.bound import Bound
 
 
 class Expression:

@@ -7,8 +7,8 @@ import pytest
 
 from singanet.models import build
 from singanet.optimizer import SGD
-from singanet.program.performing import Imagined
-from singanet.program.record import Recorder
+from singanet.program.recording.performing import Imagined
+from singanet.program.recording.record import Recorder
 
 
 def recorded(name, momentum, batch=2):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from singanet.program.arena import plan_arena
 from singanet.program.kernel import Buffer, Kernel
 from singanet.program.peak import peak_memory
+from singanet.program.planning.arena import plan_arena
 
 KERNELS = [Kernel("a", (0, 1), (2,)), Kernel("b", (2,), (3,))]
 

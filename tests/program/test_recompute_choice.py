@@ -7,10 +7,10 @@ import pytest
 
 from singanet import models
 from singanet.optimizer import SGD
-from singanet.program.again import MOST_KERNELS, Again, CannotRepeatError
-from singanet.program.flow import Flow
 from singanet.program.kernel import Buffer, Kernel
-from singanet.program.recompute import chosen
+from singanet.program.recomputing.again import MOST_KERNELS, Again, CannotRepeatError
+from singanet.program.recomputing.flow import Flow
+from singanet.program.recomputing.recompute import chosen
 from tests.program.steps import residual
 
 

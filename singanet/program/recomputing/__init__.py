@@ -1,0 +1,5 @@
+"""What of a forward pass is dropped and made again for the backward pass."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,93 @@
+"""A pass of a layer in Python, inside a recorded program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+
+from singanet.context import Context
+from singanet.execution import Step
+from singanet.layers.layer import Layer
+from singanet.types import RowSparse
+
+if TYPE_CHECKING:
+    from singanet.program.recording.layers import TracedLayer
+
+
+class PythonPass:
+    """A pass of a layer that runs the layer's own Python at each replay.
+
+    ``context`` is what the forward pass left, None where that pass is recorded kernels; it may
+    hold ``inputs``.
+    """
+
+    def __init__(self, layer: TracedLayer, ctx: Context) -> None:
+        self.layer = layer
+        self.train, self.keep = ctx.train, ctx.keep
+        self.needs_input_grad = ctx.needs_input_grad
+        self.relu, self.through = ctx.relu, ctx.through
+        self.out_shapes = ctx.out_shapes
+        self.context: Context | None = None
+        self.inputs: Any = ()
+        self.sparse: dict[str, RowSparse] = {}
+
+    def _fresh(self) -> Context:
+        net, step = self.layer.net, self.layer.step
+        ctx = Context(net.device.ops, net.rng, Step.params(step), self.train, self.keep)
+        ctx.out_shapes = self.out_shapes
+        ctx.relu, ctx.through = self.relu, self.through
+        return ctx
+
+    def made(self, layer: Layer, x: Any) -> Any:
+        """The output of ``layer``, which while recording is a copy."""
+        self.context = self._fresh()
+        y = layer.forward(self.context, x)
+        self.context.out_shapes = [p.shape for p in y] if self.layer.step.many_out else []
+        return y
+
+    def forward(self, x: Any, out: Any) -> None:
+        """Fill ``out`` with the layer's output."""
+        keep(self.made(self.layer.layer, x), out)
+
+    def gradients(
+        self, layer: Layer, saved: dict[str, Any], dy: Any
+    ) -> tuple[Any, Mapping[str, Any]]:
+        """What the backward of ``layer`` returns."""
+        ctx = self.context
+        if ctx is None:
+            ctx = self._fresh()
+            ctx.saved = dict(saved)
+        ctx.needs_input_grad = self.needs_input_grad
+        dx, grads = layer.backward(ctx, dy)
+        self.sparse = {k: grad for k, grad in grads.items() if isinstance(grad, RowSparse)}
+        return dx, grads
+
+    def sparse_now(self, key: str) -> RowSparse:
+        """The row-sparse gradient of a parameter, handed over."""
+        return self.sparse.pop(key)
+
+    def backward(self, saved: dict[str, Any], inputs: Any, dy: Any, out: Any) -> None:
+        """Fill ``out`` with the gradients that are arrays, and keep the others."""
+        dx, grads = self.gradients(self.layer.layer, saved, dy)
+        if self.context is not None:
+            self.context = self._fresh()
+        keep((dx, {key: grads[key] for key in out[1]}), out)
+
+
+def keep(values: Any, out: Any) -> None:
+    """Copy the arrays of ``values`` into those that stand at the same places of ``out``."""
+    if isinstance(out, np.ndarray):
+        np.copyto(out, values)
+    elif isinstance(out, dict):
+        for key, part in out.items():
+            keep(values[key], part)
+    elif isinstance(out, (list, tuple)):
+        for value, part in zip(values, out, strict=True):
+            keep(value, part)
+
+
+def is_sparse(grad: Any) -> TypeGuard[RowSparse]:
+    """Whether a gradient is of some rows only."""
+    return isinstance(grad, RowSparse)

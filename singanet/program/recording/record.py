@@ -1,0 +1,238 @@
+"""Recording: one rehearsed step of a net, written down."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.backward_walk import BackwardWalk
+from singanet.errors import SingaNetError
+from singanet.execution import Plan
+from singanet.layer_gradients import LayerGradients
+from singanet.program.call import NotRecordableError
+from singanet.program.places import arrays_in, map_arrays, root_of
+from singanet.program.recomputing.recompute import Recompute
+from singanet.program.recording.build import Recording, build
+from singanet.program.recording.constants import make_constants
+from singanet.program.recording.dead import drop_unread
+from singanet.program.recording.draws import Draws
+from singanet.program.recording.kernels import recording_kernels
+from singanet.program.recording.layers import own, traced_plan
+from singanet.program.recording.live_rows import sources
+from singanet.program.recording.losses import LossStep
+from singanet.program.recording.performing import Imagined, Performed
+from singanet.program.recording.rule_numbers import Numbers
+from singanet.program.recording.sealing import linked, prepare, show_nan
+from singanet.program.recording.tape import Tape
+from singanet.program.recording.traced import plain
+from singanet.program.recording.updates import Updates
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.layers.layer import Layer
+    from singanet.loss.loss import Loss
+    from singanet.net import FeedForwardNet
+
+
+class Recorder:
+    """What a rehearsal of a step leaves: its tape, and what a replay has to ask anew.
+
+    The net, its generator, its running state and its optimizer are afterwards as they were.
+    """
+
+    def __init__(self, net: FeedForwardNet, does: Performed) -> None:
+        self.tape = Tape(does)
+        self.tape.ops = recording_kernels(net.device.ops, self.tape)
+        # The net has its programs, which must not keep it alive in turn.
+        proxy: Any = weakref.proxy(net)
+        self.net: FeedForwardNet = proxy
+        self.plan: Plan = traced_plan(net._sorted(), self.net, self.tape)
+        self.numbers: list[Numbers] = []
+        self.loss: LossStep | None = None
+        self.of_loss = False
+        self.notes: list[str] = []
+        self.params = [(param, param.value) for param in net.params()]
+        for _, value in self.params:
+            self.tape.hold(value)
+
+    def evaluation(self, feed: Mapping[str, Any], link: bool = False) -> None:
+        """A forward pass in evaluation, and what comes out; of a sealed net with folded layers.
+
+        With ``link`` one thing comes out, without a name: what the link of the loss makes of it.
+        """
+        if self.net.sealed:
+            prepare(self.net, self.plan, self.tape.ops)
+        with self._running():
+            given = self._fed(feed)
+            outputs, _ = self._forward(given, train=False)
+            if self.tape.ops.drops_nan:
+                show_nan(self.tape.ops, given, outputs)
+            self.of_loss = link
+            out = linked(self.net.loss, _single(self.plan, outputs)) if link else None
+            self._hand_out({"": out} if link else outputs)
+        if self.net.sealed:
+            make_constants(self.tape, {id(root_of(value)) for _, value in self.params})
+        drop_unread(self.tape)
+
+    def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
+        """A training step: forward, loss, backward with the updates."""
+        updates = Updates(self.tape, optimizer)
+        beside = targets(y, weighted)
+        with self._running():
+            given, beside = own(self.tape, (dict(feed), beside))
+            self._take_in((given, beside))
+            outputs, contexts = self._forward(given, train=True)
+            self.of_loss = True
+            self.loss = LossStep(self.net, self.plan, y, weighted)
+            dy = self.loss.record(self.tape, _single(self.plan, outputs), *beside)
+            del given
+            del outputs
+            for item in self._backward(contexts, dy):
+                updates.record(item)
+                del item
+            updates.finish()
+        self.numbers = updates.numbers
+        self.notes += updates.reasons
+
+    def rehearsed_step(self, feed: Mapping[str, Any], optimizer: Any) -> None:
+        """A training step without targets: gradients of zeros, updates where there is an optimizer.
+
+        It is for its memory alone.
+        """
+        updates = None if optimizer is None else Updates(self.tape, optimizer)
+        with self._running():
+            outputs, contexts = self._forward(self._fed(feed), train=True)
+            given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, "K")))
+            self._take_in((given,), outputs)
+            del outputs
+            for item in self._backward(contexts, given):
+                if updates is not None:
+                    updates.record(item)
+                del item
+            if updates is not None:
+                updates.finish()
+        self.numbers = [] if updates is None else updates.numbers
+
+    def passes(self, feed: Mapping[str, Any], c_order: bool) -> None:
+        """A forward pass in training and the walk back, which hands out every layer's gradients.
+
+        ``c_order`` says that the gradients of outputs come in C order, not as outputs lie.
+        """
+        order: Any = "C" if c_order else "K"
+        with self._running():
+            outputs, contexts = self._forward(self._fed(feed), train=True)
+            self._hand_out(outputs)
+            # No kernel depends on values, so zeros do.
+            given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, order)))
+            del outputs
+            self._take_in((given,))
+            for item in self._backward(contexts, given):
+                grads, names = sources(item.grads), list(item.names)
+                # The caller may update the parameters then, which no kernel may read afterwards.
+                self._mark("yield", (grads, item.layer, names), (grads,), list(item.values))
+                del item
+
+    def recording(self, recompute: Recompute = "none") -> Recording:
+        """What was written down, with its memory planned; see `FeedForwardNet.record`."""
+        for step in self.plan.steps:
+            reasons = step.recorded.reasons  # type: ignore[attr-defined]
+            self.notes += [f"layer {step.name!r}, {reason}" for reason in reasons]
+        if self.loss is not None and self.loss.note:
+            self.notes.append(self.loss.note)
+        made = build(self.tape, frozenset(id(value) for _, value in self.params), recompute)
+        # Its kernels know the tape: neither is needed now, and no collector need come for them.
+        self.tape.ops = None
+        return made
+
+    def recorded_parts(self) -> Iterator[Layer | Loss]:
+        """The layers and the loss of which kernels were recorded; the others run as they are."""
+        for step in self.plan.steps:
+            if not step.recorded.reasons:  # type: ignore[attr-defined]
+                yield step.recorded.layer  # type: ignore[attr-defined]
+        if self.loss is not None and not self.loss.note:
+            yield self.loss.loss
+        if self.loss is None and self.of_loss and self.net.loss is not None:
+            yield self.net.loss
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        # Values that are not there may overflow.
+        with self.net.rehearsal(), self.tape, np.errstate(all="ignore"):
+            yield
+
+    def _fed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        given: dict[str, Any] = own(self.tape, dict(feed))
+        self._take_in((given,))
+        return given
+
+    def _forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
+        rng: Any = Draws(self.net)
+        outputs: Any = self.plan.outputs
+        return self.plan.forward(given, outputs, self.tape.ops, rng, train)
+
+    def _backward(self, contexts: list[Any], dy: Mapping[str, Any]) -> Iterator[LayerGradients]:
+        slots: dict[int, Array] = {}
+        for name, given in dy.items():
+            step = self.plan.by_name[name]
+            slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
+        return BackwardWalk(self.plan, contexts, slots, ()).run()
+
+    def _take_in(self, given: Any, seen: Any = ()) -> None:
+        """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""
+        filled = arrays_in(given)
+        if not all(array.size for array in filled):
+            # Loops over samples that run no time leave arrays that nobody writes.
+            raise NotRecordableError("a batch of no samples")
+        self._mark("feed", given, seen, filled)
+
+    def _hand_out(self, given: Any) -> None:
+        """Mark where the caller gets the arrays of ``given``."""
+        self._mark("yield", (given,), (given,), [])
+
+    def _mark(self, name: str, payload: tuple[Any, ...], read: Any, filled: list[Array]) -> None:
+        call = self.tape.add(_nothing, (read,), {}, filled, "hidden", name=name)
+        call.function = None
+        call.arguments = map_arrays(payload, self.tape.ref)
+        call.barrier = True
+
+
+def rehearse(net: FeedForwardNet, record: Callable[[Recorder], None]) -> Recorder:
+    """Let ``record`` write down what it wants of ``net``, running kernels only if it has to.
+
+    Raises `NotRecordableError`, and what the net refuses.
+    """
+    recorder = Recorder(net, Imagined())
+    try:
+        record(recorder)
+    except (NotRecordableError, SingaNetError):
+        raise
+    except Exception:  # noqa: BLE001 - whatever it is comes again with values, or does not
+        # A layer asked for values, or stumbled over those that are not there.
+        recorder = Recorder(net, Performed())
+        record(recorder)
+    return recorder
+
+
+def targets(y: Any, weight: Any) -> tuple[Any, Any]:
+    """Targets and weights as a step takes them in: arrays alone, None for anything else."""
+    arrays = list(y.values()) if isinstance(y, Mapping) else [y]
+    plain_ones = all(type(array) is np.ndarray and array.dtype.kind in "fiub" for array in arrays)
+    if not plain_ones or not (weight is None or type(weight) is np.ndarray):
+        return None, None
+    return (dict(y) if isinstance(y, Mapping) else y), weight
+
+
+def _single(plan: Plan, outputs: dict[str, Any]) -> Any:
+    return outputs[plan.outputs[0]] if len(plan.outputs) == 1 else outputs
+
+
+def _zeros(array: Array, order: Any) -> Array:
+    return np.zeros_like(plain(array), order=order, subok=False)
+
+
+def _nothing() -> None:
+    """The function of a mark."""

@@ -1,0 +1,106 @@
+"""The numbers of the optimizer's rule, which may be others at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.state import ParamState
+from singanet.program.recording.scalars import StepScalar
+from singanet.types import Array
+
+
+class Numbers:
+    """The numbers of one update, asked of the optimizer anew before each replay.
+
+    The update is of one parameter, or of several whose settings and steps are the same.
+    """
+
+    def __init__(self, optimizer: ElementWise, states: Sequence[ParamState]) -> None:
+        self.optimizer = optimizer
+        self.state = states[0]
+        self.states = tuple(states)
+        self._kept = [(state, state.arrays, _regularizing(state)) for state in states]
+        self.penalty, self.values = optimizer._numbers(self.state, None)
+        self.scalars: list[StepScalar] = []
+        # What the scalars look at, so that they need not know these numbers in turn.
+        self._current = [self.values]
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The state arrays of all parameters."""
+        return [array for _, arrays, _ in self._kept for array in arrays]
+
+    def holds(self) -> bool:
+        """Whether the program's kernels are still right for the parameters."""
+        step, rate, decay = self.settings()
+        for state, arrays, regularizing in self._kept:
+            if (
+                state.arrays is not arrays
+                or state.constraint is not None
+                or state.step != step
+                or state.lr_mult != rate
+                or state.decay_mult != decay
+                or (
+                    (regularizing is not None or state.regularizer is not None)
+                    and _regularizing(state) != regularizing
+                )
+            ):
+                return False
+        return True
+
+    def settings(self) -> tuple[Any, ...]:
+        """What the numbers depend on; equal ones give equal numbers."""
+        state = self.state
+        return state.step, state.lr_mult, state.decay_mult
+
+    def asked(self) -> tuple[float, ...]:
+        """The numbers of this step."""
+        return self.optimizer._numbers(self.state, None)[1]
+
+    def take(self, values: tuple[float, ...]) -> None:
+        """Let the kernels of the next replay see ``values``."""
+        if values != self.values:
+            self.values = values
+            self._current[0] = values
+            for scalar in self.scalars:
+                scalar.refresh()
+
+    def advance(self) -> None:
+        """Count a step."""
+        for state in self.states:
+            state.step += 1
+
+    def read(self) -> tuple[Any, ...]:
+        """The numbers, as scalars that change from step to step."""
+        current = self._current
+
+        def reader(k: int) -> StepScalar:
+            return StepScalar(lambda: current[0][k])
+
+        return tuple(reader(k) for k in range(len(self.values)))
+
+
+def alike(state: ParamState) -> tuple[Any, ...]:
+    """What parameters have to have in common to have the same numbers."""
+    return state.step, state.lr_mult, state.decay_mult, _regularizing(state)
+
+
+def refresh(every: Sequence[Numbers]) -> None:
+    """Ask for the numbers of this step, once for all parameters that have the same."""
+    before: tuple[Any, ...] = ()
+    values: tuple[float, ...] = ()
+    for numbers in every:
+        settings = numbers.settings()
+        if settings != before:
+            before, values = settings, numbers.asked()
+        numbers.take(values)
+
+
+def _regularizing(state: ParamState) -> tuple[Any, ...] | None:
+    """What makes the penalty, which is no number of the step but a constant of the kernels."""
+    regularizer = state.regularizer
+    if regularizer is None:
+        return None
+    return regularizer, regularizer.coefficient, state.penalty_mult

@@ -1,0 +1,250 @@
+"""Arrays that write down on the tape what is done with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from singanet.program.call import NotRecordableError
+from singanet.program.places import map_arrays
+from singanet.program.recording.functions import record_function
+from singanet.program.recording.scalars import StepScalar
+from singanet.program.recording.tape import Tape, current_tape
+from singanet.types import Array
+
+
+class Traced(np.ndarray[Any, np.dtype[Any]]):
+    """A NumPy array whose kernels are recorded while a tape is running.
+
+    Kernels run as they would by themselves; what looks at values on the host, such as ``float``
+    or ``if``, raises `NotRecordableError`.
+    """
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        """Run and record a universal function."""
+        return record_ufunc(ufunc, method, inputs, keywords)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Run and record a function of NumPy's."""
+        return record_function(func, args, kwargs)
+
+    @staticmethod
+    def kernels() -> Any:
+        """The ops that serve these arrays: those of the recording."""
+        return recording().ops
+
+    # -- what is a copy, or may be ----------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Any:
+        """A view for plain indices, for others a recorded copy."""
+        own, key = plain(self), map_arrays(index, plain)
+        if _is_basic(key):
+            # An ellipsis makes a view of what would be a number.
+            key = key if isinstance(key, tuple) else (key,)
+            return own[key if Ellipsis in key else (*key, Ellipsis)].view(Traced)
+        _expect_no_mask(key)
+        result = recording().does.gathered(own, key)
+        return new(result, _gather, (self, index), "last", "take")
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Recorded as a copy into that part."""
+        tape = recording()
+        own, key = plain(self), map_arrays(index, plain)
+        if not _is_basic(key):
+            if np.ndim(plain(value)):
+                _expect_no_mask(key)
+            tape.does.run(_scatter, own, key, plain(value))
+            tape.add(_scatter, (index, value), {}, (self,), "first", changes=True, name="put")
+            return
+        key = key if isinstance(key, tuple) else (key,)
+        part = own[key if Ellipsis in key else (*key, Ellipsis)]
+        if isinstance(value, np.ndarray) and tape.ref(part) == tape.ref(value):
+            # What an operation in place on a part leaves to do.
+            return
+        tape.does.run(np.copyto, part, plain(value), casting="unsafe")
+        tape.add(np.copyto, (value,), {"casting": "unsafe"}, (part,), "first")
+
+    def astype(  # type: ignore[override]
+        self,
+        dtype: Any,
+        order: Any = "K",
+        casting: Any = "unsafe",
+        subok: bool = True,
+        copy: bool = True,
+    ) -> Any:
+        """As NumPy's."""
+        if not copy and self.dtype == dtype and order == "K":
+            return self
+        return self._copied(dtype, order, "copy")
+
+    def copy(self, order: Any = "C") -> Any:
+        """As NumPy's."""
+        return self._copied(self.dtype, order, "copy")
+
+    def reshape(self, *shape: Any, **kwargs: Any) -> Any:
+        """As NumPy's in C order: a view, or a recorded copy."""
+        if kwargs.get("order", "C") != "C":
+            raise NotRecordableError(f"reshape in order {kwargs['order']}")
+        try:
+            return plain(self).reshape(*shape, copy=False).view(Traced)
+        except ValueError:
+            # As NumPy has it for a shape that does not fit, too.
+            return plain(self._copied(self.dtype, "C", "reshape")).reshape(*shape).view(Traced)
+
+    def _copied(self, dtype: Any, order: Any, name: str) -> Traced:
+        tape = recording()
+        result = tape.does.copied(plain(self), dtype, order)
+        tape.adopt(result)
+        tape.add(
+            np.copyto,
+            (self,),
+            {"casting": "unsafe"},
+            (result,),
+            "first",
+            elementwise=True,
+            name=name,
+        )
+        return result.view(Traced)
+
+    def ravel(self, order: Any = "C") -> Any:
+        """As NumPy's, in C order."""
+        if order != "C":
+            raise NotRecordableError(f"ravel in order {order}")
+        return self.reshape(-1)
+
+    def flatten(self, order: Any = "C") -> Any:
+        """As NumPy's, in C order."""
+        return self.copy().ravel(order)
+
+    def fill(self, value: Any) -> None:
+        """As NumPy's."""
+        self[...] = value
+
+    def __iter__(self) -> Any:
+        """Views of the first axis."""
+        return (self[k] for k in range(len(self)))
+
+
+def _by_function(name: str) -> Any:
+    def method(self: Traced, *args: Any, **kwargs: Any) -> Any:
+        return record_function(getattr(np, name), (self, *args), kwargs)
+
+    method.__doc__ = "As NumPy's."
+    return method
+
+
+def _refused(name: str) -> Any:
+    def method(self: Traced, *args: Any, **kwargs: Any) -> Any:
+        raise NotRecordableError(f"{name}, which looks at values")
+
+    method.__doc__ = "Refused: no replay would look again."
+    return method
+
+
+for _name in ("take", "repeat", "argmax", "argmin", "argsort", "cumsum", "dot", "clip", "round"):
+    setattr(Traced, _name, _by_function(_name))
+_LOOKS = """
+    item tolist tobytes tofile dump dumps nonzero compress sort partition argpartition put choose
+    searchsorted byteswap resize __bool__ __int__ __float__ __complex__ __index__ __contains__
+    __format__ __reduce__ __reduce_ex__ __deepcopy__
+"""
+for _name in _LOOKS.split():
+    setattr(Traced, _name, _refused(_name))
+
+
+def plain(value: Any) -> Any:
+    """``value`` without tracing; other values as they are."""
+    if isinstance(value, Traced):
+        return value.view(np.ndarray)
+    if isinstance(value, StepScalar):
+        return value.value
+    return value
+
+
+def recording() -> Tape:
+    """The running tape. Raises `NotRecordableError` for an array that outlived its recording."""
+    tape = current_tape()
+    if tape is None:
+        raise NotRecordableError("an array of a recording that has ended")
+    return tape
+
+
+def new(
+    result: Array, function: Any, arguments: tuple[Any, ...], place: Any = "out", name: str = ""
+) -> Traced:
+    """``result``, which a call has just made, as a traced array, and the call on the tape."""
+    tape = recording()
+    tape.adopt(result)
+    tape.add(function, arguments, {}, (result,), place, name=name)
+    return result.view(Traced)
+
+
+def record_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: Any) -> Any:
+    """Run a universal function and write it down with the array to fill."""
+    tape = recording()
+    run = getattr(ufunc, method)
+    does = tape.does
+    outs = keywords.pop("out", ())
+    outs = outs if isinstance(outs, tuple) else (outs,)
+    given = tuple(_given(value) for value in inputs)
+    named = {key: map_arrays(value, plain) for key, value in keywords.items()}
+    scalars = tape.scalars_among(inputs)
+    if method == "at":
+        does.run(run, *given)
+        tape.add(run, tuple(inputs[1:]), keywords, (inputs[0],), "first", changes=True)
+        return None
+    results = does.ufunc(ufunc, method, given, tuple(map(plain, outs)), named)
+    several = isinstance(results, tuple)
+    made = results if several else (results,)
+    wrapped = []
+    for result, out in zip(made, outs or (None,) * len(made), strict=True):
+        if out is None:
+            array = np.asarray(result)
+            tape.adopt(array)
+            wrapped.append(array.view(Traced))
+        else:
+            wrapped.append(out)
+    calls = method == "__call__"
+    tape.add(
+        ufunc if calls else run,
+        scalars,
+        keywords,
+        wrapped,
+        "out",
+        changes=outs != () and "where" in keywords,
+        elementwise=calls and ufunc.signature is None,
+        name=ufunc.__name__ if calls else f"{ufunc.__name__}.{method}",
+    )
+    return tuple(wrapped) if several else wrapped[0]
+
+
+def _given(value: Any) -> Any:
+    return value.value if isinstance(value, StepScalar) else map_arrays(value, plain)
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether the index gives a view: integers, slices, None and an ellipsis."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(
+        part is None
+        or part is Ellipsis
+        or isinstance(part, slice)
+        or (isinstance(part, (int, np.integer)) and not isinstance(part, bool))
+        for part in parts
+    )
+
+
+def _expect_no_mask(index: Any) -> None:
+    """Refuse a selection by truth values, which is as long as they say."""
+    for part in index if isinstance(index, tuple) else (index,):
+        if isinstance(part, (bool, np.bool_)) or np.asarray(part).dtype == bool:
+            raise NotRecordableError("a selection by truth values")
+
+
+def _gather(array: Array, index: Any, out: Array) -> None:
+    out[...] = array[index]
+
+
+def _scatter(array: Array, index: Any, value: Any) -> None:
+    array[index] = value

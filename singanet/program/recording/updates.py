@@ -1,0 +1,178 @@
+"""The optimizer's part of a recorded step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from singanet.layer_gradients import LayerGradients
+from singanet.optimizer.element_wise import ElementWise
+from singanet.program.call import NotRecordableError
+from singanet.program.recording.joint import Waiting, join_gradients, joint_update
+from singanet.program.recording.live_rows import RowsSource, source_of, sources
+from singanet.program.recording.python_pass import is_sparse
+from singanet.program.recording.rule_numbers import Numbers, alike
+from singanet.program.recording.tape import Tape
+from singanet.program.recording.traced import Traced
+from singanet.types import Array
+
+_SMALL, _TOGETHER = 1 << 16, 1 << 17
+"""Bytes of a parameter that waits for others, and of those that wait."""
+
+
+class Updates:
+    """Writes the update of each layer's parameters on the tape, and undoes what it did.
+
+    Small parameters wait, to be updated together. `finish` has to be called at the end.
+    """
+
+    def __init__(self, tape: Tape, optimizer: Any) -> None:
+        self.tape = tape
+        self.optimizer = optimizer
+        self.numbers: list[Numbers] = []
+        self.reasons: list[str] = []
+        self._waiting: dict[Any, list[Waiting]] = {}
+        self._moves: dict[int, tuple[int, int]] = {}
+
+    def record(self, item: LayerGradients) -> None:
+        """The update with the gradients that a backward walk yielded."""
+        self.tape.layer, self.tape.phase = item.layer, "update"
+        if not item.names:
+            return
+        why = self._refuses()
+        if why is not None:
+            self._in_python(list(item.names), list(item.values), list(item.grads), why)
+            return
+        for name, value, grad in zip(*item, strict=True):
+            self.optimizer._state(name)
+            why = self._unfit(name, grad)
+            if why is None and not is_sparse(grad) and self._waits(name, value, grad):
+                continue
+            source = source_of(grad)
+            if why is None and source is not None:
+                self._rows(name, value, source)
+                continue
+            why = why or self._kernels(name, value, grad)
+            if why is not None:
+                self._in_python([name], [value], [grad], why)
+
+    def finish(self) -> None:
+        """Write down the updates that wait, and lay their gradients side by side."""
+        self._update_waiting()
+        join_gradients(self.tape, self._moves)
+
+    def _waits(self, name: str, value: Array, grad: Any) -> bool:
+        """Let the update wait for others, where it can be made together with them."""
+        if value.nbytes > _SMALL:
+            return False
+        self.optimizer._settle(name, value)
+        state = self.optimizer._states[name]
+        waiting = Waiting(self.tape.layer, state, value, grad)
+        if not waiting.fits(self.tape, self._moves):
+            return False
+        others = sum(w.value.nbytes for group in self._waiting.values() for w in group)
+        if others + value.nbytes > _TOGETHER:
+            self._update_waiting()
+        self._waiting.setdefault((value.dtype, alike(state)), []).append(waiting)
+        return True
+
+    def _update_waiting(self) -> None:
+        groups, self._waiting = self._waiting, {}
+        now = self.tape.layer, self.tape.phase
+        for group in groups.values():
+            if len(group) > 1:
+                self.tape.layer, self.tape.phase = "", "update"
+                try:
+                    numbers, moves = joint_update(self.tape, self.optimizer, group)
+                except NotRecordableError:
+                    pass
+                else:
+                    self.numbers.append(numbers)
+                    self._moves |= moves
+                    continue
+            for waiting in group:
+                self.tape.layer, self.tape.phase = waiting.layer, "update"
+                name = waiting.state.name
+                why = self._kernels(name, waiting.value, waiting.grad)
+                if why is not None:
+                    self._in_python([name], [waiting.value], [waiting.grad], why)
+        self.tape.layer, self.tape.phase = now
+
+    def _refuses(self) -> str | None:
+        """Why no update of this optimizer is recorded, if so."""
+        kind = type(self.optimizer)
+        if not isinstance(self.optimizer, ElementWise):
+            return f"{kind.__name__} is not element by element"
+        if kind.__module__.partition(".")[0] != "singanet":
+            return f"{kind.__name__} is not singanet's"
+        return None
+
+    def _unfit(self, name: str, grad: Any) -> str | None:
+        """Why the update of this parameter is not recorded, if so."""
+        if is_sparse(grad) and source_of(grad) is None:
+            return "rows of a table"
+        state = self.optimizer._states[name]
+        if state.constraint is not None:
+            return "it has a constraint"
+        scheduled = callable(getattr(state.regularizer, "coefficient", None))
+        return "its regularizer is scheduled" if scheduled else None
+
+    def _kernels(self, name: str, value: Array, grad: Any) -> str | None:
+        """Record the rule's kernels; why not, where that fails."""
+        mark, known = len(self.tape.calls), len(self.tape.scalars)
+        self.optimizer._settle(name, value)
+        numbers = Numbers(self.optimizer, [self.optimizer._states[name]])
+        does = self.tape.does
+        before = [does.copied(array, array.dtype, "K") for array in (value, *numbers.arrays)]
+        try:
+            self.optimizer._sweep(
+                numbers.state,
+                value.view(Traced),
+                grad,
+                [array.view(Traced) for array in numbers.arrays],
+                numbers.penalty,
+                numbers.read(),
+                1.0,
+            )
+        except NotRecordableError as error:
+            del self.tape.calls[mark:]
+            del self.tape.scalars[known:]
+            return str(error)
+        finally:
+            for array, old in zip((value, *numbers.arrays), before, strict=True):
+                does.run(np.copyto, array, old)
+        numbers.scalars = self.tape.scalars[known:]
+        self.numbers.append(numbers)
+        return None
+
+    def _rows(self, name: str, value: Array, source: RowsSource) -> None:
+        """Record the update of those rows of a table that ``source`` has."""
+        optimizer = self.optimizer
+        optimizer._settle(name, value)
+        numbers = Numbers(optimizer, [optimizer._states[name]])
+
+        def update() -> None:
+            now = numbers.state, value, source.now(), numbers.penalty, numbers.values, 1.0
+            optimizer._sweep_rows(*now)
+
+        call = self.tape.add(update, (), {}, [value], "hidden", changes=True, name="update rows")
+        call.barrier = True
+        self.numbers.append(numbers)
+
+    def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
+        self.reasons.append(f"{', '.join(names)}: {why}")
+        optimizer, given = self.optimizer, sources(grads)
+        dense = [grad for grad in given if not isinstance(grad, RowsSource)]
+        # No array of the recording stays in the program.
+        rows = [grad if isinstance(grad, RowsSource) else None for grad in given]
+
+        def update(arrays: list[Array]) -> None:
+            rest = iter(arrays)
+            now = [next(rest) if source is None else source.now() for source in rows]
+            optimizer.update(names, values, now)
+
+        call = self.tape.add(
+            update, (dense,), {}, values, "hidden", changes=True, name="python step"
+        )
+        call.barrier = True

@@ -1,0 +1,27 @@
+"""A program made now, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from singanet.program.call import NotRecordableError
+from singanet.program.recording.record import Recorder, rehearse
+from singanet.program.replaying.replay import Replay
+
+if TYPE_CHECKING:
+    from singanet.net import FeedForwardNet
+    from singanet.program.recomputing.recompute import Recompute
+
+
+def recorded(
+    net: FeedForwardNet,
+    record: Callable[[Recorder], None],
+    optimizer: Any,
+    recompute: Recompute,
+) -> Replay | str:
+    """The program that ``record`` writes down of ``net``, or the reason why it cannot be."""
+    try:
+        return Replay(rehearse(net, record), optimizer, recompute)
+    except NotRecordableError as error:
+        return str(error)

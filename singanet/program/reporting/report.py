@@ -1,0 +1,199 @@
+"""What a recorded program consists of, the memory it takes, and where its time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from singanet.errors import ArgumentError
+from singanet.program.kernel import Buffer, Kernel
+from singanet.program.planning.arena import Layout, rounded_sizes
+from singanet.program.planning.dependencies import edges
+from singanet.program.planning.in_place import merge_in_place, merged_lifetimes
+from singanet.program.planning.liveness import lifetimes, live_bytes
+from singanet.program.reporting.report_text import (
+    kernel_table,
+    memory_lines,
+    report_html,
+    share_table,
+    size_text,
+)
+from singanet.program.reporting.shares import Share, by_layer, by_phase, made_bytes
+
+
+@dataclass(frozen=True, repr=False)
+class ProgramReport:
+    """Figures of a program; ``str`` gives them as tables, `as_dict` as data for JSON.
+
+    ``seconds`` are those of each kernel, None where none were measured; ``notes`` say what does
+    not run as kernels; ``kept_bytes`` are those of the arena if nothing were recomputed. Bytes are
+    those of the arena, sizes rounded up as in `Layout`, and of the parameters and constants
+    outside, not rounded. Errors: another number of seconds than kernels.
+    """
+
+    kernels: Sequence[Kernel]
+    buffers: Sequence[Buffer]
+    layout: Layout
+    seconds: Sequence[float] | None = None
+    notes: Sequence[str] = ()
+    kept_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and len(self.seconds) != len(self.kernels):
+            raise ArgumentError(
+                "ProgramReport",
+                expected=f"seconds of each of {len(self.kernels)} kernels",
+                received=f"{len(self.seconds)} of them",
+                advice="measure every kernel, or leave the seconds out",
+            )
+
+    @property
+    def outside_bytes(self) -> int:
+        """Bytes of the parameters and constants that kernels use."""
+        return sum(buffer.nbytes for buffer in self.buffers if not buffer.planned)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of the arena and of what lies outside."""
+        return self.layout.nbytes + self.outside_bytes
+
+    @property
+    def recomputed(self) -> int:
+        """Kernels that run again for the backward pass."""
+        return sum(kernel.phase == "recompute" for kernel in self.kernels)
+
+    @property
+    def saved(self) -> float:
+        """The part of the bytes before planning that the arena does without."""
+        before = self.layout.unplanned_bytes
+        return 1 - self.layout.nbytes / before if before else 0.0
+
+    @cached_property
+    def live_bytes(self) -> tuple[int, ...]:
+        """Bytes needed at each kernel, results in place counted once."""
+        lives = lifetimes(self.kernels, self.buffers)
+        holder, _ = merge_in_place(self.kernels, self.buffers, lives)
+        sizes = rounded_sizes(self.buffers).tolist()
+        held = [size if holder[k] == k else 0 for k, size in enumerate(sizes)]
+        return tuple(live_bytes(merged_lifetimes(lives, holder), held)[1:-1].tolist())
+
+    @property
+    def peak_kernel(self) -> int | None:
+        """The number of the first kernel at which most bytes are needed; None without kernels."""
+        return int(np.argmax(self.live_bytes)) if self.kernels else None
+
+    @cached_property
+    def edges(self) -> int:
+        """Reasons to wait, those of leaves and of what comes from outside counted in."""
+        return len(edges(self.kernels))
+
+    @cached_property
+    def leaves(self) -> int:
+        """Buffers whose last write nobody reads."""
+        return sum(edge.target is None for edge in edges(self.kernels))
+
+    def phases(self) -> dict[str, Share]:
+        """Kernels, bytes and seconds of forward, loss, backward, communication and update."""
+        return by_phase(self)
+
+    def layers(self) -> dict[str, Share]:
+        """Kernels, bytes and seconds by layer."""
+        return by_layer(self)
+
+    def table(self, level: int = 1) -> str:
+        """Text at one of the levels of SINGA's profiling.
+
+        0 is the memory alone; 1 adds the phases, 2 every kernel, 3 the kernels of communication.
+        Errors: another level.
+        """
+        if level not in (0, 1, 2, 3):
+            raise ArgumentError(
+                "report.table",
+                expected="a level from 0 to 3",
+                received=repr(level),
+                advice="0 shows memory, 1 phases, 2 every kernel, 3 communication",
+            )
+        lines = memory_lines(self)
+        if level == 1:
+            lines += ["", *share_table("phase", self.phases())]
+        elif level:
+            chosen = [
+                number
+                for number, kernel in enumerate(self.kernels)
+                if level == 2 or kernel.phase == "communication"
+            ]
+            lines += ["", *kernel_table(self, chosen)]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        arena = size_text(self.layout.nbytes)
+        return f"<ProgramReport: {len(self.kernels):,} kernels, arena {arena}>"
+
+    def __str__(self) -> str:
+        return "\n".join([self.table(1), "", *share_table("layer", self.layers())])
+
+    def as_dict(self) -> dict[str, Any]:
+        """All figures as numbers, strings, lists and dicts."""
+        made = made_bytes(self.kernels, self.buffers)
+        return {
+            "kernels": len(self.kernels),
+            "buffers": len(self.buffers),
+            "edges": self.edges,
+            "leaves": self.leaves,
+            "bytes": {
+                "before planning": self.layout.unplanned_bytes,
+                "arena": self.layout.nbytes,
+                "least possible": self.layout.lower_bound,
+                "outside": self.outside_bytes,
+                "peak": self.peak_bytes,
+            },
+            "recomputed": {
+                "kernels": self.recomputed,
+                "bytes saved": self.kept_bytes - self.layout.nbytes if self.recomputed else 0,
+            },
+            "in place": len(self.layout.in_place),
+            "strategy": self.layout.strategy,
+            "seconds": None if self.seconds is None else float(sum(self.seconds)),
+            "phases": {name: share.as_dict() for name, share in self.phases().items()},
+            "layers": {name: share.as_dict() for name, share in self.layers().items()},
+            "calls": [
+                {
+                    "name": kernel.name,
+                    "layer": kernel.layer,
+                    "phase": kernel.phase,
+                    "bytes": made[k],
+                    "live bytes": self.live_bytes[k],
+                    "seconds": None if self.seconds is None else float(self.seconds[k]),
+                }
+                for k, kernel in enumerate(self.kernels)
+            ],
+            "notes": list(self.notes),
+        }
+
+    def trace(self, path: str | PathLike[str] | None = None, lanes: str = "phase") -> str:
+        """The kernels on a line of time, as JSON for chrome://tracing and Perfetto.
+
+        ``lanes`` is "phase" or "layer". Returns the text, and writes it to ``path`` where one is
+        given. Errors: other lanes, no seconds, `FileAccessError`.
+        """
+        from singanet.program.reporting.trace_export import write_trace
+
+        return write_trace(self, path, lanes)
+
+    def plot(self, path: str | PathLike[str] | None = None) -> str:
+        """The arena over time as SVG: a rectangle a buffer, in the colour of its phase.
+
+        Returns the text, and writes it to ``path`` where one is given. Errors: `FileAccessError`.
+        """
+        from singanet.program.reporting.picture import plot_arena
+
+        return plot_arena(self, path)
+
+    def _repr_html_(self) -> str:
+        """The table of phases, for notebooks."""
+        return report_html(self)

@@ -1,0 +1,128 @@
+"""A program's report as tables of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from singanet.program.reporting.shares import OUTSIDE, Share, made_bytes
+
+if TYPE_CHECKING:
+    from singanet.program.reporting.report import ProgramReport
+
+
+def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> list[str]:
+    """Lines with ``head`` and a rule on top; the first ``names`` columns begin at the left."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
+    shown = [
+        "  ".join(
+            cell.ljust(width) if k < names else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    return [shown[0], "-" * max(map(len, shown)), *shown[1:]]
+
+
+def memory_lines(report: ProgramReport) -> list[str]:
+    """What it consists of, and the memory that it takes."""
+    layout, kernel = report.layout, report.peak_kernel
+    over = layout.nbytes / layout.lower_bound - 1 if layout.lower_bound else 0.0
+    where = "" if kernel is None else f", most at kernel {kernel}{_named(report, kernel)}"
+    again = []
+    if report.recomputed:
+        part = 1 - layout.nbytes / report.kept_bytes
+        again = [
+            f"recomputed by {report.recomputed:,} kernels; without, "
+            f"the arena takes {size_text(report.kept_bytes)}: {part:.0%} saved"
+        ]
+    return [
+        f"{len(report.kernels):,} kernels, {len(report.buffers):,} buffers, "
+        f"{report.edges:,} edges, {report.leaves:,} leaves",
+        f"arena {size_text(layout.nbytes)}, {over:.1%} above the least possible{where}",
+        f"before planning {size_text(layout.unplanned_bytes)}: {report.saved:.0%} saved; "
+        f"results in place: {len(layout.in_place):,}",
+        f"peak {size_text(report.peak_bytes)} = {size_text(layout.nbytes)} arena "
+        f"+ {size_text(report.outside_bytes)} parameters and constants",
+        *again,
+        *(f"note: {note}" for note in report.notes),
+    ]
+
+
+def share_table(title: str, shares: dict[str, Share]) -> list[str]:
+    """A line for each name, with its part of the time where that was measured."""
+    timed = any(share.seconds is not None for share in shares.values())
+    whole = sum(share.seconds or 0.0 for share in shares.values())
+    rows = [
+        [
+            name,
+            f"{share.kernels:,}",
+            megabytes(share.nbytes),
+            megabytes(share.held),
+            *([milliseconds(share.seconds), _part(share.seconds, whole)] if timed else []),
+        ]
+        for name, share in shares.items()
+    ]
+    head = [title, "kernels", "MB made", "at peak", *(["ms", "%"] if timed else [])]
+    return text_table(head, rows)
+
+
+def kernel_table(report: ProgramReport, chosen: Iterable[int]) -> list[str]:
+    """A line for each of the kernels ``chosen``."""
+    made, seconds = made_bytes(report.kernels, report.buffers), report.seconds
+    rows = []
+    for number in chosen:
+        kernel = report.kernels[number]
+        time = [] if seconds is None else [milliseconds(seconds[number])]
+        names = [str(number), kernel.name, kernel.layer or OUTSIDE, kernel.phase]
+        rows.append([*names, megabytes(made[number]), *time])
+    head = ["kernel", "name", "layer", "phase", "MB made", *([] if seconds is None else ["ms"])]
+    return text_table(head, rows, names=4)
+
+
+def report_html(report: ProgramReport) -> str:
+    """The figures of the memory, and a table of the phases."""
+    timed = report.seconds is not None
+    head = ["phase", "kernels", "MB made", *(["ms"] if timed else [])]
+    rows = [
+        [name, f"{share.kernels:,}", megabytes(share.nbytes)]
+        + ([milliseconds(share.seconds)] if timed else [])
+        for name, share in report.phases().items()
+    ]
+    titles = "".join(f"<th>{title}</th>" for title in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    words = "<br>".join(escape(line) for line in memory_lines(report))
+    return f"<p>{words}</p><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def size_text(nbytes: int) -> str:
+    """In MB, or where that is less than a tenth in KB or bytes."""
+    if nbytes < 1 << 10:
+        return f"{nbytes} bytes"
+    if nbytes < (1 << 20) // 10:
+        return f"{nbytes / (1 << 10):.1f} KB"
+    return f"{nbytes / (1 << 20):,.2f} MB"
+
+
+def megabytes(nbytes: int) -> str:
+    """Two digits behind the point, for columns that say MB."""
+    return f"{nbytes / (1 << 20):,.2f}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Three digits behind the point; a question mark for what was not measured."""
+    return "?" if seconds is None else f"{1e3 * seconds:,.3f}"
+
+
+def _part(seconds: float | None, whole: float) -> str:
+    return f"{100 * (seconds or 0.0) / whole:.1f}" if whole else "0.0"
+
+
+def _named(report: ProgramReport, number: int) -> str:
+    kernel = report.kernels[number]
+    layer = f" of layer {kernel.layer!r}" if kernel.layer else ""
+    return f" {kernel.name!r}{layer}, {kernel.phase}"

@@ -1,0 +1,167 @@
+"""Small parameters are updated together: fewer kernels, the same bits."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.layers import Activation, Dense
+from singanet.layers.layer import Layer
+from singanet.optimizer import SGD, Adam
+from tests.program.twins import Twins
+
+
+def small():
+    net = singanet.FeedForwardNet(singanet.loss.SoftmaxCrossEntropy(), seed=0)
+    net.add(Dense("one", 16, input_sample_shape=(20,)))
+    net.add(Activation("relu"))
+    net.add(Dense("two", 12, W_specs={"lr_mult": 0.5}))
+    net.add(Activation("tanh", "tanh"))
+    net.add(Dense("three", 5, b_specs={"lr_mult": 0.5}))
+    return net
+
+
+def momentum():
+    return SGD(lr=0.1, momentum=0.9)
+
+
+def batch(rng, count=6):
+    return rng.standard_normal((count, 20)).astype(np.float32), rng.integers(0, 5, count)
+
+
+def updates(net):
+    found = [[k for k in r.kernels if k.phase == "update"] for r in net.programs.reports()]
+    return [(k.name, k.layer) for k in max(found, key=len)]
+
+
+def test_one_sweep_for_all_that_have_the_same_numbers(rng):
+    twins = Twins(small, momentum)
+    for _ in range(5):
+        twins.step(*batch(rng))
+    found = updates(twins.recorded)
+    # Two groups, whose three first steps are common; what changes a parameter is its own.
+    assert [name for name, layer in found if not layer] == 2 * ["multiply", "multiply", "add"]
+    own = sorted(layer for _, layer in found if layer)
+    assert own == ["one", "one", "three", "three", "two", "two"]
+
+
+def test_large_parameters_are_updated_alone_and_few_wait(rng):
+    def wide():
+        net = small()
+        for k in range(12):
+            net.add(Dense(f"square{k}", 63))
+        net.add(Dense("wide", 400))
+        net.add(Dense("last", 5))
+        return net
+
+    twins = Twins(wide, momentum)
+    for _ in range(4):
+        twins.step(*batch(rng))
+    alone = [layer for name, layer in updates(twins.recorded) if name == "multiply" and layer]
+    assert alone == ["wide", "wide"]
+    own = [layer for name, layer in updates(twins.recorded) if name == "subtract"]
+    names = [node.name for node in twins.recorded.nodes() if node.layer.params]
+    assert sorted(own) == sorted(2 * names)
+    report = twins.recorded.programs.reports()[-1]
+    sizes = [b.nbytes for b in report.buffers]
+    joint = {k.writes[0] for k in report.kernels if k.phase == "update" and not k.layer}
+    assert max(sizes[b] for b in joint) <= 1 << 17
+    # Each sweep writes the momentum and one more: there are more than two sweeps.
+    assert len(joint) > 4
+
+
+def test_other_batches_share_the_state_and_stay_recorded(rng):
+    twins = Twins(small, lambda: Adam(lr=0.01))
+    for _ in range(3):
+        for count in (6, 6, 3):
+            twins.step(*batch(rng, count))
+    states = [dict(s.__getstate__()[1]) for s in twins.optimizers[0]._states.values()]
+    kept = [id(array) for state in states for array in state["arrays"]]
+    for _ in range(3):
+        for count in (6, 3):
+            twins.step(*batch(rng, count))
+    now = [id(array) for s in twins.optimizers[0]._states.values() for array in s.arrays]
+    assert now == kept
+    assert len(twins.recorded.programs.reports()) == 2
+
+
+def test_an_update_of_one_parameter_alone_parts_it_from_the_others(rng):
+    twins = Twins(small, lambda: Adam(lr=0.01))
+    x, y = batch(rng)
+    for _ in range(4):
+        twins.step(x, y)
+    twins.both(
+        lambda net, optimizer: optimizer.update(
+            ["one/bias"], [net.params()[1].value], [np.ones(16, np.float32)]
+        )
+    )
+    for _ in range(6):
+        twins.step(x, y)
+    # At its own count of steps it has numbers of its own.
+    assert ("multiply", "one") in updates(twins.recorded)
+
+
+def test_state_that_was_saved_loaded_or_copied_goes_on(rng):
+    twins = Twins(small, momentum)
+    x, y = batch(rng)
+    for _ in range(4):
+        twins.step(x, y)
+    saved = twins.optimizers[0].state_dict()
+    for _ in range(2):
+        twins.step(x, y)
+    twins.both(lambda net, optimizer: optimizer.load_state_dict(saved))
+    for _ in range(4):
+        twins.step(x, y)
+    twins.optimizers = tuple(copy.deepcopy(optimizer) for optimizer in twins.optimizers)
+    for _ in range(4):
+        twins.step(x, y)
+
+
+class Twice(Layer):
+    """x a + x b, whose two parameters have one gradient in common."""
+
+    pure = True
+
+    def setup(self, in_shapes):
+        self.add_param("a", in_shapes)
+        self.add_param("b", in_shapes)
+        return in_shapes
+
+    def forward(self, ctx, x):
+        ctx.save(x=x)
+        return x * (ctx.params["a"] + ctx.params["b"])
+
+    def backward(self, ctx, dy):
+        grad = ctx.ops.sum(dy * ctx.saved["x"], axis=0)
+        return dy * (ctx.params["a"] + ctx.params["b"]), {"a": grad, "b": grad}
+
+
+@pytest.mark.parametrize("make", [momentum, lambda: SGD(lr=0.1, weight_decay=0.1)])
+def test_a_gradient_of_two_parameters(make, rng):
+    def shared():
+        net = small()
+        net.add(Twice("twice"))
+        return net
+
+    twins = Twins(shared, make)
+    for _ in range(5):
+        twins.step(*batch(rng))
+    assert twins.recorded.programs.reports()
+
+
+@pytest.mark.parametrize("kind", ["F", "gaps"])
+def test_parameters_that_are_not_dense_are_updated_alone(kind, rng):
+    def laid():
+        net = small()
+        param = net.params()[0]
+        value = param.value
+        param.value = np.asfortranarray(value) if kind == "F" else np.repeat(value, 2, 1)[:, ::2]
+        return net
+
+    twins = Twins(laid, momentum)
+    for _ in range(5):
+        twins.step(*batch(rng))
+    assert ("multiply", "one") in updates(twins.recorded)
