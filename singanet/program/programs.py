@@ -88,16 +88,23 @@ class Programs:
     def predict(self, net: FeedForwardNet, x: Any) -> Any:
         """What a sealed net predicts of ``x``, so far unchecked; None where it is not recorded."""
         settings, latest = net.device.ops.settings(), self._predicted
-        feed = None if latest is None or not self.enabled else latest.feed(x, settings)
-        if feed is None or latest is None or latest.program.stale(net):
-            feed = check_feed(net._sorted(), x, net.device, net.dtype)
-            key = ("sealed", "link", *shapes_of_feed(feed))
-            found = self._find(net, key, lambda r: r.evaluation(feed, link=True), at_once=True)
-            if found is None:
-                return None
-            latest = self._predicted = LatestPrediction(found, feed, settings)
+        if latest is not None and self.enabled and latest.alike(x, settings):
+            program = latest.program
+            if not program.stale(net):
+                net._forget_pass()
+                arena = self.take(program)
+                try:
+                    return program.predict_alike(arena, x)
+                finally:
+                    self.give_back(arena)
+        feed = check_feed(net._sorted(), x, net.device, net.dtype)
+        key = ("sealed", "link", *shapes_of_feed(feed))
+        found = self._find(net, key, lambda r: r.evaluation(feed, link=True), at_once=True)
+        if found is None:
+            return None
+        self._predicted = LatestPrediction(found, feed, settings)
         net._forget_pass()
-        return self._outputs(latest.program, feed)[""]
+        return self._outputs(found, feed)[""]
 
     def forward(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> ReplayedPass | None:
         """A training forward that a walk back may follow; None where no program is there yet."""
@@ -246,8 +253,13 @@ class Programs:
 
     def take(self, program: Replay) -> Array:
         """Memory for ``program``; until it is given back nobody else has it."""
-        others = [other for other in list(self._known.values()) if other is not None]
-        return self._arena.take(program.arena_bytes, others)
+        return self._arena.take(program.arena_bytes, self._let_go)
+
+    def _let_go(self) -> None:
+        """Let every program forget the memory that it was bound to."""
+        for program in list(self._known.values()):
+            if program is not None:
+                program.forget()
 
     def give_back(self, arena: Array) -> None:
         """Let the next replay have the memory."""

@@ -63,20 +63,17 @@ class LatestPrediction:
 
     def __init__(self, program: Replay, feed: Mapping[str, Any], settings: Any) -> None:
         self.program = program
-        self._name = next(iter(feed)) if len(feed) == 1 else ""
-        self._fed = _facts(feed[self._name] if self._name else dict(feed))
+        self._fed = _facts(dict(feed) if len(feed) != 1 else next(iter(feed.values())))
         self._settings = settings
         self._thread = threading.get_ident()
 
-    def feed(self, x: Any, settings: Any) -> Mapping[str, Any] | None:
-        """``x`` by the names of the inputs, if the program serves it; else None."""
-        if (
-            _facts(x) != self._fed
-            or settings != self._settings
-            or threading.get_ident() != self._thread
-        ):
-            return None
-        return {self._name: x} if self._name else x
+    def alike(self, x: Any, settings: Any) -> bool:
+        """Whether the program serves ``x``, the array of a single input or a dict of several."""
+        return (
+            _facts(x) == self._fed
+            and settings == self._settings
+            and threading.get_ident() == self._thread
+        )
 
 
 def _facts(value: Any) -> Any:

@@ -132,6 +132,17 @@ class Replay:
         found = bound.payloads[1][0]
         return {name: map_arrays(value, _copied) for name, value in found.items()}
 
+    def predict_alike(self, arena: Array, x: Any) -> Any:
+        """The one output for arrays known to be like those of the last prediction.
+
+        ``x`` is a dict, or the array of a single input.
+        """
+        bound = self.bound(arena)
+        _fill(bound.payloads[0][0], x)
+        run_all(bound.segments[1])
+        (found,) = bound.payloads[1][0].values()
+        return _copied(found) if type(found) is np.ndarray else map_arrays(found, _copied)
+
     def step(
         self,
         arena: Array,
@@ -155,11 +166,7 @@ class Replay:
         """
         bound = self.bound(arena)
         given, (into, _) = bound.payloads[0]
-        if type(x) is dict:
-            keep(x, given)
-        else:
-            (target,) = given.values()
-            target[...] = x
+        _fill(given, x)
         if type(into) is np.ndarray:
             into[...] = y
         else:
@@ -192,6 +199,15 @@ class Replay:
             self.notes,
             recording.kept_bytes,
         )
+
+
+def _fill(given: dict[str, Array], x: Any) -> None:
+    """Copy ``x``, a dict or the array of a single input, to where a program is fed."""
+    if type(x) is dict:
+        keep(x, given)
+    else:
+        (target,) = given.values()
+        target[...] = x
 
 
 def _copied(array: Array) -> Array:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
 from singanet.program.replaying.heap import trim
 from singanet.types import Array
-
-if TYPE_CHECKING:
-    from singanet.program.replaying.replay import Replay
 
 
 class SharedArena:
@@ -22,17 +18,16 @@ class SharedArena:
         self._arena: Array | None = None
         self._lock = threading.Lock()
 
-    def take(self, size: int, programs: Sequence[Replay]) -> Array:
+    def take(self, size: int, let_go: Callable[[], object]) -> Array:
         """At least ``size`` bytes; until they are given back nobody else has them.
 
-        Where that takes other memory, the ``programs`` let go of the old one.
+        Where that takes other memory, ``let_go`` is called for the programs to forget the old one.
         """
         # Two threads that took the same one would write over each other.
         with self._lock:
             arena, self._arena = self._arena, None
         if arena is None or len(arena) < size:
-            for program in programs:
-                program.forget()
+            let_go()
             arena = None
             trim()
             arena = np.empty(size, np.uint8)

@@ -7,6 +7,10 @@ import threading
 from singanet.program.replaying.shared_arena import SharedArena
 
 
+def nothing():
+    """Nobody holds the memory."""
+
+
 class Program:
     """Counts how often it was told to let go."""
 
@@ -18,23 +22,23 @@ class Program:
 
 def test_it_grows_and_then_stays():
     arena, program = SharedArena(), Program()
-    small = arena.take(100, [program])
+    small = arena.take(100, program.forget)
     arena.give_back(small)
-    large = arena.take(1000, [program])
+    large = arena.take(1000, program.forget)
     assert len(large) >= 1000
     assert program.forgotten == 2
     arena.give_back(large)
-    assert arena.take(10, [program]) is large
+    assert arena.take(10, program.forget) is large
     assert program.forgotten == 2
 
 
 def test_what_is_taken_nobody_else_gets():
     arena = SharedArena()
-    first, second = arena.take(100, []), arena.take(200, [])
+    first, second = arena.take(100, nothing), arena.take(200, nothing)
     assert first is not second
     arena.give_back(second)
     arena.give_back(first)
-    assert arena.take(50, []) is second
+    assert arena.take(50, nothing) is second
 
 
 def test_threads_never_share():
@@ -43,7 +47,7 @@ def test_threads_never_share():
     def take():
         for _ in range(50):
             meet.wait()
-            mine = arena.take(64, [])
+            mine = arena.take(64, nothing)
             taken.append(mine)
             meet.wait()
             arena.give_back(mine)
@@ -59,7 +63,7 @@ def test_threads_never_share():
 
 def test_cleared_memory_is_gone():
     arena = SharedArena()
-    first = arena.take(100, [])
+    first = arena.take(100, nothing)
     arena.give_back(first)
     arena.clear()
-    assert arena.take(100, []) is not first
+    assert arena.take(100, nothing) is not first
