@@ -59,7 +59,8 @@ class Call:
 
     ``partly`` are those of ``writes`` of which something stays. ``bind`` makes it ready to run
     where that is more than handing arrays to ``function``. ``passes`` is how often it goes over its
-    operands, or how long it computes in what a pass takes.
+    operands, or how long it computes in what a pass takes. ``lane`` is the number of a group of
+    lanes, and of the one in it that the call belongs to.
     """
 
     function: Callable[..., Any] | None
@@ -75,6 +76,7 @@ class Call:
     barrier: bool = False
     bind: Bind | None = None
     passes: int = 1
+    lane: tuple[int, int] | None = None
 
 
 def refs_of(call: Call) -> list[Ref]:

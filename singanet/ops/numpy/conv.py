@@ -32,11 +32,15 @@ class Convolution(DepthwiseConvolution, NarrowConvolution):
         oh, ow = window.out_size(*x.shape[2:])
         kernels = self.laid_out(_matrices(weight, groups), len(x) * oh * ow)
         y: Array = self.xp.empty((len(x), oh, ow, f), x.dtype)
-        for samples, rows, columns in self._column_blocks(x, weight.shape, window, groups):
-            part = y[samples, rows]
-            self.rows_product(columns, kernels, by_group(part, groups))
-            if bias is not None:
-                self.xp.add(part, bias, out=part)
+        work = y.size * weight[0].size if self.is_stacked(kernels) else 0
+        for lane in self.lanes(len(x), work):
+            mine = y[lane]
+            pieces = self._column_blocks(x[lane], weight.shape, window, groups)
+            for samples, rows, columns in pieces:
+                part = mine[samples, rows]
+                self.rows_product(columns, kernels, by_group(part, groups))
+                if bias is not None:
+                    self.xp.add(part, bias, out=part)
         return y.transpose(0, 3, 1, 2)
 
     def conv2d_constant(
@@ -66,13 +70,20 @@ class Convolution(DepthwiseConvolution, NarrowConvolution):
             return taps.reshape(weight_shape)
         if self.is_narrow(x.shape, weight_shape, window, groups):
             return self.narrow_conv2d_backward_weights(x, dy, weight_shape, window, groups)
-        total: Array | None = None
-        for samples, rows, columns in self._column_blocks(x, weight_shape, window, groups):
-            part = by_group(self.channels_last(dy[samples, :, rows]), groups)
-            product = self.summed_product(columns, part)
-            total = product if total is None else self.xp.add(total, product, out=total)
-        if total is None:
+        work = dy.size * cg * kh * kw if self.sums_are_stacked(f * cg * kh * kw) else 0
+        totals: list[Array] = []
+        for lane in self.lanes(len(x), work):
+            total: Array | None = None
+            for samples, rows, columns in self._column_blocks(
+                x[lane], weight_shape, window, groups
+            ):
+                part = by_group(self.channels_last(dy[lane][samples, :, rows]), groups)
+                product = self.summed_product(columns, part)
+                total = product if total is None else self.xp.add(total, product, out=total)
+            totals += [] if total is None else [total]
+        if not totals:
             return self.xp.zeros(weight_shape, dy.dtype)
+        total = self.total(totals)
         taps = total.reshape(groups, f // groups, kh, kw, cg).transpose(0, 1, 4, 2, 3)
         return self.xp.ascontiguousarray(taps).reshape(weight_shape)
 

@@ -39,8 +39,18 @@ class NarrowConvolution(Products):
         by_row = weight.reshape(groups, fg, cg, kh, kw).transpose(3, 0, 4, 2, 1)
         kernels = [self.laid_out(k, n * oh * ow) for k in by_row.reshape(kh, groups, kw * cg, fg)]
         y: Array = xp.empty((n, oh, ow, groups, fg), x.dtype)
+        for lane in self.lanes(n, y.size * cg * kh * kw):
+            self._narrow_into(y[lane], x[lane], kernels, window)
+        if bias is not None:
+            xp.add(y, bias.reshape(groups, fg), out=y)
+        return y.reshape(n, oh, ow, f).transpose(0, 3, 1, 2)
+
+    def _narrow_into(self, y: Array, x: Array, kernels: list[Array], window: Window) -> None:
+        """Convolve x into y (N, H', W', groups, F/groups), by a matrix for each kernel row."""
+        xp, kh, (groups, fg) = self.xp, window.kernel[0], y.shape[3:]
+        cg = x.shape[1] // groups
         room: list[Array] = []
-        for samples, rows, full in self._padded_bands(x, window, f, groups):
+        for samples, rows, full in self._padded_bands(x, window, groups * fg, groups):
             starts, target = _starts(full, window), y[samples, rows]
             size = full.size // cg * fg
             # The first band is the largest.
@@ -58,25 +68,25 @@ class NarrowConvolution(Products):
                 xp.add(inside, added, out=target)
             else:
                 xp.copyto(target, inside)
-            if bias is not None:
-                xp.add(target, bias.reshape(groups, fg), out=target)
-        return y.reshape(n, oh, ow, f).transpose(0, 3, 1, 2)
 
     def narrow_conv2d_backward_weights(
         self, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
     ) -> Array:
         """See `conv2d_backward_weights`."""
         xp, (f, cg, kh, kw) = self.xp, weight_shape
-        total: Array = xp.zeros((kh, groups, f // groups, kw * cg), dy.dtype)
-        for samples, rows, full in self._padded_bands(x, window, f, groups):
-            # On the grid of padded pixels, zero where no window starts.
-            pads = ((0, kh - 1), (0, kw - 1))
-            slopes = self.padded_groups(dy[samples, :, rows], pads, groups)
-            slopes = slopes.reshape(groups, -1, f // groups)
-            for a in range(kh):
-                for windows, pixels in _touching(full, a, window):
-                    total[a] += self.summed_product(windows, slopes[:, pixels])
-        taps = total.reshape(kh, groups, f // groups, kw, cg).transpose(1, 2, 4, 0, 3)
+        # On the grid of padded pixels, zero where no window starts.
+        pads = ((0, kh - 1), (0, kw - 1))
+        totals: list[Array] = []
+        for lane in self.lanes(len(x), dy.size * cg * kh * kw):
+            total: Array = xp.zeros((kh, groups, f // groups, kw * cg), dy.dtype)
+            for samples, rows, full in self._padded_bands(x[lane], window, f, groups):
+                slopes = self.padded_groups(dy[lane][samples, :, rows], pads, groups)
+                slopes = slopes.reshape(groups, -1, f // groups)
+                for a in range(kh):
+                    for windows, pixels in _touching(full, a, window):
+                        total[a] += self.summed_product(windows, slopes[:, pixels])
+            totals.append(total)
+        taps = self.total(totals).reshape(kh, groups, f // groups, kw, cg).transpose(1, 2, 4, 0, 3)
         return xp.ascontiguousarray(taps).reshape(weight_shape)
 
     def _padded_bands(

@@ -24,12 +24,15 @@ class ScatteredGradient(Convolution):
         matrices = by_row.reshape(kh, groups, f // groups, kw * cg)
         kernels = [self.laid_out(matrix, n * oh * ow) for matrix in matrices]
         dx: Array = self.xp.zeros((n, h, w, groups, cg), dy.dtype)
-        row_bytes = ow * max(c * kw * (1 + sh), f) * dy.itemsize
-        for samples, rows in blocks(n, oh, row_bytes, self.scratch(least=weight.nbytes)):
-            part = by_group(self.channels_last(dy[samples, :, rows]), groups)
-            size = (samples.stop - samples.start, rows.stop - rows.start, ow)
-            sums = self._sum_rows(part, kernels, window, size)
-            self._add_columns(dx[samples], sums, window, rows.start)
+        row_bytes, scratch = ow * max(c * kw * (1 + sh), f) * dy.itemsize, weight.nbytes
+        work = dy.size * cg * kh * kw if self.is_stacked(kernels[0]) else 0
+        for lane in self.lanes(n, work):
+            given, mine = dy[lane], dx[lane]
+            for samples, rows in blocks(len(given), oh, row_bytes, self.scratch(least=scratch)):
+                part = by_group(self.channels_last(given[samples, :, rows]), groups)
+                size = (samples.stop - samples.start, rows.stop - rows.start, ow)
+                sums = self._sum_rows(part, kernels, window, size)
+                self._add_columns(mine[samples], sums, window, rows.start)
         return dx.reshape(n, h, w, c).transpose(0, 3, 1, 2)
 
     def _sum_rows(

@@ -9,6 +9,9 @@ from typing import Any
 from singanet.ops.numpy.windows import Pair, Window, Windows, blocks, meetings
 from singanet.types import Array, Shape
 
+_SLOWER = 8
+"""Times as long as a multiplication by BLAS takes one by einsum."""
+
 
 class DepthwiseConvolution(Windows):
     """x is (N, C, H, W), the weight (C, M, kh, kw), y and dy (N, C·M, H', W').
@@ -27,14 +30,16 @@ class DepthwiseConvolution(Windows):
         oh, ow = window.out_size(*x.shape[2:])
         kernels = _along_rows(xp, weight, ow).reshape(kh, kw, ow * c * m)
         y: Array = xp.empty((len(x), oh, ow * c * m), x.dtype)
-        for samples, rows, parts in self._bands(x, window, m):
-            part = y[samples, rows]
-            for k, (windows, taps) in enumerate(parts):
-                if k:
-                    sums = xp.einsum("nhabx,abx->nhx", windows, kernels[:, taps])
-                    xp.add(part, sums, out=part)
-                else:
-                    xp.einsum("nhabx,abx->nhx", windows, kernels[:, taps], out=part)
+        for lane in self.lanes(len(x), y.size * kh * kw * _SLOWER):
+            mine = y[lane]
+            for samples, rows, parts in self._bands(x[lane], window, m):
+                part = mine[samples, rows]
+                for k, (windows, taps) in enumerate(parts):
+                    if k:
+                        sums = xp.einsum("nhabx,abx->nhx", windows, kernels[:, taps])
+                        xp.add(part, sums, out=part)
+                    else:
+                        xp.einsum("nhabx,abx->nhx", windows, kernels[:, taps], out=part)
         y = y.reshape(len(x), oh, ow, c * m)
         if bias is not None:
             xp.add(y, bias, out=y)
@@ -46,13 +51,16 @@ class DepthwiseConvolution(Windows):
         """The gradient of the weight, in the weight's shape."""
         xp, (c, m, kh, kw) = self.xp, weight_shape
         width = dy.shape[3]
-        total: Array = xp.zeros((kh, kw, width * c * m), dy.dtype)
-        for samples, rows, parts in self._bands(x, window, m):
-            given = self.channels_last(dy[samples, :, rows])
-            lines = given.reshape(*given.shape[:2], width * c * m)
-            for windows, taps in parts:
-                total[:, taps] += xp.einsum("nhabx,nhx->abx", windows, lines)
-        sums = total.reshape(kh * kw, width, c, m).sum(axis=1)
+        totals: list[Array] = []
+        for lane in self.lanes(len(x), dy.size * kh * kw * _SLOWER):
+            total: Array = xp.zeros((kh, kw, width * c * m), dy.dtype)
+            for samples, rows, parts in self._bands(x[lane], window, m):
+                given = self.channels_last(dy[lane][samples, :, rows])
+                lines = given.reshape(*given.shape[:2], width * c * m)
+                for windows, taps in parts:
+                    total[:, taps] += xp.einsum("nhabx,nhx->abx", windows, lines)
+            totals.append(total)
+        sums = self.total(totals).reshape(kh * kw, width, c, m).sum(axis=1)
         return xp.ascontiguousarray(sums.transpose(1, 2, 0)).reshape(weight_shape)
 
     def scatter_depthwise(self, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from singanet.ops.threads import changes
 from singanet.types import Array, Shape
 
 
@@ -32,8 +33,11 @@ class Elementwise:
         self.sum, self.mean, self.copyto = xp.sum, xp.mean, xp.copyto
 
     def settings(self) -> Hashable:
-        """What else than the arrays decides which kernels run, so that a program knows."""
-        return None
+        """What else than the arrays decides which kernels run, so that a program knows.
+
+        The number of threads may have been set anew.
+        """
+        return changes()
 
     def remarks(self) -> list[str]:
         """What users should know of how kernels are chosen, a phrase each."""

@@ -37,6 +37,14 @@ class Products(Windows):
         parts = kernels.reshape(groups, k, n // width, width).transpose(0, 2, 1, 3)
         return self.xp.ascontiguousarray(parts)
 
+    def is_stacked(self, kernels: Array) -> bool:
+        """Whether products with ``kernels``, as laid out, are small: BLAS shares large ones."""
+        return _FEWEST_ROWS * kernels.shape[2] * kernels.shape[3] <= _SMALL
+
+    def sums_are_stacked(self, values: int) -> bool:
+        """Whether sums of so many values are made in stacks, where the rows are many."""
+        return 2 * values <= _MOST_SUMS
+
     def rows_product(self, rows: Array, kernels: Array, out: Array) -> None:
         """``rows`` (G, M, K) times ``kernels``, as `laid_out` has them, into (G, M, N)."""
         (groups, m, k), (_, parts, _, width) = rows.shape, kernels.shape

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from singanet.ops.numpy.lanes import Lanes
 from singanet.types import Array, Shape
 
 SCRATCH_BYTES = 1 << 21
@@ -51,15 +52,10 @@ class Window:
         )
 
 
-class Windows:
+class Windows(Lanes):
     """Helpers that the convolution and pooling kernels share."""
 
     xp: Any
-
-    @property
-    def on_host(self) -> bool:
-        """Whether the arrays are NumPy's, which want blocks that stay in the cache."""
-        return bool(self.xp.__name__ == "numpy")
 
     def scratch(self, usual: int = 0, least: int = 0) -> int:
         """Bytes for one block: ``usual``, or `SCRATCH_BYTES`; more on a GPU; at least ``least``."""

@@ -14,7 +14,7 @@ from singanet.ops.onednn.lstm import OneDnnLSTM
 from singanet.ops.onednn.normalise_relu import OneDnnNormalisationRelu
 from singanet.ops.onednn.pool import OneDnnPooling
 from singanet.ops.onednn.softmax import OneDnnSoftmax
-from singanet.ops.onednn.threads import set_threads
+from singanet.ops.threads import set_threads
 
 __all__ = ["Library", "OneDnnOps", "find_library", "load_library", "set_threads"]
 

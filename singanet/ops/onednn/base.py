@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from singanet.errors import BackendError
 from singanet.ops.numpy import NumpyOps
 from singanet.ops.onednn.library import Library, load_library
 from singanet.ops.onednn.runtime import Build, Runtime
-from singanet.ops.onednn.threads import changes, default_threads
+from singanet.ops.threads import changes, default_threads
 from singanet.types import Array
 
 _F32 = np.dtype(np.float32)
@@ -55,9 +54,9 @@ class OneDnnBase(NumpyOps):
             found = self._local.runtime = Runtime(library, default_threads())
         return found
 
-    def settings(self) -> Hashable:
-        """See `NumpyOps`: the number of threads may have been set anew."""
-        return changes()
+    def lane_count(self, samples: int, multiplications: int) -> int:
+        """See `NumpyOps`: one, since the threads are the library's."""
+        return 1
 
     def serves(self, least: int, *arrays: Array) -> bool:
         """Whether a call is oneDNN's: float32 throughout, the first of ``least`` elements.

@@ -13,7 +13,7 @@ from typing import Any
 
 from singanet.errors import BackendError
 from singanet.ops.onednn.binding import Version, declare
-from singanet.ops.onednn.threads import short_waits
+from singanet.ops.onednn.openmp import short_waits
 
 PATH_VARIABLE = "SINGANET_ONEDNN"
 """The environment variable with the path of a oneDNN library."""

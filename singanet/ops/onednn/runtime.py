@@ -14,9 +14,10 @@ from singanet.ops.onednn.blas import stand_aside
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
+from singanet.ops.onednn.openmp import Team
 from singanet.ops.onednn.plan import Place, Plan
-from singanet.ops.onednn.threads import Team, changes
 from singanet.ops.onednn.winograd_plan import WinogradPlan
+from singanet.ops.threads import changes
 from singanet.types import Array
 
 AnyPlan = Plan | WinogradPlan

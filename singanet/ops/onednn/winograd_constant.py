@@ -13,7 +13,7 @@ from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.winograd_plan import POINTS, Area, Stage, WinogradPlan
 from singanet.ops.onednn.winograd_products import enter_kernels, most_scratch, products
 from singanet.ops.onednn.winograd_tiles import Tiles
-from singanet.ops.onednn.workers import Work
+from singanet.ops.workers import Work
 from singanet.types import Array
 
 _ZERO = np.float32(0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.ops.onednn import winograd as wg
 from singanet.ops.onednn.plan import Plan, rounded
-from singanet.ops.onednn.workers import Work, side_by_side
+from singanet.ops.workers import Work, side_by_side
 from singanet.types import Array, Shape
 
 Stage = list[list[Work]]

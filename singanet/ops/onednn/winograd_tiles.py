@@ -8,7 +8,7 @@ from math import prod
 
 from singanet.ops.onednn import winograd as wg
 from singanet.ops.onednn.winograd_plan import POINTS, Area, filled, in_steps
-from singanet.ops.onednn.workers import Work
+from singanet.ops.workers import Work
 from singanet.types import Array
 
 _BLOCK_BYTES = 1 << 21

@@ -15,6 +15,7 @@ from singanet.program.recomputing.flow import Flow
 from singanet.program.recomputing.passes import bytes_of, passes_of
 from singanet.program.recomputing.recompute import Recompute, cannot_keep, chosen
 from singanet.program.recomputing.repeated import with_repeated
+from singanet.program.recording.lanes import kernels_of, with_lanes_joined
 from singanet.program.recording.tape import Tape
 from singanet.types import Array
 
@@ -49,7 +50,7 @@ def build(
     Errors: a number of bytes for ``recompute`` in which the arena cannot be kept.
     """
     outside = dict(tape.outside)
-    calls = _fold_fills(tape, outside)
+    calls = with_lanes_joined(_fold_fills(tape, outside), tape.tokens, tape.folded)
     kept = _planned(tape, calls, outside, parameters)
     if recompute == "none" or not any(call.phase == "backward" for call in calls):
         return kept
@@ -102,22 +103,7 @@ def _planned(
             buffers.append(Buffer(met.nbytes, kind))
         else:
             buffers.append(Buffer(met.nbytes))
-    kernels: list[Kernel] = []
-    written: set[int] = set()
-    for call in calls:
-        reads = (*call.reads, *(token for token in call.partly if token in written))
-        written.update(call.writes)
-        kernels.append(
-            Kernel(
-                call.name,
-                tuple(dict.fromkeys(numbers[token] for token in reads)),
-                tuple(numbers[token] for token in call.writes),
-                call.layer,
-                call.phase,
-                tuple((numbers[a], numbers[b]) for a, b in call.in_place),
-                call.barrier,
-            )
-        )
+    kernels = kernels_of(calls, numbers)
     layout = plan_arena(kernels, buffers)
     offsets = {token: layout.offsets[number] for token, number in numbers.items()}
     place = {token: offset for token, offset in offsets.items() if offset is not None}

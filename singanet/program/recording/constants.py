@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from singanet.program.call import Call, Ref
 from singanet.program.places import map_leaves
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recording.tape import Tape
+from singanet.program.replaying.ready import ready_call
 from singanet.types import Array
 
 
@@ -39,12 +39,7 @@ class _Made:
 
     def run(self, call: Call) -> None:
         """Make the call."""
-        if call.bind is not None:
-            call.bind(self.array)()
-            return
-        assert call.function is not None
-        given = map_leaves(call.arguments, Ref, self.array)
-        partial(call.function, *given, **map_leaves(call.keywords, Ref, self.array))()
+        ready_call(call, self.array)()
 
     def array(self, ref: Ref) -> Array:
         """The array at ``ref``."""

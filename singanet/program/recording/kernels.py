@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,18 @@ class RecordingKernels(NumpyOps):
         tape.adopt(draws)
         tape.add(rng.fill, (), {}, (draws,), "first", name="uniform").barrier = True
         return draws.view(Traced)
+
+    def lanes(self, samples: int, multiplications: int) -> Iterator[slice]:
+        """Each lane's calls as such; those of lanes in a lane are that one's."""
+        tape = recording()
+        parts, outer, group = [*super().lanes(samples, multiplications)], tape.lane, len(tape.calls)
+        for number, part in enumerate(parts):
+            if outer is None and len(parts) > 1:
+                tape.lane = group, number
+            try:
+                yield part
+            finally:
+                tape.lane = outer
 
     def host(self, array: Array) -> Array:
         """Refused, since a replay would not look again."""

@@ -141,7 +141,7 @@ class TracedLayer:
         return map_arrays(made, lambda array: self.tape.ref(array) and array.view(Traced))
 
     def _enter(self, phase: Any) -> None:
-        self.tape.layer, self.tape.phase = self.name, phase
+        self.tape.layer, self.tape.phase, self.tape.lane = self.name, phase, None
 
     def _step(self, function: Any, arguments: tuple[Any, ...], outs: Any) -> None:
         filled = arrays_in(outs)

@@ -37,6 +37,7 @@ class Tape:
         self.calls: list[Call] = []
         self.tokens: list[Token] = []
         self.layer = ""
+        self.lane: tuple[int, int] | None = None
         self.allowed: frozenset[int] | None = None
         self.phase: Phase = "forward"
         self.ops: Any = None
@@ -179,6 +180,7 @@ class Tape:
             self.layer,
             self.phase,
             name or getattr(function, "__name__", "call"),
+            lane=self.lane,
         )
         self.calls.append(call)
         return call

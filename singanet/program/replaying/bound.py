@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.program.call import Call, Ref
+from singanet.program.call import Ref
 from singanet.program.places import map_leaves
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recording.build import Recording
-from singanet.program.replaying.ready import Ready, ready
+from singanet.program.replaying.ready import Ready, ready_call
 from singanet.types import Array
 
 
@@ -33,7 +33,7 @@ class Bound:
                 self.payloads.append(self._filled(call.arguments))
                 calls = []
             else:
-                calls.append(self._ready(call))
+                calls.append(ready_call(call, self.array))
         self.segments.append(tuple(calls))
 
     def array(self, ref: Ref) -> Array:
@@ -42,12 +42,6 @@ class Bound:
         if found is None:
             found = self._arrays[ref] = ref.array(self.arena, self._place[ref.token])
         return found
-
-    def _ready(self, call: Call) -> Ready:
-        if call.bind is not None:
-            return call.bind(self.array)
-        assert call.function is not None
-        return ready(call.function, self._filled(call.arguments), self._filled(call.keywords))
 
     def _filled(self, value: Any) -> Any:
         """``value`` with arrays in the places of their refs."""

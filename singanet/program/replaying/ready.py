@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from singanet.program.call import Call, Ref
+from singanet.program.places import map_leaves
 from singanet.types import Array
 
 Ready = Callable[[], object]
@@ -17,6 +19,15 @@ _OUT_BY_NAME = frozenset((np.maximum, np.minimum))
 
 _REDUCING = ("axis", "dtype", "out", "keepdims")
 _BY_DEFAULT = (0, None, None, False)
+
+
+def ready_call(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
+    """``call`` on the arrays at its refs."""
+    if call.bind is not None:
+        return call.bind(array_of)
+    assert call.function is not None
+    given = map_leaves(call.arguments, Ref, array_of)
+    return ready(call.function, given, map_leaves(call.keywords, Ref, array_of))
 
 
 def ready(

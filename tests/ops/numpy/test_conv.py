@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops as ops
-from singanet.ops.numpy import windows
+from singanet.ops.numpy import lanes, windows
 from singanet.ops.numpy.windows import Window
 
 SAME = ((1, 1), (1, 1))
@@ -146,6 +146,8 @@ def test_scratch_is_bounded_whatever_the_batch(
     # So little that four samples fill it already.
     allowance = 1 << 16
     monkeypatch.setattr(windows, "SCRATCH_BYTES", allowance)
+    # Each lane has as much, and sums of its own.
+    monkeypatch.setattr(lanes, "default_threads", lambda: 1)
     window = Window((3, 3), (stride, stride), SAME if size > 12 else ((0, 0), (0, 0)))
     scratch = {}
     for n in (4, 64):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.ops import numpy_ops
-from singanet.ops.onednn import OneDnnOps, set_threads, threads
+from singanet.ops import numpy_ops, threads
+from singanet.ops.onednn import OneDnnOps, set_threads
 
 SIZES = [(1, 784, 512), (3, 5, 7), (300, 70, 1), (330, 1, 100), (9, 100, 37), (32, 784, 512)]
 

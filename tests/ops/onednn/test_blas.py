@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from singanet.ops.onednn import threads
+from singanet.ops import threads
 
 pytest.importorskip("threadpoolctl")
 

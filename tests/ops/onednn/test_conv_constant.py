@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.ops import numpy_ops
+from singanet.ops import numpy_ops, threads
 from singanet.ops.numpy.windows import Window
-from singanet.ops.onednn import OneDnnOps, conv_constant, set_threads, threads
+from singanet.ops.onednn import OneDnnOps, conv_constant, set_threads
 
 SAME = ((1, 1), (1, 1))
 NONE = ((0, 0), (0, 0))

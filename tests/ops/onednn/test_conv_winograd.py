@@ -11,7 +11,7 @@ from singanet.ops import numpy_ops
 from singanet.ops.numpy.windows import Window
 from singanet.ops.onednn import OneDnnOps, conv_winograd
 from singanet.ops.onednn.winograd_tiles import Tiles
-from singanet.ops.onednn.workers import side_by_side
+from singanet.ops.workers import side_by_side
 
 SAME = ((1, 1), (1, 1))
 USUAL = Window((3, 3), (1, 1), SAME)

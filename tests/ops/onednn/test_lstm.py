@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.ops import NumpyOps, numpy_ops
-from singanet.ops.onednn import set_threads, threads
+from singanet.ops import NumpyOps, numpy_ops, threads
+from singanet.ops.onednn import set_threads
 
 
 def draw(*shape, seed=0):

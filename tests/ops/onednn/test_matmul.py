@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.ops import NumpyOps
-from singanet.ops.onednn import matmul, set_threads, threads
+from singanet.ops import NumpyOps, threads
+from singanet.ops.onednn import matmul, set_threads
 
 
 @pytest.fixture(autouse=True)

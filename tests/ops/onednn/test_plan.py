@@ -7,8 +7,9 @@ import gc
 import numpy as np
 import pytest
 
+from singanet.ops import threads
 from singanet.ops.numpy.windows import Window
-from singanet.ops.onednn import OneDnnOps, threads
+from singanet.ops.onednn import OneDnnOps
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 POOL = Window((2, 2), (2, 2), ((0, 0), (0, 0)))
@@ -101,7 +102,8 @@ def test_what_a_plan_writes_and_reads(seen):
         given = [operand.tobytes() for operand in operands]
         run_bound(plan, operands)
         changed = {k for k, operand in enumerate(operands) if operand.tobytes() != given[k]}
-        assert changed == set(plan.writes), name
+        # What it reads too may be as it was: working memory in which a run before left the same.
+        assert set(plan.writes) - set(plan.reads) <= changed <= set(plan.writes), name
         # Between them they cover every operand but a shift that no backward kernel looks at.
         assert set(plan.reads) | set(plan.writes) == set(range(len(after))), name
 

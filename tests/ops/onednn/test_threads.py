@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError
-from singanet.ops import numpy_ops
+from singanet.ops import numpy_ops, threads
 from singanet.ops.numpy.windows import Window
-from singanet.ops.onednn import set_threads, threads
+from singanet.ops.onednn import openmp, set_threads
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 
@@ -59,14 +59,14 @@ def test_more_threads_than_cores(setting, monkeypatch):
 def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch):
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
-    with threads.short_waits():
+    with openmp.short_waits():
         assert int(os.environ["GOMP_SPINCOUNT"]) > 0
     assert "GOMP_SPINCOUNT" not in os.environ
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    with threads.short_waits():
+    with openmp.short_waits():
         assert "GOMP_SPINCOUNT" not in os.environ
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    with threads.short_waits():
+    with openmp.short_waits():
         assert os.environ["GOMP_SPINCOUNT"] == "7"
     assert os.environ["GOMP_SPINCOUNT"] == "7"
 
@@ -129,7 +129,7 @@ def test_a_forked_child_uses_one_thread_and_does_not_hang(library_path):
 def test_openmp_is_told_by_each_thread_for_itself():
     """It keeps the number for each: a plan for one thread would start a team in a second one."""
     told = []
-    team = threads.Team(lambda count: told.append((threading.current_thread().name, count)))
+    team = openmp.Team(lambda count: told.append((threading.current_thread().name, count)))
     here = threading.current_thread().name
     for count in (1, 1, 2):
         team.use(count)

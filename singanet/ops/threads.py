@@ -1,17 +1,12 @@
-"""How many threads oneDNN's kernels use."""
+"""How many threads kernels use that share their work by themselves: oneDNN's, and convolutions."""
 
 from __future__ import annotations
 
 import os
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 
 from singanet.errors import ArgumentError
-
-_SPINS = "GOMP_SPINCOUNT"
 
 
 class _Setting:
@@ -31,31 +26,13 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-@contextmanager
-def short_waits() -> Iterator[None]:
-    """While OpenMP is loaded, tell it that threads without work shall soon sleep.
-
-    By default GNU's spin for milliseconds, in the way of NumPy's BLAS, which has threads of its
-    own, and of other processes. ``OMP_WAIT_POLICY`` and ``GOMP_SPINCOUNT`` of the user's stand.
-    """
-    if "OMP_WAIT_POLICY" in os.environ or _SPINS in os.environ:
-        yield
-        return
-    # Enough to bridge the gap from one kernel to the next.
-    os.environ[_SPINS] = "3000"
-    try:
-        yield
-    finally:
-        del os.environ[_SPINS]
-
-
 def default_threads() -> int:
     """What `set_threads` said, else ``OMP_NUM_THREADS``, else a thread a core; at most that."""
     return _setting.threads or _from_environment(os.environ.get("OMP_NUM_THREADS", ""))
 
 
 def set_threads(count: int) -> None:
-    """Let oneDNN's kernels use ``count`` threads from the next call on.
+    """Let kernels use ``count`` threads from the next call on: oneDNN's, or NumPy's convolutions.
 
     NumPy's matrix products have threads of their own (``OPENBLAS_NUM_THREADS``). Errors: a count
     below 1 or above the number of cores, whose threads would take turns.
@@ -68,22 +45,6 @@ def set_threads(count: int) -> None:
             advice="more threads than cores take turns and slow each other down",
         )
     _changed(count)
-
-
-class Team(threading.local):
-    """How many threads the next kernel of the calling thread uses; OpenMP keeps it for each."""
-
-    size = 0
-
-    def __init__(self, tell: Callable[[int], object] | None) -> None:
-        self._tell = tell
-
-    def use(self, count: int) -> None:
-        """Let what is built or run next use ``count`` threads."""
-        if count != self.size:
-            if self._tell is not None:
-                self._tell(count)
-            self.size = count
 
 
 def changes() -> int:
@@ -109,7 +70,7 @@ def _from_environment(text: str) -> int:
     if wanted > cores():
         warnings.warn(
             f"OMP_NUM_THREADS: expected at most {cores()} threads, one a core; received {wanted}; "
-            f"oneDNN's kernels use {cores()}",
+            f"kernels use {cores()}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import lru_cache
 
 Work = Callable[[], object]
@@ -14,7 +15,8 @@ Work = Callable[[], object]
 
 def side_by_side(parts: Sequence[Sequence[Work]]) -> None:
     """Do the first part here and each other in a thread of its own; return when all are done."""
-    others = [_pool(len(parts) - 1).submit(_do, part) for part in parts[1:]]
+    # In the caller's context, which holds NumPy's error state.
+    others = [_pool(len(parts) - 1).submit(copy_context().run, _do, part) for part in parts[1:]]
     try:
         _do(parts[0])
     finally:

@@ -1,0 +1,72 @@
+"""Convolutions whose samples are shared among lanes: the same sums, whatever the number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.ops import numpy_ops, threads
+from singanet.ops.numpy import lanes
+from singanet.ops.numpy.windows import Window
+
+WINDOWS = {
+    "narrow": (4, 8, 1, Window((3, 3), (1, 1), ((1, 1), (1, 1)))),
+    "columns": (6, 32, 1, Window((3, 3), (1, 1), ((1, 1), (1, 1)))),
+    "strided": (6, 20, 2, Window((3, 3), (2, 2), ((1, 1), (1, 1)))),
+    "scattered": (4, 6, 1, Window((2, 3), (3, 2), ((0, 1), (1, 0)), (2, 2))),
+    "depthwise": (6, 12, 6, Window((3, 3), (1, 1), ((1, 1), (1, 1)))),
+}
+
+
+@pytest.fixture
+def several(monkeypatch):
+    """Set how many lanes there are, however little work there is."""
+    monkeypatch.setattr(lanes, "LEAST", 1)
+    return lambda count: monkeypatch.setattr(lanes, "default_threads", lambda: count)
+
+
+def kernels(kind, samples, rng):
+    channels, outputs, groups, window = WINDOWS[kind]
+    x = rng.standard_normal((samples, channels, 9, 8))
+    weight = rng.standard_normal((outputs, channels // groups, *window.kernel))
+    y = numpy_ops.conv2d(x, weight, rng.standard_normal(outputs), window, groups)
+    dy = rng.standard_normal(y.shape)
+    return (
+        y,
+        numpy_ops.conv2d_backward_weights(x, dy, weight.shape, window, groups),
+        numpy_ops.conv2d_backward_data(dy, weight, x.shape, window, groups),
+    )
+
+
+@pytest.mark.parametrize("samples", [0, 1, 2, 5])
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_lanes_change_nothing_but_rounding(several, kind, samples):
+    several(1)
+    wanted = kernels(kind, samples, np.random.default_rng(0))
+    for count in (2, 3):
+        several(count)
+        found = kernels(kind, samples, np.random.default_rng(0))
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_parts_cover_every_sample_once():
+    for samples in range(9):
+        for count in range(1, 6):
+            every = [k for part in lanes.parts(samples, count) for k in range(samples)[part]]
+            assert every == list(range(samples))
+
+
+def test_little_work_and_other_arrays_than_numpys_stay_in_one_lane(several):
+    several(4)
+    assert numpy_ops.lane_count(8, 1) == 4
+    assert numpy_ops.lane_count(3, 1) == 3
+    assert numpy_ops.lane_count(8, 0) == 1
+    assert list(numpy_ops.lanes(8, 0)) == [slice(0, 8)]
+
+
+def test_threads_are_those_that_were_set(monkeypatch):
+    monkeypatch.setattr(threads, "_setting", threads._Setting())
+    threads.set_threads(1)
+    assert numpy_ops.lane_count(8, lanes.LEAST) == 1
+    assert numpy_ops.lane_count(8, lanes.LEAST - 1) == 1
