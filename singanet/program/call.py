@@ -60,7 +60,7 @@ class Call:
     ``partly`` are those of ``writes`` of which something stays. ``bind`` makes it ready to run
     where that is more than handing arrays to ``function``. ``passes`` is how often it goes over its
     operands, or how long it computes in what a pass takes. ``lane`` is the number of a group of
-    lanes, and of the one in it that the call belongs to.
+    lanes, and of the one in it that the call belongs to; ``parts`` how many calls it is made of.
     """
 
     function: Callable[..., Any] | None
@@ -77,6 +77,7 @@ class Call:
     bind: Bind | None = None
     passes: int = 1
     lane: tuple[int, int] | None = None
+    parts: int = 1
 
 
 def refs_of(call: Call) -> list[Ref]:

@@ -46,7 +46,7 @@ def planned_memory(
     other = [size for key, size in held.items() if key not in params and key not in state]
     folded = [ref.token for ref in recording.outside if ref.token in recorder.tape.folded]
     other += [recorder.tape.tokens[token].nbytes for token in folded]
-    calls = len(recording.calls)
+    calls = sum(call.parts for call in recording.calls)
     return peak_memory(recording.layout, params.values(), state.values(), other, calls)
 
 

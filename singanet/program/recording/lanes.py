@@ -117,4 +117,5 @@ def _joined(lanes: list[list[Call]], inside: Collection[int]) -> Call:
         name="lanes",
         bind=bind,
         passes=sum(map(passes_of, calls)),
+        parts=len(calls),
     )
