@@ -40,12 +40,12 @@ class NarrowConvolution(Products):
         kernels = [self.laid_out(k, n * oh * ow) for k in by_row.reshape(kh, groups, kw * cg, fg)]
         y: Array = xp.empty((n, oh, ow, groups, fg), x.dtype)
         for lane in self.lanes(n, y.size * cg * kh * kw):
-            self._narrow_into(y[lane], x[lane], kernels, window)
-        if bias is not None:
-            xp.add(y, bias.reshape(groups, fg), out=y)
+            self._narrow_into(y[lane], x[lane], kernels, bias, window)
         return y.reshape(n, oh, ow, f).transpose(0, 3, 1, 2)
 
-    def _narrow_into(self, y: Array, x: Array, kernels: list[Array], window: Window) -> None:
+    def _narrow_into(
+        self, y: Array, x: Array, kernels: list[Array], bias: Array | None, window: Window
+    ) -> None:
         """Convolve x into y (N, H', W', groups, F/groups), by a matrix for each kernel row."""
         xp, kh, (groups, fg) = self.xp, window.kernel[0], y.shape[3:]
         cg = x.shape[1] // groups
@@ -68,6 +68,8 @@ class NarrowConvolution(Products):
                 xp.add(inside, added, out=target)
             else:
                 xp.copyto(target, inside)
+            if bias is not None:
+                xp.add(target, bias.reshape(groups, fg), out=target)
 
     def narrow_conv2d_backward_weights(
         self, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from singanet.program.call import Call, Ref
-from singanet.program.places import map_leaves
+from singanet.program.places import address, map_leaves
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recording.tape import Tape
 from singanet.program.replaying.ready import ready_call
@@ -48,7 +48,7 @@ class _Made:
             return found
         if ref.token not in self._memory:
             raw = np.empty(self._tape.tokens[ref.token].nbytes + ALIGNMENT, np.uint8)
-            self._memory[ref.token] = raw, -raw.__array_interface__["data"][0] % ALIGNMENT
+            self._memory[ref.token] = raw, -address(raw) % ALIGNMENT
         return ref.array(*self._memory[ref.token])
 
     def keep(self, ref: Ref) -> None:

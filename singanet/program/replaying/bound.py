@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.program.call import Ref
-from singanet.program.places import map_leaves
+from singanet.program.places import address, map_leaves
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recording.build import Recording
 from singanet.program.replaying.ready import Ready, ready_call
@@ -20,7 +20,7 @@ class Bound:
     """
 
     def __init__(self, recording: Recording, arena: Array) -> None:
-        start = -arena.__array_interface__["data"][0] % ALIGNMENT
+        start = -address(arena) % ALIGNMENT
         self._arrays: dict[Ref, Array] = dict(recording.outside)
         self._place = {token: start + offset for token, offset in recording.place.items()}
         self.arena = arena
