@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from singanet.layers.recurrent_cell import Cell, Params, Trace
+from singanet.layers.recurrent_cell import Cell, Trace, weights_of
 from singanet.ops import NumpyOps
 from singanet.types import Array
 
@@ -18,47 +18,41 @@ class ElmanCell(Cell):
     mode: str
     gates = ("h",)
 
-    def forward(
+    def run_layer(
         self,
         ops: NumpyOps,
         x: Array,
-        params: Params,
+        params: Mapping[str, Array],
         starts: Sequence[Array | None],
         counts: Sequence[int],
         reverse: bool,
         keep: bool,
     ) -> Trace:
-        """See `Cell.forward`; one kernel where there is a product with the input."""
-        if params["weight_x"] is None:
-            return super().forward(ops, x, params, starts, counts, reverse, keep)
-        weights, bias = self._given(ops, params)
+        """See `Cell.run_layer`."""
+        bias = self.input_bias(ops, params["bias_x"], params["bias_h"])
+        weights = weights_of(params)
         h, notes = ops.elman_layer(x, weights, bias, starts[0], counts, reverse, self.mode, keep)
         return {"h": h, "notes": notes, "bias": bias}
 
-    def backward(
+    def run_layer_back(
         self,
         ops: NumpyOps,
         dy: Array | None,
         dstates: Sequence[Array],
         trace: Mapping[str, Any],
         x: Array,
-        params: Params,
+        params: Mapping[str, Array],
         counts: Sequence[int],
         reverse: bool,
         needs_dx: bool,
     ) -> tuple[Array | None, dict[str, Array]]:
-        """See `Cell.backward`."""
-        if params["weight_x"] is None:
-            return super().backward(ops, dy, dstates, trace, x, params, counts, reverse, needs_dx)
-        weights, bias, h, notes = _weights(params), trace["bias"], trace["h"], trace["notes"]
+        """See `Cell.run_layer_back`."""
+        weights, bias, h, notes = weights_of(params), trace["bias"], trace["h"], trace["notes"]
         dx, weight_x, weight_h, grad, _ = ops.elman_layer_backward(
             dy, dstates[0], x, weights, bias, h, notes, counts, reverse, self.mode, needs_dx
         )
         grads = {"weight_x": weight_x, "weight_h": weight_h, "bias_x": grad, "bias_h": grad.copy()}
         return dx, grads
-
-    def _given(self, ops: NumpyOps, params: Any) -> tuple[tuple[Array, Array], Array]:
-        return _weights(params), self.input_bias(ops, params["bias_x"], params["bias_h"])
 
     def run(
         self,
@@ -85,7 +79,3 @@ class ElmanCell(Cell):
         """See `Cell.run_back`."""
         dgates = ops.elman_backward(dy, dstates[0], trace["h"], weight, counts, reverse, self.mode)
         return dgates, dgates
-
-
-def _weights(params: Any) -> tuple[Array, Array]:
-    return params["weight_x"], params["weight_h"]

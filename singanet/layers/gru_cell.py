@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from singanet.layers.recurrent_cell import Cell, Params, Trace
+from singanet.layers.recurrent_cell import Cell, Trace, weights_of
 from singanet.ops import NumpyOps
 from singanet.types import Array
 
@@ -20,38 +20,34 @@ class GRUCell(Cell):
         split = 2 * (len(bias_x) // 3)
         return ops.concat([ops.add(bias_x[:split], bias_h[:split]), bias_x[split:]], axis=0)
 
-    def forward(
+    def run_layer(
         self,
         ops: NumpyOps,
         x: Array,
-        params: Params,
+        params: Mapping[str, Array],
         starts: Sequence[Array | None],
         counts: Sequence[int],
         reverse: bool,
         keep: bool,
     ) -> Trace:
-        """See `Cell.forward`; one kernel where there is a product with the input."""
-        if params["weight_x"] is None:
-            return super().forward(ops, x, params, starts, counts, reverse, keep)
+        """See `Cell.run_layer`."""
         weights, biases = _pairs(params)
         h, notes = ops.gru_layer(x, weights, biases, starts[0], counts, reverse, keep)
         return {"h": h, "notes": notes}
 
-    def backward(
+    def run_layer_back(
         self,
         ops: NumpyOps,
         dy: Array | None,
         dstates: Sequence[Array],
         trace: Mapping[str, Any],
         x: Array,
-        params: Params,
+        params: Mapping[str, Array],
         counts: Sequence[int],
         reverse: bool,
         needs_dx: bool,
     ) -> tuple[Array | None, dict[str, Array]]:
-        """See `Cell.backward`."""
-        if params["weight_x"] is None:
-            return super().backward(ops, dy, dstates, trace, x, params, counts, reverse, needs_dx)
+        """See `Cell.run_layer_back`."""
         weights, biases = _pairs(params)
         h, notes = trace["h"], trace["notes"]
         dx, *grads = ops.gru_layer_backward(
@@ -89,5 +85,5 @@ class GRUCell(Cell):
         return ops.gru_backward(dy, dstates[0], *kept, weight, counts, reverse)
 
 
-def _pairs(params: Any) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    return (params["weight_x"], params["weight_h"]), (params["bias_x"], params["bias_h"])
+def _pairs(params: Mapping[str, Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    return weights_of(params), (params["bias_x"], params["bias_h"])

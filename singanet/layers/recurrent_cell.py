@@ -21,6 +21,11 @@ Params = Mapping[str, Array | None]
 """The arrays of one direction by kind; only ``weight_x`` may be missing."""
 
 
+def weights_of(params: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Those of the input and of the state."""
+    return params["weight_x"], params["weight_h"]
+
+
 class Cell(ABC):
     """The formula of one step; the kernels run it over all steps of one direction.
 
@@ -50,15 +55,13 @@ class Cell(ABC):
         keep: bool,
     ) -> Trace:
         """All steps of one direction on ``x`` (T, N, in); ``keep`` what backward needs."""
+        arrays: Any = params
+        if params["weight_x"] is not None:
+            return self.run_layer(ops, x, arrays, starts, counts, reverse, keep)
         steps, n, size = x.shape
-        weight_x, bias_x, bias_h = (params[kind] for kind in ("weight_x", "bias_x", "bias_h"))
-        bias = self.input_bias(ops, bias_x, bias_h)  # type: ignore[arg-type]
-        if weight_x is None:
-            gates = ops.add(x[:, :, None], bias.reshape(-1, size))
-        else:
-            gates = ops.affine(x.reshape(steps * n, size), weight_x, bias)
-        gates = gates.reshape(steps, n, len(bias))
-        return self.run(ops, gates, params, starts, counts, reverse)  # type: ignore[arg-type]
+        bias = self.input_bias(ops, arrays["bias_x"], arrays["bias_h"])
+        gates = ops.add(x[:, :, None], bias.reshape(-1, size)).reshape(steps, n, len(bias))
+        return self.run(ops, gates, arrays, starts, counts, reverse)
 
     def backward(
         self,
@@ -76,23 +79,51 @@ class Cell(ABC):
 
         ``dstates`` hold the gradients of the last states and on return those of the first.
         """
-        weight_x, weight_h = params["weight_x"], params["weight_h"]
-        of_x, of_h = self.run_back(ops, dy, dstates, trace, weight_h, counts, reverse)  # type: ignore[arg-type]
-        rows_x, rows_h = (d.reshape(-1, d.shape[2]) for d in (of_x, of_h))
+        arrays: Any = params
+        if params["weight_x"] is not None:
+            return self.run_layer_back(
+                ops, dy, dstates, trace, x, arrays, counts, reverse, needs_dx
+            )
+        of_x, of_h = self.run_back(ops, dy, dstates, trace, arrays["weight_h"], counts, reverse)
         before = befores(trace["h"], reverse)
         size = before.shape[2]
+        rows_h = of_h.reshape(-1, of_h.shape[2])
         grads = {"weight_h": ops.matmul(before.reshape(-1, size).T, rows_h)}
         # Summed over time and then over samples: two short sums lose less than one long one.
         grads["bias_x"] = ops.sum(ops.sum(of_x, axis=0), axis=0)
         grads["bias_h"] = ops.sum(ops.sum(of_h, axis=0), axis=0)
-        if weight_x is not None:
-            grads["weight_x"] = ops.matmul(x.reshape(-1, x.shape[2]).T, rows_x)
         if not needs_dx:
             return None, grads
-        if weight_x is None:
-            blocks = of_x.reshape(*x.shape[:2], of_x.shape[2] // size, size)
-            return ops.sum(blocks, axis=2), grads
-        return ops.matmul(rows_x, weight_x.T).reshape(x.shape), grads
+        blocks = of_x.reshape(*x.shape[:2], of_x.shape[2] // size, size)
+        return ops.sum(blocks, axis=2), grads
+
+    @abstractmethod
+    def run_layer(
+        self,
+        ops: NumpyOps,
+        x: Array,
+        params: Mapping[str, Array],
+        starts: Sequence[Array | None],
+        counts: Sequence[int],
+        reverse: bool,
+        keep: bool,
+    ) -> Trace:
+        """`forward` with a product with the input, as one kernel."""
+
+    @abstractmethod
+    def run_layer_back(
+        self,
+        ops: NumpyOps,
+        dy: Array | None,
+        dstates: Sequence[Array],
+        trace: Mapping[str, Any],
+        x: Array,
+        params: Mapping[str, Array],
+        counts: Sequence[int],
+        reverse: bool,
+        needs_dx: bool,
+    ) -> tuple[Array | None, dict[str, Array]]:
+        """`backward` with a product with the input, as one kernel."""
 
     @abstractmethod
     def run(
@@ -104,7 +135,7 @@ class Cell(ABC):
         counts: Sequence[int],
         reverse: bool,
     ) -> Trace:
-        """All steps of one direction; ``gates`` (T, N, G·H) is overwritten."""
+        """All steps of one direction from the ``gates`` (T, N, G·H), which are overwritten."""
 
     @abstractmethod
     def run_back(

@@ -11,7 +11,7 @@ import numpy as np
 from singanet.initializer import Initializer
 from singanet.layers.elman_cell import ElmanCell
 from singanet.layers.gru_cell import GRUCell
-from singanet.layers.recurrent_cell import Cell, Params, Trace
+from singanet.layers.recurrent_cell import Cell, Trace, weights_of
 from singanet.ops import NumpyOps
 from singanet.types import Array, Shape
 
@@ -26,41 +26,45 @@ class LSTMCell(Cell):
         """1 in the block of the forget gate."""
         return _OneInBlock(self.gates.index("f"), len(self.gates))
 
-    def forward(
+    def run_layer(
         self,
         ops: NumpyOps,
         x: Array,
-        params: Params,
+        params: Mapping[str, Array],
         starts: Sequence[Array | None],
         counts: Sequence[int],
         reverse: bool,
         keep: bool,
     ) -> Trace:
-        """See `Cell.forward`; one kernel where there is a product with the input."""
-        if params["weight_x"] is None:
-            return super().forward(ops, x, params, starts, counts, reverse, keep)
-        bias = self.input_bias(ops, params["bias_x"], params["bias_h"])  # type: ignore[arg-type]
+        """See `Cell.run_layer`."""
+        bias = self.input_bias(ops, params["bias_x"], params["bias_h"])
         first = starts[0], starts[1]
-        h, c, notes = ops.lstm_layer(x, _weights(params), bias, first, counts, reverse, keep)
+        h, c, notes = ops.lstm_layer(x, weights_of(params), bias, first, counts, reverse, keep)
         return {"h": h, "c": c, "notes": notes}
 
-    def backward(
+    def run_layer_back(
         self,
         ops: NumpyOps,
         dy: Array | None,
         dstates: Sequence[Array],
         trace: Mapping[str, Any],
         x: Array,
-        params: Params,
+        params: Mapping[str, Array],
         counts: Sequence[int],
         reverse: bool,
         needs_dx: bool,
     ) -> tuple[Array | None, dict[str, Array]]:
-        """See `Cell.backward`."""
-        if params["weight_x"] is None:
-            return super().backward(ops, dy, dstates, trace, x, params, counts, reverse, needs_dx)
+        """See `Cell.run_layer_back`."""
         dx, weight_x, weight_h, bias = ops.lstm_layer_backward(
-            dy, dstates, x, _weights(params), trace["h"], trace["notes"], counts, reverse, needs_dx
+            dy,
+            dstates,
+            x,
+            weights_of(params),
+            trace["h"],
+            trace["notes"],
+            counts,
+            reverse,
+            needs_dx,
         )
         grads = {"weight_x": weight_x, "weight_h": weight_h, "bias_x": bias, "bias_h": bias.copy()}
         return dx, grads
@@ -93,10 +97,6 @@ class LSTMCell(Cell):
         gates, c = trace["gates"], trace["c"]
         dgates = ops.lstm_backward(dy, dh, dc, gates, c, weight, counts, reverse)
         return dgates, dgates
-
-
-def _weights(params: Params) -> tuple[Array, Array]:
-    return params["weight_x"], params["weight_h"]  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
