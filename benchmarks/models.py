@@ -12,8 +12,8 @@ from math import prod
 from report import publish, table
 
 from singanet.models import build, find
-from singanet.training.run import RunOptions, run
-from singanet.training.tasks import load_task
+from singanet.runs.run import RunOptions, run
+from singanet.runs.tasks import load_task
 
 NAMES = (
     *("mlp", "lenet", "alexnet", "vgg11", "resnet20", "preresnet20", "wrn-16-4", "resnet18"),

@@ -6,16 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from singanet import device, errors, initializer, layers, ops
-from singanet.flags import kEval, kTrain
-from singanet.layer_gradients import LayerGradients
+from singanet.base.described import Codec, use_codec
+from singanet.base.flags import kEval, kTrain
+from singanet.base.seeding import set_seed
 from singanet.layers.input import Input
-from singanet.net import FeedForwardNet
-from singanet.seeding import set_seed
+from singanet.net import FeedForwardNet, load_model
+from singanet.params.gradients import LayerGradients
 
 if TYPE_CHECKING:
     from singanet import data, loss, metric, models, optimizer
-    from singanet.config import register
-    from singanet.model_file import load_model
+    from singanet.saving.objects import register
 
 __all__ = [
     "FeedForwardNet",
@@ -41,10 +41,18 @@ __all__ = [
 __version__ = "0.1.0"
 
 
+def _objects() -> Codec:
+    codec: Any = import_module("singanet.saving.objects")
+    return codec
+
+
+use_codec(_objects)
+
+
 def __getattr__(name: str) -> Any:
     """What is imported when it is first asked for, so that ``import singanet`` stays light."""
     if name == "register":
-        return import_module("singanet.config").register
+        return import_module("singanet.saving.objects").register
     if name == "load_model":
         return import_module("singanet.model_file").load_model
     if name in ("data", "loss", "metric", "models", "optimizer"):

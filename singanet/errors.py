@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from singanet.checkpoint.report import LoadReport
+from typing import Any
 
 
 class SingaNetError(Exception):
@@ -81,10 +78,11 @@ class VersionError(FileFormatError):
 class StateMismatchError(CheckpointError, ValueError):
     """The arrays of a checkpoint do not fit those of the net; nothing was loaded.
 
-    ``report`` is that of `net.load`, with a table of all arrays; None from elsewhere.
+    ``report`` is the `checkpoint.LoadReport` of `net.load`, with a table of all arrays; None from
+    elsewhere.
     """
 
-    report: LoadReport | None = None
+    report: Any = None
 
 
 class FileAccessError(CheckpointError, OSError):

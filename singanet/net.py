@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet import inputs as checks
-from singanet.backward_walk import BackwardWalk
-from singanet.building import Buildable
-from singanet.device import Device, get_default_device
-from singanet.errors import (
-    ArgumentError,
-    CallOrderError,
-    SingaNetError,
-    one_of,
-)
-from singanet.execution import Plan
-from singanet.flags import is_training
-from singanet.layer_gradients import LayerGradients
-from singanet.layers.layer import Layer
-from singanet.net_arguments import checked_metric, told_apart
-from singanet.parameter import Param, ParamSpec
+from singanet.base.counts import checked_count
+from singanet.engine.net import Net
 from singanet.program.programs import Programs
-from singanet.recordable import Recordable
-from singanet.saveable import Saveable
-from singanet.sealable import Sealable
-from singanet.seeding import next_seed
-from singanet.symbol import Symbol
-from singanet.trainable import Trainable
-from singanet.types import Array, Gradient
-from singanet.visible import Visible
 
 if TYPE_CHECKING:
+    from os import PathLike
+
+    from singanet.checkpoint import LoadReport
     from singanet.loss import Loss
     from singanet.metric import Metric
-    from singanet.optimizer import Optimizer, Wrapper
+    from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+    from singanet.program.peak import PeakMemory
+    from singanet.program.program import Program
+    from singanet.program.recomputing.recompute import Recompute
+    from singanet.training.callbacks import Callback
+    from singanet.training.history import History
+    from singanet.tuning.report import TuningReport
+    from singanet.types import Array
 
 
-class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable, Sealable):
+class FeedForwardNet(Net):
     """A net of layers, sorted topologically, with a backward that hands gradients out.
 
     ``FeedForwardNet([layer, ...], loss=..., metric=...)`` is a chain; nets with a name may stand
@@ -49,324 +36,335 @@ class FeedForwardNet(Buildable, Trainable, Visible, Saveable, Recordable, Sealab
     `train`, `step`, `evaluate` and `predict`. ``name`` is needed to nest the net in another.
     ``seed`` fixes the initial parameters and every random draw; None takes the next one after
     `singanet.set_seed`, or a fresh one. Errors: arguments of other kinds, and those of `add`.
+
+    What a net consists of and how it runs is in `Net`. Here stand the services around it, each
+    imported when it is first called.
     """
 
-    def __init__(
+    programs: Programs
+
+    def make_executor(self) -> Programs:
+        """Passes and steps run as recorded programs where a call comes again."""
+        return Programs()
+
+    # -- training ---------------------------------------------------------------------------
+
+    def compile(
         self,
-        layers: Sequence[Layer | Buildable] | Loss | None = None,
-        metric: Metric | None = None,
-        *,
+        optimizer: Optimizer | Wrapper,
         loss: Loss | None = None,
-        inputs: Symbol | Sequence[Symbol] = (),
-        outputs: Symbol | Sequence[Symbol] = (),
-        name: str | None = None,
-        seed: int | None = None,
+        metrics: Metric | Sequence[Metric] | Mapping[str, Metric] | None = None,
+        mixed_precision: MixedPrecision | str | None = None,
     ) -> None:
-        super().__init__(name)
-        parts, self.loss = told_apart(layers, loss)
-        self.metric = checked_metric(metric)
-        self.seed = next_seed() if seed is None else seed
-        self.rng = np.random.default_rng(self.seed)
-        self.device = get_default_device()
-        self.dtype: np.dtype[Any] = np.dtype(np.float32)
-        self._plan: Plan | None = None
-        self._planned_version = -1
-        self._pass: tuple[Plan, Any, dict[str, Any]] | None = None
-        self._registered: tuple[object, int] = (None, -1)
-        self.programs = Programs()
-        self.start(parts, inputs, outputs)
+        """Say what `fit` trains with; None keeps the net's own loss and metric.
 
-    @property
-    def layers(self) -> list[Layer]:
-        """The layers in topological order, each once; among the ready ones as they were added.
-
-        Those of a nested net stand where it was nested, with its name before theirs.
+        A metric is called after its class (``accuracy``), or by its key in a dict. For a net with
+        several outputs the keys are names of output layers. The first becomes the net's metric.
+        ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type. Errors:
+        anything that is no optimizer, loss or metric; the net is then as it was.
         """
-        return list({id(step.layer): step.layer for step in self._sorted().steps}.values())
+        from singanet.training.compiled import compile_net
 
-    def _sorted(self) -> Plan:
-        """The plan of the net as it is now, with every parameter filled."""
-        if self._plan is None or self._planned_version != self._graph.version:
-            self._plan = Plan(self.ordered(), self._graph.frozen())
-            if self._ports is not None:
-                self._plan.outputs = list(dict.fromkeys(name for name, _ in self._ports.outputs))
-            self._planned_version = self._graph.version
-            for param in self.params():
-                self._adopt(param)
-        return self._plan
+        compile_net(self, optimizer, loss, metrics, mixed_precision)
 
-    def _adopt(self, param: Param) -> None:
-        """Fill a new parameter from the net's seed and put it on the net's device."""
-        if not param.filled:
-            param.seed = self.seed
-            param.dtype = self.dtype
-        param.value = self.device.put(param.value)
-
-    # -- parameters -------------------------------------------------------------------------
-
-    def params(self) -> list[Param]:
-        """All parameters in layer order, a shared one once."""
-        params = [param for layer in self.layers for param in layer.params.values()]
-        return list({id(param): param for param in params}.values())
-
-    def param_names(self) -> list[str]:
-        """Parameter names in topological layer order; running state included."""
-        return [param.name for param in self.params()]
-
-    def param_values(self) -> list[Array]:
-        """The live parameter arrays, in the order of `param_names`."""
-        return [param.value for param in self.params()]
-
-    def param_specs(self) -> list[ParamSpec]:
-        """The training settings, in the order of `param_names`."""
-        return [param.spec for param in self.params()]
-
-    # -- freezing ---------------------------------------------------------------------------
-
-    def freeze(self, layer: Layer | Buildable | str) -> None:
-        """Freeze all layers before ``layer``, a layer or nested net that they lead to.
-
-        In a training forward they run as in evaluation and keep nothing for backward, which does
-        not enter them. ``layer`` itself is trained, as in SINGA; to fix it as well, set
-        its ``trainable`` to False. Further calls freeze further layers. A parameter that unfrozen
-        layers share is trained by their gradients alone. Errors: an unknown layer.
-        """
-        for name in self.use_of(layer):
-            self._graph.freeze(name)
-
-    def unfreeze(self, layer: Layer | Buildable | str | None = None) -> None:
-        """Undo `freeze` of ``layer``, or every one of them. Errors: one that was not called."""
-        for name in [None] if layer is None else self.use_of(layer):
-            self._graph.unfreeze(name)
-
-    def frozen(self) -> list[str]:
-        """The names of the frozen layers, in topological order."""
-        return [step.name for step in self._sorted().steps if step.frozen]
-
-    @property
-    def trainable(self) -> bool:
-        """Whether any parameter is trained; assigning sets all of them, running state apart.
-
-        A nested net shares this, as its parameters, with the nets around it.
-        """
-        return any(layer.trainable for layer in self.layers)
-
-    @trainable.setter
-    def trainable(self, flag: bool) -> None:
-        for layer in self.layers:
-            layer.trainable = flag
-
-    def to_device(self, device: Device) -> None:
-        """Move every parameter to ``device`` and run there from now on."""
-        moved = [device.put(param.value) for param in self.params()]
-        for param, value in zip(self.params(), moved, strict=True):
-            param.value = value
-        self.run_on(device, self.dtype)
-
-    def as_type(self, dtype: Any) -> None:
-        """Convert every parameter, and compute in this float type from now on."""
-        wanted = np.dtype(dtype)
-        if wanted.kind != "f":
-            raise ArgumentError(
-                "net.as_type",
-                expected="a float type",
-                received=str(wanted),
-                advice="use 'float32' or 'float64'",
-            )
-        for param in self.params():
-            param.value = param.value.astype(wanted)
-        self.run_on(self.device, wanted)
-
-    def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
-        """Take in arrays of this device and type, as the nested nets do from now on."""
-        self.device, self.dtype = device, dtype
-        for net in self.nested.values():
-            net.run_on(device, dtype)
-
-    # -- passes -----------------------------------------------------------------------------
-
-    def forward(self, flag: int | bool, x: Any, output: Iterable[str] = ()) -> Any:
-        """Run the net on ``x`` and return its output.
-
-        ``flag`` is True or ``kTrain``, or False or ``kEval``. ``x`` is the array (batch axis
-        first) of the single input, or a dict from layer name to array. With one output layer and
-        no ``output`` that array is returned, otherwise a dict from layer name to array(s), which
-        holds the layers named in ``output`` as well. A training forward keeps what `backward`
-        needs. Errors: an unknown, missing or extra name; a shape that does not fit.
-        """
-        train = is_training(flag)
-        if train:
-            self.expect_unsealed("net.forward")
-        plan = self._sorted()
-        asked = self._names(output)
-        feed = checks.check_feed(plan, x, self.device, self.dtype)
-        wanted = {*plan.outputs, *asked} if asked else plan.outputs
-        self._forget_pass()
-        results = None if asked else self._replayed(plan, feed, train)
-        if results is None:
-            with self.device.scope():
-                results, contexts = plan.forward(
-                    feed, wanted, self.device.ops, self.rng, train, asked
-                )
-            if train:
-                shapes = {name: checks.shapes_of(value) for name, value in results.items()}
-                self._pass = (plan, contexts, shapes)
-        if len(plan.outputs) == 1 and not asked:
-            return results[plan.outputs[0]]
-        return results
-
-    def backward(
-        self, dy: Any, output: Iterable[str] = ()
-    ) -> Generator[LayerGradients, None, None]:
-        """Walk back from ``dy`` and yield ``(names, values, grads)`` after each layer.
-
-        ``dy`` is the gradient of the single output, or a dict from the name of an output (or of a
-        layer named in forward's ``output``) to its gradient. Before each yield the layer's
-        context and incoming gradient are released, and the net keeps no reference to ``grads``;
-        ``values`` may be updated in place. ``item.output_grads`` maps each layer named in
-        ``output`` and passed so far to the gradient of its output; one that lies below frozen
-        layers, or below parameters none of which is trained, has to be named in forward's
-        ``output`` too, since else nothing is kept there. Errors: no training forward before, or
-        already used; a wrong name or shape.
-        """
-        if self._pass is None:
-            raise CallOrderError(
-                "net.backward",
-                expected="a training forward before each backward",
-                received="none, or one whose backward was already taken",
-                advice="call net.forward(True, x) first",
-            )
-        plan, contexts, shapes = self._pass
-        asked = self._names(output)
-        slot_grads = checks.check_gradients(plan, dy, shapes, self.device, self.dtype)
-        if isinstance(contexts, list):
-            self.programs.walked(slot_grads)
-            walk = BackwardWalk(plan, contexts, slot_grads, asked).run()
-        else:
-            walk = contexts.backward(self, plan, slot_grads, asked)
-        self._pass = None
-        return walk
-
-    def _replayed(self, plan: Plan, feed: dict[str, Any], train: bool) -> dict[str, Any] | None:
-        """The outputs by a recorded program; None where there is none."""
-        if not train:
-            return self.programs.evaluate(self, feed)
-        replay = self.programs.forward(self, feed)
-        if replay is None:
-            return None
-        results = replay.forward()
-        shapes = {name: checks.shapes_of(value) for name, value in results.items()}
-        self._pass = (plan, replay, shapes)
-        return results
-
-    def _forget_pass(self) -> None:
-        """Release what a training forward left for a backward that never came."""
-        if self._pass is not None and not isinstance(self._pass[1], list):
-            self._pass[1].release()
-        self._pass = None
-
-    def _names(self, output: Iterable[str]) -> tuple[str, ...]:
-        """``output`` as a tuple of known layer names; one name may stand alone."""
-        if not output:
-            return ()
-        names = (output,) if isinstance(output, str) else tuple(output)
-        self._expect_layers(names, "net, argument output")
-        return names
-
-    # -- one batch --------------------------------------------------------------------------
-
-    def train(self, x: Any, y: Any) -> tuple[list[Gradient | None], tuple[float, float | None]]:
-        """All gradients of a batch at once, and ``(loss, metric)``.
-
-        The gradients stand in the order of `param_names`, None for what is not trained. This
-        holds every gradient in memory; `step` and `backward` do not.
-        """
-        dy, values = self._forward_loss(x, y)
-        by_name: dict[str, Gradient] = {}
-        for names, _, grads in self.backward(dy):
-            by_name.update(zip(names, grads, strict=True))
-        return [by_name.get(name) for name in self.param_names()], values
-
-    def step(
+    def fit(
         self,
         x: Any,
-        y: Any,
-        optimizer: Optimizer | Wrapper,
-        on_layer: Callable[[LayerGradients], None] | None = None,
+        y: Any = None,
+        batch_size: int = 32,
+        epochs: int = 1,
+        validation_data: Any = None,
+        validation_split: float = 0.0,
+        callbacks: Iterable[Callback] = (),
+        shuffle: bool = True,
+        class_weight: Mapping[int, float] | None = None,
         sample_weight: Array | None = None,
-        measure: Callable[[Any, Any], float | None] | None = None,
-    ) -> tuple[float, float | None]:
-        """The streaming loop for one batch: each layer is updated, then its gradients dropped.
+        initial_epoch: int = 0,
+        resume: Mapping[str, Array] | str | PathLike[str] | None = None,
+        clip: float | None = None,
+        clip_by: str = "layer",
+        accumulate: int = 1,
+        steps_per_epoch: int | None = None,
+        verbose: bool | int = True,
+    ) -> History:
+        """Train for ``epochs`` epochs in all, the streaming backward underneath.
 
-        ``on_layer`` sees each layer's gradients before they are applied; ``measure(output, y)``
-        takes the place of the metric. Returns ``(loss, metric)`` from before the update.
+        The guide ``docs/training.md`` describes every argument, `singanet.training.fit` the
+        errors.
         """
-        self.expect_unsealed("net.step")
-        if measure is None and self.metric is not None:
-            measure = self.metric.evaluate
-        if on_layer is None and sample_weight is None:
-            replayed = self.programs.again(self, x, y, optimizer, measure)
-            if replayed is not None:
-                return replayed
-        plan = self._sorted()
-        if self._registered != (optimizer, self._graph.version):
-            optimizer.register_all(self.param_specs())
-            self._registered = (optimizer, self._graph.version)
-        if on_layer is None:
-            # Converted here once, also for a step by the layers.
-            x = checks.check_feed(plan, x, self.device, self.dtype)
-            self._forget_pass()
-            replayed = self.programs.step(self, x, y, optimizer, sample_weight, measure)
-            if replayed is not None:
-                return replayed
-        dy, values = self._forward_loss(x, y, sample_weight, measure)
-        for item in self.backward(dy):
-            if on_layer is not None:
-                on_layer(item)
-            optimizer.update(*item)
-            # Else the loop variable would hold this layer's gradients through the next one's.
-            del item
-        return values
+        from singanet.training.fit import fit
 
-    @contextmanager
-    def rehearsal(self) -> Iterator[None]:
-        """Undo at the end what the forwards inside did to the generator and to running state.
+        return fit(
+            self,
+            x,
+            y,
+            batch_size=batch_size,
+            epochs=epochs,
+            validation_data=validation_data,
+            validation_split=validation_split,
+            callbacks=callbacks,
+            shuffle=shuffle,
+            class_weight=class_weight,
+            sample_weight=sample_weight,
+            initial_epoch=initial_epoch,
+            resume=resume,
+            clip=clip,
+            clip_by=clip_by,
+            accumulate=accumulate,
+            steps_per_epoch=steps_per_epoch,
+            verbose=verbose,
+        )
 
-        A pass that is run again after it draws the same numbers and moves the state once.
+    def evaluate(
+        self, x: Any, y: Any = None, batch_size: int | None = None
+    ) -> tuple[float | None, float | None]:
+        """``(loss, metric)`` without training; None for the one that is not set.
+
+        ``batch_size`` None takes ``x`` and ``y`` in one go. Without ``y``, ``x`` is a loader or
+        another iterable of batches ``(x, y)``. The metric is that of all samples together.
         """
-        draws = self.rng.bit_generator.state
-        state = [p for p in self.params() if p.is_state and not p.is_constant]
-        before = [(param, param.value.copy()) for param in state]
-        try:
-            yield
-        finally:
-            self.rng.bit_generator.state = draws
-            for param, value in before:
-                param.value[...] = value
+        from singanet.training.evaluation import evaluate
 
-    def _forward_loss(
-        self, x: Any, y: Any, weight: Array | None = None, measure: Any = None
-    ) -> tuple[Any, tuple[float, float | None]]:
-        """Training forward and loss: the gradient of the output, and ``(loss, metric)``."""
-        loss = self._expect_loss()
-        if measure is None and self.metric is not None:
-            measure = self.metric.evaluate
-        out = self.forward(True, x)
-        try:
-            # A user's own loss need not know of weights.
-            losses = loss.forward(True, out, y, *(() if weight is None else (weight,)))
-            value, score = float(losses.mean()), None if measure is None else measure(out, y)
-        except SingaNetError as error:
-            # Losses and metrics know no layers.
-            raise error.within(f"output of layer {one_of(self._sorted().outputs)}") from None
-        return loss.backward(), (value, score)
+        return evaluate(self, x, y, batch_size)
 
-    def _expect_loss(self) -> Loss:
-        if self.loss is None:
-            raise CallOrderError(
-                "net.train",
-                expected="a net with a loss",
-                received="none",
-                advice="build it with FeedForwardNet(loss), or use forward and backward",
-            )
-        return self.loss
+    def predict(self, x: Any, batch_size: int | None = None) -> Any:
+        """The net's output for ``x``, through the link of the loss: softmax, sigmoid or none.
+
+        ``batch_size`` None takes ``x`` in one go; with one, ``x`` may also be a loader or another
+        iterable of batches ``x`` or ``(x, ...)``.
+        """
+        if batch_size is None and self.sealed:
+            # Small nets feel an import.
+            made = self.programs.predict(self, x)
+            if made is not None:
+                return made
+        from singanet.training.evaluation import predict
+
+        return predict(self, x, batch_size)
+
+    def train_on_batch(
+        self, x: Any, y: Any, sample_weight: Array | None = None
+    ) -> dict[str, float]:
+        """One streaming step with the compiled optimizer: loss and metrics from before it."""
+        from singanet.training.single import train_on_batch
+
+        return train_on_batch(self, x, y, sample_weight)
+
+    def test_on_batch(self, x: Any, y: Any, sample_weight: Array | None = None) -> dict[str, float]:
+        """Loss and compiled metrics of a batch, without training."""
+        from singanet.training.single import test_on_batch
+
+        return test_on_batch(self, x, y, sample_weight)
+
+    # -- looking ----------------------------------------------------------------------------
+
+    def summary(self, batch_size: int | None = None, extent: int | None = None) -> str:
+        """A table of the layers: output shapes, parameters, multiply-adds, sources; totals.
+
+        With ``batch_size`` also the bytes that each layer keeps for backward, a sample, and the
+        peak of a training step of so many samples. These are counted in two training steps of 2
+        and 3 samples of ones, which take their time in a large net and leave it as it was.
+        ``extent`` stands in for axes of any extent there. Errors: a ``batch_size`` or ``extent``
+        that is no positive int, or no ``extent`` where an input needs it.
+        """
+        from singanet.summary.table import summary_table
+
+        if batch_size is not None:
+            batch_size = checked_count("net.summary", "batch_size", batch_size, 1)
+        if extent is not None:
+            extent = checked_count("net.summary", "extent", extent, 1)
+        planned = None
+        if batch_size is not None and self.device.ops.xp is np:
+            planned = self.memory(batch_size, extent=extent)
+        return summary_table(self, batch_size, extent, planned)
+
+    def plot(self, path: str | PathLike[str] | None = None) -> str:
+        """A picture of the graph as SVG text, also written to ``path``, a .svg or .png file.
+
+        Layers stand below their sources, with shapes and parameter counts; those that share
+        parameters say so. Errors: another suffix, a place that cannot be written to
+        (`FileAccessError`), .png without Pillow (`BackendError`).
+        """
+        from singanet.picture import plot_net
+
+        return plot_net(self, path)
+
+    def _repr_html_(self) -> str:
+        """The table and the picture, for notebooks."""
+        from singanet.picture import net_html
+
+        return net_html(self)
+
+    # -- files ------------------------------------------------------------------------------
+
+    def to_config(self) -> dict[str, Any]:
+        """The net's structure, loss and metric as JSON types, without parameter values.
+
+        Errors: `ConfigError` for a class that is neither singanet's nor registered.
+        """
+        from singanet.saving.nets import net_to_config
+
+        return net_to_config(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], seed: int | None = None) -> FeedForwardNet:
+        """The net that `to_config` described, with fresh parameters.
+
+        Only singanet's classes and those given to `singanet.register` are constructed. Errors:
+        `ConfigError` and `UnknownNameError` for anything else.
+        """
+        from singanet.saving.nets import net_from_config
+
+        return net_from_config(cls, config, seed)
+
+    def save_model(self, f: str | PathLike[str], training: bool = True) -> None:
+        """Write the whole net to one file, from which `singanet.load_model` builds it again.
+
+        With ``training`` what `compile` left goes along: optimizer with its state, metrics, mixed
+        precision. Call the file ``name.singanet``; it is written whole or not at all, one array
+        at a time. Errors: `ConfigError` for a class that is neither singanet's nor registered;
+        `ArgumentError` for a suffix of another format; `FileAccessError`.
+        """
+        from singanet.saving.model_writer import save_model
+
+        save_model(self, f, training)
+
+    def save(
+        self,
+        f: str | PathLike[str],
+        buffer_size: int = 10,
+        use_pickle: bool = False,
+        format: str | None = None,
+        *,
+        data_format: str = "channels_last",
+        optimizer: Optimizer | None = None,
+    ) -> None:
+        """Write all parameters, running state included, to ``f``; whole or not at all.
+
+        ``format`` is 'snapshot', 'pickle', 'hdf5', 'npz', 'safetensors', 'keras' or
+        'keras-legacy'; None goes by the suffix, and without a known one writes SINGA's snapshot,
+        ``f.bin`` and ``f.desc``. ``data_format`` is that of the Keras model to load it, which
+        takes the state of ``optimizer`` as well. Snapshots and pickles hold a recurrent layer's
+        weights as one array, as SINGA's readers want them.
+        ``buffer_size`` is SINGA's, which nothing here needs: records of any size are written, and
+        a SINGA that reads them needs one above the largest. Errors: `FileAccessError`, and what
+        the format cannot hold.
+        """
+        from singanet.saving.parameters import save_parameters
+
+        name = format or ("pickle" if use_pickle else None)
+        save_parameters(self, f, name, data_format=data_format, optimizer=optimizer)
+
+    def load(
+        self,
+        f: str | PathLike[str],
+        buffer_size: int = 10,
+        use_pickle: bool = False,
+        format: str | None = None,
+        *,
+        rename: Mapping[str, str] | None = None,
+        strict: bool = True,
+        cast: bool = False,
+        data_format: str = "channels_last",
+        optimizer: Optimizer | None = None,
+    ) -> LoadReport:
+        """Read parameters from ``f`` into the net's arrays, and report what was matched how.
+
+        The format is that of the file, whatever its name; ``rename`` goes from names in the file
+        to names in the net. Files of every SINGA since 1.0.0, of Keras, and a training's state
+        are read as well. ``strict`` refuses a file with missing, extra or unfitting arrays,
+        ``cast`` converts types, ``optimizer`` takes the state in a Keras file. The whole file is
+        checked first: on any error the net is as it was. Errors: `StateMismatchError`, whose
+        ``report`` is a table of both sides, `FileFormatError`, `ChecksumError`, `VersionError`,
+        `FileAccessError`, a sealed net or another with read-only arrays.
+        """
+        from singanet.saving.parameters import load_parameters
+
+        return load_parameters(
+            self,
+            f,
+            format or ("pickle" if use_pickle else None),
+            rename=rename,
+            strict=strict,
+            cast=cast,
+            data_format=data_format,
+            optimizer=optimizer,
+        )
+
+    # -- programs ---------------------------------------------------------------------------
+
+    def record(
+        self,
+        x: Any,
+        y: Any = None,
+        optimizer: Optimizer | Wrapper | None = None,
+        *,
+        rerecord: bool = False,
+        recompute: Recompute | None = None,
+    ) -> Program:
+        """A training step, or without ``y`` and ``optimizer`` an evaluation, as a program.
+
+        The batch gives the shapes; net and optimizer are afterwards as they were. With
+        ``rerecord`` the program records again for other shapes and after changes of the net, else
+        it refuses.
+
+        ``recompute`` is what a step drops after its forward pass and makes again when the backward
+        pass needs it: "none"; "cheap", what passes over memory make of what is kept anyway, as far
+        as less memory is needed then; or the bytes that the arena may take, for which products and
+        convolutions run again, too. Results are the same bits. None means `programs.recompute`.
+        Errors: targets without an optimizer or the reverse, a net that is not on the CPU, bytes
+        that the arena cannot be kept in, and what the net refuses.
+        """
+        from singanet.program.program import Program
+
+        return Program(self, x, y, optimizer, rerecord=rerecord, recompute=recompute)
+
+    def memory(
+        self,
+        batch_size: int,
+        optimizer: Optimizer | Wrapper | None = None,
+        extent: int | None = None,
+        *,
+        recompute: Recompute | None = None,
+    ) -> PeakMemory:
+        """The bytes that a recorded training step of ``batch_size`` samples takes, as planned.
+
+        The step is rehearsed on ones, which leaves the net as it was; the loss's own arrays are
+        not in it. ``optimizer`` adds its state, ``extent`` stands in for axes of any extent,
+        ``recompute`` is as for `record`. Errors: a ``batch_size`` or ``extent`` that is no positive
+        int; a net that is not on the CPU; bytes that the arena cannot be kept in.
+        """
+        from singanet.program.memory import planned_memory
+
+        return planned_memory(self, batch_size, optimizer, extent, recompute)
+
+    def tune_kernels(
+        self, batch_size: int, extent: int | None = None, *, again: bool = False
+    ) -> TuningReport:
+        """Measure by which route each convolution of a batch is fastest, and go by it from now on.
+
+        A training step and an evaluation, of a sealed net the evaluation alone, are rehearsed on
+        ones, which leaves the net as it was; each kernel runs by every route that is open to it,
+        among the others of the net. The choices are kept for later processes in the file that
+        ``SINGANET_ROUTES`` names, or in the user's cache folder; cases that it holds are not
+        measured unless ``again``. Results may differ in the last bits afterwards. ``extent``
+        stands in for axes of any extent. Errors: a ``batch_size`` or ``extent`` that is no
+        positive int; other kernels than oneDNN's; a file that cannot be written.
+        """
+        from singanet.tuning import tune_kernels
+
+        return tune_kernels(self, batch_size, extent, again)
+
+
+def load_model(path: str | PathLike[str], training: bool = True) -> FeedForwardNet:
+    """The net that `FeedForwardNet.save_model` wrote to ``path``, without its code.
+
+    It predicts and goes on training as the one that was saved, to the bit. ``training=False``
+    leaves optimizer and metrics out. Classes come from singanet's own and from those given to
+    `singanet.register`; nothing in the file is run, and no array is made before the file is seen
+    to hold it. Errors: `UnknownNameError` for another class, `ConfigError`, `FileFormatError`,
+    `StateMismatchError`, `ChecksumError`, `VersionError`, `FileAccessError`.
+    """
+    from singanet.saving.model_reader import read_model
+
+    return read_model(FeedForwardNet, path, training)

@@ -11,6 +11,7 @@ import weakref
 import numpy as np
 import pytest
 
+from singanet.base.flags import kEval, kTrain
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -18,8 +19,6 @@ from singanet.errors import (
     ShapeError,
     UnknownNameError,
 )
-from singanet.flags import kEval, kTrain
-from singanet.layer_gradients import LayerGradients
 from singanet.layers import (
     Activation,
     BatchNormalization,
@@ -38,6 +37,7 @@ from singanet.layers.input import Input
 from singanet.loss import SquaredError
 from singanet.net import FeedForwardNet
 from singanet.optimizer import SGD, clip_by_global_norm
+from singanet.params.gradients import LayerGradients
 from singanet.testing import check_net_gradients
 
 

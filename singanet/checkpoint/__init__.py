@@ -13,7 +13,6 @@ from singanet.checkpoint.load import load_into
 from singanet.checkpoint.matching import Target, match
 from singanet.checkpoint.packed import Packed, pack
 from singanet.checkpoint.reader import Reader
-from singanet.checkpoint.recurrent import packed_layers
 from singanet.checkpoint.report import LoadReport
 
 __all__ = [
@@ -34,6 +33,5 @@ __all__ = [
     "match",
     "open_state",
     "pack",
-    "packed_layers",
     "write_state",
 ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeVar
 
-from singanet.checkpoint.atomic import explained
+from singanet.base.files import explained
 from singanet.checkpoint.checksum import Beside
 from singanet.checkpoint.entry import Entry
 from singanet.errors import FileAccessError, UnknownNameError, did_you_mean, one_of

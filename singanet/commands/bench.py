@@ -25,9 +25,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from singanet.models import build, find
-    from singanet.training.optimizers import make_optimizer
-    from singanet.training.run_options import RunOptions, checked_recipe
-    from singanet.training.tasks import load_task
+    from singanet.runs.optimizers import make_optimizer
+    from singanet.runs.options import RunOptions, checked_recipe
+    from singanet.runs.tasks import load_task
 
     _check(arguments)
     entry = find(arguments.model)

@@ -42,8 +42,8 @@ def _run(arguments: argparse.Namespace, commands: Any) -> int:
 def _described(commands: Any) -> list[Command]:
     """Every command; argparse offers no other way to its options than ``_actions``."""
     from singanet.models.table import ENTRIES
+    from singanet.runs.optimizers import USUAL_RATES
     from singanet.training.clipping import WAYS
-    from singanet.training.optimizers import USUAL_RATES
 
     words = {
         "model": [entry.name for entry in ENTRIES],

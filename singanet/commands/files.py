@@ -67,7 +67,7 @@ def _diff(arguments: argparse.Namespace, show: Callable[[str], Any]) -> int:
 
 def _build(name: str) -> Any:
     if Path(name).is_dir():
-        from singanet.training.trained import run_net
+        from singanet.runs.trained import run_net
 
         return run_net(Path(name))
     from singanet.model_file import is_model_file, load_model

@@ -39,6 +39,6 @@ def named_net(command: str, arguments: argparse.Namespace) -> FeedForwardNet:
         )
     if whole:
         return load_model(path, training=False)
-    from singanet.training.trained import run_net
+    from singanet.runs.trained import run_net
 
     return run_net(path)

@@ -30,8 +30,8 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.loss import SoftmaxCrossEntropy
     from singanet.model_file import is_model_file, load_model
-    from singanet.training.predictions import bare_samples, check_target, write_predictions
-    from singanet.training.trained import trained
+    from singanet.runs.predictions import bare_samples, check_target, write_predictions
+    from singanet.runs.trained import trained
 
     check_target(arguments.out)
     x = bare_samples(arguments.data)

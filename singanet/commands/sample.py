@@ -33,9 +33,9 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.errors import ArgumentError
-    from singanet.training.sampling import sampled
-    from singanet.training.tasks.text import Text
-    from singanet.training.trained import trained
+    from singanet.runs.sampling import sampled
+    from singanet.runs.tasks.text import Text
+    from singanet.runs.trained import trained
 
     net, task = trained(arguments.path, arguments.model, arguments.data, arguments.best)
     if not isinstance(task, Text):

@@ -26,9 +26,9 @@ def _run(arguments: argparse.Namespace) -> int:
         print(net.summary())
         return 0
     from singanet.errors import ArgumentError
-    from singanet.visible import Visible
+    from singanet.net import FeedForwardNet
 
-    if not isinstance(net, Visible):
+    if not isinstance(net, FeedForwardNet):
         raise ArgumentError(
             "--batch-size",
             expected="a net of layers",

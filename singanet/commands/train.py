@@ -86,8 +86,8 @@ def _add_files(parser: Any) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from singanet.training.run import RunInterrupted, RunOptions, run
-    from singanet.training.run_config import gathered
+    from singanet.runs.config import gathered
+    from singanet.runs.run import RunInterrupted, RunOptions, run
 
     given = {key: value for key, value in vars(arguments).items() if key != "command"}
     options = gathered(given)

@@ -25,10 +25,10 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.errors import ArgumentError
-    from singanet.recordable import Recordable
+    from singanet.net import FeedForwardNet
 
     net = named_net("tune", arguments)
-    if not isinstance(net, Recordable):
+    if not isinstance(net, FeedForwardNet):
         raise ArgumentError(
             "singanet tune",
             expected="a net of layers",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.counts import checked_count
 from singanet.data.array_loader import ArrayLoader
 from singanet.data.images import image_to_array, pillow, read_image
-from singanet.data.position import checked_count
 from singanet.errors import ArgumentError, DataError
 from singanet.types import Array
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from singanet.base.counts import checked_count
 from singanet.data.background import Background
 from singanet.data.images import image_to_array
-from singanet.data.position import checked_count
 from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.types import Array
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from singanet.base.counts import checked_count
 from singanet.data.images import pillow, read_image
-from singanet.data.position import checked_count
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 
 if TYPE_CHECKING:

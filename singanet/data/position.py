@@ -1,25 +1,12 @@
-"""Positions of loaders: whole numbers checked, states compared before they are restored."""
+"""Positions of loaders: ranks checked, states compared before they are restored."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
+from singanet.base.counts import checked_count
 from singanet.errors import ArgumentError
-
-
-def checked_count(where: str, name: str, value: SupportsIndex, least: int) -> int:
-    """``value`` as an int of at least ``least``. Errors: `ArgumentError` naming the argument."""
-    index = getattr(type(value), "__index__", None)
-    whole = None if index is None or isinstance(value, bool) else int(index(value))
-    if whole is None or whole < least:
-        raise ArgumentError(
-            f"{where}, {name}",
-            expected=f"a whole number of at least {least}",
-            received=f"{value!r}",
-            advice="give a plain int",
-        )
-    return whole
 
 
 def checked_rank(where: str, rank: SupportsIndex, world_size: SupportsIndex) -> tuple[int, int]:

@@ -7,9 +7,9 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
+from singanet.base.counts import checked_count
 from singanet.data.background import Background
 from singanet.data.loader import Batch, Loader
-from singanet.data.position import checked_count
 from singanet.errors import ArgumentError
 
 

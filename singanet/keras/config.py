@@ -11,7 +11,7 @@ from singanet.keras.described import Described, unknown
 from singanet.keras.table import TABLE
 from singanet.layers import Input
 from singanet.layers.layer import Layer
-from singanet.symbol import Symbol
+from singanet.layers.symbol import Symbol
 from singanet.types import Shape
 
 _MOST_LAYERS = 10_000

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Integral, Real
 from typing import Any
 
+from singanet.base.counts import is_int, is_number
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
 from singanet.types import Shape
 
 __all__ = ["expect_int", "expect_one_input", "expect_positive", "is_int", "is_number"]
-
-
-def is_int(value: Any, least: int = 1) -> bool:
-    """Whether ``value`` is an int, or a NumPy one, of at least ``least``; a bool is not."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
-
-
-def is_number(value: Any) -> bool:
-    """Whether ``value`` is one finite real number; a bool is not."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def expect_int(

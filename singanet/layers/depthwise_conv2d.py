@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.context import Context
 from singanet.layers.arguments import expect_int
+from singanet.layers.context import Context
 from singanet.layers.geometry import expect_image, image_size, make_window
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from singanet.context import Context
 from singanet.errors import DataError
 from singanet.layers.arguments import expect_int, expect_one_input
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, RowSparse, Shape, Shapes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from singanet.context import Context
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shapes
 

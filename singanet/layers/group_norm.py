@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.context import Context
 from singanet.initializer import Constant
 from singanet.layers.arguments import expect_int, expect_one_input, expect_positive
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes
 

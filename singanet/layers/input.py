@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from singanet.layers.dummy import Dummy
-from singanet.symbol import Symbol, source
+from singanet.layers.symbol import Symbol, source
 from singanet.types import Shape
 
 

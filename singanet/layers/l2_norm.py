@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.context import Context
 from singanet.layers.arguments import expect_one_input, expect_positive
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
 

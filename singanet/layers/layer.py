@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from singanet.changes import Counted
-from singanet.configurable import Configurable
-from singanet.context import Context
+from singanet.base.described import Configurable
+from singanet.base.edits import Counted
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
-from singanet.parameter import Param, ParamSpec, make_param
-from singanet.symbol import apply
+from singanet.layers.context import Context
+from singanet.layers.symbol import apply
+from singanet.params.param import Param, ParamSpec, make_param
 from singanet.types import Array, Arrays, Gradient, Shape, Shapes
 
 __all__ = ["Layer", "ParamSpecs"]
@@ -206,7 +206,7 @@ class Layer(Counted, Configurable):
         return in_shape
 
     def __call__(self, *inputs: Any) -> Any:
-        """Apply the layer to symbols; see `singanet.symbol`."""
+        """Apply the layer to symbols; see `singanet.layers.symbol`."""
         return apply(self, inputs)
 
     def __repr__(self) -> str:

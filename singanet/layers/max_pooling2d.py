@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.context import Context
+from singanet.layers.context import Context
 from singanet.layers.pooling2d import Pooling2D
 from singanet.types import Array
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from singanet.context import Context
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shapes
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from singanet.context import Context
 from singanet.layers.combine import Combine
+from singanet.layers.context import Context
 from singanet.types import Array
 
 

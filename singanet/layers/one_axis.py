@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.context import Context
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import is_int
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.ops.numpy.windows import Window
 from singanet.types import Array, Shape, Shapes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.context import Context
 from singanet.initializer import Gaussian
 from singanet.layers.arguments import expect_int
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes
 

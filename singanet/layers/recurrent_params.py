@@ -8,7 +8,7 @@ from typing import Any
 
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.layers.layer import ParamSpecs
-from singanet.parameter import Param
+from singanet.params.param import Param
 
 KINDS = ("weight_x", "weight_h", "bias_x", "bias_h")
 """The arrays of one direction: (in, G·H), (H, G·H), (G·H,), (G·H,)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from singanet.context import Context
+from singanet.layers.context import Context
 from singanet.layers.recurrent_inputs import Ragged
 from singanet.layers.recurrent_params import KINDS, Run
 from singanet.ops.numpy.sequences import afters

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from singanet.context import Context
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Orthogonal
 from singanet.layers import packed
 from singanet.layers.arguments import expect_int, is_number
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.layers.recurrent_cells import CELLS
 from singanet.layers.recurrent_inputs import Ragged, check_batches, read_lengths, read_shapes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.context import Context
 from singanet.errors import ArgumentError
 from singanet.initializer import Constant
 from singanet.layers.arguments import expect_one_input, is_number
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes
 

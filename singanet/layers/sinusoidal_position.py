@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.context import Context
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shapes
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from singanet.context import Context
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import is_int
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
 

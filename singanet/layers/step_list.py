@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from singanet.context import Context
+from singanet.base.flags import is_training
 from singanet.errors import ArgumentError, CallOrderError
-from singanet.flags import is_training
 from singanet.layers import packed
+from singanet.layers.context import Context
 from singanet.layers.rnn import RNN
 from singanet.layers.sequences import padded_to_steps, steps_to_padded
 from singanet.ops import ops_for

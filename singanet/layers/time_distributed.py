@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.context import Context
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_one_input
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
 

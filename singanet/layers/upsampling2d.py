@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.context import Context
 from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.layers.context import Context
 from singanet.layers.geometry import expect_image, pair
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes

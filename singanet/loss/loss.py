@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from singanet.changes import Counted
-from singanet.configurable import Configurable
+from singanet.base.described import Configurable
+from singanet.base.edits import Counted
+from singanet.base.flags import is_training
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, one_of
-from singanet.flags import is_training
 from singanet.ops import NumpyOps, ops_for
 from singanet.types import Array
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from singanet.configurable import Configurable
+from singanet.base.described import Configurable
+from singanet.base.flags import is_training
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
-from singanet.flags import is_training
 from singanet.loss.loss import Loss
 from singanet.types import Array
 

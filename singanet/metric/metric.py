@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from copy import copy
 from typing import Any, ClassVar
 
-from singanet.configurable import Configurable
+from singanet.base.described import Configurable
 from singanet.errors import CallOrderError, DataError
 from singanet.ops import NumpyOps, ops_for
 from singanet.types import Array

@@ -14,10 +14,10 @@ from singanet.layers import (
     GlobalAvgPooling2D,
     Pad,
 )
+from singanet.layers.symbol import Symbol
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.net import FeedForwardNet
-from singanet.symbol import Symbol
 
 __all__ = [
     "HE",

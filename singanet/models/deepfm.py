@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from singanet.layers import Add, Dense, Embedding, Multiply, Scale
+from singanet.layers.symbol import Symbol
 from singanet.models.table_parts import deep_part, row_inputs, sum_over_columns, table_net
 from singanet.net import FeedForwardNet
-from singanet.symbol import Symbol
 from singanet.types import Shape
 
 

@@ -13,9 +13,9 @@ from singanet.layers import (
     Input,
     MaxPooling2D,
 )
+from singanet.layers.symbol import Symbol
 from singanet.models.blocks import HE, classifier, is_small, relu
 from singanet.net import FeedForwardNet
-from singanet.symbol import Symbol
 from singanet.types import Shape
 
 # Channels: 1×1; before and at 3×3; before and at 5×5; behind the pooling.

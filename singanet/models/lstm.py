@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from singanet.errors import ShapeError
 from singanet.layers import LSTM, Dense, Dropout, Input, Permute, Reshape
+from singanet.layers.symbol import Symbol
 from singanet.models.blocks import classifier
 from singanet.net import FeedForwardNet
-from singanet.symbol import Symbol
 from singanet.types import Shape
 
 

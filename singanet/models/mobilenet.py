@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from singanet.errors import ArgumentError
 from singanet.layers import DepthwiseConv2D, Input
+from singanet.layers.symbol import Symbol
 from singanet.models.blocks import HE, batch_norm, conv_bn, is_small, pooled_classifier, relu
 from singanet.net import FeedForwardNet
-from singanet.symbol import Symbol
 from singanet.types import Shape
 
 # Channels and stride of each block.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from singanet.layers import Add, Dropout, Input
+from singanet.layers.symbol import Symbol
 from singanet.models.blocks import (
     batch_norm,
     conv,
@@ -11,7 +12,6 @@ from singanet.models.blocks import (
     relu,
 )
 from singanet.net import FeedForwardNet
-from singanet.symbol import Symbol
 from singanet.types import Shape
 
 __all__ = ["preactivation_net"]

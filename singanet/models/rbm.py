@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple
+from os import PathLike
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from singanet.device import cpu
 from singanet.errors import ArgumentError, ShapeError
+from singanet.graph.nesting import Ports
 from singanet.initializer import Constant, Gaussian
-from singanet.layer_gradients import LayerGradients
 from singanet.loss import SquaredError
-from singanet.nesting import Ports
+from singanet.metric import Metric
 from singanet.ops import NumpyOps, ops_for
 from singanet.optimizer import Optimizer, Wrapper
-from singanet.parameter import Param, make_param
-from singanet.saveable import Saveable
-from singanet.trainable import Trainable
+from singanet.params.gradients import LayerGradients
+from singanet.params.param import Param, make_param
 from singanet.types import Array, Shape
+
+if TYPE_CHECKING:
+    from singanet.checkpoint import LoadReport
+    from singanet.training.history import History
 
 
 class _Whole(NamedTuple):
@@ -30,7 +34,7 @@ class _Whole(NamedTuple):
     consumers: int = 0
 
 
-class RBM(Saveable, Trainable):
+class RBM:
     """Binary visible and hidden units, joined by ``weight`` (visible, hidden) and two biases.
 
     p(h = 1 | v) = σ(v W + b_h), p(v = 1 | h) = σ(h Wᵀ + b_v). Samples lie in [0, 1], of any
@@ -38,10 +42,7 @@ class RBM(Saveable, Trainable):
     `fit` too; where a net has labels it takes them and does nothing with them. Hinton, 2002.
     """
 
-    metric = None
-    sealed = False
     layers = ()
-    dtype = np.dtype(np.float32)
 
     def __init__(self, input_shape: Shape, hidden: int = 256, seed: int | None = None) -> None:
         if type(hidden) is not int or hidden < 1:
@@ -54,6 +55,9 @@ class RBM(Saveable, Trainable):
         self.input_shape = tuple(input_shape)
         self.hidden = hidden
         self.loss = SquaredError()
+        self.metric: Metric | None = None
+        self.compiled: object | None = None
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self.device = cpu()
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         self.rng = np.random.default_rng(self.seed)
@@ -140,14 +144,46 @@ class RBM(Saveable, Trainable):
             measure(again.reshape(-1, *self.input_shape), y)
         return _error(ops, v, again), None
 
+    def compile(self, optimizer: Optimizer | Wrapper, **options: Any) -> None:
+        """As `FeedForwardNet.compile`."""
+        from singanet.training.compiled import compile_net
+
+        compile_net(self, optimizer, **options)
+
+    def fit(self, x: Any, y: Any = None, **options: Any) -> History:
+        """As `FeedForwardNet.fit`."""
+        from singanet.training.fit import fit
+
+        return fit(self, x, y, **options)
+
     def evaluate(
         self, x: Any, y: Any = None, batch_size: int | None = None
     ) -> tuple[float | None, float | None]:
         """``(error, None)`` of `reconstruct`, without any draw; of batches as a net's."""
+        from singanet.training.evaluation import evaluate
+
         if batch_size is not None or not hasattr(x, "shape"):
-            return super().evaluate(x, y, batch_size)
+            return evaluate(self, x, y, batch_size)
         ops, v = self._visible(x)
         return _error(ops, v, self._down(ops, self._up(ops, v))), None
+
+    def predict(self, x: Any, batch_size: int | None = None) -> Any:
+        """As `FeedForwardNet.predict`: what comes back of ``x``."""
+        from singanet.training.evaluation import predict
+
+        return predict(self, x, batch_size)
+
+    def save(self, f: str | PathLike[str], format: str | None = None) -> None:
+        """As `FeedForwardNet.save`."""
+        from singanet.saving.parameters import save_parameters
+
+        save_parameters(self, f, format)
+
+    def load(self, f: str | PathLike[str], format: str | None = None, **options: Any) -> LoadReport:
+        """As `FeedForwardNet.load`."""
+        from singanet.saving.parameters import load_parameters
+
+        return load_parameters(self, f, format, **options)
 
     def summary(self) -> str:
         """The parameters with their shapes and the total."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from singanet.layers import Add, Input, MaxPooling2D
+from singanet.layers.symbol import Symbol
 from singanet.models.blocks import (
     batch_norm,
     conv,
@@ -15,7 +16,6 @@ from singanet.models.blocks import (
     relu,
 )
 from singanet.net import FeedForwardNet
-from singanet.symbol import Symbol
 from singanet.types import Shape
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from singanet.layers import Add, Input
+from singanet.layers.symbol import Symbol
 from singanet.models.blocks import (
     conv_bn,
     expect_depth,
@@ -12,7 +13,6 @@ from singanet.models.blocks import (
     relu,
 )
 from singanet.net import FeedForwardNet
-from singanet.symbol import Symbol
 from singanet.types import Shape
 
 

@@ -16,11 +16,11 @@ from singanet.layers import (
     Permute,
     Scale,
 )
+from singanet.layers.symbol import Symbol
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.models.blocks import HE
 from singanet.net import FeedForwardNet
-from singanet.symbol import Symbol
 from singanet.types import Shape
 
 __all__ = ["deep_part", "row_inputs", "sum_over_columns", "table_net"]

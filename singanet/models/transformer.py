@@ -14,9 +14,9 @@ from singanet.layers import (
     PositionEmbedding,
     TimeDistributed,
 )
+from singanet.layers.symbol import Symbol
 from singanet.models.blocks import classifier
 from singanet.net import FeedForwardNet
-from singanet.symbol import Symbol
 from singanet.types import Shape
 
 

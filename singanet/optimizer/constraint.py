@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.configurable import Configurable
+from singanet.base.described import Configurable
 from singanet.errors import ArgumentError
 from singanet.optimizer.hyper import at, checked
 from singanet.types import Array, RowSparse

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.configurable import Configurable
+from singanet.base.described import Configurable
 from singanet.errors import ArgumentError, BackendError, DataError, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.checks import Grad, checked_count

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from singanet.configurable import Configurable
+from singanet.base.described import Configurable
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import (
     Grad,
@@ -24,7 +24,7 @@ from singanet.optimizer.l2_regularizer import L2Regularizer
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.settings import as_constraint, as_regularizer, configured
 from singanet.optimizer.state import ParamState, dump, parse
-from singanet.parameter import ParamSpec
+from singanet.params.param import ParamSpec
 from singanet.types import Array, RowSparse, Shape
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from singanet.configurable import Configurable
+from singanet.base.described import Configurable
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Hyper, at, checked
 from singanet.types import Array

@@ -11,7 +11,7 @@ from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.l2_regularizer import L2Regularizer
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.state import ParamState
-from singanet.parameter import ParamSpec
+from singanet.params.param import ParamSpec
 
 
 def as_regularizer(where: str, given: Any) -> Regularizer | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
-from singanet.configurable import Configurable
+from singanet.base.described import Configurable
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.optimizer import Optimizer
-from singanet.parameter import ParamSpec
+from singanet.params.param import ParamSpec
 from singanet.types import Array
 
 

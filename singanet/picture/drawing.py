@@ -9,8 +9,8 @@ from singanet.picture.layout import Point, place
 from singanet.summary.rows import Row, layer_rows, shape_text
 
 if TYPE_CHECKING:
-    from singanet.graph import Node
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
+    from singanet.graph.nodes import Node
 
 PADDING = 10.0
 NAME_SIZE, TEXT_SIZE = 13.0, 11.0
@@ -48,7 +48,7 @@ class Drawing:
     lines: list[Line]
 
 
-def draw(net: FeedForwardNet) -> Drawing:
+def draw(net: Net) -> Drawing:
     """The drawing of ``net``."""
     rows = layer_rows(net)
     nodes = {node.name: node for node in net.nodes()}

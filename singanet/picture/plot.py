@@ -6,17 +6,17 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from singanet.checkpoint.atomic import replacing
+from singanet.base.files import replacing
 from singanet.errors import ArgumentError
 from singanet.picture.drawing import draw
 from singanet.picture.png import write_png
 from singanet.picture.svg import to_svg
 
 if TYPE_CHECKING:
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
 
 
-def plot_net(net: FeedForwardNet, path: str | PathLike[str] | None = None) -> str:
+def plot_net(net: Net, path: str | PathLike[str] | None = None) -> str:
     """`FeedForwardNet.plot`: the picture as SVG text, also written to a .svg or .png file."""
     target = None if path is None else Path(path)
     if target is not None and target.suffix.lower() not in (".svg", ".png"):
@@ -37,7 +37,7 @@ def plot_net(net: FeedForwardNet, path: str | PathLike[str] | None = None) -> st
     return svg
 
 
-def net_html(net: FeedForwardNet) -> str:
+def net_html(net: Net) -> str:
     """Table and picture as HTML, the picture in a frame that scrolls; words for an empty net."""
     from singanet.summary.table import summary_html
 

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from singanet.data.position import checked_count
-from singanet.errors import BackendError
+from singanet.base.counts import checked_count
+from singanet.engine.net import expect_host
+from singanet.engine.ones import ones
 from singanet.program.peak import PeakMemory, peak_memory
 from singanet.program.places import root_of
+from singanet.program.programs import programs_of
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.record import rehearse
 
 if TYPE_CHECKING:
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
     from singanet.optimizer import Optimizer, Wrapper
 
 
 def planned_memory(
-    net: FeedForwardNet,
+    net: Net,
     batch_size: int,
     optimizer: Optimizer | Wrapper | None,
     extent: int | None,
     recompute: Recompute | None,
 ) -> PeakMemory:
     """See `FeedForwardNet.memory`."""
-    from singanet.summary.footprint import ones
-
     size = checked_count("net.memory", "batch_size", batch_size, 1)
     if extent is not None:
         extent = checked_count("net.memory", "extent", extent, 1)
     expect_host(net, "net.memory")
-    level = net.programs.level("net.memory", recompute)
+    level = programs_of(net).level("net.memory", recompute)
     plan = net._sorted()
     feed = ones(plan, size, net.device, net.dtype, extent)
     recorder = rehearse(net, lambda recorder: recorder.rehearsed_step(feed, optimizer))
@@ -48,14 +46,3 @@ def planned_memory(
     other += [recorder.tape.tokens[token].nbytes for token in folded]
     calls = sum(call.parts for call in recording.calls)
     return peak_memory(recording.layout, params.values(), state.values(), other, calls)
-
-
-def expect_host(net: FeedForwardNet, where: str) -> None:
-    """Refuse a net that is not on the CPU. Errors: `BackendError`."""
-    if net.device.ops.xp is not np:
-        raise BackendError(
-            where,
-            expected="a net on the CPU",
-            received=f"one on {net.device.name}",
-            advice="call net.to_device(singanet.device.cpu()) first; steps on a GPU run by layers",
-        )

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet import inputs as checks
+from singanet.engine import feeds as checks
+from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.program.call import NotRecordableError
-from singanet.program.memory import expect_host
+from singanet.program.programs import programs_of
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.record import Recorder, rehearse
 from singanet.program.replaying.alike import shapes_of_feed, shapes_of_targets
@@ -22,7 +23,7 @@ from singanet.program.reporting.report import ProgramReport
 from singanet.types import Array
 
 if TYPE_CHECKING:
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
     from singanet.optimizer import Optimizer, Wrapper
 
 
@@ -38,7 +39,7 @@ class Program:
 
     def __init__(
         self,
-        net: FeedForwardNet,
+        net: Net,
         x: Any,
         y: Any = None,
         optimizer: Optimizer | Wrapper | None = None,
@@ -59,7 +60,7 @@ class Program:
         self.net = net
         self.optimizer = optimizer
         self.rerecord = rerecord
-        self.recompute = net.programs.level("net.record", recompute)
+        self.recompute = programs_of(net).level("net.record", recompute)
         self._record(self._feed(x), y, None)
 
     @property
@@ -78,7 +79,7 @@ class Program:
         feed = self._feed(x)
         self._expect_recorded(feed, y, sample_weight)
         run = self._timed if timed else run_all
-        arena = self.net.programs.take(self._replay)
+        arena = programs_of(self.net).take(self._replay)
         try:
             if self.optimizer is not None:
                 measure = None if self.net.metric is None else self.net.metric.evaluate
@@ -86,7 +87,7 @@ class Program:
             outputs = self._replay.outputs(arena, feed, run)
             return next(iter(outputs.values())) if len(outputs) == 1 else outputs
         finally:
-            self.net.programs.give_back(arena)
+            programs_of(self.net).give_back(arena)
 
     def report(self) -> ProgramReport:
         """Kernels, memory before and after planning, and the mean times of the timed runs."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.inputs import check_feed
+from singanet.engine.feeds import check_feed
+from singanet.errors import CallOrderError
 from singanet.program.replaying.alike import (
     Latest,
     LatestPrediction,
@@ -21,7 +22,7 @@ from singanet.program.replaying.wait import Wait
 from singanet.types import Array
 
 if TYPE_CHECKING:
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
     from singanet.program.recomputing.recompute import Recompute
     from singanet.program.recording.record import Recorder
     from singanet.program.replaying.replay import Replay
@@ -31,6 +32,18 @@ if TYPE_CHECKING:
 _NO_WAIT = Wait()
 CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
+
+
+def programs_of(net: Net) -> Programs:
+    """The programs of ``net``. Errors: `CallOrderError` for one that runs by its layers alone."""
+    if not isinstance(net.programs, Programs):
+        raise CallOrderError(
+            "net.programs",
+            expected="a net whose steps are recorded",
+            received=f"one that is carried out by a {type(net.programs).__name__}",
+            advice="build a singanet.FeedForwardNet",
+        )
+    return net.programs
 
 
 class Programs:
@@ -76,7 +89,7 @@ class Programs:
 
         return self._recompute if value is None else checked_recompute(where, value)
 
-    def evaluate(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> Any:
+    def evaluate(self, net: Net, feed: Mapping[str, Any]) -> Any:
         """The outputs by name; None where no program is there yet.
 
         That of a sealed net is recorded at the first call, so that all calls give the same bits.
@@ -85,7 +98,7 @@ class Programs:
         found = self._find(net, key, lambda r: r.evaluation(feed), at_once=net.sealed)
         return None if found is None else self._outputs(found, feed)
 
-    def predict(self, net: FeedForwardNet, x: Any) -> Any:
+    def predict(self, net: Net, x: Any) -> Any:
         """What a sealed net predicts of ``x``, so far unchecked; None where it is not recorded."""
         settings, latest = net.device.ops.settings(), self._predicted
         if latest is not None and self.enabled and latest.alike(x, settings):
@@ -106,7 +119,7 @@ class Programs:
         net._forget_pass()
         return self._outputs(found, feed)[""]
 
-    def forward(self, net: FeedForwardNet, feed: Mapping[str, Any]) -> ReplayedPass | None:
+    def forward(self, net: Net, feed: Mapping[str, Any]) -> ReplayedPass | None:
         """A training forward that a walk back may follow; None where no program is there yet."""
         found = self._find(
             net,
@@ -127,7 +140,7 @@ class Programs:
 
     def step(
         self,
-        net: FeedForwardNet,
+        net: Net,
         feed: Mapping[str, Any],
         y: Any,
         optimizer: Any,
@@ -157,7 +170,7 @@ class Programs:
             self.give_back(arena)
 
     def again(
-        self, net: FeedForwardNet, x: Any, y: Any, optimizer: Any, measure: Any
+        self, net: Net, x: Any, y: Any, optimizer: Any, measure: Any
     ) -> tuple[float, float | None] | None:
         """One training step without weights, if it is like the last one; else None.
 
@@ -204,7 +217,7 @@ class Programs:
 
     def _find(
         self,
-        net: FeedForwardNet,
+        net: Net,
         key: Any,
         record: Callable[[Recorder], None],
         optimizer: Any = None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from singanet.checkpoint.atomic import replacing
+from singanet.base.files import replacing
 from singanet.errors import ArgumentError
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import ConfusionMatrix

@@ -8,7 +8,7 @@ from html import escape
 from os import PathLike
 from pathlib import Path
 
-from singanet.checkpoint.atomic import replacing
+from singanet.base.files import replacing
 from singanet.picture.line_chart import line_chart
 from singanet.report.heat_map import heat_map
 from singanet.report.run_files import REPORT

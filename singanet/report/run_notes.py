@@ -9,13 +9,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from singanet.checkpoint.atomic import replacing
-from singanet.configurable import Configurable
+from singanet.base.described import Configurable
+from singanet.base.files import replacing
 from singanet.errors import ConfigError
+from singanet.net import FeedForwardNet
 from singanet.report.run_files import CONFIG, PICTURE, SUMMARY
 from singanet.training.callbacks import Callback
 from singanet.training.files import check_folder
-from singanet.visible import Visible
 
 
 class RunNotes(Callback):
@@ -35,10 +35,10 @@ class RunNotes(Callback):
     def on_train_begin(self) -> None:
         """Write. Errors: `FileAccessError`."""
         check_folder(self.folder)
-        net = self.session.net
+        net: Any = self.session.net
         _write(self.folder / CONFIG, json.dumps(self._config(), indent=2) + "\n")
         _write(self.folder / SUMMARY, net.summary() + "\n")
-        if isinstance(net, Visible):  # what is trained like a net need not be a graph
+        if isinstance(net, FeedForwardNet):  # what is trained like a net need not be a graph
             net.plot(self.folder / PICTURE)
 
     def _config(self) -> dict[str, Any]:

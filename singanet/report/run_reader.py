@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from singanet.checkpoint.atomic import explained
+from singanet.base.files import explained
 from singanet.errors import DataError, FileAccessError
 from singanet.report.run_files import (
     CONFIG,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.context import Context
+from singanet.layers.context import Context
 
 
 def buffers(value: Any) -> dict[int, Any]:

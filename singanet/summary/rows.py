@@ -11,8 +11,8 @@ from singanet.summary.multiply_adds import multiply_adds
 from singanet.types import Shape
 
 if TYPE_CHECKING:
-    from singanet.graph import Node
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
+    from singanet.graph.nodes import Node
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Row:
         return ", ".join(shape_text(shape) for shape in self.out_shapes)
 
 
-def layer_rows(net: FeedForwardNet, known: Mapping[str, list[Shape]] | None = None) -> list[Row]:
+def layer_rows(net: Net, known: Mapping[str, list[Shape]] | None = None) -> list[Row]:
     """A `Row` for each use of a layer, in topological order.
 
     ``known`` gives the output sample shapes by name where the net leaves axes open.

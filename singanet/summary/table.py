@@ -5,21 +5,22 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from singanet.summary.footprint import Footprint, measure
 from singanet.summary.rows import Row, layer_rows
 
 if TYPE_CHECKING:
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
 
 _RIGHT = ("parameters", "kept bytes", "multiply-adds")
 
 
 def summary_table(
-    net: FeedForwardNet, batch_size: int | None = None, extent: int | None = None
+    net: Net, batch_size: int | None = None, extent: int | None = None, planned: object = None
 ) -> str:
-    """One line a layer, then totals; `FeedForwardNet.summary` describes the arguments."""
+    """One line a layer, then totals; `FeedForwardNet.summary` describes the arguments.
+
+    ``planned`` tells the memory of a recorded step, where there is one.
+    """
     rows, footprint = _look_at(net, batch_size, extent)
     table = [list(columns(footprint)), *cells(rows, footprint)]
     widths = [max(len(line[k]) for line in table) for k in range(len(table[0]))]
@@ -31,10 +32,10 @@ def summary_table(
         for line in table
     ]
     lines.insert(1, "-" * max(map(len, lines)))
-    return "\n".join([*lines, *totals(net, rows, footprint, batch_size, extent)])
+    return "\n".join([*lines, *totals(net, rows, footprint, batch_size, planned)])
 
 
-def summary_html(net: FeedForwardNet) -> str:
+def summary_html(net: Net) -> str:
     """The same as an HTML table; names are escaped."""
     rows, _ = _look_at(net, None, None)
     head = "".join(f"<th>{escape(title)}</th>" for title in columns(None))
@@ -47,7 +48,7 @@ def summary_html(net: FeedForwardNet) -> str:
 
 
 def _look_at(
-    net: FeedForwardNet, batch_size: int | None, extent: int | None
+    net: Net, batch_size: int | None, extent: int | None
 ) -> tuple[list[Row], Footprint | None]:
     if batch_size is None:
         return layer_rows(net), None
@@ -78,11 +79,11 @@ def cells(rows: list[Row], footprint: Footprint | None) -> list[list[str]]:
 
 
 def totals(
-    net: FeedForwardNet,
+    net: Net,
     rows: list[Row],
     footprint: Footprint | None,
     batch_size: int | None,
-    extent: int | None,
+    planned: object,
 ) -> list[str]:
     """The lines below the table."""
     parameters, trained = sum(row.parameters for row in rows), sum(row.trained for row in rows)
@@ -102,8 +103,7 @@ def totals(
             f" at layer {layer!r} = {_mb(held)} parameters + {_mb(fed)} inputs"
             f" + {_mb(beside)} activations and gradients",
         ]
-        if net.device.ops.xp is np:
-            planned = net.memory(batch_size, extent=extent)
+        if planned is not None:
             lines.append(f"recorded, as steps are from the second on: {planned}")
         lines.append(
             "the optimizer's state comes on top, and scratch of the kernels to a step by the layers"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from singanet.backward_walk import BackwardWalk
-from singanet.execution import Plan
+from singanet.engine.backward import BackwardWalk
+from singanet.engine.plan import Plan
 from singanet.ops import NumpyOps
-from singanet.parameter import Param
+from singanet.params.param import Param
 from singanet.summary.buffers import Held, buffers
 from singanet.types import Shape
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from singanet.context import Context
 from singanet.errors import SingaNetError
-from singanet.gradient import dense_gradient
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
-from singanet.parameter import Param
+from singanet.params.gradients import dense_gradient
+from singanet.params.param import Param
 from singanet.types import Array
 
 

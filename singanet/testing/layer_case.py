@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from singanet.context import Context
-from singanet.gradient import dense_gradient
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.ops import ops_for
+from singanet.params.gradients import dense_gradient
 from singanet.testing.gradients import check_gradients
 from singanet.testing.parts import arrays_on, map_parts, on_host, parts_of, spread
 from singanet.testing.recorded_pair import RecordedPair

@@ -6,7 +6,7 @@ from typing import Any
 
 from singanet.layers.layer import Layer
 from singanet.ops import ops_for
-from singanet.parameter import Param
+from singanet.params.param import Param
 
 
 def parts_of(value: Any) -> list[Any]:

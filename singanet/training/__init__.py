@@ -7,8 +7,7 @@ from singanet.training.callbacks import Callback
 from singanet.training.epoch_result import EpochResult
 from singanet.training.fit import fit
 from singanet.training.history import History
-from singanet.training.session import Session, StopTraining
-from singanet.training.state import restore, training_state
+from singanet.training.session import Session, StopTraining, restore, training_state
 
 __all__ = [
     "Callback",

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from singanet.engine.model import Model
 from singanet.errors import DataError, ShapeError, UnknownNameError, did_you_mean, one_of
-from singanet.net import FeedForwardNet
 from singanet.types import Array
 
 
-def input_names(net: FeedForwardNet) -> list[str]:
+def input_names(net: Model) -> list[str]:
     """The input layers, as symbols gave them, else in topological order."""
     return list(net.ports().inputs)
 
 
-def output_names(net: FeedForwardNet) -> list[str]:
+def output_names(net: Model) -> list[str]:
     """The output layers, as symbols gave them, else in topological order."""
     return list(dict.fromkeys(name for name, _ in net.ports().outputs))
 

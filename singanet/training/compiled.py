@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from singanet.engine.model import Model
+from singanet.engine.net import Net
 from singanet.errors import ArgumentError, CallOrderError, one_of
 from singanet.loss import Loss
 from singanet.metric import Metric
-from singanet.net import FeedForwardNet
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
 from singanet.optimizer.mixed_precision import as_precision
 from singanet.training.clipping import wrapped
@@ -50,10 +51,10 @@ class Compiled:
 
 
 def compile_net(
-    net: FeedForwardNet,
+    net: Model,
     optimizer: Optimizer | Wrapper,
-    loss: Loss | None,
-    metrics: Metric | Sequence[Metric] | Mapping[str, Metric] | None,
+    loss: Loss | None = None,
+    metrics: Metric | Sequence[Metric] | Mapping[str, Metric] | None = None,
     mixed_precision: MixedPrecision | str | None = None,
 ) -> None:
     """`FeedForwardNet.compile`."""
@@ -68,7 +69,7 @@ def compile_net(
     if loss is None and net.loss is None:
         raise _not_one("loss", "a loss, since the net has none", loss, "SoftmaxCrossEntropy()")
     precision = as_precision(mixed_precision)
-    if precision is not None and not isinstance(net, FeedForwardNet):
+    if precision is not None and not isinstance(net, Net):
         raise ArgumentError(
             "net.compile, mixed_precision",
             expected="a FeedForwardNet",
@@ -80,10 +81,14 @@ def compile_net(
         named = _named(() if net.metric is None else net.metric)
     else:
         # Metrics of single outputs are not the net's as a whole.
-        of_outputs = isinstance(metrics, Mapping) and all(name in net for name in named)
+        of_outputs = (
+            isinstance(metrics, Mapping)
+            and isinstance(net, Net)
+            and all(name in net for name in named)
+        )
         net.metric = None if of_outputs else next(iter(named.values()), None)
     net.compiled = Compiled(optimizer, named, precision)
-    if precision is not None:
+    if precision is not None and isinstance(net, Net):
         # The masters begin as what is there now, not as what is left of it after rounding.
         for param in net.params():
             if param.trainable:
@@ -92,9 +97,9 @@ def compile_net(
         net.to_device(half_device(net.device))
 
 
-def expect_compiled(net: FeedForwardNet, where: str) -> Compiled:
+def expect_compiled(net: Model, where: str) -> Compiled:
     """What the net was compiled with. Errors: it was not."""
-    if net.compiled is None:
+    if not isinstance(net.compiled, Compiled):
         raise CallOrderError(
             where,
             expected="a net that was compiled",

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from singanet.data.position import checked_count
+from singanet.base.counts import checked_count
 from singanet.device import Device
+from singanet.engine.model import Model
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
-from singanet.net import FeedForwardNet
 from singanet.training.arrays import by_name, input_names, output_names, sample_count
 from singanet.training.batches import WeightedBatch
 from singanet.training.feeding import array_batches, holds_arrays, iterated
@@ -20,7 +20,7 @@ from singanet.training.measures import Measures, batch_length
 USUAL_BATCH = 256
 
 
-def gather(net: FeedForwardNet, batches: Iterable[WeightedBatch], measures: Measures) -> None:
+def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> None:
     """Let ``measures`` gather all ``batches`` in evaluation mode."""
     for x, y, weight in batches:
         out = widened(net.forward(False, x))
@@ -36,7 +36,7 @@ def gather(net: FeedForwardNet, batches: Iterable[WeightedBatch], measures: Meas
 
 
 def evaluate(
-    net: FeedForwardNet, x: Any, y: Any, batch_size: int | None
+    net: Model, x: Any, y: Any, batch_size: int | None
 ) -> tuple[float | None, float | None]:
     """`FeedForwardNet.evaluate`.
 
@@ -71,12 +71,12 @@ def evaluate(
     return None if net.loss is None else found["loss"], found.get("metric")
 
 
-def predict(net: FeedForwardNet, x: Any, batch_size: int | None) -> Any:
+def predict(net: Model, x: Any, batch_size: int | None) -> Any:
     """`FeedForwardNet.predict`. Errors: no batch."""
     if batch_size is None:
         out = widened(net.forward(False, x))
         return out if net.loss is None else net.loss.link(out)
-    parts = [net.predict(part) for part in _input_batches(net, x, batch_size)]
+    parts = [predict(net, part, None) for part in _input_batches(net, x, batch_size)]
     if not parts:
         raise ArgumentError(
             "net.predict",
@@ -90,7 +90,7 @@ def predict(net: FeedForwardNet, x: Any, batch_size: int | None) -> Any:
     return xp.concatenate(parts)
 
 
-def _in_one_go(net: FeedForwardNet, x: Any, y: Any) -> tuple[float | None, float | None]:
+def _in_one_go(net: Model, x: Any, y: Any) -> tuple[float | None, float | None]:
     out = widened(net.forward(False, x))
     try:
         loss = None if net.loss is None else net.loss.evaluate(False, out, y)
@@ -108,7 +108,7 @@ def on_device(device: Device, data: Any) -> Any:
     return device.put(data)
 
 
-def _input_batches(net: FeedForwardNet, x: Any, batch_size: int) -> Iterator[Any]:
+def _input_batches(net: Model, x: Any, batch_size: int) -> Iterator[Any]:
     size = checked_count("net.predict", "batch_size", batch_size, 1)
     names = input_names(net)
     if not holds_arrays(x):

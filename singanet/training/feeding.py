@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from singanet.data import GeneratorLoader
+from singanet.engine.model import Model
 from singanet.errors import ArgumentError, DataError
-from singanet.net import FeedForwardNet
 from singanet.training.arrays import by_name, input_names, output_names, sample_count
 from singanet.training.batches import ArrayBatches, Batches
 from singanet.training.iterated import IteratedBatches
@@ -23,7 +23,7 @@ def holds_arrays(x: Any) -> bool:
 
 
 def training_batches(
-    net: FeedForwardNet,
+    net: Model,
     x: Any,
     y: Any,
     batch_size: int,
@@ -56,7 +56,7 @@ def training_batches(
     return batches, held_back
 
 
-def validation_batches(net: FeedForwardNet, data: Any, batch_size: int) -> Batches:
+def validation_batches(net: Model, data: Any, batch_size: int) -> Batches:
     """``(x, y)``, ``(x, y, sample_weight)`` or a source of batches, in its own order."""
     if isinstance(data, (tuple, list)) and len(data) in (2, 3) and holds_arrays(data[0]):
         weight = data[2] if len(data) == 3 else None
@@ -71,16 +71,14 @@ def validation_batches(net: FeedForwardNet, data: Any, batch_size: int) -> Batch
     return iterated(net, data, None, None)
 
 
-def array_batches(
-    net: FeedForwardNet, x: Any, y: Any, sample_weight: Any, batch_size: int
-) -> ArrayBatches:
+def array_batches(net: Model, x: Any, y: Any, sample_weight: Any, batch_size: int) -> ArrayBatches:
     """Batches of arrays in their own order."""
     x, y, weight, _ = _arrays(net, x, y, sample_weight)
     return ArrayBatches(x, y, joined_weight(y, weight, None), batch_size, False, 0)
 
 
 def iterated(
-    net: FeedForwardNet,
+    net: Model,
     source: Any,
     steps: int | None,
     class_weight: Mapping[int, float] | None,
@@ -94,7 +92,7 @@ def _yields(x: Any) -> bool:
     return (hasattr(x, "__iter__") and not isinstance(x, (str, bytes))) or callable(x)
 
 
-def _arrays(net: FeedForwardNet, x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:
+def _arrays(net: Model, x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:
     if y is None:
         raise ArgumentError(
             "net.fit",

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from singanet.data.position import checked_count
+from singanet.base.counts import checked_count
+from singanet.engine.model import Model
 from singanet.errors import ArgumentError
-from singanet.net import FeedForwardNet
 from singanet.training.batches import ArrayBatches
 from singanet.training.callbacks.callback import Callback
 from singanet.training.compiled import expect_compiled
@@ -20,13 +20,12 @@ from singanet.training.history import History
 from singanet.training.hooks import Hooks
 from singanet.training.measures import batch_length
 from singanet.training.sample_weights import checked_class_weight
-from singanet.training.session import Session, StopTraining
-from singanet.training.state import restore
+from singanet.training.session import Session, StopTraining, restore
 from singanet.types import Array
 
 
 def fit(
-    net: FeedForwardNet,
+    net: Model,
     x: Any,
     y: Any = None,
     batch_size: int = 32,

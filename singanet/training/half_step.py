@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.layer_gradients import LayerGradients
-from singanet.net import FeedForwardNet
+from singanet.engine.net import Net
 from singanet.ops import ops_for
 from singanet.optimizer import (
     Accumulator,
@@ -17,6 +16,7 @@ from singanet.optimizer import (
     Optimizer,
     Wrapper,
 )
+from singanet.params.gradients import LayerGradients
 from singanet.training.global_clip import norm_handed_on
 from singanet.training.loss_gradient import loss_gradient
 from singanet.types import Array
@@ -31,7 +31,7 @@ class HalfStep:
 
     def __init__(
         self,
-        net: FeedForwardNet,
+        net: Net,
         optimizer: Optimizer | Wrapper,
         precision: MixedPrecision,
         gathering: list[Accumulator],

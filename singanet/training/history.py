@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
-from singanet.checkpoint.atomic import replacing
+from singanet.base.files import replacing
 
 
 class History(dict[str, list[float]]):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from singanet.engine.model import Model
 from singanet.errors import ArgumentError, DataError
-from singanet.net import FeedForwardNet
 from singanet.training.arrays import by_name, input_names, output_names, sample_count
 from singanet.training.batches import Batches, WeightedBatch
 from singanet.training.sample_weights import joined_weight
@@ -22,7 +22,7 @@ class IteratedBatches(Batches):
 
     def __init__(
         self,
-        net: FeedForwardNet,
+        net: Model,
         source: Iterable[Any],
         steps: int | None,
         class_weight: Mapping[int, float] | None = None,

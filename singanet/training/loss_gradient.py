@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from singanet.engine.net import Net
 from singanet.errors import SingaNetError, one_of
-from singanet.net import FeedForwardNet
 from singanet.training.arrays import output_names
 from singanet.types import Array
 
 
 def loss_gradient(
-    net: FeedForwardNet,
+    net: Net,
     x: Any,
     y: Any,
     weight: Array | None,

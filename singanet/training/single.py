@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.net import FeedForwardNet
+from singanet.engine.model import Model
 from singanet.training.arrays import by_name, input_names, output_names, sample_count
 from singanet.training.batches import WeightedBatch
 from singanet.training.compiled import expect_compiled
@@ -15,9 +15,7 @@ from singanet.training.steps import stepper
 from singanet.types import Array
 
 
-def train_on_batch(
-    net: FeedForwardNet, x: Any, y: Any, sample_weight: Array | None
-) -> dict[str, float]:
+def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, float]:
     """`FeedForwardNet.train_on_batch`."""
     compiled = expect_compiled(net, "net.train_on_batch")
     x, y, weight = _batch(net, x, y, sample_weight)
@@ -28,9 +26,7 @@ def train_on_batch(
     return measures.result()
 
 
-def test_on_batch(
-    net: FeedForwardNet, x: Any, y: Any, sample_weight: Array | None
-) -> dict[str, float]:
+def test_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, float]:
     """`FeedForwardNet.test_on_batch`."""
     compiled = expect_compiled(net, "net.test_on_batch")
     measures = Measures.alone(compiled.metrics)
@@ -38,7 +34,7 @@ def test_on_batch(
     return measures.result()
 
 
-def _batch(net: FeedForwardNet, x: Any, y: Any, weight: Any) -> WeightedBatch:
+def _batch(net: Model, x: Any, y: Any, weight: Any) -> WeightedBatch:
     x = by_name("batch x", x, input_names(net), all_of_them=True)
     y = by_name("batch y", y, output_names(net), all_of_them=False)
     weight = joined_weight(y, weight, None)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from singanet.engine.model import Model
+from singanet.engine.net import Net
 from singanet.errors import ArgumentError
-from singanet.layer_gradients import LayerGradients
-from singanet.net import FeedForwardNet
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+from singanet.params.gradients import LayerGradients
 from singanet.training.global_clip import global_clip, norm_handed_on
 from singanet.training.half_step import HalfStep
 from singanet.training.loss_gradient import loss_gradient
@@ -19,9 +20,7 @@ Step: TypeAlias = Callable[[Any, Any, Array | None, OnLayer, Callable[[Any, Any]
 """``step(x, y, sample_weight, on_layer, measure)``: the loss from before the update."""
 
 
-def stepper(
-    net: FeedForwardNet, optimizer: Optimizer | Wrapper, precision: MixedPrecision | None
-) -> Step:
+def stepper(net: Model, optimizer: Optimizer | Wrapper, precision: MixedPrecision | None) -> Step:
     """The step for ``optimizer``: one pass, or two where a norm has to be known before.
 
     Errors: `ClipByGlobalNorm` inside of other clipping, where its norm would not be that.
@@ -31,7 +30,9 @@ def stepper(
         return net.step(x, y, optimizer, on_layer, weight, measure)[0]
 
     gathering, clip = global_clip(optimizer)
-    if clip is not None and not isinstance(net, FeedForwardNet):
+    if not isinstance(net, Net):
+        if clip is None:
+            return one_pass
         raise ArgumentError(
             "net.fit, clip_by='global'",
             expected="a FeedForwardNet, whose backward can be run twice",

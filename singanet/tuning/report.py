@@ -47,7 +47,7 @@ class TuningReport:
 
     def __str__(self) -> str:
         """A line a case with milliseconds, those of the chosen route marked, and the sums."""
-        from singanet.program.reporting.report_text import text_table
+        from singanet.base.text import text_table
 
         head = ["kernel", "images", "weight", "stride", "groups", "calls", *ROUTES, "estimate"]
         lines = text_table(head, [_cells(row) for row in self.rows], names=3) if self.rows else []

@@ -23,7 +23,7 @@ from singanet.tuning.marking import Marking
 from singanet.types import Array
 
 if TYPE_CHECKING:
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
 
 Feed = Mapping[str, Any]
 Taken = tuple[int, float]
@@ -37,7 +37,7 @@ _SECONDS = 10.0
 """After which there are no more than the least."""
 
 
-def hear(net: FeedForwardNet, record: Record) -> Listening:
+def hear(net: Net, record: Record) -> Listening:
     """The cases that ask while ``record`` lets a recorder write down."""
     ear = Listening()
 
@@ -51,7 +51,7 @@ def hear(net: FeedForwardNet, record: Record) -> Listening:
 
 
 def seconds_in_net(
-    net: FeedForwardNet, feed: Feed, record: Record, threads: int
+    net: Net, feed: Feed, record: Record, threads: int
 ) -> Mapping[str, Mapping[Case, Taken]]:
     """For each route the least that a run of each case takes.
 
@@ -75,7 +75,7 @@ def seconds_in_net(
 class _Run:
     """A program whose convolutions go by ``route``, and the least that each call has taken."""
 
-    def __init__(self, net: FeedForwardNet, route: str, record: Record) -> None:
+    def __init__(self, net: Net, route: str, record: Record) -> None:
         recorder = rehearse(net, lambda recorder: record(_marking(recorder, route)))
         marks: Marking = recorder.tape.ops
         self._recording: Recording = recorder.recording()

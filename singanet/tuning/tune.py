@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from singanet.data.position import checked_count
+from singanet.base.counts import checked_count
+from singanet.engine.net import expect_host
 from singanet.errors import BackendError
 from singanet.ops.onednn import route_file
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.library import INSTALL
 from singanet.ops.onednn.routes import Measured, OneDnnRoutes
-from singanet.program.memory import expect_host
+from singanet.program.programs import programs_of
 from singanet.tuning.report import RouteTimes, TuningReport
 from singanet.tuning.timing import Feed, Record, hear, seconds_in_net
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
     from singanet.ops.onednn.runtime import Runtime
 
 _WHERE = "net.tune_kernels"
@@ -27,11 +28,9 @@ _GAIN = 1.05
 """How much faster another route than the estimate's has to be: times differ by a few percent."""
 
 
-def tune_kernels(
-    net: FeedForwardNet, batch_size: int, extent: int | None, again: bool
-) -> TuningReport:
+def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> TuningReport:
     """See `FeedForwardNet.tune_kernels`."""
-    from singanet.summary.footprint import ones
+    from singanet.engine.ones import ones
 
     size = checked_count(_WHERE, "batch_size", batch_size, 1)
     if extent is not None:
@@ -51,12 +50,12 @@ def tune_kernels(
     found = {row.case: row.chosen for row in rows}
     route_file.add(path, version, threads, found)
     routes.adopt(found, runtime)
-    net.programs.clear()
+    programs_of(net).clear()
     return TuningReport(tuple(rows), len(met & known), threads, path)
 
 
 def _measured(
-    net: FeedForwardNet, feed: Feed, record: Record, threads: int, known: Collection[Case]
+    net: Net, feed: Feed, record: Record, threads: int, known: Collection[Case]
 ) -> tuple[list[RouteTimes], set[Case]]:
     """Times of the cases that are not ``known``; all cases that are met."""
     ear = hear(net, record)
@@ -75,7 +74,7 @@ def _measured(
     return rows, set(ear.cases)
 
 
-def _tunable(net: FeedForwardNet) -> tuple[Measured, Runtime, Path]:
+def _tunable(net: Net) -> tuple[Measured, Runtime, Path]:
     """The choices of the net's kernels, their runtime, and the file. Errors: `BackendError`."""
     ops = net.device.ops
     runtime = ops.runtime() if isinstance(ops, OneDnnRoutes) else None

@@ -8,7 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from singanet.checkpoint import Source, flushing, open_state, write_state
+from singanet.base import files as flushing
+from singanet.checkpoint import Source, open_state, write_state
 from singanet.errors import FileAccessError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="no such call here")

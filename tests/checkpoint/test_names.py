@@ -13,7 +13,7 @@ import pytest
 
 from singanet.checkpoint import open_state
 from singanet.errors import FileFormatError
-from singanet.proto import TensorProto
+from singanet.schema.core_pb2 import TensorProto
 
 ARRAY = np.ones(2, "f4")
 HOSTILE = {

@@ -9,7 +9,7 @@ import pytest
 
 from singanet.checkpoint import open_state, write_state
 from singanet.errors import ArgumentError, FileFormatError, VersionError
-from singanet.proto import TensorProto
+from singanet.schema.core_pb2 import TensorProto
 
 GOLDEN = bytes.fromhex(
     "7367 0100 0100000000000000 70 1a00000000000000"

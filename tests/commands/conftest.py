@@ -5,7 +5,7 @@ import pytest
 
 from singanet.cli import main
 from singanet.data import digits
-from singanet.training.run import RunOptions, run
+from singanet.runs.run import RunOptions, run
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from singanet.cli import main
-from singanet.training.run import RunOptions, run
+from singanet.runs.run import RunOptions, run
 
 
 @pytest.fixture(scope="module")

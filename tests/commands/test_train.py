@@ -15,12 +15,12 @@ import pytest
 from singanet.cli import main
 from singanet.errors import SingaNetError
 from singanet.models import find
+from singanet.runs.folder import saved_options
+from singanet.runs.optimizers import USUAL_RATES
+from singanet.runs.run import RunOptions, run
+from singanet.runs.tasks import Classification
+from singanet.runs.trained import trained
 from singanet.training.files import read_training
-from singanet.training.optimizers import USUAL_RATES
-from singanet.training.run import RunOptions, run
-from singanet.training.run_folder import saved_options
-from singanet.training.tasks import Classification
-from singanet.training.trained import trained
 
 RUN = [sys.executable, "-c", "import sys; from singanet.cli import main; sys.exit(main())"]
 
@@ -140,7 +140,7 @@ def test_a_run_that_a_signal_ended_goes_on_to_the_bit(
 
 def signals_at_step(patch, step, number):
     """Let a signal come within that step of a run."""
-    from singanet.training.run_callbacks import RunFigures
+    from singanet.runs.callbacks import RunFigures
 
     def on_batch_begin(self, batch):
         if self.session.step + 1 == step:

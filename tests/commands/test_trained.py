@@ -12,8 +12,8 @@ import pytest
 from singanet.checkpoint import open_state
 from singanet.cli import main
 from singanet.models import build
-from singanet.training.run import RunOptions, run
-from singanet.training.trained import trained
+from singanet.runs.run import RunOptions, run
+from singanet.runs.trained import trained
 
 
 def figures_of(run_dir):

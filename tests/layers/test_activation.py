@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from singanet.context import Context
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.layers import Activation
+from singanet.layers.context import Context
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 
-from singanet.context import Context
 from singanet.errors import ArgumentError, ShapeError
 from singanet.layers import Conv2D
+from singanet.layers.context import Context
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.context import Context
 from singanet.errors import ShapeError
 from singanet.layers import Merge
+from singanet.layers.context import Context
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 

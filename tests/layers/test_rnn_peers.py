@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.context import Context
 from singanet.layers import RNN
+from singanet.layers.context import Context
 from singanet.layers.packed import pack
 from singanet.ops import numpy_ops
 

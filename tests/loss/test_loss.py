@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from singanet import loss as losses
+from singanet.base.flags import kEval, kTrain
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
-from singanet.flags import kEval, kTrain
 
 rng = np.random.default_rng(3)
 SCORES = rng.normal(size=(5, 4)) * 3

@@ -19,7 +19,7 @@ from singanet.optimizer import (
     clip_by_global_norm,
     global_norm,
 )
-from singanet.parameter import ParamSpec
+from singanet.params.param import ParamSpec
 from singanet.types import RowSparse
 
 rng = np.random.default_rng(0)

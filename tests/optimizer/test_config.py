@@ -9,12 +9,12 @@ import pytest
 
 import singanet
 from singanet import optimizer as rules
-from singanet.config import object_from_config
-from singanet.configurable import Configurable
+from singanet.base.described import Configurable
 from singanet.errors import ConfigError, SingaNetError, UnknownNameError
 from singanet.layers import Dense
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByLayerNorm, Optimizer, Wrapper
 from singanet.optimizer import schedules as curves
+from singanet.saving.objects import object_from_config
 
 SCHEDULES = [
     curves.Constant(0.1),
@@ -143,7 +143,7 @@ def test_a_function_is_no_data_and_is_named():
 
 
 def test_a_class_of_the_users_own_is_registered(monkeypatch):
-    monkeypatch.setattr(singanet.config, "_registered", {})
+    monkeypatch.setattr(singanet.saving.objects, "_registered", {})
 
     class Halved(SGD):
         pass

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from singanet import optimizer as opt
 from singanet.errors import ArgumentError, DataError, ShapeError, UnknownNameError
-from singanet.parameter import ParamSpec
+from singanet.params.param import ParamSpec
 from singanet.types import RowSparse
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {

@@ -14,6 +14,7 @@ import pytest
 
 import singanet
 from singanet import Input
+from singanet.engine.ones import ones
 from singanet.errors import CallOrderError, ShapeError, SingaNetError
 from singanet.layers import (
     LSTM,
@@ -32,7 +33,6 @@ from singanet.layers import (
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam
-from singanet.summary.footprint import ones
 
 from .twins import Twins, expect_same
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from singanet.training.run import RunOptions, run
+from singanet.runs.run import RunOptions, run
 
 pytestmark = pytest.mark.slow
 

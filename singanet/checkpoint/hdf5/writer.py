@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from singanet.checkpoint.atomic import replacing
+from singanet.base.files import replacing
 from singanet.checkpoint.checksum import Beside
 from singanet.checkpoint.entry import Source
 from singanet.checkpoint.hdf5.dataset import create, fill, mark

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from singanet.checkpoint.atomic import replacing
+from singanet.base.files import replacing
 from singanet.checkpoint.entry import Source
 from singanet.checkpoint.streaming import bytes_of
 from singanet.checkpoint.version import FORMAT_VERSION, KEY

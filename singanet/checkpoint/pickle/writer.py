@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
-from singanet.checkpoint.atomic import replacing
+from singanet.base.files import replacing
 from singanet.checkpoint.checksum import Beside
 from singanet.checkpoint.entry import Source
 from singanet.checkpoint.pickle.reader import CHECKSUMS, NAMES

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from singanet.checkpoint.atomic import replacing
+from singanet.base.files import replacing
 from singanet.checkpoint.checksum import SIZE, Beside
 from singanet.checkpoint.entry import Source
 from singanet.checkpoint.safetensors.header import CHECKSUMS, DTYPES, LONGEST, METADATA

@@ -12,7 +12,7 @@ from singanet.checkpoint.snapshot.types import DATA_FIELDS, KINDS, Kind
 from singanet.checkpoint.snapshot.varint import LONGEST
 from singanet.checkpoint.streaming import truncated
 from singanet.errors import FileFormatError
-from singanet.proto import TensorProto
+from singanet.schema.core_pb2 import TensorProto
 
 _MOST_HEAD = 1 << 16
 _MOST_SEGMENTS = 1000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import BinaryIO
 
-from singanet.checkpoint.atomic import replacing
+from singanet.base.files import replacing
 from singanet.checkpoint.checksum import SIZE, Beside, Checksum
 from singanet.checkpoint.entry import Source
 from singanet.checkpoint.singa import record_keys, record_path
@@ -18,7 +18,7 @@ from singanet.checkpoint.snapshot.varint import encode, encode_all, encoded_size
 from singanet.checkpoint.streaming import bytes_of, write_bytes
 from singanet.checkpoint.version import FORMAT_VERSION
 from singanet.errors import ArgumentError
-from singanet.proto import TensorProto
+from singanet.schema.core_pb2 import TensorProto
 from singanet.types import Array
 
 LARGEST = (1 << 31) - 1

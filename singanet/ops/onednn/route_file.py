@@ -100,7 +100,7 @@ def add(path: Path, onednn: str, threads: int, choices: Choices) -> None:
     Errors: `FileAccessError`.
     """
     # Needed here alone; kernels do not write files.
-    from singanet.checkpoint.atomic import explained, replacing
+    from singanet.base.files import explained, replacing
 
     known = dict(read(onednn))
     known[threads] = {**known.get(threads, {}), **choices}

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import Any
 
-from singanet.configurable import Configurable
+from singanet.base.described import Configurable
 from singanet.errors import ArgumentError
 
 

@@ -10,13 +10,13 @@ from singanet.program.call import NotRecordableError
 from singanet.types import Array
 
 if TYPE_CHECKING:
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
 
 
 class Draws:
     """Draws through the kernels from whatever generator the net has then; others are refused."""
 
-    def __init__(self, net: FeedForwardNet) -> None:
+    def __init__(self, net: Net) -> None:
         self._net = net
 
     def fill(self, out: Array) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from singanet.execution import Plan, Step
+from singanet.engine.plan import Plan, Step
 from singanet.layers.activation import Activation
 from singanet.layers.add import Add
 from singanet.layers.batch_normalization import BatchNormalization

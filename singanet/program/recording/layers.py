@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from singanet.context import Context
-from singanet.execution import Plan, Step
+from singanet.engine.plan import Plan, Step
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.program.call import NotRecordableError
 from singanet.program.places import arrays_in, map_arrays, root_of
@@ -20,7 +20,7 @@ from singanet.program.recording.users import arrays_of, is_own, is_pure, no_draw
 from singanet.types import Array
 
 if TYPE_CHECKING:
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
 
 
 class TracedStep(Step):
@@ -28,7 +28,7 @@ class TracedStep(Step):
 
     __slots__ = ("recorded",)
 
-    def __init__(self, step: Step, net: FeedForwardNet, tape: Tape) -> None:
+    def __init__(self, step: Step, net: Net, tape: Tape) -> None:
         for name in Step.__slots__:
             setattr(self, name, getattr(step, name))
         self.recorded = TracedLayer(step, net, tape)
@@ -42,7 +42,7 @@ class TracedStep(Step):
 class TracedLayer:
     """What a walk sees of a layer: its two passes, and its parameters."""
 
-    def __init__(self, step: Step, net: FeedForwardNet, tape: Tape) -> None:
+    def __init__(self, step: Step, net: Net, tape: Tape) -> None:
         self.layer: Layer = step.layer
         self.step = step
         self.net = net
@@ -149,7 +149,7 @@ class TracedLayer:
         call.barrier = True
 
 
-def traced_plan(plan: Plan, net: FeedForwardNet, tape: Tape) -> Plan:
+def traced_plan(plan: Plan, net: Net, tape: Tape) -> Plan:
     """``plan`` with layers that write on ``tape``."""
     made = object.__new__(Plan)
     made.__dict__.update(plan.__dict__)

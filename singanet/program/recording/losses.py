@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.engine.plan import Plan
 from singanet.errors import SingaNetError, one_of
-from singanet.execution import Plan
 from singanet.program.call import NotRecordableError
 from singanet.program.places import arrays_in, map_arrays
 from singanet.program.recording.layers import own
@@ -20,8 +20,8 @@ from singanet.program.recording.users import is_own, no_draws, stand_in
 from singanet.types import Array
 
 if TYPE_CHECKING:
+    from singanet.engine.net import Net
     from singanet.loss.loss import Loss
-    from singanet.net import FeedForwardNet
 
 
 class LossStep:
@@ -31,7 +31,7 @@ class LossStep:
     ``(loss, metric)`` afterwards. ``note`` says why the loss is a Python step, if it is one.
     """
 
-    def __init__(self, net: FeedForwardNet, plan: Plan, y: Any, weight: Array | None) -> None:
+    def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
         self.net = net
         self.loss = net._expect_loss()
         self.names = plan.outputs

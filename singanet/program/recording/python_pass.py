@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from singanet.context import Context
-from singanet.execution import Step
+from singanet.engine.plan import Step
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import RowSparse
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.backward_walk import BackwardWalk
+from singanet.engine.backward import BackwardWalk
+from singanet.engine.plan import Plan
 from singanet.errors import SingaNetError
-from singanet.execution import Plan
-from singanet.layer_gradients import LayerGradients
+from singanet.params.gradients import LayerGradients
 from singanet.program.call import NotRecordableError
 from singanet.program.places import arrays_in, map_arrays, root_of
 from singanet.program.recomputing.recompute import Recompute
@@ -33,9 +33,9 @@ from singanet.program.recording.updates import Updates
 from singanet.types import Array
 
 if TYPE_CHECKING:
+    from singanet.engine.net import Net
     from singanet.layers.layer import Layer
     from singanet.loss.loss import Loss
-    from singanet.net import FeedForwardNet
 
 
 class Recorder:
@@ -44,12 +44,12 @@ class Recorder:
     The net, its generator, its running state and its optimizer are afterwards as they were.
     """
 
-    def __init__(self, net: FeedForwardNet, does: Performed) -> None:
+    def __init__(self, net: Net, does: Performed) -> None:
         self.tape = Tape(does)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
-        self.net: FeedForwardNet = proxy
+        self.net: Net = proxy
         self.plan: Plan = traced_plan(net._sorted(), self.net, self.tape)
         self.numbers: list[Numbers] = []
         self.loss: LossStep | None = None
@@ -200,7 +200,7 @@ class Recorder:
         call.barrier = True
 
 
-def rehearse(net: FeedForwardNet, record: Callable[[Recorder], None]) -> Recorder:
+def rehearse(net: Net, record: Callable[[Recorder], None]) -> Recorder:
     """Let ``record`` write down what it wants of ``net``, running kernels only if it has to.
 
     Raises `NotRecordableError`, and what the net refuses.

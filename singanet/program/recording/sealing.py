@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.execution import Plan
+from singanet.engine.plan import Plan
 from singanet.ops import NumpyOps
 from singanet.program.call import NotRecordableError
 from singanet.program.places import arrays_in, map_arrays
@@ -16,11 +16,11 @@ from singanet.program.recording.users import is_own
 from singanet.types import Array
 
 if TYPE_CHECKING:
+    from singanet.engine.net import Net
     from singanet.loss.loss import Loss
-    from singanet.net import FeedForwardNet
 
 
-def prepare(net: FeedForwardNet, plan: Plan, ops: NumpyOps) -> None:
+def prepare(net: Net, plan: Plan, ops: NumpyOps) -> None:
     """Take parameters for constants, and let kernels do several layers of ``plan`` at once."""
     # What was made writable by hand, or came since, is constant from now on, too.
     net.hold_constant()

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from singanet.layer_gradients import LayerGradients
 from singanet.optimizer.element_wise import ElementWise
+from singanet.params.gradients import LayerGradients
 from singanet.program.call import NotRecordableError
 from singanet.program.recording.joint import Waiting, join_gradients, joint_update
 from singanet.program.recording.live_rows import RowsSource, source_of, sources

@@ -10,12 +10,12 @@ from singanet.program.recording.record import Recorder, rehearse
 from singanet.program.replaying.replay import Replay
 
 if TYPE_CHECKING:
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
     from singanet.program.recomputing.recompute import Recompute
 
 
 def recorded(
-    net: FeedForwardNet,
+    net: Net,
     record: Callable[[Recorder], None],
     optimizer: Any,
     recompute: Recompute,

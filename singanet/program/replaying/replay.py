@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.changes import changes
+from singanet.base.edits import changes
 from singanet.program.places import map_arrays
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recomputing.recompute import Recompute
@@ -23,8 +23,8 @@ from singanet.program.reporting.report import ProgramReport
 from singanet.types import Array
 
 if TYPE_CHECKING:
-    from singanet.net import FeedForwardNet
-    from singanet.parameter import Param
+    from singanet.engine.net import Net
+    from singanet.params.param import Param
     from singanet.program.recording.record import Recorder
 
 _WRITEABLE = attrgetter("flags.writeable")
@@ -81,7 +81,7 @@ class Replay:
         """The bytes of memory to bind it to; what is planned begins at an aligned address."""
         return self.recording.layout.nbytes + ALIGNMENT
 
-    def stale(self, net: FeedForwardNet) -> str:
+    def stale(self, net: Net) -> str:
         """What changed about the net, so that the program is no longer its; empty if nothing."""
         if net._graph.version != self._version:
             return "layers were added or frozen"

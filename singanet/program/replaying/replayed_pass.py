@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from singanet.backward_walk import BackwardWalk
-from singanet.execution import Plan
-from singanet.layer_gradients import LayerGradients
+from singanet.engine.backward import BackwardWalk
+from singanet.engine.plan import Plan
+from singanet.params.gradients import LayerGradients
 from singanet.program.recording.live_rows import RowsSource
 from singanet.program.recording.python_pass import keep
 from singanet.program.replaying.replay import Replay, run_all
 from singanet.types import Array
 
 if TYPE_CHECKING:
-    from singanet.net import FeedForwardNet
+    from singanet.engine.net import Net
 
 
 class ReplayedPass:
@@ -26,7 +26,7 @@ class ReplayedPass:
 
     def __init__(
         self,
-        net: FeedForwardNet,
+        net: Net,
         program: Replay,
         arena: Array,
         feed: Mapping[str, Any],
@@ -54,7 +54,7 @@ class ReplayedPass:
 
     def backward(
         self,
-        net: FeedForwardNet,
+        net: Net,
         plan: Plan,
         slot_grads: dict[int, Array],
         asked: tuple[str, ...],
@@ -66,7 +66,7 @@ class ReplayedPass:
             return BackwardWalk(plan, self._again(net, plan, asked), slot_grads, asked).run()
         return self._replayed(plan, slot_grads)
 
-    def _again(self, net: FeedForwardNet, plan: Plan, asked: tuple[str, ...]) -> list[Any]:
+    def _again(self, net: Net, plan: Plan, asked: tuple[str, ...]) -> list[Any]:
         with net.rehearsal(), net.device.scope():
             net.rng.bit_generator.state = self.draws
             return plan.forward(self.feed, plan.outputs, net.device.ops, net.rng, True, asked)[1]

@@ -8,9 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from singanet.checkpoint.atomic import replacing
+from singanet.base.files import replacing
+from singanet.base.text import size_text
 from singanet.program.planning.liveness import lifetimes
-from singanet.program.reporting.report_text import size_text
 from singanet.program.reporting.shares import PHASES
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.text import size_text
 from singanet.errors import ArgumentError
 from singanet.program.kernel import Buffer, Kernel
 from singanet.program.planning.arena import Layout, rounded_sizes
@@ -21,7 +22,6 @@ from singanet.program.reporting.report_text import (
     memory_lines,
     report_html,
     share_table,
-    size_text,
 )
 from singanet.program.reporting.shares import Share, by_layer, by_phase, made_bytes
 

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
+from singanet.base.text import megabytes, milliseconds, size_text, text_table
 from singanet.program.reporting.shares import OUTSIDE, Share, made_bytes
 
 if TYPE_CHECKING:
     from singanet.program.reporting.report import ProgramReport
-
-
-def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> list[str]:
-    """Lines with ``head`` and a rule on top; the first ``names`` columns begin at the left."""
-    lines = [list(head), *map(list, rows)]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
-    shown = [
-        "  ".join(
-            cell.ljust(width) if k < names else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-    return [shown[0], "-" * max(map(len, shown)), *shown[1:]]
 
 
 def memory_lines(report: ProgramReport) -> list[str]:
@@ -97,25 +84,6 @@ def report_html(report: ProgramReport) -> str:
     )
     words = "<br>".join(escape(line) for line in memory_lines(report))
     return f"<p>{words}</p><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def size_text(nbytes: int) -> str:
-    """In MB, or where that is less than a tenth in KB or bytes."""
-    if nbytes < 1 << 10:
-        return f"{nbytes} bytes"
-    if nbytes < (1 << 20) // 10:
-        return f"{nbytes / (1 << 10):.1f} KB"
-    return f"{nbytes / (1 << 20):,.2f} MB"
-
-
-def megabytes(nbytes: int) -> str:
-    """Two digits behind the point, for columns that say MB."""
-    return f"{nbytes / (1 << 20):,.2f}"
-
-
-def milliseconds(seconds: float | None) -> str:
-    """Three digits behind the point; a question mark for what was not measured."""
-    return "?" if seconds is None else f"{1e3 * seconds:,.3f}"
 
 
 def _part(seconds: float | None, whole: float) -> str:

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singanet.checkpoint.atomic import replacing
+from singanet.base.files import replacing
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.program.kernel import Kernel
 from singanet.program.reporting.shares import OUTSIDE, PHASES, made_bytes

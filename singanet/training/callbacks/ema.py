@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from singanet.engine.model import Model
 from singanet.errors import ArgumentError
-from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
 from singanet.training.callbacks.callback import Callback
 from singanet.types import Array
@@ -57,7 +57,7 @@ class EMA(Callback):
                 param.value[...] = self.averages[param.name]
 
     @contextmanager
-    def applied(self, net: FeedForwardNet) -> Iterator[None]:
+    def applied(self, net: Model) -> Iterator[None]:
         """Within the block ``net`` has the averages as its parameters."""
         own = {param.name: param.value.copy() for param in net.params()}
         try:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from singanet.data.position import checked_count
+from singanet.base.counts import checked_count
 from singanet.ops import ops_for
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder

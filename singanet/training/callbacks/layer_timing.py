@@ -25,7 +25,7 @@ class LayerTiming(Callback):
 
     def on_train_begin(self) -> None:
         """Put a clock around the layers' methods."""
-        self._timed = self.session.net.layers
+        self._timed = list(self.session.net.layers)
         self.forward = {layer.name: 0.0 for layer in self._timed}
         self.backward = dict(self.forward)
         for layer in self._timed:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from singanet.base.counts import checked_count
 from singanet.checkpoint import FORMATS, write_state
-from singanet.data.position import checked_count
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.monitor import Monitor

@@ -69,7 +69,7 @@ class StopOnNaN(Callback):
 
     def _outputs(self) -> dict[str, Any]:
         """Every layer's output in training mode, in forward order; what it changes is put back."""
-        net = self.session.net
+        net: Any = self.session.net
         generator = net.rng.bit_generator.state
         kept = {param.name: param.value.copy() for param in net.params() if param.is_state}
         names = [node.name for node in net.nodes()]

@@ -1,0 +1,5 @@
+"""What every room stands on: described objects, counts, watched edits, files, seeds, text."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,159 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from singanet.errors import FileAccessError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give the path of a new file beside ``path``; at the end flush it and move it over ``path``.
+
+    Whatever happens before the move leaves the old file as it was, and the new one is removed; a
+    killed process leaves it behind, and the next write to ``path`` from that machine removes it.
+    Errors: `FileAccessError` for a full disk or a folder that is missing or read-only.
+    """
+    with explained(path, "write"):
+        target = Path(os.path.realpath(path))
+        _expect_file(target, path)
+        remove_leftovers(target)
+        beside = target.with_name(
+            f".{target.name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        )
+        try:
+            with flushed_meanwhile(beside):
+                yield beside
+            with beside.open("rb+") as written:
+                os.fsync(written.fileno())
+            if target.exists():
+                beside.chmod(target.stat().st_mode & 0o7777)
+            beside.replace(target)
+            flush_folder(target.parent)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+
+
+def _expect_file(target: Path, path: Path) -> None:
+    """Errors: `FileAccessError` for a device or pipe, which a move would put an end to."""
+    if target.exists() and not target.is_file() and not target.is_dir():
+        raise FileAccessError(
+            f"file {str(path)!r}",
+            expected="a file, or none yet",
+            received="a device or pipe",
+            advice="choose another path",
+        )
+
+
+def flush_folder(folder: Path) -> None:
+    """Make the entries of ``folder`` durable, where the platform can open folders."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove what processes of this machine that were killed left beside ``target``."""
+    pattern = re.compile(
+        rf"\.{re.escape(target.name)}\.{re.escape(_host())}-(\d+)-[0-9a-f]{{8}}\.tmp"
+    )
+    for other in target.parent.iterdir():
+        found = pattern.fullmatch(other.name)
+        if found and not _alive(int(found[1])):
+            with contextlib.suppress(OSError):
+                other.unlink()
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())
+
+
+def _alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # elsewhere, signal 0 is not a question
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@contextlib.contextmanager
+def explained(path: Path, what: str) -> Iterator[None]:
+    """Turn an `OSError` of the block into a `FileAccessError` that names ``path``."""
+    try:
+        yield
+    except FileAccessError:
+        raise
+    except OSError as error:
+        advice = {
+            "write": "free some space or choose a folder that exists and can be written; "
+            "what was there before is as it was",
+            "read": "check the path and its permissions",
+        }[what]
+        raise FileAccessError(
+            f"file {str(path)!r}",
+            expected=f"a place to {what}",
+            received=error.strerror or str(error) or type(error).__name__,
+            advice=advice,
+        ) from error
+
+
+# A flush of less costs more than it wins; seconds between two looks at the size.
+_STEP = 32 << 20
+_PAUSE = 0.01
+
+
+@contextlib.contextmanager
+def flushed_meanwhile(path: Path) -> Iterator[None]:
+    """Flush the file at ``path``, whoever writes it in the block, as often as it has grown much.
+
+    The end is not flushed, and nothing is where the platform has no such call. Errors: what the
+    disk answered, as an `OSError`, when the block is over.
+    """
+    if not hasattr(os, "fdatasync"):
+        yield
+        return
+    over, troubles = threading.Event(), list[OSError]()
+    thread = threading.Thread(target=_watch, args=(path, over, troubles), name="flushing")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    if troubles:
+        # A disk tells of a lost page once: whoever flushes next hears nothing of it.
+        raise troubles[0]
+
+
+def _watch(path: Path, over: threading.Event, troubles: list[OSError]) -> None:
+    flushed = 0
+    while not over.wait(_PAUSE):
+        try:
+            size = path.stat().st_size
+        except OSError:
+            continue  # not there yet, or gone: the writer will tell
+        if size >= flushed + _STEP:
+            try:
+                with path.open("rb") as file:
+                    os.fdatasync(file.fileno())
+            except OSError as error:
+                troubles.append(error)
+                return
+            flushed = size

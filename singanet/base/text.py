@@ -1,0 +1,38 @@
+"""Tables and quantities as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> list[str]:
+    """Lines with ``head`` and a rule on top; the first ``names`` columns begin at the left."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
+    shown = [
+        "  ".join(
+            cell.ljust(width) if k < names else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    return [shown[0], "-" * max(map(len, shown)), *shown[1:]]
+
+
+def size_text(nbytes: int) -> str:
+    """In MB, or where that is less than a tenth in KB or bytes."""
+    if nbytes < 1 << 10:
+        return f"{nbytes} bytes"
+    if nbytes < (1 << 20) // 10:
+        return f"{nbytes / (1 << 10):.1f} KB"
+    return f"{nbytes / (1 << 20):,.2f} MB"
+
+
+def megabytes(nbytes: int) -> str:
+    """Two digits behind the point, for columns that say MB."""
+    return f"{nbytes / (1 << 20):,.2f}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Three digits behind the point; a question mark for what was not measured."""
+    return "?" if seconds is None else f"{1e3 * seconds:,.3f}"

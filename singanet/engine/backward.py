@@ -1,0 +1,166 @@
+"""The backward walk over a net, which hands gradients out layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from typing import Any
+
+from singanet.engine.plan import Plan, Step
+from singanet.errors import CallOrderError, ShapeError
+from singanet.layers.context import Context
+from singanet.ops import NumpyOps
+from singanet.params.gradients import LayerGradients, add_gradients
+from singanet.params.param import Param
+from singanet.types import Array, Gradient
+
+
+class BackwardWalk:
+    """The state of one backward pass; it owns the contexts and the gradients under way."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        contexts: list[Any],
+        slot_grads: dict[int, Array],
+        wanted: Collection[str],
+    ) -> None:
+        self.plan = plan
+        self.contexts = contexts
+        self.slot_grads = slot_grads
+        self.wanted = wanted
+        self.output_grads: dict[str, Any] = {}
+        self.owned: set[int] = set()
+        self.trained = plan.trained()
+        self.below = plan.useful(self.trained, wanted)
+        self.goes_on = [any(self.below[k] for k in sources) for sources in plan.sources]
+        self.visited = self._reached()
+        self._expect_contexts()
+        self.uses_left = self._uses() if plan.has_shared else {}
+        self.partial: dict[int, Gradient] = {}
+
+    def _reached(self) -> list[bool]:
+        """For each step whether the walk visits it: it is of use and a gradient arrives."""
+        producer = self.plan.producer
+        reached = [False] * len(self.plan.steps)
+        for slot in self.slot_grads:
+            reached[producer[slot]] = True
+        for i in reversed(range(len(reached))):
+            reached[i] = reached[i] and self.below[i]
+            if reached[i]:
+                for slot in self.plan.steps[i].in_slots:
+                    reached[producer[slot]] = True
+        return reached
+
+    def _uses(self) -> dict[int, int]:
+        """How many visited steps use each trained parameter."""
+        uses: dict[int, int] = {}
+        for i, step in enumerate(self.plan.steps):
+            for param in step.layer.params.values() if self.visited[i] and self.trained[i] else ():
+                uses[id(param)] = uses.get(id(param), 0) + 1
+        return uses
+
+    def _expect_contexts(self) -> None:
+        """Refuse to walk through steps of which the forward kept nothing."""
+        for i, ctx in enumerate(self.contexts):
+            if not ctx.keep and self.visited[i] and (self.trained[i] or self.goes_on[i]):
+                raise CallOrderError(
+                    f"net.backward, layer {self.plan.steps[i].name!r}",
+                    expected="a layer whose context the training forward kept",
+                    received="one that was frozen or had nothing trained before it",
+                    advice="name the layers whose gradients you want in the output of forward too",
+                )
+
+    def run(self) -> Generator[LayerGradients, None, None]:
+        """Yield once a visited layer, in reverse topological order."""
+        for i in reversed(range(len(self.plan.steps))):
+            if self.visited[i]:
+                # Nothing of the step stays in this frame while the caller holds the item.
+                yield self._backward(i)
+            self.contexts[i] = None
+
+    def _backward(self, i: int) -> LayerGradients:
+        """Run one step backward, releasing its context and incoming gradient."""
+        step = self.plan.steps[i]
+        ctx = self.contexts[i]
+        self.contexts[i] = None
+        dy = self._take_gradient(step, ctx)
+        if step.name in self.wanted:
+            self.output_grads[step.name] = dy
+        sources_useful, trained = self.goes_on[i], self.trained[i]
+        item = LayerGradients([], [], [], step.name, self.output_grads)
+        if not sources_useful and not trained:
+            return item
+        by_suffix: Mapping[str, Gradient] | None = None
+        # None where all that read this output take no gradient, as indices do.
+        if dy is not None:
+            ctx.needs_input_grad = sources_useful
+            if step.relu_of in self.wanted:
+                # Doing it here as well makes the gradient between the two right, and no other.
+                ctx.through = False
+            dx, by_suffix = step.layer.backward(ctx, dy)
+            if sources_useful:
+                self._pass_on(step, dx, ctx.ops)
+        for suffix, param in step.layer.params.items() if trained else ():
+            if not param.trainable:
+                continue
+            part = None if by_suffix is None else _gradient(step, suffix, by_suffix)
+            grad = self._complete(param, part, ctx.ops)
+            if grad is not None:
+                item.names.append(param.name)
+                item.values.append(param.value)
+                item.grads.append(grad)
+        return item
+
+    def _take_gradient(self, step: Step, ctx: Context) -> Any:
+        """The gradient of the step's output(s), or None; of several, zeros where none came."""
+        parts = [self.slot_grads.pop(slot, None) for slot in step.out_slots]
+        if not step.many_out:
+            return parts[0]
+        like = next((part for part in parts if part is not None), None)
+        if like is None:
+            return None
+        return [
+            ctx.ops.zeros(shape, like) if part is None else part
+            for part, shape in zip(parts, ctx.out_shapes, strict=True)
+        ]
+
+    def _pass_on(self, step: Step, dx: Any, ops: NumpyOps) -> None:
+        """Add the input gradient(s) to what other consumers left at the same outputs."""
+        for slot, grad in zip(step.in_slots, dx if step.many_in else (dx,), strict=True):
+            if grad is None or not self.below[self.plan.producer[slot]]:
+                continue
+            before = self.slot_grads.get(slot)
+            if before is None:
+                self.slot_grads[slot] = grad
+            elif slot in self.owned:
+                ops.add(before, grad, out=before)
+            else:
+                # The first sum is a new array, since layers may hand one array to several inputs.
+                self.slot_grads[slot] = ops.add(before, grad)
+                self.owned.add(slot)
+
+    def _complete(self, param: Param, grad: Gradient | None, ops: NumpyOps) -> Gradient | None:
+        """``grad``, summed over all uses of a shared parameter at its last use, else None."""
+        key = id(param)
+        left = self.uses_left.get(key, 1) - 1
+        before = self.partial.pop(key, None)
+        if before is not None:
+            grad = before if grad is None else add_gradients(ops, before, grad)
+        if left == 0:
+            return grad
+        self.uses_left[key] = left
+        if grad is not None:
+            self.partial[key] = grad
+        return None
+
+
+def _gradient(step: Step, suffix: str, by_suffix: Mapping[str, Gradient]) -> Gradient:
+    grad = by_suffix.get(suffix)
+    if grad is None:
+        raise ShapeError(
+            f"layer {step.name!r}",
+            expected=f"backward to return a gradient for the parameter {suffix!r}",
+            received=f"gradients for {sorted(by_suffix)}",
+            advice="return it, or set the parameter's trainable to False",
+        )
+    return grad

@@ -1,0 +1,444 @@
+"""The net: a graph of layers with parameters, passes and steps; what every room above works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.base.edits import changes
+from singanet.base.flags import is_training
+from singanet.base.seeding import next_seed
+from singanet.device import Device, get_default_device
+from singanet.engine import feeds as checks
+from singanet.engine.backward import BackwardWalk
+from singanet.engine.executor import Executor, LayerByLayer
+from singanet.engine.plan import Plan
+from singanet.errors import (
+    ArgumentError,
+    BackendError,
+    CallOrderError,
+    SingaNetError,
+    one_of,
+)
+from singanet.graph.arguments import checked_metric, told_apart
+from singanet.graph.building import GraphBuilder
+from singanet.layers.layer import Layer
+from singanet.layers.symbol import Symbol
+from singanet.params.gradients import LayerGradients
+from singanet.params.param import Param, ParamSpec
+from singanet.types import Array, Gradient
+
+if TYPE_CHECKING:
+    from singanet.loss.loss import Loss
+    from singanet.metric.metric import Metric
+    from singanet.optimizer.optimizer import Optimizer
+    from singanet.optimizer.wrapper import Wrapper
+
+
+class Net(GraphBuilder):
+    """A net of layers, sorted topologically, with a backward that hands gradients out.
+
+    ``FeedForwardNet([layer, ...], loss=..., metric=...)`` is a chain; nets with a name may stand
+    among the layers. ``FeedForwardNet(loss, metric)`` is empty, to be built with `add`; with
+    ``inputs`` and ``outputs`` it is what was drawn with symbols. ``loss`` and ``metric`` serve
+    `train`, `step`, `evaluate` and `predict`. ``name`` is needed to nest the net in another.
+    ``seed`` fixes the initial parameters and every random draw; None takes the next one after
+    `singanet.set_seed`, or a fresh one. Errors: arguments of other kinds, and those of `add`.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer | GraphBuilder] | Loss | None = None,
+        metric: Metric | None = None,
+        *,
+        loss: Loss | None = None,
+        inputs: Symbol | Sequence[Symbol] = (),
+        outputs: Symbol | Sequence[Symbol] = (),
+        name: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(name)
+        parts, self.loss = told_apart(layers, loss)
+        self.metric = checked_metric(metric)
+        self.seed = next_seed() if seed is None else seed
+        self.rng = np.random.default_rng(self.seed)
+        self.device = get_default_device()
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
+        self._plan: Plan | None = None
+        self._planned_version = -1
+        self._pass: tuple[Plan, Any, dict[str, Any]] | None = None
+        self._registered: tuple[object, int] = (None, -1)
+        self.programs = self.make_executor()
+        self.compiled: object | None = None
+        self.start(parts, inputs, outputs)
+
+    def make_executor(self) -> Executor:
+        """What carries out the passes and steps of this net: the layers, one after the other."""
+        return LayerByLayer()
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers in topological order, each once; among the ready ones as they were added.
+
+        Those of a nested net stand where it was nested, with its name before theirs.
+        """
+        return list({id(step.layer): step.layer for step in self._sorted().steps}.values())
+
+    def _sorted(self) -> Plan:
+        """The plan of the net as it is now, with every parameter filled."""
+        if self._plan is None or self._planned_version != self._graph.version:
+            self._plan = Plan(self.ordered(), self._graph.frozen())
+            if self._ports is not None:
+                self._plan.outputs = list(dict.fromkeys(name for name, _ in self._ports.outputs))
+            self._planned_version = self._graph.version
+            for param in self.params():
+                self._adopt(param)
+        return self._plan
+
+    def _adopt(self, param: Param) -> None:
+        """Fill a new parameter from the net's seed and put it on the net's device."""
+        if not param.filled:
+            param.seed = self.seed
+            param.dtype = self.dtype
+        param.value = self.device.put(param.value)
+
+    # -- parameters -------------------------------------------------------------------------
+
+    def params(self) -> list[Param]:
+        """All parameters in layer order, a shared one once."""
+        params = [param for layer in self.layers for param in layer.params.values()]
+        return list({id(param): param for param in params}.values())
+
+    def param_names(self) -> list[str]:
+        """Parameter names in topological layer order; running state included."""
+        return [param.name for param in self.params()]
+
+    def param_values(self) -> list[Array]:
+        """The live parameter arrays, in the order of `param_names`."""
+        return [param.value for param in self.params()]
+
+    def param_specs(self) -> list[ParamSpec]:
+        """The training settings, in the order of `param_names`."""
+        return [param.spec for param in self.params()]
+
+    # -- freezing ---------------------------------------------------------------------------
+
+    def freeze(self, layer: Layer | GraphBuilder | str) -> None:
+        """Freeze all layers before ``layer``, a layer or nested net that they lead to.
+
+        In a training forward they run as in evaluation and keep nothing for backward, which does
+        not enter them. ``layer`` itself is trained, as in SINGA; to fix it as well, set
+        its ``trainable`` to False. Further calls freeze further layers. A parameter that unfrozen
+        layers share is trained by their gradients alone. Errors: an unknown layer.
+        """
+        for name in self.use_of(layer):
+            self._graph.freeze(name)
+
+    def unfreeze(self, layer: Layer | GraphBuilder | str | None = None) -> None:
+        """Undo `freeze` of ``layer``, or every one of them. Errors: one that was not called."""
+        for name in [None] if layer is None else self.use_of(layer):
+            self._graph.unfreeze(name)
+
+    def frozen(self) -> list[str]:
+        """The names of the frozen layers, in topological order."""
+        return [step.name for step in self._sorted().steps if step.frozen]
+
+    @property
+    def trainable(self) -> bool:
+        """Whether any parameter is trained; assigning sets all of them, running state apart.
+
+        A nested net shares this, as its parameters, with the nets around it.
+        """
+        return any(layer.trainable for layer in self.layers)
+
+    @trainable.setter
+    def trainable(self, flag: bool) -> None:
+        for layer in self.layers:
+            layer.trainable = flag
+
+    def to_device(self, device: Device) -> None:
+        """Move every parameter to ``device`` and run there from now on."""
+        moved = [device.put(param.value) for param in self.params()]
+        for param, value in zip(self.params(), moved, strict=True):
+            param.value = value
+        self.run_on(device, self.dtype)
+
+    def as_type(self, dtype: Any) -> None:
+        """Convert every parameter, and compute in this float type from now on."""
+        wanted = np.dtype(dtype)
+        if wanted.kind != "f":
+            raise ArgumentError(
+                "net.as_type",
+                expected="a float type",
+                received=str(wanted),
+                advice="use 'float32' or 'float64'",
+            )
+        for param in self.params():
+            param.value = param.value.astype(wanted)
+        self.run_on(self.device, wanted)
+
+    def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
+        """Take in arrays of this device and type, as the nested nets do from now on."""
+        self.device, self.dtype = device, dtype
+        for net in self.nested.values():
+            net.run_on(device, dtype)
+
+    # -- passes -----------------------------------------------------------------------------
+
+    def forward(self, flag: int | bool, x: Any, output: Iterable[str] = ()) -> Any:
+        """Run the net on ``x`` and return its output.
+
+        ``flag`` is True or ``kTrain``, or False or ``kEval``. ``x`` is the array (batch axis
+        first) of the single input, or a dict from layer name to array. With one output layer and
+        no ``output`` that array is returned, otherwise a dict from layer name to array(s), which
+        holds the layers named in ``output`` as well. A training forward keeps what `backward`
+        needs. Errors: an unknown, missing or extra name; a shape that does not fit.
+        """
+        train = is_training(flag)
+        if train:
+            self.expect_unsealed("net.forward")
+        plan = self._sorted()
+        asked = self._names(output)
+        feed = checks.check_feed(plan, x, self.device, self.dtype)
+        wanted = {*plan.outputs, *asked} if asked else plan.outputs
+        self._forget_pass()
+        results = None if asked else self._replayed(plan, feed, train)
+        if results is None:
+            with self.device.scope():
+                results, contexts = plan.forward(
+                    feed, wanted, self.device.ops, self.rng, train, asked
+                )
+            if train:
+                shapes = {name: checks.shapes_of(value) for name, value in results.items()}
+                self._pass = (plan, contexts, shapes)
+        if len(plan.outputs) == 1 and not asked:
+            return results[plan.outputs[0]]
+        return results
+
+    def backward(
+        self, dy: Any, output: Iterable[str] = ()
+    ) -> Generator[LayerGradients, None, None]:
+        """Walk back from ``dy`` and yield ``(names, values, grads)`` after each layer.
+
+        ``dy`` is the gradient of the single output, or a dict from the name of an output (or of a
+        layer named in forward's ``output``) to its gradient. Before each yield the layer's
+        context and incoming gradient are released, and the net keeps no reference to ``grads``;
+        ``values`` may be updated in place. ``item.output_grads`` maps each layer named in
+        ``output`` and passed so far to the gradient of its output; one that lies below frozen
+        layers, or below parameters none of which is trained, has to be named in forward's
+        ``output`` too, since else nothing is kept there. Errors: no training forward before, or
+        already used; a wrong name or shape.
+        """
+        if self._pass is None:
+            raise CallOrderError(
+                "net.backward",
+                expected="a training forward before each backward",
+                received="none, or one whose backward was already taken",
+                advice="call net.forward(True, x) first",
+            )
+        plan, contexts, shapes = self._pass
+        asked = self._names(output)
+        slot_grads = checks.check_gradients(plan, dy, shapes, self.device, self.dtype)
+        if isinstance(contexts, list):
+            self.programs.walked(slot_grads)
+            walk = BackwardWalk(plan, contexts, slot_grads, asked).run()
+        else:
+            walk = contexts.backward(self, plan, slot_grads, asked)
+        self._pass = None
+        return walk
+
+    def _replayed(self, plan: Plan, feed: dict[str, Any], train: bool) -> dict[str, Any] | None:
+        """The outputs by a recorded program; None where there is none."""
+        if not train:
+            return self.programs.evaluate(self, feed)
+        replay = self.programs.forward(self, feed)
+        if replay is None:
+            return None
+        results = replay.forward()
+        shapes = {name: checks.shapes_of(value) for name, value in results.items()}
+        self._pass = (plan, replay, shapes)
+        return results
+
+    def _forget_pass(self) -> None:
+        """Release what a training forward left for a backward that never came."""
+        if self._pass is not None and not isinstance(self._pass[1], list):
+            self._pass[1].release()
+        self._pass = None
+
+    def _names(self, output: Iterable[str]) -> tuple[str, ...]:
+        """``output`` as a tuple of known layer names; one name may stand alone."""
+        if not output:
+            return ()
+        names = (output,) if isinstance(output, str) else tuple(output)
+        self._expect_layers(names, "net, argument output")
+        return names
+
+    # -- one batch --------------------------------------------------------------------------
+
+    def train(self, x: Any, y: Any) -> tuple[list[Gradient | None], tuple[float, float | None]]:
+        """All gradients of a batch at once, and ``(loss, metric)``.
+
+        The gradients stand in the order of `param_names`, None for what is not trained. This
+        holds every gradient in memory; `step` and `backward` do not.
+        """
+        dy, values = self._forward_loss(x, y)
+        by_name: dict[str, Gradient] = {}
+        for names, _, grads in self.backward(dy):
+            by_name.update(zip(names, grads, strict=True))
+        return [by_name.get(name) for name in self.param_names()], values
+
+    def step(
+        self,
+        x: Any,
+        y: Any,
+        optimizer: Optimizer | Wrapper,
+        on_layer: Callable[[LayerGradients], None] | None = None,
+        sample_weight: Array | None = None,
+        measure: Callable[[Any, Any], float | None] | None = None,
+    ) -> tuple[float, float | None]:
+        """The streaming loop for one batch: each layer is updated, then its gradients dropped.
+
+        ``on_layer`` sees each layer's gradients before they are applied; ``measure(output, y)``
+        takes the place of the metric. Returns ``(loss, metric)`` from before the update.
+        """
+        self.expect_unsealed("net.step")
+        if measure is None and self.metric is not None:
+            measure = self.metric.evaluate
+        if on_layer is None and sample_weight is None:
+            replayed = self.programs.again(self, x, y, optimizer, measure)
+            if replayed is not None:
+                return replayed
+        plan = self._sorted()
+        if self._registered != (optimizer, self._graph.version):
+            optimizer.register_all(self.param_specs())
+            self._registered = (optimizer, self._graph.version)
+        if on_layer is None:
+            # Converted here once, also for a step by the layers.
+            x = checks.check_feed(plan, x, self.device, self.dtype)
+            self._forget_pass()
+            replayed = self.programs.step(self, x, y, optimizer, sample_weight, measure)
+            if replayed is not None:
+                return replayed
+        dy, values = self._forward_loss(x, y, sample_weight, measure)
+        for item in self.backward(dy):
+            if on_layer is not None:
+                on_layer(item)
+            optimizer.update(*item)
+            # Else the loop variable would hold this layer's gradients through the next one's.
+            del item
+        return values
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Undo at the end what the forwards inside did to the generator and to running state.
+
+        A pass that is run again after it draws the same numbers and moves the state once.
+        """
+        draws = self.rng.bit_generator.state
+        state = [p for p in self.params() if p.is_state and not p.is_constant]
+        before = [(param, param.value.copy()) for param in state]
+        try:
+            yield
+        finally:
+            self.rng.bit_generator.state = draws
+            for param, value in before:
+                param.value[...] = value
+
+    def _forward_loss(
+        self, x: Any, y: Any, weight: Array | None = None, measure: Any = None
+    ) -> tuple[Any, tuple[float, float | None]]:
+        """Training forward and loss: the gradient of the output, and ``(loss, metric)``."""
+        loss = self._expect_loss()
+        if measure is None and self.metric is not None:
+            measure = self.metric.evaluate
+        out = self.forward(True, x)
+        try:
+            # A user's own loss need not know of weights.
+            losses = loss.forward(True, out, y, *(() if weight is None else (weight,)))
+            value, score = float(losses.mean()), None if measure is None else measure(out, y)
+        except SingaNetError as error:
+            # Losses and metrics know no layers.
+            raise error.within(f"output of layer {one_of(self._sorted().outputs)}") from None
+        return loss.backward(), (value, score)
+
+    def _expect_loss(self) -> Loss:
+        if self.loss is None:
+            raise CallOrderError(
+                "net.train",
+                expected="a net with a loss",
+                received="none",
+                advice="build it with FeedForwardNet(loss), or use forward and backward",
+            )
+        return self.loss
+
+    # -- sealing ----------------------------------------------------------------------------
+
+    _read_only: list[Array] | None = None
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the parameters are constants for the net's evaluations."""
+        return self._read_only is not None
+
+    @property
+    def sealing(self) -> object:
+        """What is another object for each sealing, and None for a net that is not sealed."""
+        return self._read_only
+
+    def seal(self) -> None:
+        """Take the parameters for constants until `unseal`, and make their arrays read-only.
+
+        Recorded evaluations then keep weights as the kernels want them, batch normalisations are
+        folded into the convolutions before them, and the sums and relus after these are done by
+        the same kernel. Results differ from the layers' by rounding, about 1e-6 of the largest.
+        Training and loading are refused. Views of the arrays that were made before the sealing
+        stay writable: change nothing through them. Errors: a net that is not on the CPU.
+        """
+        expect_host(self, "net.seal")
+        if self._read_only is None:
+            self._read_only = []
+        self.hold_constant()
+
+    def unseal(self) -> None:
+        """Make the arrays writable again, and let the evaluations go by them as they are."""
+        arrays, self._read_only = self._read_only or [], None
+        for array in arrays:
+            array.flags.writeable = True
+        changes.add()
+        self.programs.forget_sealed()
+
+    def hold_constant(self) -> None:
+        """Make read-only what of a sealed net's parameters is not; `unseal` undoes it."""
+        self._sorted()
+        held = self._read_only
+        if held is None:
+            return
+        for param in self.params():
+            if not param.is_constant:
+                param.value.flags.writeable = False
+                changes.add()
+                held.append(param.value)
+
+    def expect_unsealed(self, where: str) -> None:
+        """Refuse what changes parameters. Errors: `CallOrderError` where the net is sealed."""
+        if self._read_only is not None:
+            raise CallOrderError(
+                where,
+                expected="a net whose parameters may change",
+                received="a sealed one",
+                advice="call net.unseal() first",
+            )
+
+
+def expect_host(net: Net, where: str) -> None:
+    """Refuse a net that is not on the CPU. Errors: `BackendError`."""
+    if net.device.ops.xp is not np:
+        raise BackendError(
+            where,
+            expected="a net on the CPU",
+            received=f"one on {net.device.name}",
+            advice="call net.to_device(singanet.device.cpu()) first; steps on a GPU run by layers",
+        )

@@ -1,0 +1,51 @@
+"""Feeds of ones, for steps that are run for their shapes and memory alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from singanet.device import Device
+from singanet.engine.plan import Plan, Step
+from singanet.errors import ArgumentError
+from singanet.types import Shape
+
+
+def ones(
+    plan: Plan, batch: int, device: Device, dtype: np.dtype[Any], extent: int | None
+) -> dict[str, Any]:
+    """Ones for every input: zeros where they are indices, whole lengths where they are those."""
+    feed: dict[str, Any] = {}
+    for name in plan.inputs:
+        step = plan.by_name[name]
+        value, kind = (0, np.int64) if step.keeps_integers else (1, dtype)
+        declared = step.layer.in_shapes or ()
+        shapes = declared if isinstance(declared, list) else [declared]
+        shapes = [_closed(step, shape, extent) for shape in shapes]
+        if shapes in ([()], [(1,)]) and not step.keeps_integers:
+            value = _steps_beside(plan, step, extent)
+        arrays = [device.put(np.full((batch, *shape), value, kind)) for shape in shapes]
+        feed[name] = arrays if isinstance(declared, list) else arrays[0]
+    return feed
+
+
+def _closed(step: Step, shape: Shape, extent: int | None) -> Shape:
+    if -1 in shape and extent is None:
+        raise ArgumentError(
+            f"net.summary, layer {step.name!r}",
+            expected="extent, since its input has an axis of any extent",
+            received="a batch_size alone",
+            advice="pass for example extent=100",
+        )
+    return tuple(extent if axis == -1 and extent is not None else axis for axis in shape)
+
+
+def _steps_beside(plan: Plan, lengths: Step, extent: int | None) -> int:
+    """The number of steps of the sequences read together with ``lengths``; 1 for other numbers."""
+    for step in plan.steps:
+        if lengths.out_slots[0] in step.in_slots[1:]:
+            first = plan.slot_shapes[step.in_slots[0]]
+            if len(first) > 1:
+                return extent or 1 if first[0] == -1 else int(first[0])
+    return 1

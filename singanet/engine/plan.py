@@ -1,0 +1,193 @@
+"""The steps of a net in their order, and the forward walk over them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from singanet.graph.nodes import Node
+from singanet.layers.activation import Activation
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer
+from singanet.ops import NumpyOps
+from singanet.types import Array
+
+
+class Step:
+    """One node with its inputs and outputs resolved to slots, numbered over the net."""
+
+    __slots__ = (
+        "fed",
+        "frozen",
+        "in_slots",
+        "keeps_integers",
+        "layer",
+        "many_in",
+        "many_out",
+        "name",
+        "out_slots",
+        "relu",
+        "relu_of",
+    )
+
+    def __init__(
+        self, node: Node, in_slots: list[int], out_slots: list[int], frozen: bool = False
+    ) -> None:
+        self.name = node.name
+        self.frozen = frozen
+        self.layer: Layer = node.layer
+        self.in_slots = in_slots
+        self.out_slots = out_slots
+        self.many_in = len(in_slots) > 1
+        self.many_out = isinstance(node.out_shapes, list)
+        self.fed = not in_slots
+        self.keeps_integers = self.layer.integer_input
+        self.relu = False
+        self.relu_of = ""
+
+    def params(self) -> dict[str, Array]:
+        """The live parameter arrays by suffix."""
+        return {suffix: param.value for suffix, param in self.layer.params.items()}
+
+
+class Plan:
+    """The sorted steps of a net, and where each slot is read for the last time.
+
+    The nodes named in ``frozen`` run as in evaluation and are not trained.
+    """
+
+    def __init__(self, order: list[Node], frozen: Collection[str] = ()) -> None:
+        self.steps: list[Step] = []
+        self.outputs = [node.name for node in order if node.consumers == 0]
+        self.inputs = [node.name for node in order if not node.sources]
+        self.by_name: dict[str, Step] = {}
+        self.slot_shapes: list[Any] = []
+        first: dict[str, int] = {}
+        for node in order:
+            first[node.name] = len(self.slot_shapes)
+            out_slots = list(range(first[node.name], first[node.name] + len(node.output_shapes())))
+            in_slots = [first[source.name] + index for source, index in node.inputs]
+            self.slot_shapes += node.output_shapes()
+            self.steps.append(Step(node, in_slots, out_slots, node.name in frozen))
+            self.by_name[node.name] = self.steps[-1]
+        self.producer = [i for i, step in enumerate(self.steps) for _ in step.out_slots]
+        last = {slot: i for i, step in enumerate(self.steps) for slot in step.in_slots}
+        self.frees: list[list[int]] = [[] for _ in self.steps]
+        for slot, i in last.items():
+            self.frees[i].append(slot)
+        self._let_integers_through()
+        self._pair_relus()
+        self.sources = [sorted({self.producer[s] for s in step.in_slots}) for step in self.steps]
+        self.holds_params = self._or_before([bool(step.layer.params) for step in self.steps])
+        users: dict[int, int] = {}
+        for layer in {id(step.layer): step.layer for step in self.steps}.values():
+            for param in layer.params.values():
+                users[id(param)] = users.get(id(param), 0) + 1
+        uses_of_layer: dict[int, int] = {}
+        for step in self.steps:
+            uses_of_layer[id(step.layer)] = uses_of_layer.get(id(step.layer), 0) + 1
+        self.has_shared = max([*users.values(), *uses_of_layer.values()], default=0) > 1
+
+    def _let_integers_through(self) -> None:
+        """Mark the steps that only move indices to layers that want them."""
+        readers: dict[int, list[Step]] = {}
+        for i, step in reversed(list(enumerate(self.steps))):
+            if step.layer.moves_only and i in readers:
+                step.keeps_integers = all(reader.keeps_integers for reader in readers[i])
+            for slot in step.in_slots:
+                readers.setdefault(self.producer[slot], []).append(step)
+
+    def _pair_relus(self) -> None:
+        """Mark the steps whose kernel can do the relu after them, which is their only reader."""
+        readers: dict[int, list[Step]] = {}
+        for step in self.steps:
+            for slot in step.in_slots:
+                readers.setdefault(slot, []).append(step)
+        for step in self.steps:
+            follows = [reader for slot in step.out_slots for reader in readers.get(slot, [])]
+            if vars(type(step.layer)).get("can_relu") and len(follows) == 1:
+                layer = follows[0].layer
+                if type(layer) is Activation and layer.mode == "relu" and not follows[0].many_in:
+                    step.relu, follows[0].relu_of = True, step.name
+
+    def _or_before(self, marks: list[bool]) -> list[bool]:
+        """Mark each step that has a marked one before it, too."""
+        # A plain loop: this runs twice a training step, and small nets feel it.
+        for i, sources in enumerate(self.sources):
+            if not marks[i]:
+                for source in sources:
+                    if marks[source]:
+                        marks[i] = True
+                        break
+        return marks
+
+    def trained(self) -> list[bool]:
+        """For each step whether backward yields parameters of it."""
+        return [not step.frozen and step.layer.trainable for step in self.steps]
+
+    def useful(self, trained: list[bool], wanted: Collection[str]) -> list[bool]:
+        """For each step whether it, or anything before it, is trained or ``wanted``."""
+        if not wanted:
+            return self._or_before(trained.copy())
+        marks = [t or step.name in wanted for step, t in zip(self.steps, trained, strict=True)]
+        return self._or_before(marks)
+
+    def keeping(self, wanted: Collection[str]) -> list[bool]:
+        """For each step whether a training forward keeps its context.
+
+        It does where a gradient has to pass, and where nothing yet has parameters: so an input
+        gradient can always be asked for, unless parameters on its way are all untrained.
+        """
+        keeps = self.useful(self.trained(), wanted)
+        for i, holds in enumerate(self.holds_params):
+            if not keeps[i] and not holds and not self.steps[i].frozen:
+                keeps[i] = True
+        return keeps
+
+    def forward(
+        self,
+        feed: Mapping[str, Any],
+        wanted: Collection[str],
+        ops: NumpyOps,
+        rng: np.random.Generator,
+        train: bool,
+        asked: Collection[str] = (),
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """Run every layer; return the outputs of the ``wanted`` nodes, and the contexts.
+
+        An output is dropped as soon as the last layer that reads it has run. Contexts are kept
+        for gradients that go as far down as the nodes ``asked`` for.
+        """
+        keeps = self.keeping(asked) if train else [False] * len(self.steps)
+        slots: list[Any] = [None] * len(self.slot_shapes)
+        contexts: list[Any] = []
+        results: dict[str, Any] = {}
+        for step, frees, keep in zip(self.steps, self.frees, keeps, strict=True):
+            if step.fed:
+                x = feed[step.name]
+            elif step.many_in:
+                x = [slots[slot] for slot in step.in_slots]
+            else:
+                x = slots[step.in_slots[0]]
+            ctx = Context(ops, rng, step.params(), train and not step.frozen, keep)
+            # Where the output between the two is asked for, each does its own part.
+            ctx.relu = step.relu and step.name not in wanted
+            ctx.through = bool(step.relu_of) and step.relu_of not in wanted
+            y = step.layer.forward(ctx, x)
+            del x
+            if step.many_out:
+                ctx.out_shapes = [part.shape for part in y]
+                for slot, part in zip(step.out_slots, y, strict=True):
+                    slots[slot] = part
+            else:
+                slots[step.out_slots[0]] = y
+            if step.name in wanted:
+                results[step.name] = y
+            del y
+            if train:
+                contexts.append(ctx)
+            for slot in frees:
+                slots[slot] = None
+        return results, contexts

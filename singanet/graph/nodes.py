@@ -1,0 +1,305 @@
+"""The graph of layers: edges, a stable topological sort, shapes that travel along it."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from singanet.errors import ArgumentError, GraphError, did_you_mean, one_of
+from singanet.layers.layer import Layer
+from singanet.types import Shape, Shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where one input comes from: a node's name and which of its outputs.
+
+    ``index`` None takes the output whose turn it is: the first consumer added gets the first
+    output, and so on; ``turn`` counts those consumers.
+    """
+
+    node: str
+    index: int | None = None
+    turn: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One use of a layer in a net; ``within`` is the use of a nested net that it is part of."""
+
+    name: str
+    layer: Layer
+    position: int
+    sources: tuple[Source, ...]
+    inputs: list[tuple[Node, int]] = field(default_factory=list)
+    out_shapes: Shapes | None = None
+    consumers: int = 0
+    within: str | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether its inputs and shapes are known."""
+        return self.out_shapes is not None
+
+    def output_shapes(self) -> list[Shape]:
+        """The sample shapes of all outputs, as a list also when there is one."""
+        shapes = self.out_shapes
+        return shapes if isinstance(shapes, list) else [] if shapes is None else [shapes]
+
+
+class Graph:
+    """Nodes in the order of adding; sources may be named before they are added."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.version = 0
+        self._turns: dict[str, int] = {}
+        self._waiting: dict[str, list[Node]] = {}
+        self._frozen_before: set[str] = set()
+        self._built: list[Layer] = []
+
+    def add(
+        self,
+        layer: Layer,
+        sources: Sequence[tuple[str, int | None]],
+        name: str | None = None,
+        within: str | None = None,
+    ) -> Node:
+        """Add a use of ``layer``; on any error the graph is as it was."""
+        name = name or layer.name
+        self.expect_new(name)
+        taken: list[Source] = []
+        turns: dict[str, int] = {}
+        for source, index in sources:
+            turn = self._turns.get(source, 0) + turns.get(source, 0)
+            taken.append(Source(source, index, turn))
+            turns[source] = turns.get(source, 0) + (index is None)
+        node = Node(name, layer, len(self.nodes), tuple(taken), within=within)
+        self.nodes[name] = node
+        try:
+            settled = self._settle(node)
+        except BaseException:
+            del self.nodes[name]
+            raise
+        for source, count in turns.items():
+            self._turns[source] = self._turns.get(source, 0) + count
+        self.version += 1
+        for done in settled:
+            self._waiting.pop(done.name, None)
+        if not node.settled:
+            for name in {source.node for source in node.sources}:
+                if name not in self.nodes or not self.nodes[name].settled:
+                    self._waiting.setdefault(name, []).append(node)
+        return node
+
+    def expect_new(self, name: str) -> None:
+        """Errors: `GraphError` for a name that a node has."""
+        if name in self.nodes:
+            raise GraphError(
+                f"layer {name!r}",
+                expected="a name that no other layer of the net has",
+                received="the same name a second time",
+                advice="rename one; to use one layer twice, call it on symbols",
+            )
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """All that is added inside, or after an error nothing of it."""
+        nodes, turns, version = dict(self.nodes), dict(self._turns), self.version
+        waiting = {name: list(nodes) for name, nodes in self._waiting.items()}
+        edges = [(node, node.inputs, node.out_shapes, node.consumers) for node in nodes.values()]
+        built = len(self._built)
+        try:
+            yield
+        except BaseException:
+            self.nodes, self._turns, self._waiting, self.version = nodes, turns, waiting, version
+            for node, inputs, out_shapes, consumers in edges:
+                node.inputs, node.out_shapes, node.consumers = inputs, out_shapes, consumers
+            for layer in self._built[built:]:
+                layer.unbuild()
+            del self._built[built:]
+            raise
+
+    def shapes_from(self, sources: Sequence[tuple[str, int | None]]) -> list[Shape] | None:
+        """The sample shapes that would come from ``sources`` now; None where one is not known."""
+        shapes = []
+        for turn, (name, index) in enumerate(sources):
+            node = self.nodes.get(name)
+            if node is None or not node.settled:
+                return None
+            before = sum(other == name and at is None for other, at in sources[:turn])
+            outs = node.output_shapes()
+            at = self._turns.get(name, 0) + before if index is None else index
+            shapes.append(outs[min(at, len(outs) - 1)])
+        return shapes
+
+    def _settle(self, first: Node) -> list[Node]:
+        """Give shapes to ``first`` and to all that waited for it, or to none of them."""
+        settled: list[Node] = []
+        fresh: list[Layer] = []
+        queue = deque([first])
+        try:
+            while queue:
+                node = queue.popleft()
+                sources = [self.nodes.get(source.node) for source in node.sources]
+                if node.settled or any(s is None or not s.settled for s in sources):
+                    continue
+                if node.layer.out_shapes is None:
+                    fresh.append(node.layer)
+                self._connect(node, [s for s in sources if s is not None])
+                settled.append(node)
+                queue.extend(self._waiting.get(node.name, ()))
+        except BaseException:
+            for node in settled:
+                node.out_shapes = None
+                for source, _ in node.inputs:
+                    source.consumers -= 1
+                node.inputs = []
+            for layer in fresh:
+                layer.unbuild()
+            raise
+        self._built += fresh
+        return settled
+
+    def _connect(self, node: Node, sources: list[Node]) -> None:
+        inputs = [
+            (source, _output_index(node, edge, source))
+            for edge, source in zip(node.sources, sources, strict=True)
+        ]
+        if inputs:
+            shapes = [source.output_shapes()[index] for source, index in inputs]
+            in_shapes: Shapes = shapes[0] if len(shapes) == 1 else shapes
+        else:
+            in_shapes = _declared_shape(node)
+        node.out_shapes = node.layer.build(in_shapes)
+        node.inputs = inputs
+        for source, _ in inputs:
+            source.consumers += 1
+
+    def freeze(self, name: str) -> None:
+        """Freeze all nodes before ``name``, those added later included."""
+        self._frozen_before.add(name)
+        self.version += 1
+
+    def unfreeze(self, name: str | None = None) -> None:
+        """Undo `freeze` of ``name``, or every one of them; an error where there was none."""
+        if name is not None and name not in self._frozen_before:
+            raise ArgumentError(
+                "net.unfreeze",
+                expected=f"a layer given to freeze: {one_of(sorted(self._frozen_before))}",
+                received=repr(name),
+                advice="call unfreeze() to undo every freeze",
+            )
+        self._frozen_before -= self._frozen_before if name is None else {name}
+        self.version += 1
+
+    def frozen_before(self) -> list[str]:
+        """The nodes that were given to `freeze`."""
+        return sorted(self._frozen_before)
+
+    def frozen(self) -> set[str]:
+        """The nodes from which one that was given to `freeze` can be reached."""
+        found: set[str] = set()
+        stack = [source for name in self._frozen_before for source, _ in self.nodes[name].inputs]
+        while stack:
+            node = stack.pop()
+            if node.name not in found:
+                found.add(node.name)
+                stack += [source for source, _ in node.inputs]
+        return found
+
+    def order(self) -> list[Node]:
+        """The nodes in topological order; see `topological_order`."""
+        return topological_order(self.nodes)
+
+
+def _output_index(node: Node, edge: Source, source: Node) -> int:
+    """Which output of ``source`` the edge takes, checked against how many there are."""
+    count = len(source.output_shapes())
+    if edge.index is None:
+        index = 0 if not isinstance(source.out_shapes, list) else edge.turn
+        advice = f"name the output, as in src=({source.name!r}, 0), or add fewer consumers"
+    else:
+        index = edge.index
+        advice = f"use an index below {count}"
+    if not 0 <= index < count:
+        raise GraphError(
+            f"layer {node.name!r}",
+            expected=f"one of the {count} outputs of {source.name!r}",
+            received=f"output {index}",
+            advice=advice,
+        )
+    return index
+
+
+def _declared_shape(node: Node) -> Shapes:
+    shape = node.layer.input_sample_shape
+    if shape is None:
+        raise GraphError(
+            f"layer {node.name!r}",
+            expected="input_sample_shape, since it is an input of the net",
+            received="None",
+            advice="pass input_sample_shape=(...) without the batch axis, or give it a source",
+        )
+    return shape
+
+
+def topological_order(nodes: Mapping[str, Node]) -> list[Node]:
+    """The nodes, each after its sources; among the ready ones the first added comes first.
+
+    Kahn's algorithm. Errors: a source that was never added, or a cycle, by name.
+    """
+    missing = {n.name: len({s.node for s in n.sources}) for n in nodes.values()}
+    followers: dict[str, list[Node]] = {}
+    for node in nodes.values():
+        for name in {source.node for source in node.sources}:
+            if name not in nodes:
+                raise _unknown_source(node, name, nodes)
+            followers.setdefault(name, []).append(node)
+    ready = [node.position for node in nodes.values() if not node.sources]
+    by_position = list(nodes.values())
+    ordered: list[Node] = []
+    while ready:
+        node = by_position[heapq.heappop(ready)]
+        ordered.append(node)
+        for follower in followers.get(node.name, ()):
+            missing[follower.name] -= 1
+            if missing[follower.name] == 0:
+                heapq.heappush(ready, follower.position)
+    if len(ordered) < len(by_position):
+        raise _cycle([node for node in by_position if missing[node.name] > 0])
+    return ordered
+
+
+def _unknown_source(node: Node, name: str, known: Iterable[str]) -> GraphError:
+    return GraphError(
+        f"layer {node.name!r}",
+        expected="sources that are layers of the net",
+        received=f"the unknown source {name!r}",
+        advice=did_you_mean(name, known, f"add a layer named {name!r}"),
+    )
+
+
+def _cycle(left: list[Node]) -> GraphError:
+    """The error that shows one cycle among the nodes the sort could not place."""
+    names = {node.name: node for node in left}
+    path = [left[0].name]
+    seen = {path[0]: 0}
+    while True:
+        # A node left over always has a source left over, else it would have become ready.
+        before = next(s.node for s in names[path[-1]].sources if s.node in names)
+        if before in seen:
+            cycle = [*path[seen[before] :], before][::-1]
+            break
+        seen[before] = len(path)
+        path.append(before)
+    shown = " -> ".join(repr(name) for name in cycle[:8]) + (" -> ..." if len(cycle) > 8 else "")
+    return GraphError(
+        f"layer {cycle[0]!r}",
+        expected="a graph without cycles",
+        received=f"the cycle {shown}",
+        advice="remove one of these sources",
+    )

@@ -1,0 +1,87 @@
+"""What is refused when a net is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from singanet.errors import ArgumentError, CallOrderError, GraphError, ShapeError, one_of
+from singanet.layers.layer import normal_shapes
+from singanet.types import Shapes
+
+
+def check_name(name: Any) -> None:
+    """Errors: a net's name that is no string, or would not do as a part of a parameter's."""
+    good = isinstance(name, str) and name not in ("", ".", "..") and "/" not in name
+    if name is not None and not good:
+        raise ArgumentError(
+            "FeedForwardNet, argument name",
+            expected="a non-empty string without '/', or None",
+            received=repr(name)[:80],
+            advice="name it as a layer, for example 'features'",
+        )
+
+
+def two_ways() -> ArgumentError:
+    """The error for a net given as a list and as symbols."""
+    return ArgumentError(
+        "FeedForwardNet",
+        expected="a list of layers, or inputs= and outputs=",
+        received="both",
+        advice="leave one of them out",
+    )
+
+
+def closed(net: str | None, nested: bool) -> CallOrderError:
+    """The error for a layer added to a net that takes no more: it is nested, or is to be built."""
+    if nested:
+        return CallOrderError(
+            f"net {net!r}",
+            expected="layers to be added before it is nested in another net",
+            received="one afterwards",
+            advice="add it to the net around it",
+        )
+    return CallOrderError(
+        "net" if net is None else f"net {net!r}",
+        expected="a known input shape before layers are added to those of a list",
+        received="a list whose first layer has none",
+        advice="put all layers into the list, or call net.build(shape) first",
+    )
+
+
+def no_shape(net: str | None, first: str) -> CallOrderError:
+    """The error for a list of layers without an input shape, where one is needed."""
+    return CallOrderError(
+        "net" if net is None else f"net {net!r}",
+        expected="a known input shape",
+        received=f"a list whose first layer, {first!r}, has none",
+        advice=f"pass input_sample_shape to {first!r}, or call net.build(shape)",
+    )
+
+
+def other_ports(inputs: Iterable[str], counts: Mapping[str, int]) -> GraphError:
+    """The error for inputs that are not those of the graph, or outputs that a layer lacks."""
+    return GraphError(
+        "net, inputs and outputs",
+        expected=f"the inputs {one_of(inputs)}, and outputs below {dict(counts)}"[:300],
+        received="others",
+        advice="write the configuration with net.to_config()",
+    )
+
+
+def other_shapes(net: str | None, expected: str, received: Any) -> ShapeError:
+    """The error for input shapes other than those a net was set up for."""
+    return ShapeError(
+        "net" if net is None else f"net {net!r}",
+        expected=f"input sample shapes {expected}, without the batch axis",
+        received=str(received),
+        advice="use another net for other shapes",
+    )
+
+
+def checked_shapes(net: str | None, given: Any) -> Shapes:
+    """``given`` as one sample shape, or a list of several. Errors: anything else."""
+    try:
+        return normal_shapes(given)
+    except (TypeError, ValueError):
+        raise other_shapes(net, "as tuples of ints", repr(given)[:80]) from None

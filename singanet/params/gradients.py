@@ -1,0 +1,71 @@
+"""What the backward walk hands out for a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.ops import NumpyOps
+from singanet.types import Array, Gradient, RowSparse, Shape
+
+
+class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
+    """What backward yields for a layer; unpacks as ``names, values, grads``.
+
+    ``values`` are the live parameter arrays; a gradient may be `RowSparse`. ``output_grads``
+    maps each layer that was asked for and passed so far to the gradient of its output; ``layer``
+    is the name of this one.
+    """
+
+    layer: str
+    output_grads: dict[str, Any]
+
+    def __new__(
+        cls,
+        names: list[str],
+        values: list[Array],
+        grads: list[Gradient],
+        layer: str = "",
+        output_grads: dict[str, Any] | None = None,
+    ) -> LayerGradients:
+        """``names``, ``values`` and ``grads`` have equal length."""
+        item = super().__new__(cls, (names, values, grads))
+        item.layer = layer
+        item.output_grads = {} if output_grads is None else output_grads
+        return item
+
+    def __getnewargs__(self) -> tuple[list[str], list[Array], list[Gradient]]:
+        return (self[0], self[1], self[2])
+
+    @property
+    def names(self) -> list[str]:
+        """Parameter names."""
+        return self[0]
+
+    @property
+    def values(self) -> list[Array]:
+        """Live parameter arrays."""
+        return self[1]
+
+    @property
+    def grads(self) -> list[Gradient]:
+        """Their gradients."""
+        return self[2]
+
+
+def add_gradients(ops: NumpyOps, a: Gradient, b: Gradient) -> Gradient:
+    """The sum of two gradients of one parameter, as a new one; row-sparse where both are."""
+    if isinstance(a, RowSparse):
+        if not isinstance(b, RowSparse):
+            return ops.add_to_rows(b, a.indices, a.rows)
+        indices = ops.concat([a.indices, b.indices], axis=0)
+        return RowSparse(*ops.sum_rows(indices, ops.concat([a.rows, b.rows], axis=0)))
+    if isinstance(b, RowSparse):
+        return ops.add_to_rows(a, b.indices, b.rows)
+    return ops.add(a, b)
+
+
+def dense_gradient(ops: NumpyOps, grad: Gradient, shape: Shape) -> Array:
+    """``grad`` as an array of ``shape``, that of its parameter."""
+    if isinstance(grad, RowSparse):
+        return ops.add_to_rows(ops.zeros(shape, grad.rows), grad.indices, grad.rows)
+    return grad

@@ -1,0 +1,188 @@
+"""Parameters: named arrays with the settings that optimizers and checkpoints need."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from singanet.base.edits import changes
+from singanet.errors import ArgumentError, ShapeError, UnknownNameError, did_you_mean, one_of
+from singanet.initializer import Initializer, from_spec
+from singanet.types import Array, Shape
+
+_SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
+_INIT_KEYS = ("init", "mean", "std", "low", "high", "value", "gain")
+
+
+@dataclass(frozen=True, slots=True)
+class ParamSpec:
+    """How a parameter is trained: multipliers on learning rate and decay, and its own rules.
+
+    ``regularizer`` is an L2 coefficient and ``constraint`` a norm threshold; None leaves the
+    optimizer's own.
+    """
+
+    name: str
+    lr_mult: float = 1.0
+    decay_mult: float = 1.0
+    regularizer: float | None = None
+    constraint: float | None = None
+
+
+class Param:
+    """An array named ``layer/suffix``, filled by its initializer when first looked at.
+
+    The values depend on the seed and the name alone, so a layer more or less in a net does not
+    change how the others start.
+    """
+
+    __slots__ = (
+        "_trainable",
+        "_value",
+        "dtype",
+        "fans",
+        "initializer",
+        "is_state",
+        "seed",
+        "shape",
+        "spec",
+    )
+
+    def __init__(
+        self,
+        spec: ParamSpec,
+        shape: Shape,
+        initializer: Initializer,
+        fans: tuple[int, int] = (0, 0),
+        trainable: bool = True,
+    ) -> None:
+        self.spec = spec
+        self.shape = shape
+        self.initializer = initializer
+        self.fans = fans
+        self.is_state = False
+        self._trainable = trainable
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
+        self.seed = 0
+        self._value: Array | None = None
+
+    @property
+    def name(self) -> str:
+        """The key of this parameter in every checkpoint."""
+        return self.spec.name
+
+    @property
+    def trainable(self) -> bool:
+        """Whether backward yields this parameter; running state never is."""
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, flag: bool) -> None:
+        if flag and self.is_state:
+            raise ArgumentError(
+                f"parameter {self.name!r}",
+                expected="trainable=False, since forward keeps it as running state",
+                received="trainable=True",
+                advice="set layer.trainable instead, which leaves running state alone",
+            )
+        self._trainable = flag
+        changes.add()
+
+    def mark_as_state(self) -> None:
+        """Declare that forward updates this array and no optimizer trains it."""
+        self.is_state = True
+        self._trainable = False
+        changes.add()
+
+    @property
+    def filled(self) -> bool:
+        """Whether the array exists yet."""
+        return self._value is not None
+
+    @property
+    def value(self) -> Array:
+        """The live array: change it in place, or assign an array of the same shape."""
+        return self.filled_by(self.name) if self._value is None else self._value
+
+    @value.setter
+    def value(self, array: Array) -> None:
+        if tuple(array.shape) != self.shape:
+            raise ShapeError(
+                f"parameter {self.name!r}",
+                expected=f"shape {self.shape}",
+                received=f"shape {tuple(array.shape)}",
+                advice="assign an array of the parameter's own shape",
+            )
+        self._value = array
+        changes.add()
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the array is read-only, as those of a sealed net."""
+        return isinstance(self.value, np.ndarray) and not self.value.flags.writeable
+
+    def filled_by(self, name: str) -> Array:
+        """The live array, which seed and ``name`` fill where it does not exist yet."""
+        if self._value is None:
+            rng = np.random.default_rng([self.seed, zlib.crc32(name.encode())])
+            self._value = self.initializer(rng, self.shape, self.fans).astype(self.dtype)
+        return self._value
+
+    @property
+    def root(self) -> Param:
+        """The parameter whose array this is: itself, but for those of nested nets."""
+        return self
+
+    def __repr__(self) -> str:
+        fixed = "" if self.trainable else ", trainable=False"
+        return f"Param({self.name!r}, shape={self.shape}{fixed})"
+
+
+def make_param(
+    layer: str,
+    suffix: str,
+    shape: Shape,
+    specs: Mapping[str, Any] | Param | None,
+    default: Initializer,
+    fans: tuple[int, int],
+) -> Param:
+    """The parameter ``layer/suffix`` as ``specs`` describes it; ``specs`` is only read.
+
+    A `Param` in place of a dict shares that parameter. Errors: an unknown key, or a shared
+    parameter of another shape.
+    """
+    where = f"layer {layer!r}, parameter {suffix!r}"
+    if isinstance(specs, Param):
+        if specs.shape != shape:
+            raise ShapeError(
+                where,
+                expected=f"shape {shape}",
+                received=f"the shared parameter {specs.name!r} of shape {specs.shape}",
+                advice="share parameters between layers of equal shapes, or set W_transpose",
+            )
+        return specs
+    given = dict(specs or {})
+    for key in given:
+        if key not in _SPEC_KEYS + _INIT_KEYS:
+            raise UnknownNameError(
+                where,
+                expected=f"spec keys among {one_of(_SPEC_KEYS + _INIT_KEYS, 20)}",
+                received=f"{key!r}",
+                advice=did_you_mean(key, _SPEC_KEYS + _INIT_KEYS, "remove it"),
+            )
+    settings = {key: given[key] for key in _SPEC_KEYS if key in given and key != "trainable"}
+    settings.setdefault("name", f"{layer}/{suffix}")
+    if not isinstance(settings["name"], str) or not settings["name"]:
+        raise ArgumentError(
+            where,
+            expected="a parameter name that is a non-empty string",
+            received=repr(settings["name"]),
+            advice="leave 'name' out to get 'layer/suffix'",
+        )
+    initializer = from_spec(given, where) if "init" in given else default
+    trainable = bool(given.get("trainable", True))
+    return Param(ParamSpec(**settings), shape, initializer, fans, trainable)

@@ -1,0 +1,5 @@
+"""What `singanet train` does: options, tasks, the folder of a run, trained models."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

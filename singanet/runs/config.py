@@ -1,0 +1,93 @@
+"""The options of a run from the command line, a TOML file, and the run that goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from singanet.errors import (
+    BackendError,
+    DataError,
+    FileAccessError,
+    UnknownNameError,
+    did_you_mean,
+    one_of,
+)
+from singanet.runs.folder import saved_options
+from singanet.runs.options import KINDS, RunOptions
+
+_NAMES = tuple(field.name for field in fields(RunOptions))
+
+
+def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `RunOptions`: ``given`` ones first, then ``config``'s, then the run's own.
+
+    Errors: a file that is no TOML or has other keys; a folder to go on with that holds no run.
+    """
+    given = dict(given)
+    config = given.pop("config", None)
+    options = ({} if config is None else read_config(config)) | given
+    if options.get("resume") and options.get("out") is not None:
+        options = saved_options(options["out"]) | options
+    return options
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Options of a TOML file: ``batch_size = 64`` or ``batch-size = 64``.
+
+    Errors: `FileAccessError`; `DataError` for what is no TOML or a value of another type;
+    `UnknownNameError` for a key that is no option.
+    """
+    options: dict[str, Any] = {}
+    for key, value in _parsed(path).items():
+        name = key.replace("-", "_")
+        if name not in _NAMES:
+            raise UnknownNameError(
+                f"--config {str(path)!r}",
+                expected=f"keys among {one_of(_NAMES, 30)}",
+                received=repr(key),
+                advice=did_you_mean(name, _NAMES, "leave it out"),
+            )
+        if name in options or type(value) not in KINDS[name] or "\0" in str(value):
+            raise DataError(
+                f"--config {str(path)!r}, key {key!r}",
+                expected=f"a value of type {KINDS[name][0].__name__}, once",
+                received=f"{type(value).__name__} {value!r}"[:80],
+                advice="write it as on the command line; only texts are quoted",
+            )
+        options[name] = Path(value) if name in ("out", "json") else value
+    return options
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        try:
+            import tomli as tomllib
+        except ImportError as error:
+            raise BackendError(
+                "--config",
+                expected="Python 3.11 or the package tomli",
+                received=str(error),
+                advice="run: pip install tomli",
+            ) from error
+    try:
+        return dict(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise FileAccessError(
+            f"--config {str(path)!r}",
+            expected="a file that can be read",
+            received=error.strerror or str(error),
+            advice="check the path",
+        ) from error
+    except ValueError as error:  # TOML's errors and those of its encoding
+        raise DataError(
+            f"--config {str(path)!r}",
+            expected="TOML: lines such as epochs = 20",
+            received=str(error).splitlines()[0][:120],
+            advice="texts stand in quotes",
+        ) from error

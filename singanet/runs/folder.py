@@ -1,0 +1,125 @@
+"""What the command line keeps in a run folder, and what it reads there again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from singanet.base.files import replacing
+from singanet.errors import FileAccessError
+from singanet.report import RunNotes, read_run, recorders
+from singanet.report.run_files import CONFIG, FIGURES, HISTORY, LAYERS, MEMORY
+from singanet.runs.options import KINDS, LASTING, RunOptions
+from singanet.runs.tasks import Task
+from singanet.training.callbacks import Callback
+from singanet.training.files import check_folder
+
+OPTIONS, NET = "options", "net"
+"""The sections of the configuration: what the user said, and how the net is built."""
+
+
+def expect_no_run(folder: Path) -> None:
+    """Refuse a folder in which a run stands already: old and new checkpoints would be mixed."""
+    found = [folder / name for name in (CONFIG, HISTORY) if (folder / name).exists()]
+    found += sorted(folder.glob("epoch-*.npz")) if folder.is_dir() else []
+    if found:
+        raise FileAccessError(
+            f"folder {str(folder)!r}",
+            expected="a new folder, or one without a run",
+            received=f"one with {found[0].name}",
+            advice="add --resume to go on with it, or choose another folder",
+        )
+
+
+class LateNotes(RunNotes):
+    """Notes written at the first epoch: a resumption that is refused leaves the run's own."""
+
+    _written = False
+
+    def on_train_begin(self) -> None:
+        """See that the folder can be written to. Errors: `FileAccessError`."""
+        check_folder(self.folder)
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Write, and where a training goes on bring its logs to where that is."""
+        if not self._written:
+            super().on_train_begin()
+            if self.session.resumed:
+                cut_logs(self.folder, epoch)
+        self._written = True
+
+
+def folder_callbacks(folder: Path, options: RunOptions, task: Task) -> list[Callback]:
+    """Those that record the run."""
+    settings = {
+        OPTIONS: options.lasting(),
+        NET: {"input_shape": task.input_shape, "num_classes": task.num_classes, **task.options},
+    }
+    others = [each for each in recorders(folder) if not isinstance(each, RunNotes)]
+    return [LateNotes(folder, settings), *others]
+
+
+def cut_logs(folder: Path, epoch: int) -> None:
+    """Bring the logs of lines to where a training goes on within ``epoch``.
+
+    A process that was killed may leave half a line, and lines of epochs after its last
+    checkpoint, which come again. Errors: `FileAccessError`.
+    """
+    for name, again in ((LAYERS, True), (MEMORY, False)):
+        path = folder / name
+        if not path.is_file():
+            continue
+        kept = []
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines(True):
+            try:
+                entry = json.loads(line)
+                whole = line.endswith("\n") and isinstance(entry, dict)
+            except ValueError:
+                continue
+            if whole and not (again and int(entry.get("epoch", 0)) >= epoch):
+                kept.append(line)
+        with replacing(path) as beside:
+            beside.write_text("".join(kept), encoding="utf-8")
+
+
+def write_outcome(folder: Path, figures: dict[str, Any]) -> None:
+    """Write what came out."""
+    with replacing(folder / FIGURES) as beside:
+        beside.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def saved_options(folder: Path) -> dict[str, Any]:
+    """The options of the run in ``folder``, for `RunOptions`. Errors: there is none of ours."""
+    found = _section(folder, OPTIONS)
+    options = {name: value for name, value in found.items() if name in LASTING}
+    wrong = [k for k, v in options.items() if v is not None and type(v) not in KINDS[k]]
+    if wrong or not isinstance(options.get("model"), str):
+        raise _not_ours(folder, f"{OPTIONS} with {wrong[0] if wrong else 'no model'!r}")
+    return options
+
+
+def saved_settings(folder: Path) -> dict[str, Any]:
+    """The arguments of `singanet.models.build` beside name and seed. Errors as above."""
+    settings = dict(_section(folder, NET))
+    shape, classes = settings.get("input_shape"), settings.get("num_classes")
+    if not isinstance(shape, list) or not all(type(n) is int for n in [*shape, classes]):
+        raise _not_ours(folder, f"{NET} of another form")
+    settings["input_shape"] = tuple(shape)
+    return settings
+
+
+def _section(folder: Path, name: str) -> dict[str, Any]:
+    found = read_run(folder).config.get(name)
+    if not isinstance(found, dict):
+        raise _not_ours(folder, f"none with a section {name!r}")
+    return found
+
+
+def _not_ours(folder: Path, received: str) -> FileAccessError:
+    return FileAccessError(
+        f"folder {str(folder)!r}",
+        expected=f"a {CONFIG} that singanet train wrote",
+        received=received,
+        advice="train with singanet train MODEL --out RUN_DIR first",
+    )

@@ -1,0 +1,159 @@
+"""What the command line says about a training, and the recipe that comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from singanet.errors import ArgumentError
+from singanet.models import ModelEntry, Recipe
+from singanet.optimizer.mixed_precision import as_precision
+from singanet.runs.optimizers import USUAL_RATES, make_optimizer
+from singanet.runs.tasks.split import held
+from singanet.training.figures import check_writable
+from singanet.training.sample_weights import checked_class_weight
+
+USUAL_SPLIT = 0.1
+_PASSING = ("out", "resume", "json", "quiet")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What to train, on what, and how; None leaves it to the model's own recipe.
+
+    ``out`` is the run folder: with ``resume`` the training that stands there goes on. The last
+    ``keep`` epochs' checkpoints stay; with ``save_every`` there is one after so many steps too.
+    ``validation_split`` of the training data is kept back to choose the best weights and the end
+    by; None is a tenth where either is asked for. ``early_stopping`` is a number of epochs.
+    """
+
+    model: str
+    data: str | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    optimizer: str | None = None
+    lr: float | None = None
+    weight_decay: float | None = None
+    clip: float | None = None
+    clip_by: str = "layer"
+    accumulate: int = 1
+    seed: int = 0
+    out: Path | None = None
+    resume: bool = False
+    keep: int = 3
+    save_every: int | None = None
+    json: Path | None = None
+    validation_split: float | None = None
+    early_stopping: int | None = None
+    monitor: str = "auto"
+    class_weight: dict[Any, float] | None = None
+    shuffle: bool = True
+    steps_per_epoch: int | None = None
+    initial_epoch: int = 0
+    mixed_precision: str | None = None
+    tensorboard: str | None = None
+    quiet: bool = False
+
+    @property
+    def kept_back(self) -> float:
+        """The share of the training data to validate with."""
+        if self.validation_split is not None:
+            return self.validation_split
+        return USUAL_SPLIT if self.out is not None or self.early_stopping is not None else 0.0
+
+    def lasting(self) -> dict[str, Any]:
+        """What a resumption needs: all but where it is written and whether it goes on."""
+        return {k: v for k, v in asdict(self).items() if k not in _PASSING}
+
+
+LASTING = tuple(f.name for f in fields(RunOptions) if f.name not in _PASSING)
+"""The names of these."""
+
+KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("model", "data", "optimizer", "clip_by", "out", "json"), (str,)),
+    **dict.fromkeys(("monitor", "mixed_precision", "tensorboard"), (str,)),
+    **dict.fromkeys(("epochs", "batch_size", "accumulate", "seed", "keep", "save_every"), (int,)),
+    **dict.fromkeys(("early_stopping", "steps_per_epoch", "initial_epoch"), (int,)),
+    **dict.fromkeys(("lr", "weight_decay", "clip", "validation_split"), (float, int)),
+    **dict.fromkeys(("resume", "shuffle", "quiet"), (bool,)),
+    "class_weight": (dict,),
+}
+"""The types that each option may have in a file."""
+
+
+def checked_recipe(options: RunOptions, entry: ModelEntry) -> Recipe:
+    """The recipe of ``entry`` with what the user said; everything that can be is checked here."""
+    own = entry.recipe
+    optimizer = options.optimizer or own.optimizer
+    same = optimizer == own.optimizer
+    usual_rate = own.lr if same else USUAL_RATES.get(optimizer, own.lr)
+    usual_decay = own.weight_decay if same else 0.0
+    recipe = Recipe(
+        epochs=own.epochs if options.epochs is None else options.epochs,
+        batch_size=own.batch_size if options.batch_size is None else options.batch_size,
+        optimizer=optimizer,
+        lr=usual_rate if options.lr is None else options.lr,
+        weight_decay=usual_decay if options.weight_decay is None else options.weight_decay,
+        augment=own.augment,
+    )
+    _check(options, recipe)
+    make_optimizer(recipe.optimizer, recipe.lr, recipe.weight_decay, steps=1, warm_up=0)
+    check_writable(options.json)
+    return recipe
+
+
+def class_weights(options: RunOptions, classes: int = 2**31) -> dict[int, float] | None:
+    """Weights by class; files have texts as keys.
+
+    Errors: what is no class, one that the data with their ``classes`` do not have, or no weight.
+    """
+    given = options.class_weight
+    try:
+        by_class = None if given is None else {int(k): w for k, w in given.items()}
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            "--class-weight",
+            expected="numbers of classes with their weights",
+            received=str(given)[:80],
+            advice="write 0=1,3=5",
+        ) from None
+    strange = [key for key in by_class or () if not 0 <= key < classes]
+    if strange:
+        expected = f"classes from 0 to {classes - 1}, which the data have"
+        raise _wrong("--class-weight", expected, str(strange[0]), "leave it out")
+    return checked_class_weight(by_class)
+
+
+def _check(options: RunOptions, recipe: Recipe) -> None:
+    """Numbers in their ranges, and a folder where one is needed."""
+    for what, value, least in (
+        ("--epochs", recipe.epochs, 1),
+        ("--batch-size", recipe.batch_size, 1),
+        ("--accumulate", options.accumulate, 1),
+        ("--keep", options.keep, 1),
+        ("--save-every", options.save_every, 1),
+        ("--steps-per-epoch", options.steps_per_epoch, 1),
+        ("--early-stopping", options.early_stopping, 0),
+        ("--initial-epoch", options.initial_epoch, 0),
+        ("--seed", options.seed, 0),
+    ):
+        if value is not None and value < least:
+            expected = "a positive number" if least else "0 or more"
+            raise _wrong(what, expected, str(value), f"pass {least} or more")
+    if options.clip is not None and not options.clip > 0:
+        raise _wrong("--clip", "a positive number", str(options.clip), "1 is usual")
+    if options.initial_epoch >= recipe.epochs:
+        expected = f"less than the {recipe.epochs} of --epochs, which counts them too"
+        raise _wrong("--initial-epoch", expected, str(options.initial_epoch), "raise --epochs")
+    if options.kept_back:
+        held(2**31, options.kept_back)
+    class_weights(options)
+    as_precision(options.mixed_precision)
+    if options.out is None and (options.resume or options.save_every is not None):
+        what = "--resume" if options.resume else "--save-every"
+        raise _wrong(what, "a run folder", "none", "add --out RUN_DIR")
+
+
+def _wrong(what: str, expected: str, received: str, advice: str) -> ArgumentError:
+    return ArgumentError(what, expected=expected, received=received, advice=advice)

@@ -1,0 +1,72 @@
+"""Predictions for samples of a file, and the file they go to."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singanet.base.files import replacing
+from singanet.checkpoint import write_state
+from singanet.data import Dataset
+from singanet.data.npz import read_npz
+from singanet.errors import ArgumentError
+from singanet.training.figures import check_writable
+from singanet.types import Array
+
+SUFFIXES = (".csv", ".npz")
+
+
+def bare_samples(data: str | None) -> Array | None:
+    """The array ``x`` of an ``.npz`` file that has one, in float32; None for any other data.
+
+    Errors: `DataError` for what is no samples.
+    """
+    if data is None or not data.endswith(".npz"):
+        return None
+    try:
+        with zipfile.ZipFile(data) as archive:
+            if "x.npy" not in archive.namelist():
+                return None
+    except (OSError, zipfile.BadZipFile):
+        return None  # said by those who read it as data for training
+    x = read_npz(Path(data), ("x",))["x"]
+    # Samples of a data set are checked and scaled; labels there must be.
+    labels = np.zeros(len(x) if x.ndim else 0, np.int32)
+    return Dataset.from_arrays(data, x, labels, x, labels).x_test
+
+
+def check_target(path: Path) -> None:
+    """Refuse, before the work, a file that could not be written after it."""
+    if path.suffix not in SUFFIXES:
+        raise ArgumentError(
+            f"--out {str(path)!r}",
+            expected="a name that ends in .csv or .npz",
+            received=repr(path.suffix),
+            advice="choose one of them",
+        )
+    check_writable(path, "--out")
+
+
+def write_predictions(path: Path, out: Array, classes: bool) -> None:
+    """Write ``out`` (N, ...), as a row a sample or as the array ``prediction``.
+
+    With ``classes`` ``out`` is (N, C) of probabilities, and the likeliest is given as well.
+    """
+    if path.suffix == ".npz":
+        state: dict[str, Any] = {"prediction": np.asarray(out)}
+        if classes:
+            state["class"] = out.argmax(axis=-1)
+        write_state(path, state, "npz")
+        return
+    rows = out.reshape(len(out), -1)
+    likeliest = [[int(k)] for k in out.argmax(axis=-1)] if classes else [[]] * len(out)
+    head = ["sample", *(["class"] if classes else []), *(str(k) for k in range(rows.shape[1]))]
+    with replacing(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(head)
+        for number, (best, row) in enumerate(zip(likeliest, rows, strict=True)):
+            writer.writerow([number, *best, *(f"{value:.9g}" for value in row)])

@@ -1,0 +1,186 @@
+"""A training run from start to report, as the command line asks for it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singanet.errors import ArgumentError
+from singanet.models import Recipe, build, find
+from singanet.net import FeedForwardNet
+from singanet.runs.callbacks import FiniteLoss, RunFigures
+from singanet.runs.folder import expect_no_run, folder_callbacks, write_outcome
+from singanet.runs.optimizers import FOLDING, make_optimizer
+from singanet.runs.options import RunOptions, checked_recipe, class_weights
+from singanet.runs.tasks import Task, load_task
+from singanet.runs.tasks.task import Batches
+from singanet.training.callbacks import (
+    Callback,
+    EarlyStopping,
+    ModelCheckpoint,
+    StopOnSignal,
+    TensorBoard,
+)
+from singanet.training.epoch_result import EpochResult
+from singanet.training.figures import write_json
+from singanet.training.files import read_training
+from singanet.training.history import History
+from singanet.types import Array
+
+__all__ = ["RunInterrupted", "RunOptions", "RunResult", "parameter_bytes", "run"]
+
+
+class RunInterrupted(Exception):  # noqa: N818 - no error: the user's wish, and it is said so
+    """A signal ended the run after a step; with a run folder, its state is saved there."""
+
+    def __init__(self, number: signal.Signals, folder: Path | None) -> None:
+        super().__init__(number.name)
+        self.number = number
+        self.folder = folder
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The figures of a run, and its test in words."""
+
+    figures: dict[str, Any]
+    report: str
+
+
+def run(options: RunOptions) -> RunResult:
+    """Train, showing progress on standard error, and test.
+
+    With ``options.out`` all that is to be kept goes to that folder. The test data are looked at
+    once, at the end. Errors: an unknown name, data that cannot be trained on, an
+    option out of range, a folder that cannot be written to; a loss that is no longer finite.
+    `RunInterrupted` where SIGINT or SIGTERM came.
+    """
+    entry = find(options.model)
+    recipe = checked_recipe(options, entry)
+    state = None
+    if options.out is not None:
+        if options.resume:
+            state = read_training(options.out)
+        else:
+            expect_no_run(options.out)
+    task = load_task(entry, options.data)
+    share = options.kept_back
+    validation = task.keep_back(share, options.seed) if share else None
+    net = build(entry.name, task.input_shape, task.num_classes, options.seed, **task.options)
+    figures, finite, signals = RunFigures(), FiniteLoss(), StopOnSignal()
+    callbacks: list[Callback] = [figures, finite, signals]
+    if options.early_stopping is not None:
+        callbacks.append(EarlyStopping(options.monitor, options.early_stopping))
+    if options.tensorboard is not None:
+        callbacks.append(TensorBoard(options.tensorboard))
+    if options.out is not None:
+        callbacks += folder_callbacks(options.out, options, task)
+        # Without validation there is nothing that the best weights could be chosen by.
+        monitor = options.monitor if share else None
+        callbacks.append(
+            ModelCheckpoint(options.out, monitor, keep=options.keep, every_steps=options.save_every)
+        )
+    # What overflows ends in a loss that is not finite, which is reported in words.
+    with np.errstate(over="ignore", invalid="ignore"):
+        history = _fit(net, task, validation, options, recipe, callbacks, state)
+    if finite.failed is not None:
+        raise _not_finite(*finite.failed, recipe)
+    if signals.received is not None:
+        raise RunInterrupted(signals.received, options.out)
+    return _tested(net, task, options, recipe, figures, history)
+
+
+def _fit(
+    net: FeedForwardNet,
+    task: Task,
+    validation: Batches | None,
+    options: RunOptions,
+    recipe: Recipe,
+    callbacks: list[Callback],
+    state: Mapping[str, Array] | None,
+) -> History:
+    batches = task.train_batches(recipe, options.seed, options.shuffle)
+    epochs = recipe.epochs - options.initial_epoch
+    steps = len(batches) if options.steps_per_epoch is None else options.steps_per_epoch
+    if options.accumulate > epochs * steps:
+        raise ArgumentError(
+            "--accumulate",
+            expected=f"at most {epochs * steps}, the batches of the whole run",
+            received=str(options.accumulate),
+            advice="else no parameter would ever change",
+        )
+    # The rate follows the changes of the parameters, and rises in the first epoch.
+    updates = max(1, steps // options.accumulate)
+    net.compile(
+        make_optimizer(
+            recipe.optimizer,
+            recipe.lr,
+            recipe.weight_decay,
+            steps=epochs * updates,
+            warm_up=updates,
+            accumulate=options.accumulate,
+        ),
+        mixed_precision=options.mixed_precision,
+    )
+    return net.fit(
+        batches,
+        epochs=recipe.epochs,
+        validation_data=validation,
+        callbacks=callbacks,
+        class_weight=class_weights(options, task.num_classes),
+        initial_epoch=options.initial_epoch,
+        resume=state,
+        clip=options.clip,
+        clip_by=options.clip_by,
+        accumulate=1 if recipe.optimizer in FOLDING else options.accumulate,
+        steps_per_epoch=options.steps_per_epoch,
+        verbose=not options.quiet,
+    )
+
+
+def _tested(
+    net: FeedForwardNet,
+    task: Task,
+    options: RunOptions,
+    recipe: Recipe,
+    trained: RunFigures,
+    history: History,
+) -> RunResult:
+    loss, metric = net.evaluate(task.test_batches())
+    tested = EpochResult(loss or 0.0, metric, 0)
+    figures = {
+        "model": options.model,
+        "data": task.name,
+        "epochs": len(history.epochs),
+        "train_loss": history["loss"][-1],
+        "test_loss": tested.loss,
+        "test_accuracy": task.accuracy(tested),
+        "seconds": trained.seconds,
+        "samples_per_second": trained.samples / trained.seconds,
+        "peak_gradient_bytes": trained.peak,
+        "parameter_bytes": parameter_bytes(net),
+    }
+    if options.out is not None:
+        write_outcome(options.out, figures)
+    if options.json is not None:
+        write_json(options.json, figures)
+    return RunResult(figures, task.report(tested))
+
+
+def parameter_bytes(net: FeedForwardNet) -> int:
+    """Bytes of all parameters, running state included."""
+    return sum(value.nbytes for value in net.param_values())
+
+
+def _not_finite(epoch: int, loss: float, recipe: Recipe) -> ArgumentError:
+    return ArgumentError(
+        "--lr",
+        expected="a learning rate at which the loss stays finite",
+        received=f"loss {loss} in epoch {epoch} at --lr {recipe.lr:g}",
+        advice=f"pass a smaller one, for example {recipe.lr / 10:g}",
+    )

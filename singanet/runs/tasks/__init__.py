@@ -1,0 +1,8 @@
+"""What nets are trained on: data made into batches, and how a result is told."""
+
+from __future__ import annotations
+
+from singanet.runs.tasks.classification import Classification
+from singanet.runs.tasks.task import Task, load_task
+
+__all__ = ["Classification", "Task", "load_task"]

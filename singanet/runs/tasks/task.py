@@ -1,0 +1,84 @@
+"""What every task is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, Protocol
+
+from singanet.data import Batch
+from singanet.models import ModelEntry, Recipe
+from singanet.training.epoch_result import EpochResult
+from singanet.types import Shape
+
+_TASKS = {
+    "classification": "Classification",
+    "reconstruction": "Reconstruction",
+    "tabular": "Tabular",
+    "text": "Text",
+}
+
+
+class Batches(Protocol):
+    """A loader that knows how many batches an epoch has."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of an epoch."""
+        ...
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+
+class Task(ABC):
+    """Data for training and testing, and what a net must be like to learn from them.
+
+    ``name`` is that of the data; ``input_shape`` and ``num_classes`` are those the net is built
+    with, ``options`` go to `singanet.models.build` besides.
+    """
+
+    name: str
+    input_shape: Shape
+    num_classes: int
+
+    @classmethod
+    @abstractmethod
+    def load(cls, data: str | None, entry: ModelEntry) -> Task:
+        """The task on the data called ``data``, None for those that come with the package."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What else the data say about the net."""
+        return {}
+
+    @abstractmethod
+    def keep_back(self, share: float, seed: int) -> Batches:
+        """Take ``share`` of the training data out, to validate with; their batches.
+
+        Errors: a share outside of (0, 1); too few data to have both.
+        """
+
+    @abstractmethod
+    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> Batches:
+        """The training data as ``recipe`` wants them, in an order that ``seed`` decides."""
+
+    @abstractmethod
+    def test_batches(self) -> Batches:
+        """The data for testing, in their own order."""
+
+    def accuracy(self, result: EpochResult) -> float | None:
+        """The share of right answers in ``result``, None where there are no right answers."""
+        return result.metric
+
+    @abstractmethod
+    def report(self, result: EpochResult) -> str:
+        """What a test came to, in words."""
+
+
+def load_task(entry: ModelEntry, data: str | None) -> Task:
+    """The task that ``entry`` learns, on ``data``. Errors: data of another kind, or none."""
+    module = import_module(f"singanet.runs.tasks.{entry.task}")
+    task: Task = getattr(module, _TASKS[entry.task]).load(data, entry)
+    return task

@@ -1,0 +1,107 @@
+"""Nets that a run left, or a file of weights, ready to be tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from singanet.errors import ArgumentError, DataError, FileAccessError, SingaNetError
+from singanet.model_file import is_model_file
+from singanet.models import build, find
+from singanet.net import FeedForwardNet
+from singanet.report.run_files import CONFIG
+from singanet.runs.folder import saved_options, saved_settings
+from singanet.runs.tasks import Task, load_task
+from singanet.runs.whole_model import whole_model
+from singanet.training.files import furthest
+
+
+def run_net(folder: Path) -> FeedForwardNet:
+    """The net of the run in ``folder`` with new parameters. Errors: no run of ours there."""
+    return _built(folder, saved_options(folder), saved_settings(folder))
+
+
+def trained(
+    path: Path, model: str | None = None, data: str | None = None, best: bool = False
+) -> tuple[FeedForwardNet, Task]:
+    """The net with the weights at ``path``, and its task on ``data``.
+
+    ``path`` is a run folder, of which the newest checkpoint is taken or with ``best`` the best
+    weights, or a file of weights: of a run where it lies in its folder, else of ``model``. A
+    model file needs neither. ``data`` None is what the run was trained on. Errors: nothing there;
+    weights that do not fit; data that do not fit the net.
+    """
+    if model is None and is_model_file(path):
+        return whole_model(path, data)
+    folder = path if path.is_dir() else path.parent
+    known = model is None and (folder / CONFIG).is_file()
+    if not path.exists() and not path.with_name(path.name + ".bin").exists():
+        raise _missing(path)
+    options: Mapping[str, Any]
+    if known:
+        options = saved_options(folder)
+    elif model is None:
+        raise ArgumentError(
+            f"file {str(path)!r}",
+            expected="a run folder, a file in one, or the name of a model",
+            received="none",
+            advice="add --model NAME, one that singanet models lists",
+        )
+    else:
+        options = {"model": model}
+    entry = find(options["model"])
+    usual = options.get("data")
+    if entry.task == "text" and known and data not in (None, usual):
+        raise DataError(
+            f"data {data!r}",
+            expected=f"{usual or 'plays'!r}, whose characters the net was trained on",
+            received=repr(data),
+            advice="leave --data out",
+        )
+    task = load_task(entry, usual if data is None else data)
+    settings = saved_settings(folder) if known else _settings(task)
+    shape = tuple(settings["input_shape"])
+    if shape != tuple(task.input_shape):
+        raise DataError(
+            f"data {task.name!r}",
+            expected=f"samples of shape {shape}, those of the net",
+            received=f"shape {tuple(task.input_shape)}",
+            advice="bring them to the net's shape",
+        )
+    net = _built(folder, options, settings)
+    if options.get("mixed_precision") is not None:
+        net.as_type(options["mixed_precision"])
+    net.load(_weights(path, best))
+    return net, task
+
+
+def _built(folder: Path, options: Mapping[str, Any], settings: Mapping[str, Any]) -> FeedForwardNet:
+    arguments = dict(settings)
+    shape, classes = arguments.pop("input_shape"), arguments.pop("num_classes")
+    try:
+        return build(options["model"], shape, classes, options.get("seed", 0), **arguments)
+    except SingaNetError as error:
+        raise error.within(f"folder {str(folder)!r}") from error
+
+
+def _settings(task: Task) -> dict[str, Any]:
+    return {"input_shape": task.input_shape, "num_classes": task.num_classes, **task.options}
+
+
+def _weights(path: Path, best: bool) -> Path:
+    if not best:
+        return furthest(path) if path.is_dir() else path
+    found = sorted(path.glob("best.*")) if path.is_dir() else []
+    if not found:
+        raise _missing(path / "best.npz" if path.is_dir() else path)
+    return found[0]
+
+
+def _missing(path: Path) -> FileAccessError:
+    return FileAccessError(
+        f"file {str(path)!r}",
+        expected="a run folder or a file of weights",
+        received="no such file or folder",
+        advice="check the path",
+    )

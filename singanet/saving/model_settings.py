@@ -1,0 +1,95 @@
+"""What a net was compiled with, as data and arrays, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from singanet.engine.net import Net
+from singanet.errors import ConfigError
+from singanet.metric import Metric
+from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+from singanet.saving.model_layout import FIT, OPTIMIZER, PRECISION
+from singanet.saving.objects import object_from_config, object_to_config, refusing, wrong
+from singanet.training.compiled import Compiled, compile_net, expect_compiled
+from singanet.types import Array
+
+
+def describe(compiled: Compiled) -> dict[str, Any]:
+    """Optimizer, metrics and mixed precision as JSON types, and how many epochs were begun.
+
+    Errors: `ConfigError` for an optimizer or metric that cannot be described.
+    """
+    try:
+        return {
+            "optimizer": object_to_config(compiled.optimizer),
+            "metrics": {name: object_to_config(m) for name, m in compiled.metrics.items()},
+            "precision": None
+            if compiled.precision is None
+            else object_to_config(compiled.precision),
+            "epochs": compiled.epochs,
+            "fit": [list(key) for key in compiled.around],
+        }
+    except ConfigError as error:
+        raise ConfigError(
+            error.where,
+            expected=error.expected,
+            received=error.received,
+            advice=f"{error.advice}; or leave the training out with training=False",
+        ) from error
+
+
+def arrays(compiled: Compiled) -> dict[str, Array]:
+    """Copies of what optimizer and mixed precision have gathered, by their names in the file."""
+    state = compiled.optimizer.state_dict()
+    found = {OPTIMIZER + key: array for key, array in state.items()}
+    for number, wrapper in enumerate(compiled.around.values()):
+        own = {key: array for key, array in wrapper.state_dict().items() if key not in state}
+        found |= {f"{FIT}{number}/{key}": array for key, array in own.items()}
+    if compiled.precision is not None:
+        learnt = compiled.precision.state_dict()
+        found |= {PRECISION + key: array for key, array in learnt.items()}
+    return found
+
+
+def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array]]) -> None:
+    """Compile ``net`` as `describe` says, and let the optimizer go on from its state.
+
+    ``states`` gives the arrays of the file whose names begin with a prefix, without it.
+    Errors: `ConfigError` and `UnknownNameError` for what cannot be built, and those of
+    `load_state_dict` for a state that is not the optimizer's.
+    """
+    if not isinstance(described, Mapping) or not isinstance(described.get("metrics"), Mapping):
+        raise wrong("the training", "an object with optimizer and metrics", repr(described))
+    epochs = described.get("epochs")
+    if type(epochs) is not int or epochs < 0:
+        raise wrong("the training", "a count under 'epochs'", repr(epochs))
+    with refusing("the training"):
+        optimizer = object_from_config(described.get("optimizer"), {}, Optimizer, Wrapper)
+        metrics = {
+            name: object_from_config(entry, {}, Metric)
+            for name, entry in described["metrics"].items()
+        }
+        precision = described.get("precision")
+        if precision is not None:
+            precision = object_from_config(precision, {}, MixedPrecision)
+        measure = net.metric
+        compile_net(net, optimizer, None, metrics, precision)
+        net.metric = _same(measure, metrics.values())
+        state = states(OPTIMIZER)
+        optimizer.load_state_dict(state)
+        if precision is not None:
+            precision.load_state_dict(states(PRECISION))
+        compiled = expect_compiled(net, "the training")
+        compiled.epochs = epochs
+        for number, (clip, clip_by, accumulate) in enumerate(described.get("fit", ())):
+            own = states(f"{FIT}{number}/")
+            compiled.clipped(clip, clip_by, accumulate).load_state_dict({**state, **own})
+
+
+def _same(metric: Metric | None, others: Iterable[Metric]) -> Metric | None:
+    """The one of ``others`` that is described as ``metric`` is, since both are often one object."""
+    if metric is None:
+        return None
+    config = object_to_config(metric)
+    return next((each for each in others if object_to_config(each) == config), metric)

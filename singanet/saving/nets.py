@@ -1,0 +1,184 @@
+"""Nets as plain data: JSON out, and back from the closed table of `singanet.saving.objects`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from singanet.errors import ConfigError
+from singanet.layers import Layer
+from singanet.loss import Loss, MultiLoss
+from singanet.metric import Metric
+from singanet.params.param import Param
+from singanet.saving.objects import kind_of, object_from_config, object_to_config, refusing, wrong
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
+    from singanet.graph.nodes import Node
+
+_Net = TypeVar("_Net", bound="Net")
+
+FORMAT = "singanet net"
+VERSION = 1
+"""Raised when what is written today could not be read by yesterday's library."""
+
+
+def net_to_config(net: Net) -> dict[str, Any]:
+    """The net's structure as JSON types; parameter values and state are not in it.
+
+    ``inputs`` and ``outputs`` are there where symbols gave their order, ``frozen`` and
+    ``untrained`` (parameter names) where there is something to say. Errors: a class that is
+    neither singanet's nor registered, or an argument JSON cannot hold.
+    """
+    config: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "layers": _uses(net),
+        "loss": None if net.loss is None else object_to_config(net.loss),
+        "metric": None if net.metric is None else object_to_config(net.metric),
+    }
+    declared = net.declared_ports
+    if net.name is not None:
+        config["name"] = net.name
+    if declared is not None:
+        config["inputs"] = list(declared.inputs)
+        config["outputs"] = [list(output) for output in declared.outputs]
+    if net.frozen_before:
+        config["frozen"] = net.frozen_before
+    untrained = [p.name for p in distinct_params(net.nodes()) if not (p.trainable or p.is_state)]
+    if untrained:
+        config["untrained"] = untrained
+    return config
+
+
+def distinct_params(nodes: Iterable[Node]) -> list[Param]:
+    """The parameters of ``nodes``, a shared one once; none is filled by this."""
+    found = {id(p): p for node in nodes for p in node.layer.params.values()}
+    return list(found.values())
+
+
+def _uses(net: Net) -> list[dict[str, Any]]:
+    described = []
+    first_use: dict[int, str] = {}
+    nodes, nested = net.nodes(), net.nested
+    by_name = {node.name: node for node in nodes}
+    for node in nodes:
+        if node.within is not None and node.name not in nested:
+            continue
+        part: Any = nested.get(node.name, node.layer)
+        entry: dict[str, Any] = {"name": node.name}
+        if id(part) in first_use:
+            entry["shares"] = first_use[id(part)]
+        else:
+            first_use[id(part)] = node.name
+            if node.name in nested:
+                entry["net"] = net_to_config(part)
+            else:
+                entry |= object_to_config(part)
+        entry["sources"] = [
+            [source.name, index if isinstance(source.out_shapes, list) else None]
+            for name in net.use_of(node.name)
+            for source, index in by_name[name].inputs
+        ]
+        described.append(entry)
+    return described
+
+
+def net_from_config(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
+    """The net of class ``kind`` that ``config`` describes, its parameters not yet filled.
+
+    Only classes of singanet and registered ones are constructed. Errors: `ConfigError` for
+    another format, a newer version, or an entry that is not as `net_to_config` writes it.
+    """
+    check_version(config)
+    net = kind(name=config.get("name"), seed=seed)
+    _add_uses(net, _sequence(config, "layers"))
+    if "outputs" in config:
+        outputs = [_output(part) for part in _sequence(config, "outputs")]
+        net.declare(_names(config, "inputs"), outputs)
+    for name in _names(config, "frozen") if "frozen" in config else ():
+        net.freeze(name)
+    if "untrained" in config:
+        _fix(distinct_params(net.nodes()), _names(config, "untrained"))
+    with refusing("loss and metric"):
+        net.loss = _optional(config.get("loss"), Loss, MultiLoss)
+        net.metric = _optional(config.get("metric"), Metric)
+    return net
+
+
+def check_version(config: Mapping[str, Any]) -> None:
+    """Errors: `ConfigError` for another format, or for a version this library does not know."""
+    if not isinstance(config, Mapping) or config.get("format") != FORMAT:
+        raise wrong("a net's configuration", f"format {FORMAT!r}", kind_of(config))
+    version = config.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise ConfigError(
+            "a net's configuration",
+            expected=f"version 1 to {VERSION}",
+            received=f"version {version!r}"[:60],
+            advice="upgrade singanet to read what a newer one wrote",
+        )
+
+
+def _add_uses(net: Net, entries: Sequence[Any]) -> None:
+    shared: dict[str, Param] = {}
+    made: dict[str, Any] = {}
+    for entry in entries:
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+            raise wrong("a layer's configuration", "an object with a name", kind_of(entry))
+        name = entry["name"]
+        other = entry.get("shares")
+        if other is not None and not (isinstance(other, str) and other in made):
+            raise wrong(f"layer {name!r}", "'shares' to name a layer before it", repr(other))
+        sources = [_source(name, part) for part in _sequence(entry, "sources")]
+        with refusing(f"layer {name!r}"):
+            if other is not None:
+                made[name] = made[other]
+            elif "net" in entry:
+                made[name] = net_from_config(type(net), entry["net"], net.seed)
+            else:
+                made[name] = object_from_config(entry, shared, Layer)
+            net.add_node(made[name], sources, name)
+        shared.update({param.name: param for param in net.params_of(name)})
+
+
+def _fix(params: list[Param], names: list[str]) -> None:
+    """Let the parameters called ``names`` not be trained."""
+    by_name = {param.name: param for param in params}
+    for name in names:
+        if name not in by_name:
+            raise wrong("a net's configuration", "'untrained' to name parameters", repr(name))
+        by_name[name].trainable = False
+
+
+def _optional(entry: Any, *bases: type) -> Any:
+    return None if entry is None else object_from_config(entry, {}, *bases)
+
+
+def _sequence(config: Mapping[str, Any], key: str) -> Sequence[Any]:
+    value = config.get(key)
+    if not isinstance(value, (list, tuple)):
+        raise wrong("a configuration", f"a list under {key!r}", kind_of(value))
+    return value
+
+
+def _names(config: Mapping[str, Any], key: str) -> list[str]:
+    names = _sequence(config, key)
+    for name in names:
+        if not isinstance(name, str):
+            raise wrong("a configuration", f"names under {key!r}", kind_of(name))
+    return list(names)
+
+
+def _source(name: str, part: Any) -> tuple[str, int | None]:
+    match part:
+        case [str() as source, None | int() as index]:
+            return source, index
+    raise wrong(f"layer {name!r}", "sources as [name, index or null]", repr(part))
+
+
+def _output(part: Any) -> tuple[str, int]:
+    match part:
+        case [str() as name, int() as index]:
+            return name, index
+    raise wrong("a net's configuration", "outputs as [name, index]", repr(part))

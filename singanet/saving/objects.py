@@ -1,0 +1,199 @@
+"""Layers, losses, metrics, optimizers as plain data, and back from a closed table of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import numpy as np
+
+from singanet import initializer, layers, loss, metric, optimizer
+from singanet.base.described import Configurable
+from singanet.errors import (
+    ArgumentError,
+    ConfigError,
+    SingaNetError,
+    UnknownNameError,
+    did_you_mean,
+    one_of,
+)
+from singanet.initializer import Initializer
+from singanet.optimizer import schedules
+from singanet.params.param import Param
+
+_SOMEWHERE = "a configuration"
+
+_C = TypeVar("_C", bound=type[Configurable])
+_registered: dict[str, type[Configurable]] = {}
+
+
+def _public(room: Any, base: type) -> dict[str, type]:
+    found = {name: getattr(room, name) for name in room.__all__}
+    return {k: v for k, v in found.items() if isinstance(v, type) and issubclass(v, base)}
+
+
+_TABLE: dict[str, type[Configurable]] = {
+    name: kind
+    for room in (layers, loss, metric, optimizer, schedules)
+    for name, kind in _public(room, Configurable).items()
+}
+_INITIALIZERS = _public(initializer, Initializer)
+
+
+def register(name: str) -> Callable[[_C], _C]:
+    """A decorator that lets configurations name a class of the user's own.
+
+    Choose a name with a version that outlives the code, such as ``"acme.swish.v1"``. Errors: a
+    name that is taken, or a class that is no layer, loss, metric, optimizer or part of one.
+    """
+
+    def enter(kind: _C) -> _C:
+        if name in _TABLE or _registered.get(name, kind) is not kind:
+            raise ArgumentError(
+                f"register({name!r})",
+                expected="a name that nothing carries yet",
+                received="one that is taken",
+                advice="prefix it and give it a version, as in 'acme.swish.v1'",
+            )
+        if not (isinstance(kind, type) and issubclass(kind, Configurable)):
+            raise ArgumentError(
+                f"register({name!r})",
+                expected="a subclass of Layer, Loss, Metric, Optimizer or the like",
+                received=repr(kind),
+                advice="decorate the class itself",
+            )
+        _registered[name] = kind
+        return kind
+
+    return enter
+
+
+def object_to_config(thing: Configurable) -> dict[str, Any]:
+    """The class and constructor arguments of a layer, loss, metric or optimizer."""
+    kind = type(thing)
+    name = next((key for key, value in {**_TABLE, **_registered}.items() if value is kind), None)
+    if name is None:
+        raise ConfigError(
+            kind.__name__,
+            expected="a class of singanet, or one that is registered",
+            received="one that is neither",
+            advice="decorate it with @singanet.register('yourname.class.v1')",
+        )
+    arguments = {key: _encode(name, key, value) for key, value in thing.arguments.items()}
+    return {"class": name, "arguments": arguments}
+
+
+def restored(entry: Any, base: type) -> Any:
+    """The object of class ``base`` that `object_to_config` described, outside of any net."""
+    with refusing(_SOMEWHERE):
+        return object_from_config(entry, {}, base)
+
+
+def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) -> Any:
+    """The object that was described, of one of the classes ``bases``.
+
+    ``shared`` are the parameters of the layers so far.
+    """
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("arguments"), Mapping):
+        raise wrong(_SOMEWHERE, "an object with 'class' and 'arguments'", kind_of(entry))
+    known = {k: v for k, v in {**_TABLE, **_registered}.items() if issubclass(v, bases)}
+    name = entry.get("class")
+    if not isinstance(name, str) or name not in known:
+        raise UnknownNameError(
+            _SOMEWHERE,
+            expected=f"a {bases[0].__name__} of singanet, or one that is registered",
+            received=repr(name)[:80],
+            advice=did_you_mean(str(name)[:60], known, _unregistered(name)),
+        )
+    arguments = {key: _decode(name, value, shared) for key, value in entry["arguments"].items()}
+    return known[name](**arguments)
+
+
+def _unregistered(name: Any) -> str:
+    return (
+        "import the module that registers it, or put"
+        f" @singanet.register({repr(name)[:80]}) before the class"
+    )
+
+
+def _encode(owner: str, key: str, value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (np.bool_, np.integer, np.floating)):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [_encode(owner, key, part) for part in value]
+    if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
+        return {"dict": {k: _encode(owner, k, part) for k, part in value.items()}}
+    if isinstance(value, Param):
+        return {"parameter": value.name}
+    if isinstance(value, Initializer):
+        return {"initializer": type(value).__name__, **asdict(value)}  # type: ignore[call-overload]
+    if isinstance(value, Configurable):
+        return {"object": object_to_config(value)}
+    raise ConfigError(
+        f"{owner}, argument {key!r}",
+        expected="numbers, strings, lists, dicts, initializers, parameters, layers or schedules",
+        received=type(value).__name__,
+        advice="construct it from such values, and the net can be described",
+    )
+
+
+def _decode(owner: str, value: Any, shared: Mapping[str, Param]) -> Any:
+    if isinstance(value, list):
+        # Shapes are tuples; a list of them stands for several inputs.
+        parts = [_decode(owner, part, shared) for part in value]
+        return parts if any(isinstance(part, tuple) for part in parts) else tuple(parts)
+    if not isinstance(value, Mapping):
+        return value
+    match dict(value):
+        case {"dict": Mapping() as inner}:
+            return {key: _decode(owner, part, shared) for key, part in inner.items()}
+        case {"parameter": str() as name} if name in shared:
+            return shared[name]
+        case {"initializer": str() as name, **fields} if name in _INITIALIZERS:
+            return _INITIALIZERS[name](**fields)
+        case {"object": inner}:
+            return object_from_config(inner, shared, Configurable)
+    raise wrong(
+        owner, "a dict, an initializer, an object or a parameter of an earlier layer", str(value)
+    )
+
+
+_REFUSALS = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+
+
+@contextmanager
+def refusing(where: str) -> Iterator[None]:
+    """Any failure of a constructor or `setup` on data from a file, as a `ConfigError`."""
+    try:
+        yield
+    except SingaNetError as error:
+        if error.where != _SOMEWHERE or where == _SOMEWHERE:
+            raise
+        raise error.within(where) from None
+    except _REFUSALS as error:
+        received = f"{type(error).__name__}: {error}"
+        raise wrong(where, "arguments that its class takes", received) from error
+
+
+def kind_of(value: Any) -> str:
+    """``value`` in an error: the keys of a dict, else its type."""
+    return f"{one_of(map(str, value))}" if isinstance(value, Mapping) else type(value).__name__
+
+
+def wrong(where: str, expected: str, received: str) -> ConfigError:
+    """The error for what `object_to_config` or `net_to_config` would not have written."""
+    return ConfigError(
+        where, expected=expected, received=received[:200], advice="write it with net.to_config()"
+    )

@@ -1,0 +1,128 @@
+"""A net's parameters to files of every format, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from singanet.checkpoint import (
+    LoadReport,
+    Target,
+    describe_net,
+    format_for,
+    load_into,
+    open_state,
+    pack,
+    write_state,
+)
+from singanet.checkpoint.keras import KerasReader
+from singanet.checkpoint.keras.slots import read_slots
+from singanet.errors import ArgumentError, CallOrderError
+from singanet.saving.recurrent import packed_layers
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from singanet.engine.model import Model
+    from singanet.optimizer import Optimizer
+    from singanet.params.param import Param
+
+
+def save_parameters(
+    net: Model,
+    f: str | PathLike[str],
+    format: str | None,
+    *,
+    data_format: str = "channels_last",
+    optimizer: Optimizer | None = None,
+) -> None:
+    """`FeedForwardNet.save`; ``format`` None goes by the suffix of ``f``."""
+    name = format_for(f, format)
+    state = {param.name: param.value for param in distinct(net.params())}
+    if optimizer is not None and name != "keras":
+        raise _no_place(f, name)
+    if name == "keras":
+        layers = describe_net(net, data_format)
+        write_state(f, state, name, layers=layers, optimizer=optimizer)
+    elif name == "keras-legacy":
+        write_state(f, state, name, layers=describe_net(net, data_format))
+    elif name in ("snapshot", "pickle"):
+        write_state(f, pack(state, packed_layers(net)), name)
+    else:
+        write_state(f, state, name)
+
+
+def load_parameters(
+    net: Model,
+    f: str | PathLike[str],
+    format: str | None,
+    *,
+    rename: Mapping[str, str] | None = None,
+    strict: bool = True,
+    cast: bool = False,
+    data_format: str = "channels_last",
+    optimizer: Optimizer | None = None,
+) -> LoadReport:
+    """`FeedForwardNet.load`; ``format`` None goes by what the file holds."""
+    params = {param.name: param for param in distinct(net.params())}
+    _expect_writable(params.values())
+    targets = {
+        name: Target(param.shape, np.dtype(param.value.dtype)) for name, param in params.items()
+    }
+
+    def assign(name: str, array: Array) -> None:
+        params[name].value[...] = net.device.put(array)
+
+    packed = packed_layers(net)
+    with open_state(f, format) as reader:
+        if not reader.foreign_layout:
+            if optimizer is not None:
+                raise _no_place(f, reader.format)
+            return load_into(reader, targets, assign, rename, strict, cast, packed)
+    layers = describe_net(net, data_format)
+    with KerasReader(Path(f), layers) as keras:
+        slots = None if optimizer is None else read_slots(keras, layers, optimizer)
+        report = load_into(keras, targets, assign, rename, strict, cast)
+    if optimizer is not None and slots is not None:
+        optimizer.load_state_dict(slots)
+    return report
+
+
+def _no_place(f: str | PathLike[str], format: str) -> ArgumentError:
+    return ArgumentError(
+        f"file {str(f)!r}, argument optimizer",
+        expected="a .weights.h5 of Keras, which holds an optimizer beside the weights",
+        received=f"format {format!r}",
+        advice="keep whole trainings with ModelCheckpoint",
+    )
+
+
+def _expect_writable(params: Iterable[Param]) -> None:
+    """Refuse to begin what would end at a read-only array."""
+    for param in params:
+        if param.is_constant:
+            raise CallOrderError(
+                "net.load",
+                expected="a net whose parameters may change",
+                received=f"a read-only array of {param.name!r}, as in a sealed one",
+                advice="call net.unseal() first, or set the array's flags.writeable",
+            )
+
+
+def distinct(params: list[Param]) -> list[Param]:
+    """``params`` themselves. Errors: `ArgumentError` for two under one name."""
+    seen: set[str] = set()
+    for param in params:
+        if param.name in seen:
+            raise ArgumentError(
+                "net",
+                expected="a name of its own for every parameter, since files go by names",
+                received=f"two parameters called {param.name!r}",
+                advice="change 'name' in the specs of one",
+            )
+        seen.add(param.name)
+    return params

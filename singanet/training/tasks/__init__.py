@@ -1,8 +1,0 @@
-"""What nets are trained on: data made into batches, and how a result is told."""
-
-from __future__ import annotations
-
-from singanet.training.tasks.classification import Classification
-from singanet.training.tasks.task import Task, load_task
-
-__all__ = ["Classification", "Task", "load_task"]

@@ -1,0 +1,69 @@
+"""Parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.errors import ArgumentError, ShapeError, UnknownNameError
+from singanet.initializer import Constant, Gaussian
+from singanet.params.param import Param, ParamSpec, make_param
+
+
+def make(specs=None, shape=(2, 3)):
+    return make_param("fc", "weight", shape, specs, Constant(0.5), (2, 3))
+
+
+def test_a_parameter_is_named_after_layer_and_suffix():
+    param = make()
+    assert param.name == "fc/weight"
+    assert repr(param) == "Param('fc/weight', shape=(2, 3))"
+    np.testing.assert_array_equal(param.value, np.full((2, 3), 0.5, np.float32))
+
+
+def test_spec_keys_reach_the_spec():
+    param = make({"name": "w", "lr_mult": 2.0, "decay_mult": 0.0, "regularizer": 0.1,
+                  "constraint": 3.0, "trainable": False})  # fmt: skip
+    assert param.spec == ParamSpec("w", 2.0, 0.0, 0.1, 3.0)
+    assert not param.trainable
+
+
+def test_values_depend_on_seed_and_name_alone():
+    def value(name, seed):
+        param = Param(ParamSpec(name), (50,), Gaussian(0.0, 1.0))
+        param.seed = seed
+        return param.value
+
+    np.testing.assert_array_equal(value("a", 1), value("a", 1))
+    assert (value("a", 1) != value("b", 1)).all()
+    assert (value("a", 1) != value("a", 2)).all()
+
+
+def test_the_value_is_one_live_array():
+    param = make()
+    param.value[0, 0] = 9.0
+    assert param.value[0, 0] == 9.0
+    assert param.value is param.value
+
+
+def test_a_value_of_another_shape_is_refused():
+    param = make()
+    with pytest.raises(ShapeError, match=r"'fc/weight': expected shape \(2, 3\).*\(3, 2\)"):
+        param.value = np.zeros((3, 2))
+    assert param.value.shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["", 3, None])
+def test_a_bad_name_is_refused(name):
+    with pytest.raises(ArgumentError, match="non-empty string"):
+        make({"name": name})
+
+
+def test_an_unknown_key_is_refused():
+    with pytest.raises(UnknownNameError, match="'decay_mul'; did you mean 'decay_mult'"):
+        make({"decay_mul": 1.0})
+
+
+def test_an_unknown_initializer_is_refused():
+    with pytest.raises(UnknownNameError, match="gausian"):
+        make({"init": "gausian", "mean": 0, "std": 1})

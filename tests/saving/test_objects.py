@@ -1,0 +1,185 @@
+"""Nets as plain data and back."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import singanet
+from singanet import FeedForwardNet, Input, initializer, models
+from singanet.errors import ArgumentError, ConfigError, GraphError, SingaNetError, UnknownNameError
+from singanet.layers import Concat, Conv2D, Dense, Dummy, Layer, Merge, Slice
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.metric import Accuracy
+from singanet.saving import nets as net_config
+from singanet.saving import objects as config
+
+
+def through_json(net, seed=0):
+    return FeedForwardNet.from_config(json.loads(json.dumps(net.to_config())), seed=seed)
+
+
+def same(net, other, x):
+    for a, b in zip(net.param_values(), other.param_values(), strict=True):
+        b[...] = a
+    y, z = net.forward(False, x), other.forward(False, x)
+    if not isinstance(y, dict):
+        y, z = {"": y}, {"": z}
+    assert list(y) == list(z)
+    for name in y:
+        np.testing.assert_array_equal(y[name], z[name])
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet"])
+def test_ready_nets_come_back(name):
+    net = models.build(name, (1, 8, 8), 10, seed=1)
+    other = through_json(net, seed=1)
+    assert other.summary() == net.summary()
+    assert other.to_config() == net.to_config()
+    assert isinstance(other.loss, SoftmaxCrossEntropy)
+    assert isinstance(other.metric, Accuracy)
+    for a, b in zip(net.param_values(), other.param_values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_specs_initializers_and_keywords_come_back():
+    net = FeedForwardNet(seed=0)
+    net.add(Conv2D("conv", 4, (3, 1), stride=2, dilation=(1, 2), groups=2,
+                   W_specs={"init": initializer.Uniform(-1.0, 1.0), "lr_mult": 2.0},
+                   input_sample_shape=(2, 9, 9)))  # fmt: skip
+    other = through_json(net)
+    assert other.param_specs() == net.param_specs()
+    np.testing.assert_array_equal(other.param_values()[0], net.param_values()[0])
+    assert other["conv"].window == net["conv"].window
+
+
+def test_sharing_branches_and_several_outputs_come_back():
+    a, b = Input("a", (3,)), Input("b", (3,))
+    fc = Dense("fc", 4)
+    head, tail = Slice("cut", 1, [1])(fc(a))
+    tied = Dense("tied", 3, W_specs=fc.params["weight"], W_transpose=True)
+    outputs = [Concat("swap", 1)(tail, head), tied(fc(b))]
+    net = FeedForwardNet(inputs=[a, b], outputs=outputs, seed=0)
+    other = through_json(net)
+    assert other.param_names() == net.param_names()
+    rng = np.random.default_rng(0)
+    same(net, other, {k: rng.standard_normal((2, 3)).astype(np.float32) for k in "ab"})
+
+
+def test_a_layer_of_several_inputs_at_the_start_comes_back():
+    net = FeedForwardNet()
+    net.add(Merge("m", input_sample_shape=[(2,), (2,)]))
+    x = [np.ones((1, 2), np.float32)] * 2
+    same(net, through_json(net), x)
+
+
+class Twice(Layer):
+    def __init__(self, name, times=2):
+        super().__init__(name)
+        self.times = times
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        return x * self.times
+
+
+def test_a_class_of_the_user_needs_a_registered_name(monkeypatch):
+    monkeypatch.setattr(config, "_registered", {})
+    net = FeedForwardNet()
+    net.add(Dummy("in", input_sample_shape=(2,)))
+    net.add(Twice("twice", times=3))
+    with pytest.raises(ConfigError, match=r"Twice: .*@singanet.register"):
+        net.to_config()
+    assert singanet.register("test.twice.v1")(Twice) is Twice
+    described = net.to_config()
+    assert described["layers"][1]["class"] == "test.twice.v1"
+    same(net, through_json(net), np.ones((1, 2), np.float32))
+    monkeypatch.setattr(config, "_registered", {})
+    with pytest.raises(UnknownNameError, match="import the module that registers it"):
+        FeedForwardNet.from_config(described)
+
+
+def test_a_taken_name_and_a_foreign_class_are_refused(monkeypatch):
+    monkeypatch.setattr(config, "_registered", {})
+    with pytest.raises(ArgumentError, match="taken"):
+        singanet.register("Dense")(Twice)
+    with pytest.raises(ArgumentError, match="subclass of Layer"):
+        singanet.register("test.int.v1")(int)
+
+
+def test_an_argument_that_json_cannot_hold_is_named(monkeypatch):
+    monkeypatch.setattr(config, "_registered", {"test.twice.v1": Twice})
+    net = FeedForwardNet()
+    net.add(Dummy("in", input_sample_shape=(2,)))
+    net.add(Twice("twice", times=np.ones(3)))
+    with pytest.raises(ConfigError, match=r"argument 'times'.*ndarray"):
+        net.to_config()
+
+
+def described():
+    return json.loads(json.dumps(models.build("mlp", (4,), 2, seed=0).to_config()))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda c: c.update(format="other"), ConfigError, "format 'singanet net'"),
+        (lambda c: c.update(version=net_config.VERSION + 1), ConfigError, "upgrade singanet"),
+        (lambda c: c.update(version=True and "1"), ConfigError, "version '1'"),
+        (lambda c: c.update(layers=None), ConfigError, "a list under 'layers'"),
+        (lambda c: c["layers"].append(3), ConfigError, "an object with a name"),
+        (lambda c: c["layers"][0].pop("arguments"), ConfigError, "'class' and 'arguments'"),
+        (lambda c: c["layers"][0].update({"class": "os.system"}), UnknownNameError, "os.system"),
+        (lambda c: c["layers"][1].update({"class": "Dens"}), UnknownNameError, "'Dense'"),
+        (lambda c: c["layers"][1]["arguments"].update(units=3), ConfigError, "units"),
+        (lambda c: c["layers"][1]["arguments"].update(W_specs={"evil": 1}), ConfigError, "evil"),
+        (lambda c: c["layers"][1].update(sources=[["nobody", None]]), GraphError, "nobody"),
+        (lambda c: c["layers"][1].update(sources=[3]), ConfigError, r"\[name, index or null\]"),
+        (lambda c: c["layers"][1].update(shares="later"), ConfigError, "a layer before it"),
+        (lambda c: c.update(loss=c["layers"][1]), UnknownNameError, "a Loss of singanet"),
+        (lambda c: c["layers"].append(c["layers"][0]), GraphError, "second time"),
+    ],
+)  # fmt: skip
+def test_data_that_describe_no_net_are_refused(change, error, message):
+    broken = described()
+    change(broken)
+    with pytest.raises(error, match=message):
+        FeedForwardNet.from_config(broken).param_names()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["class", "arguments", "name", "dict", "parameter",
+                                       "initializer", "object", "sources", "num_output"]),
+                      inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(st.data())
+def test_mutated_configurations_raise_only_our_errors(data):
+    broken = described()
+    places = []
+
+    def walk(value):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            places.append((value, key))
+            if isinstance(value[key], (dict, list)):
+                walk(value[key])
+
+    walk(broken)
+    for _ in range(data.draw(st.integers(1, 3))):
+        holder, key = data.draw(st.sampled_from(places))
+        if isinstance(holder, dict) or key < len(holder):
+            holder[key] = data.draw(JSON)
+    try:
+        FeedForwardNet.from_config(broken).param_names()
+    except SingaNetError as error:
+        assert len(str(error)) < 1000  # noqa: PT017 - any of our errors will do

@@ -1,0 +1,191 @@
+"""Recurrent weights as SINGA keeps them: one array a layer."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from singanet import layers
+from singanet.checkpoint import open_state, write_state
+from singanet.errors import StateMismatchError
+from singanet.net import FeedForwardNet
+from singanet.schema.core_pb2 import TensorProto
+
+FEATURES, HIDDEN = 3, 4
+
+
+def make(layer=layers.LSTM, seed=1, **options):
+    net = FeedForwardNet(seed=seed)
+    net.add(layer("rnn", HIDDEN, input_sample_shape=(5, FEATURES), **options))
+    net.add(layers.Flatten("flat"))
+    net.add(layers.Dense("fc", 2))
+    for param in net.params():
+        param.value[...] = np.random.default_rng(seed).standard_normal(param.shape)
+    return net
+
+
+def values(net):
+    return {param.name: param.value.tobytes() for param in net.params()}
+
+
+def singas(packed, key, net):
+    """The file's arrays by SINGA's names."""
+    sign = "-" if "-" in key else "_" if "_" in key else "/"
+    dense = {
+        f"fc{sign if sign != '-' else '_'}{suffix}": param.value
+        for suffix, param in net["fc"].params.items()
+    }
+    return {key: packed, **dense}
+
+
+def elman(x, packed):
+    """h = tanh(W x + R h + b + c), W, R, b, c in the order of cuDNN's convention."""
+    cut = np.cumsum([HIDDEN * FEATURES, HIDDEN * HIDDEN, HIDDEN])
+    w, r, b, c = np.split(packed.astype(np.float64), cut)
+    w, r, h, ys = w.reshape(HIDDEN, FEATURES), r.reshape(HIDDEN, HIDDEN), np.zeros(HIDDEN), []
+    for step in x:
+        h = np.tanh(w @ step + r @ h + b + c)
+        ys.append(h)
+    return np.array(ys)
+
+
+@pytest.mark.parametrize("key", ["rnn/weight", "rnn_weight", "rnn-weight"])
+@pytest.mark.parametrize("name", ["m.bin", "m.pickle"])
+def test_every_spelling_is_read(tmp_path, rng, name, key):
+    net = make(layers.RNN, rnn_mode="tanh")
+    packed = rng.standard_normal(HIDDEN * (FEATURES + HIDDEN + 2)).astype("f4")
+    arrays = singas(packed, key, make(layers.RNN, 9, rnn_mode="tanh"))
+    if name == "m.bin":
+        write_state(tmp_path / name, arrays, plain=True)
+        for path in tmp_path.iterdir():  # written for a SINGA that looks for underscores
+            path.write_bytes(path.read_bytes().replace(b"rnn_weight", key.encode()))
+    else:
+        (tmp_path / name).write_bytes(pickle.dumps({**arrays, "SINGA_VERSION": 1101}, 0))
+    report = net.load(tmp_path / name)
+    assert report.complete
+    [found] = [match for match in report.matched if match.name == "rnn/weight"]
+    assert (found.file_name, found.shape) == (key, (36,))
+    assert found.rule.endswith(
+        "unpacked into 4: all weights of a recurrent layer as one array, as in every SINGA"
+    )
+    assert ("for the last" in found.rule) == (key != "rnn/weight")
+    x = rng.standard_normal((1, 5, FEATURES)).astype("f4")
+    y = elman(x[0], packed).reshape(1, -1) @ arrays[next(k for k in arrays if "fc" in k)]
+    bias = arrays[[k for k in arrays if "fc" in k][1]]
+    np.testing.assert_allclose(net.forward(False, x), y + bias, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_weights_of_torch_give_its_outputs(tmp_path, rng, bidirectional):
+    """torch keeps gates and matrices in cuDNN's order, and biases beside them."""
+    torch = pytest.importorskip("torch")
+    module = torch.nn.LSTM(FEATURES, HIDDEN, 2, batch_first=True, bidirectional=bidirectional)
+    parts = {name: part.detach().numpy() for name, part in module.named_parameters()}
+    matrices = [part.ravel() for name, part in parts.items() if name.startswith("weight")]
+    biases = [part for name, part in parts.items() if name.startswith("bias")]
+    write_state(tmp_path / "m.bin", {"rnn-weight": np.concatenate(matrices + biases)})
+    net = FeedForwardNet()
+    net.add(layers.LSTM("rnn", HIDDEN, 0.0, 2, "linear", bidirectional, input_sample_shape=(5, 3)))
+    assert net.load(tmp_path / "m").complete
+    x = rng.standard_normal((2, 5, FEATURES)).astype("f4")
+    expected = module(torch.from_numpy(x))[0].detach().numpy()
+    np.testing.assert_allclose(net.forward(False, x), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU])
+@pytest.mark.parametrize("suffix", [".bin", ".pickle"])
+def test_files_for_singa_hold_one_array(tmp_path, layer, suffix):
+    net, other = make(layer), make(layer, 2)
+    net.save(tmp_path / f"m{suffix}")
+    if suffix == ".pickle":
+        with (tmp_path / "m.pickle").open("rb") as file:
+            there = pickle.load(file, encoding="latin1")
+        written = there["rnn_weight"]
+    else:
+        raw = (tmp_path / "m.bin").read_bytes()
+        start = raw.index(b"rnn_weight") + len(b"rnn_weight")
+        size = int.from_bytes(raw[start : start + 8], "little")
+        written = np.array(TensorProto.FromString(raw[start + 8 : start + 8 + size]).float_data)
+    assert written.astype("f4").tobytes() == net["rnn"].pack().tobytes()
+    with open_state(tmp_path / f"m{suffix}") as reader:
+        assert list(reader.entries) == ["rnn/weight", "fc/weight", "fc/bias"]
+    assert other.load(tmp_path / f"m{suffix}").complete
+    assert values(other) == values(net)
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".npz", ".safetensors", ".weights.h5"])
+def test_other_files_hold_the_named_arrays(tmp_path, suffix):
+    net, other = make(), make(seed=2)
+    net.save(tmp_path / f"m{suffix}")
+    assert other.load(tmp_path / f"m{suffix}").complete
+    if suffix != ".weights.h5":  # Keras has one bias for our two
+        assert values(other) == values(net)
+        with open_state(tmp_path / f"m{suffix}") as reader:
+            assert list(reader.entries) == net.param_names()
+
+
+def test_a_renamed_layer(tmp_path):
+    net, other = make(seed=1), make(seed=2)
+    packed = net["rnn"].pack()
+    write_state(tmp_path / "m.npz", singas(packed, "old_lstm", net))
+    report = other.load(tmp_path / "m.npz", rename={"old_lstm": "rnn/weight"})
+    assert report.matched[0].rule.startswith("rename=; unpacked into 4")
+    assert values(other) == values(net)
+
+
+def test_a_name_from_the_specs(tmp_path):
+    """In SINGA it names the packed array."""
+    net, other = (make(seed=seed, param_specs={"name": "mine"}) for seed in (1, 2))
+    net.save(tmp_path / "m.bin")
+    with open_state(tmp_path / "m.bin") as reader:
+        assert next(iter(reader.entries)) == "mine"
+    assert other.load(tmp_path / "m.bin").complete
+    assert values(other) == values(net)
+
+
+@pytest.mark.parametrize(("size", "gates"), [(35, 1), (37, 1), (0, 1), (36 * 4, 4)])
+def test_a_size_that_does_not_fit(tmp_path, size, gates):
+    net = make(layers.RNN, rnn_mode="tanh")
+    before = values(net)
+    write_state(tmp_path / "m.bin", singas(np.ones(size, "f4"), "rnn_weight", net))
+    with pytest.raises(StateMismatchError) as caught:
+        net.load(tmp_path / "m.bin")
+    text = str(caught.value)
+    assert len(text) < 400
+    assert "m.bin': expected every array of the net, of its shape and type" in text
+    assert f"received rnn/weight of ({size},), not (36,)" in text
+    assert "take the net that was saved" in text
+    assert "another shape, '_' for the last '/'" in caught.value.report.table()
+    assert values(net) == before
+    report = net.load(tmp_path / "m.bin", strict=False)
+    assert [each.name for each in report.mismatched] == ["rnn/weight"]
+    assert values(net) == before
+
+
+def test_neither_form(tmp_path):
+    """The arrays are missing under the names that the net has for them."""
+    net = make()
+    write_state(tmp_path / "m.npz", {"fc/weight": net["fc"].params["weight"].value})
+    report = net.load(tmp_path / "m.npz", strict=False)
+    assert list(report.missing) == [*(n for n in net.param_names() if "rnn" in n), "fc/bias"]
+
+
+def test_both_forms(tmp_path):
+    """The named arrays are what the net asks for; the packed one is then too many."""
+    net = make()
+    state = {param.name: param.value for param in net.params()}
+    write_state(tmp_path / "m.npz", {**state, "rnn/weight": net["rnn"].pack()})
+    report = net.load(tmp_path / "m.npz", strict=False)
+    assert list(report.extra) == ["rnn/weight"]
+    assert not report.missing
+
+
+def test_another_type(tmp_path):
+    net, other = make(seed=1), make(seed=2)
+    write_state(tmp_path / "m.npz", singas(net["rnn"].pack().astype("f8"), "rnn_weight", net))
+    with pytest.raises(StateMismatchError, match="float64, not float32; pass cast=True"):
+        other.load(tmp_path / "m.npz")
+    other.load(tmp_path / "m.npz", cast=True)
+    assert values(other) == values(net)
