@@ -1,12 +1,14 @@
-"""PositionEmbedding."""
+"""PositionEmbedding and SinusoidalPosition."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.layers import PositionEmbedding
+from singanet.layers import PositionEmbedding, SinusoidalPosition
 from singanet.net import FeedForwardNet
 from singanet.testing import LayerCase
 
@@ -55,3 +57,23 @@ def test_any_length_needs_a_maximum():
         PositionEmbedding("where").build((2,))
     with pytest.raises(ArgumentError, match="argument max_length"):
         PositionEmbedding("where", 0)
+
+
+class TestSinusoidalPosition(LayerCase):
+    in_shapes = (6, 5)
+
+    def make(self):
+        return SinusoidalPosition("where")
+
+    def expected(self, params, x):
+        y = x.copy()
+        for t in range(x.shape[1]):
+            for i in range(x.shape[2]):
+                angle = t / 10000 ** ((i - i % 2) / x.shape[2])
+                y[:, t, i] += math.cos(angle) if i % 2 else math.sin(angle)
+        return y
+
+
+def test_sines_refuse_other_samples():
+    with pytest.raises(ShapeError, match=r"layer 'where': .*\(time, features\)"):
+        SinusoidalPosition("where").build((5,))
