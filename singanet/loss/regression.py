@@ -1,4 +1,4 @@
-"""Squared where small, absolute where large."""
+"""Losses of the difference to real targets: squared, absolute, and Huber's between them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,38 @@ from singanet.loss.loss import Loss
 from singanet.loss.targets import real_targets
 from singanet.ops import NumpyOps
 from singanet.types import Array
+
+
+class SquaredError(Loss):
+    """½ (x − y)² for ``x`` and ``y`` of one shape (B, ...); a position is an element.
+
+    A sample's value is the mean over its elements, so that `evaluate` is SINGA's
+    Σ ½ (x − y)² / number of elements, and the gradient is (x − y) / number of elements;
+    ``reduction="sum"`` gives SINGA's gradient x − y.
+    """
+
+    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+        difference = ops.subtract(x, real_targets("SquaredError", x, y))
+        losses = ops.multiply(difference, difference)
+        losses *= 0.5
+        return losses, x.size, difference
+
+    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+        return saved
+
+
+class MeanAbsoluteError(Loss):
+    """|x − y| for ``x`` and ``y`` of one shape (B, ...); a position is an element.
+
+    Gradient of an element: sign(x − y), 0 where they are equal.
+    """
+
+    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+        difference = ops.subtract(x, real_targets("MeanAbsoluteError", x, y))
+        return ops.absolute(difference), x.size, difference
+
+    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+        return ops.sign(saved)
 
 
 class Huber(Loss):

@@ -1,4 +1,4 @@
-"""Share of the targets' variance that is explained."""
+"""Metrics of the difference to real targets."""
 
 from __future__ import annotations
 
@@ -6,8 +6,38 @@ import math
 
 from singanet.errors import ShapeError
 from singanet.loss.targets import real_targets
-from singanet.metric.metric import Metric
+from singanet.metric.metric import MeanMetric, Metric
+from singanet.ops import NumpyOps
 from singanet.types import Array
+
+
+class MeanAbsoluteError(MeanMetric):
+    """|x − y|, mean over all elements, for ``x`` and ``y`` of one shape (B, ...)."""
+
+    def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
+        off = ops.absolute(x - real_targets("MeanAbsoluteError", x, y)).astype("float64")
+        return off if off.ndim == 1 else off.mean(axis=tuple(range(1, off.ndim)))
+
+
+class RootMeanSquaredError(Metric):
+    """√ of the mean of (x − y)² over all elements, for ``x`` and ``y`` of one shape (B, ...)."""
+
+    def reset(self) -> None:
+        """Forget every sample."""
+        self.samples = 0
+        self._elements = 0
+        self._squares = 0.0
+
+    def update(self, x: Array, y: Array) -> None:
+        """Gather a batch."""
+        ops, x, y = self._outputs(x, y)
+        off = (x - real_targets("RootMeanSquaredError", x, y)).astype("float64")
+        self._squares += float(ops.square(off).sum())
+        self._elements += off.size
+        self.samples += len(x)
+
+    def _result(self) -> float:
+        return math.sqrt(self._squares / max(self._elements, 1))
 
 
 class R2(Metric):
