@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
 
-from singanet.errors import ArgumentError
-from singanet.training.figures import check_writable, write_json
+from singanet.base import files
+from singanet.errors import ArgumentError, FileAccessError
+from singanet.runs.figures import check_writable, write_json
 
 
 def test_the_file_is_replaced_whole(tmp_path):
@@ -18,13 +20,17 @@ def test_the_file_is_replaced_whole(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["figures.json"]
 
 
-def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
+def test_what_cannot_be_written_leaves_the_old_file(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "no space left")
+
     path = tmp_path / "figures.json"
     path.write_text("old")
-    (tmp_path / "figures.json.part").mkdir()
-    with pytest.raises(ArgumentError, match=r"--json '.*figures.json': expected a file"):
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(FileAccessError, match=r"figures.json': .*no space left"):
         write_json(path, {"a": 1.5})
     assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["figures.json"]
 
 
 def test_a_place_that_is_none_is_refused_before_the_run(tmp_path):
