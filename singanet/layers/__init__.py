@@ -1,55 +1,44 @@
-"""The layers, one a file."""
+"""The layers, one a file or one family a file."""
 
 from singanet.layers.activation import Activation
-from singanet.layers.add import Add
-from singanet.layers.average import Average
-from singanet.layers.avg_pooling1d import AvgPooling1D
-from singanet.layers.avg_pooling2d import AvgPooling2D
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.concat import Concat
+from singanet.layers.context import Context
 from singanet.layers.conv1d import Conv1D
 from singanet.layers.conv2d import Conv2D
 from singanet.layers.conv2d_transpose import Conv2DTranspose
 from singanet.layers.dense import Dense
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.dropout import Dropout
-from singanet.layers.dummy import Dummy
+from singanet.layers.dummy import Dummy, Input
 from singanet.layers.embedding import Embedding
-from singanet.layers.end_padding import EndPadding
 from singanet.layers.flatten import Flatten
-from singanet.layers.global_avg_pooling1d import GlobalAvgPooling1D
-from singanet.layers.global_avg_pooling2d import GlobalAvgPooling2D
-from singanet.layers.global_max_pooling1d import GlobalMaxPooling1D
-from singanet.layers.global_max_pooling2d import GlobalMaxPooling2D
-from singanet.layers.group_norm import GroupNorm
-from singanet.layers.gru import GRU
-from singanet.layers.input import Input
-from singanet.layers.instance_norm import InstanceNorm
+from singanet.layers.global_pooling import (
+    GlobalAvgPooling1D,
+    GlobalAvgPooling2D,
+    GlobalMaxPooling1D,
+    GlobalMaxPooling2D,
+)
+from singanet.layers.group_norm import GroupNorm, InstanceNorm
+from singanet.layers.joins import Add, Average, Maximum, Merge, Multiply
 from singanet.layers.l2_norm import L2Norm
 from singanet.layers.layer import Layer
 from singanet.layers.layer_norm import LayerNorm
 from singanet.layers.lrn import LRN
-from singanet.layers.lstm import LSTM
 from singanet.layers.matmul import MatMul
-from singanet.layers.max_pooling1d import MaxPooling1D
-from singanet.layers.max_pooling2d import MaxPooling2D
-from singanet.layers.maximum import Maximum
-from singanet.layers.merge import Merge
 from singanet.layers.multi_head_attention import MultiHeadAttention
-from singanet.layers.multiply import Multiply
-from singanet.layers.pad import Pad
+from singanet.layers.pad import EndPadding, Pad
 from singanet.layers.permute import Permute
-from singanet.layers.position_embedding import PositionEmbedding
+from singanet.layers.pooling import AvgPooling1D, AvgPooling2D, MaxPooling1D, MaxPooling2D
+from singanet.layers.positions import PositionEmbedding, SinusoidalPosition
 from singanet.layers.prelu import PReLU
 from singanet.layers.reshape import Reshape
-from singanet.layers.rnn import RNN
+from singanet.layers.rnn import GRU, LSTM, RNN
 from singanet.layers.scale import Scale
-from singanet.layers.sequences import padded_to_steps, steps_to_padded
-from singanet.layers.sinusoidal_position import SinusoidalPosition
 from singanet.layers.slice import Slice
 from singanet.layers.softmax import Softmax
 from singanet.layers.split import Split
-from singanet.layers.step_list import StepList
+from singanet.layers.step_list import StepList, padded_to_steps, steps_to_padded
 from singanet.layers.time_distributed import TimeDistributed
 from singanet.layers.upsampling2d import Upsampling2D
 
@@ -65,6 +54,7 @@ __all__ = [
     "AvgPooling2D",
     "BatchNormalization",
     "Concat",
+    "Context",
     "Conv1D",
     "Conv2D",
     "Conv2DTranspose",
