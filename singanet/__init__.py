@@ -9,7 +9,7 @@ from singanet import device, errors, initializer, layers, ops
 from singanet.base.described import Codec, use_codec
 from singanet.base.flags import kEval, kTrain
 from singanet.base.seeding import set_seed
-from singanet.layers.input import Input
+from singanet.layers.dummy import Input
 from singanet.net import FeedForwardNet, load_model
 from singanet.params.gradients import LayerGradients
 

@@ -28,12 +28,12 @@ from singanet.layers import (
     Dropout,
     Dummy,
     Flatten,
+    Input,
     Layer,
     Merge,
     Slice,
     Split,
 )
-from singanet.layers.input import Input
 from singanet.loss import SquaredError
 from singanet.net import FeedForwardNet
 from singanet.optimizer import SGD, clip_by_global_norm

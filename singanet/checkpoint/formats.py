@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from singanet.checkpoint.entry import State, sources_of
-from singanet.checkpoint.path import checked_path
 from singanet.checkpoint.reader import Reader, open_file
 from singanet.checkpoint.singa import find_pickle, find_records
-from singanet.errors import FileFormatError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, FileFormatError, UnknownNameError, did_you_mean, one_of
 
 _HERE = "singanet.checkpoint"
 
@@ -139,4 +138,26 @@ def by_content(path: Path) -> str:
         expected=f"a checkpoint: {one_of(FORMATS)}",
         received="an empty file" if not start else f"a file that begins with {start[:8]!r}",
         advice="pass the path of a checkpoint",
+    )
+
+
+def checked_path(path: Any) -> Path:
+    """``path`` as a `Path`. Errors: `ArgumentError` for what names no file."""
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        raise _refused(f"{path!r}, a {type(path).__name__}") from None
+    if not isinstance(text, str) or "\0" in text:
+        raise _refused(repr(text))
+    if os.path.basename(text) in ("", ".", ".."):
+        raise _refused(f"{text!r}, which names no file")
+    return Path(text)
+
+
+def _refused(received: str) -> ArgumentError:
+    return ArgumentError(
+        "argument f",
+        expected="the path of a file, a str or Path",
+        received=received[:200],
+        advice="pass for example 'runs/model.npz'",
     )

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from singanet.checkpoint.matching import Target, checked_rename, match
-from singanet.checkpoint.mismatch import mismatch
 from singanet.checkpoint.packed import Packed, fold, in_file
 from singanet.checkpoint.reader import Reader
-from singanet.checkpoint.report import LoadReport
+from singanet.checkpoint.report import LoadReport, mismatch
 from singanet.types import Array
 
 

@@ -18,9 +18,9 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from singanet.runs.figures import check_writable, write_json
+    from singanet.runs.tasks.task import EpochResult
     from singanet.runs.trained import trained
-    from singanet.training.epoch_result import EpochResult
-    from singanet.training.figures import check_writable, write_json
 
     check_writable(arguments.json)
     net, task = trained(arguments.path, arguments.model, arguments.data, arguments.best)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.counts import checked_count
-from singanet.data.loader import Batch
-from singanet.data.position import checked_rank, restored_position
+from singanet.data.loader import Batch, checked_rank, restored_position
 from singanet.errors import DataError
 from singanet.types import Array
 

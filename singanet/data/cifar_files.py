@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from singanet.data.checksum import check_md5
-from singanet.data.magic import describe, open_data_file
+from singanet.data.magic import check_md5, describe, open_data_file
 from singanet.errors import DataError
 
 _LARGEST = 1 << 28

@@ -7,8 +7,7 @@ from itertools import islice
 from typing import Any
 
 from singanet.base.counts import checked_count
-from singanet.data.loader import Batch
-from singanet.data.position import checked_rank, restored_position
+from singanet.data.loader import Batch, checked_rank, restored_position
 from singanet.errors import ArgumentError, DataError
 
 

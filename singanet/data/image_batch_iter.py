@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from singanet.base.counts import checked_count
-from singanet.data.background import Background
 from singanet.data.images import image_to_array
+from singanet.data.prefetch import Background
 from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.types import Array
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from singanet.data.checksum import check_md5
 from singanet.data.dataset import Dataset
 from singanet.data.idx import read_idx
+from singanet.data.magic import check_md5
 from singanet.errors import DataError
 from singanet.types import Array
 

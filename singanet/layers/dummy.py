@@ -1,4 +1,4 @@
-"""A layer that passes its input on."""
+"""A layer that passes its input on, and the start of a net drawn with symbols."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shapes
+from singanet.layers.symbol import Symbol, source
+from singanet.types import Array, Shape, Shapes
 
 
 class Dummy(Layer):
@@ -27,3 +28,10 @@ class Dummy(Layer):
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
         """dy."""
         return dy, {}
+
+
+def Input(name: str, sample_shape: Shape) -> Symbol:  # noqa: N802 - reads as the layer it makes
+    """A symbol for an array of ``sample_shape`` (no batch axis) that the user feeds by ``name``."""
+    layer = Dummy(name, input_sample_shape=sample_shape)
+    layer.build(sample_shape)
+    return source(layer, layer.out_shapes)  # type: ignore[arg-type]

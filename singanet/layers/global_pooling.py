@@ -1,4 +1,4 @@
-"""What the layers share that pool over all positions of a sample."""
+"""Pooling over all positions of a sample."""
 
 from __future__ import annotations
 
@@ -52,3 +52,27 @@ class GlobalMaxPooling(GlobalPooling):
         """Each gradient goes to the position of its maximum."""
         saved = ctx.saved
         return ctx.ops.global_max_pool_backward(dy, saved["where"], saved["x_shape"]), {}
+
+
+class GlobalAvgPooling1D(GlobalAvgPooling):
+    """The mean of each channel over all positions: (C, L) → (C,)."""
+
+    axes = "(channels, length)"
+
+
+class GlobalAvgPooling2D(GlobalAvgPooling):
+    """The mean of each channel over all positions: (C, H, W) → (C,)."""
+
+    axes = "(channels, height, width)"
+
+
+class GlobalMaxPooling1D(GlobalMaxPooling):
+    """The largest value of each channel over all positions: (C, L) → (C,)."""
+
+    axes = "(channels, length)"
+
+
+class GlobalMaxPooling2D(GlobalMaxPooling):
+    """The largest value of each channel over all positions: (C, H, W) → (C,)."""
+
+    axes = "(channels, height, width)"

@@ -8,7 +8,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int, is_number
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
-from singanet.layers.recurrent_inputs import check_batches, read_whole_lengths
+from singanet.layers.recurrent import check_batches, read_whole_lengths
 from singanet.types import Array, Shapes
 
 _PARTS = ("query", "value", "key")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from singanet.errors import ArgumentError
-from singanet.layers.arguments import expect_one_input, is_int
+from singanet.layers.arguments import expect_int, expect_one_input, is_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
@@ -72,3 +72,22 @@ class Pad(Layer):
             for (before, _), size in zip(self._by_axis(len(sizes)), sizes, strict=True)
         ]
         return dy[(slice(None), *inside)], {}
+
+
+class EndPadding(Pad):
+    """``pad`` rows below and columns to the right of (C, H, W) images, of ``value``.
+
+    Before pooling of kernel 3 and stride 2 without padding it makes the output size round up, as
+    Caffe's GoogLeNet needs. Behind a relu the zeros never win a maximum; else pass
+    ``value=-inf`` for max pooling.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pad: int = 1,
+        value: float = 0.0,
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        end = (0, expect_int(name, "pad", pad, least=0))
+        super().__init__(name, (end, end), value, input_sample_shape)

@@ -1,20 +1,31 @@
-"""The recurrent layer in all modes."""
+"""The recurrent layers: the way of a batch through stacks and directions, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, ClassVar
 
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Orthogonal
-from singanet.layers import packed
 from singanet.layers.arguments import expect_int, is_number
+from singanet.layers.cells import CELLS
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.layers.recurrent_cells import CELLS
-from singanet.layers.recurrent_inputs import Ragged, check_batches, read_lengths, read_shapes
-from singanet.layers.recurrent_params import KINDS, RNNSpecs, Run, all_runs, normal_specs, spec_of
-from singanet.layers.recurrent_walk import Backward, Forward
+from singanet.layers.recurrent import (
+    KINDS,
+    Ragged,
+    RNNSpecs,
+    Run,
+    all_runs,
+    check_batches,
+    normal_specs,
+    read_lengths,
+    read_shapes,
+    spec_of,
+)
+from singanet.ops import ops_for
+from singanet.ops.numpy.sequences import afters
 from singanet.types import Array, Shape, Shapes
 
 
@@ -34,7 +45,12 @@ class RNN(Layer):
     Parameters for each stack and direction, ``l0/forward/...`` and ``l0/backward/...``:
     ``weight_x`` (in, G·H), ``weight_h`` (H, G·H), ``bias_x`` and ``bias_h`` (G·H,), the gates in
     blocks i f g o, r z n, or one. ``param_specs`` is one spec for all, or a dict from such a kind
-    (or a whole suffix) to its spec. `pack` and `unpack` give SINGA's and cuDNN's single array.
+    (or a whole suffix) to its spec.
+
+    `pack` and `unpack` give and take SINGA's and cuDNN's one array with everything: the matrices
+    of each stack and direction, the input's gates and then the state's, each (H, in) row by row;
+    then the biases in the same order. With ``input_mode='skip'`` the first stack has no input
+    matrices.
     """
 
     any_extent = True
@@ -123,33 +139,267 @@ class RNN(Layer):
         if self.inputs.lengths:
             n, steps = parts[0].shape[:2]
             ragged = read_lengths(self, ctx.ops, parts[-1], n, steps)
-        y, finals = Forward(self, ctx, ragged).run(parts[0], parts[1 : 1 + self.inputs.states])
+        y, finals = _Forward(self, ctx, ragged).run(parts[0], parts[1 : 1 + self.inputs.states])
         return [y, *finals] if self.return_state else y
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
         """Gradients of all inputs but the lengths, and of every array."""
         parts: Sequence[Array] = list(dy) if self.return_state else [dy]
-        dx, dstates, grads = Backward(self, ctx).run(parts[0], parts[1:])
+        dx, dstates, grads = _Backward(self, ctx).run(parts[0], parts[1:])
         if not ctx.needs_input_grad:
             return None, grads
         rest = [*dstates[: self.inputs.states], *([None] * self.inputs.lengths)]
         return [dx, *rest] if rest else dx, grads
 
     def gates(self) -> dict[str, Array]:
-        """Each gate's own live arrays as views, by names such as ``l0/forward/i/weight_x``."""
-        return packed.gate_views(self)
+        """Each gate's own live arrays as views: ``l0/forward/i/weight_x`` is (in, H)."""
+        self._expect_built()
+        size = self.hidden_size
+        return {
+            f"{prefix}/{gate}/{kind}": param.value[..., k * size : (k + 1) * size]
+            for suffix, param in self.params.items()
+            for prefix, _, kind in [suffix.rpartition("/")]
+            for k, gate in enumerate(self.cell.gates)
+        }
 
     def packed_size(self) -> int:
-        """The number of elements of the packed form."""
-        return packed.packed_size(self)
+        """The number of elements of the packed form: Σ G·D·H·(in + H + 2) over the stacks."""
+        self._expect_built()
+        return sum(prod(param.shape) for param in self.params.values())
 
-    def pack(self) -> Array:
-        """The parameters in SINGA's and cuDNN's packed form, a new array of one axis."""
-        return packed.pack(self, {suffix: param.value for suffix, param in self.params.items()})
+    def pack(self, arrays: Mapping[str, Array] | None = None) -> Array:
+        """The parameters, or ``arrays`` by their suffixes, in the packed form: a new array."""
+        # A block (in, H) of the fused matrix is SINGA's gate (H, in) transposed.
+        rows = [block.T.reshape(-1) for block in self._blocks(arrays or self._values())]
+        return ops_for(rows[0]).concat(rows, axis=0)
 
     def unpack(self, array: Array) -> None:
-        """Fill the parameters from the packed form. Errors: a wrong shape."""
-        packed.unpack(self, array)
+        """Fill the parameters from the packed form. Errors: a wrong shape; nothing changed then."""
+        size = self.packed_size()
+        if tuple(array.shape) != (size,):
+            raise self.shape_error(
+                f"packed weights of shape ({size},)",
+                f"shape {tuple(array.shape)}",
+                "the file is from a layer with other sizes, stacks, directions or mode",
+            )
+        start = 0
+        for block in self._blocks(self._values()):
+            part = array[start : start + block.size]
+            # A file's array lies on the host, the parameters perhaps on a device.
+            block.T[...] = ops_for(block).xp.asarray(part.reshape(block.T.shape))
+            start += block.size
+
+    def _values(self) -> dict[str, Array]:
+        self._expect_built()
+        return {suffix: param.value for suffix, param in self.params.items()}
+
+    def _blocks(self, arrays: Mapping[str, Array]) -> Iterator[Array]:
+        """The gates' blocks of each array in the packed order."""
+        size = self.hidden_size
+        for kinds in (("weight_x", "weight_h"), ("bias_x", "bias_h")):
+            for run in self.runs:
+                for suffix in (f"{run.prefix}/{kind}" for kind in kinds):
+                    for k in range(len(self.cell.gates) if suffix in self.params else 0):
+                        yield arrays[suffix][..., k * size : (k + 1) * size]
+
+    def _expect_built(self) -> None:
+        if not self.params:
+            raise CallOrderError(
+                f"layer {self.name!r}",
+                expected="a layer that was set up",
+                received="one without parameters",
+                advice="add it to a net, or pass input_sample_shape and call"
+                " get_output_sample_shape()",
+            )
+
+
+class _OfOneMode(RNN):
+    """`RNN` in the mode that a subclass says."""
+
+    mode: ClassVar[str]
+
+    def __init__(
+        self,
+        name: str,
+        hidden_size: int,
+        dropout: float = 0.0,
+        num_stacks: int = 1,
+        input_mode: str = "linear",
+        bidirectional: bool = False,
+        param_specs: RNNSpecs = None,
+        input_sample_shape: Shapes | None = None,
+        *,
+        return_sequences: bool = True,
+        return_state: bool = False,
+    ) -> None:
+        super().__init__(
+            name,
+            hidden_size,
+            self.mode,
+            dropout,
+            num_stacks,
+            input_mode,
+            bidirectional,
+            param_specs,
+            input_sample_shape,
+            return_sequences=return_sequences,
+            return_state=return_state,
+        )
+
+
+class LSTM(_OfOneMode):
+    """`RNN` with ``rnn_mode='lstm'``: gates i, f, g, o; states h and c."""
+
+    mode = "lstm"
+
+
+class GRU(_OfOneMode):
+    """`RNN` with ``rnn_mode='gru'``: gates r, z, n, the reset gate behind the matrix; state h."""
+
+    mode = "gru"
+
+
+class _Forward:
+    """One forward call of a recurrent layer; keeps in the context what `_Backward` needs."""
+
+    def __init__(self, layer: RNN, ctx: Context, ragged: Ragged | None) -> None:
+        self.layer = layer
+        self.ctx = ctx
+        self.ragged = ragged
+
+    def run(self, x: Array, states: Sequence[Array]) -> tuple[Array, list[Array]]:
+        """The output and the final states, batch first."""
+        layer, ctx, ops, ragged = self.layer, self.ctx, self.ctx.ops, self.ragged
+        order = ragged.order if ragged else None
+        inverse = ragged.inverse if ragged else None
+        ragged_counts = ragged.counts if ragged else None
+        below = ops.time_major(x, order, ragged_counts)
+        counts = ragged_counts or [len(x)] * x.shape[1]
+        ctx.save(ragged=ragged, counts=counts)
+        starts = [ops.take_rows(state, order) for state in states]
+        ends: list[list[Array]] = [[] for _ in layer.cell.states]
+        for stack in range(layer.num_stacks):
+            below = self._dropped(below, stack)
+            ctx.save(**{f"l{stack}/x": below})
+            outs = []
+            for run in layer.runs[stack * layer.directions : (stack + 1) * layer.directions]:
+                trace = self._run(run, below, starts, counts)
+                outs.append(afters(trace["h"], run.reverse))
+                for end, state in zip(ends, layer.cell.states, strict=True):
+                    end.append(trace[state][0 if run.reverse else -1])
+            if stack < layer.num_stacks - 1 or layer.return_sequences:
+                below = ops.side_by_side(outs, ragged_counts)
+        if layer.return_sequences:
+            y = ops.batch_major(below, inverse)
+        else:
+            y = ops.take_rows(ops.concat(ends[0][-layer.directions :], axis=1), inverse)
+        finals = ends if layer.return_state else []
+        return y, [ops.take_rows(ops.xp.stack(end, axis=1), inverse) for end in finals]
+
+    def _dropped(self, x: Array, stack: int) -> Array:
+        layer, ctx = self.layer, self.ctx
+        if stack == 0 or not ctx.train or layer.dropout == 0.0:
+            return x
+        mask = ctx.ops.keep_mask(ctx.rng, x.shape, 1.0 - layer.dropout)
+        ctx.save(**{f"l{stack}/mask": mask})
+        return _masked(ctx, x, mask, layer.dropout)
+
+    def _run(
+        self, run: Run, x: Array, states: Sequence[Array], counts: Sequence[int]
+    ) -> dict[str, Any]:
+        """One direction of one stack on x (T, N, in)."""
+        layer, ctx = self.layer, self.ctx
+        starts: list[Any] = [state[:, run.index] for state in states]
+        starts = starts or [None] * len(layer.cell.states)
+        params = _arrays_of(ctx, run)
+        trace = layer.cell.forward(ctx.ops, x, params, starts, counts, run.reverse, ctx.keep)
+        ctx.save(**{f"{run.prefix}/{key}": value for key, value in trace.items()})
+        return trace
+
+
+class _Backward:
+    """The way back of one forward call."""
+
+    def __init__(self, layer: RNN, ctx: Context) -> None:
+        self.layer = layer
+        self.ctx = ctx
+        self.grads: dict[str, Array] = {}
+
+    def run(
+        self, dy: Array, dfinals: Sequence[Array]
+    ) -> tuple[Array | None, list[Array], dict[str, Array]]:
+        """Gradients of the sequences, of the initial states, and of the parameters."""
+        layer, ctx, ops = self.layer, self.ctx, self.ctx.ops
+        ragged: Ragged | None = ctx.saved["ragged"]
+        order = ragged.order if ragged else None
+        inverse = ragged.inverse if ragged else None
+        above = ops.time_major(dy, order) if layer.return_sequences else None
+        dstates = self._state_gradients(dy, dfinals, order)
+        for stack in reversed(range(layer.num_stacks)):
+            dx: Array | None = None
+            for run in layer.runs[stack * layer.directions : (stack + 1) * layer.directions]:
+                part = self._run(run, above, [d[run.index] for d in dstates])
+                if part is not None:
+                    dx = part if dx is None else ops.add(dx, part, out=dx)
+            mask = ctx.saved.get(f"l{stack}/mask")
+            above = dx if mask is None or dx is None else _masked(ctx, dx, mask, layer.dropout)
+        grads = {suffix: self.grads[suffix] for suffix in layer.params}
+        if above is None:
+            return None, [], grads
+        states = [ops.take_rows(d.transpose(1, 0, 2), inverse) for d in dstates]
+        return ops.batch_major(above, inverse), states, grads
+
+    def _state_gradients(
+        self, dy: Array, dfinals: Sequence[Array], order: Array | None
+    ) -> list[Array]:
+        """The gradients of the final states, (stacks·directions, N, H) each, ours to change."""
+        layer, ops = self.layer, self.ctx.ops
+        shape = (len(layer.runs), len(dy), layer.hidden_size)
+        if dfinals:
+            rows = [ops.take_rows(d, order).transpose(1, 0, 2) for d in dfinals]
+            dstates = [ops.xp.array(d, order="C") for d in rows]
+        else:
+            dstates = [ops.zeros(shape, dy) for _ in layer.cell.states]
+        if not layer.return_sequences:
+            top = dstates[0][-layer.directions :]
+            last = ops.take_rows(dy, order).reshape(len(dy), layer.directions, layer.hidden_size)
+            ops.add(top, last.transpose(1, 0, 2), out=top)
+        return dstates
+
+    def _run(self, run: Run, above: Array | None, dstates: Sequence[Array]) -> Array | None:
+        """One direction of one stack; the gradient of its input where that is wanted."""
+        layer, ctx = self.layer, self.ctx
+        size, prefix = layer.hidden_size, f"{run.prefix}/"
+        trace = {k[len(prefix) :]: v for k, v in ctx.saved.items() if k.startswith(prefix)}
+        if above is not None:
+            first = size if run.reverse else 0
+            above = above[:, :, first : first + size]
+        needs_dx = run.stack > 0 or ctx.needs_input_grad
+        dx, grads = layer.cell.backward(
+            ctx.ops,
+            above,
+            dstates,
+            trace,
+            ctx.saved[f"l{run.stack}/x"],
+            _arrays_of(ctx, run),
+            ctx.saved["counts"],
+            run.reverse,
+            needs_dx,
+        )
+        self.grads.update({f"{prefix}{kind}": grad for kind, grad in grads.items()})
+        return dx
+
+
+def _arrays_of(ctx: Context, run: Run) -> dict[str, Array | None]:
+    """The parameters of one direction by kind, None for one that it does not have."""
+    return {kind: ctx.params.get(f"{run.prefix}/{kind}") for kind in KINDS}
+
+
+def _masked(ctx: Context, x: Array, mask: Array, dropout: float) -> Array:
+    """``x`` where the mask is set, scaled so that its mean stays."""
+    y: Array = ctx.ops.multiply(x, mask)
+    ctx.ops.multiply(y, 1.0 / (1.0 - dropout), out=y)
+    return y
 
 
 def _expect_one_of(layer: str, what: str, value: str, known: tuple[str, ...]) -> None:

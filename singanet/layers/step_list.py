@@ -1,17 +1,16 @@
-"""SINGA's way to call a recurrent layer: on lists of steps, outside a net."""
+"""SINGA's lists of steps: a recurrent layer called on them, and padded batches made of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from singanet.base.flags import is_training
-from singanet.errors import ArgumentError, CallOrderError
-from singanet.layers import packed
+from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.layers.context import Context
 from singanet.layers.rnn import RNN
-from singanet.layers.sequences import padded_to_steps, steps_to_padded
 from singanet.ops import ops_for
 from singanet.types import Array
 
@@ -93,4 +92,47 @@ class StepList:
         self._pass = None
         (dx, *dstarts, _), by_suffix = self.layer.backward(ctx, [dy, *dstates])
         dxs = padded_to_steps(dx, sizes) + [d.transpose(1, 0, 2) for d in dstarts]
-        return dxs, [packed.pack(self.layer, by_suffix)]
+        return dxs, [self.layer.pack(by_suffix)]
+
+
+def steps_to_padded(steps: Sequence[Array]) -> tuple[Array, Array]:
+    """``steps`` [x1..xT] of shape (batch_t, F) as (N, T, F), zero-padded, and lengths (N,).
+
+    N is the first batch size; the sizes never grow, so sample n is row n of every step that has
+    it. Errors: no step, a growing batch, or steps of different features.
+    """
+    if not steps or steps[0].ndim != 2:
+        raise _bad_steps("at least one step of shape (batch, features)", steps)
+    sizes = [len(step) for step in steps]
+    if any(step.ndim != 2 or step.shape[1] != steps[0].shape[1] for step in steps):
+        raise _bad_steps("steps of equally many features", steps)
+    if any(size > before for before, size in pairwise(sizes)):
+        raise _bad_steps("batch sizes that never grow from step to step", steps)
+    ops = ops_for(steps[0])
+    padded = ops.zeros((sizes[0], len(steps), steps[0].shape[1]), steps[0])
+    for t, step in enumerate(steps):
+        ops.copyto(padded[: sizes[t], t], step)
+    xp = ops.xp
+    lengths: Array = (xp.asarray(sizes)[None, :] > xp.arange(sizes[0])[:, None]).sum(axis=1)
+    return padded, lengths
+
+
+def padded_to_steps(y: Array, sizes: Sequence[int]) -> list[Array]:
+    """(N, T, F) as [y1..yT], views of the first ``sizes[t]`` rows of each step."""
+    if len(sizes) != y.shape[1] or any(not 0 <= size <= len(y) for size in sizes):
+        raise ShapeError(
+            "padded_to_steps",
+            expected=f"{y.shape[1]} batch sizes of at most {len(y)}",
+            received=f"{list(sizes)[:12]}",
+            advice="pass the batch sizes of the list that was padded",
+        )
+    return [y[:size, t] for t, size in enumerate(sizes)]
+
+
+def _bad_steps(expected: str, steps: Sequence[Array]) -> ShapeError:
+    return ShapeError(
+        "steps_to_padded",
+        expected=expected,
+        received=f"shapes {[tuple(step.shape) for step in steps[:12]]}",
+        advice="sort the samples so that their lengths fall",
+    )

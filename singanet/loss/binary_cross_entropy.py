@@ -1,4 +1,4 @@
-"""Binary and multi-label cross-entropy of probabilities."""
+"""Binary and multi-label cross-entropy, of scores and of probabilities."""
 
 from __future__ import annotations
 
@@ -7,12 +7,56 @@ from typing import Any
 
 import numpy as np
 
-from singanet.errors import DataError
+from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.loss.loss import Loss
 from singanet.loss.targets import unit_targets
-from singanet.loss.weights import term_weights
-from singanet.ops import NumpyOps
+from singanet.ops import NumpyOps, ops_for
 from singanet.types import Array
+
+
+class SigmoidCrossEntropy(Loss):
+    """−y log σ(x) − (1 − y) log(1 − σ(x)) for scores ``x`` and targets ``y`` in [0, 1].
+
+    Both have one shape (B, ...): (B,) or (B, 1) for one yes-or-no question, (B, C) for C labels;
+    a position is an element. ``pos_weight`` multiplies the first term and ``class_weight`` both;
+    each is a number or one for every class (the last axis). Computed from the scores without
+    overflow, so SINGA's ε is not needed. Gradient of an element: σ(x) − y, weighted.
+    """
+
+    def __init__(
+        self,
+        pos_weight: float | Sequence[float] | None = None,
+        class_weight: float | Sequence[float] | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self._weights = term_weights("SigmoidCrossEntropy", pos_weight, class_weight)
+
+    def link(self, x: Array) -> Array:
+        """σ(x)."""
+        return ops_for(x).sigmoid(x)
+
+    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+        y = unit_targets("SigmoidCrossEntropy", ops, x, y)
+        if self._weights is None:
+            return ops.sigmoid_cross_entropy(x, y), x.size, (x, y, None, None)
+        # w (p y softplus(-x) + (1 - y) softplus(x)) with the two terms apart.
+        yes, no = self._weights.of(ops, x, y)
+        zero = ops.zeros(x.shape, x)
+        losses = ops.sigmoid_cross_entropy(x, zero)
+        losses *= no
+        losses += yes * ops.sigmoid_cross_entropy(ops.negative(x), zero)
+        return losses, x.size, (x, y, yes, no)
+
+    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+        x, y, yes, no = saved
+        dx = ops.sigmoid(x)
+        if yes is None:
+            dx -= y
+        else:
+            dx *= yes + no
+            dx -= yes
+        return dx
 
 
 class BinaryCrossEntropy(Loss):
@@ -51,3 +95,51 @@ class BinaryCrossEntropy(Loss):
         x, yes, no = saved
         edge = float(np.finfo(x.dtype).eps)
         return no / ops.maximum(1 - x, edge) - yes / ops.maximum(x, edge)
+
+
+Weight = float | Sequence[float] | None
+
+
+class TermWeights:
+    """Factors of −log p and −log(1 − p): ``both · positive · y`` and ``both · (1 − y)``.
+
+    Each weight is a number, or one for every class (the last axis of the outputs).
+    """
+
+    def __init__(self, where: str, positive: Array, both: Array) -> None:
+        self._where = where
+        self._positive = positive
+        self._both = both
+
+    def of(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, Array]:
+        """The two factors for targets ``y``, with the type of ``x``."""
+        for weight in (self._positive, self._both):
+            if weight.ndim and weight.shape != x.shape[-1:]:
+                raise ShapeError(
+                    self._where,
+                    expected=f"{weight.size} classes, as there are weights",
+                    received=f"outputs of shape {x.shape}",
+                    advice="give one weight for every class, or a single number",
+                )
+        both = ops.xp.asarray(self._both, x.dtype)
+        positive = ops.xp.asarray(self._positive, x.dtype)
+        return both * positive * y, both * (1 - y)
+
+
+def term_weights(where: str, positive: Weight, both: Weight) -> TermWeights | None:
+    """The weights, checked; None where neither is given."""
+    if positive is None and both is None:
+        return None
+    arrays = []
+    for name, weight in (("pos_weight", positive), ("class_weight", both)):
+        array = np.asarray(1.0 if weight is None else weight)
+        fits = array.ndim <= 1 and array.size > 0 and array.dtype.kind in "fiu"
+        if not fits or not np.isfinite(array).all() or array.min() < 0:
+            raise ArgumentError(
+                f"{where}({name}=)",
+                expected="a finite number >= 0, or a sequence with one for every class",
+                received=f"{type(weight).__name__} of shape {array.shape}",
+                advice="weights above 1 make a class count more",
+            )
+        arrays.append(array.astype(np.float64))
+    return TermWeights(where, arrays[0], arrays[1])

@@ -6,14 +6,10 @@ from singanet.metric.accuracy import Accuracy
 from singanet.metric.auc import AUC
 from singanet.metric.confusion_matrix import ConfusionMatrix
 from singanet.metric.f1 import F1
-from singanet.metric.mean_absolute_error import MeanAbsoluteError
-from singanet.metric.mean_metric import MeanMetric
-from singanet.metric.metric import Metric
+from singanet.metric.metric import MeanMetric, Metric
 from singanet.metric.perplexity import Perplexity
-from singanet.metric.precision import Precision
-from singanet.metric.r2 import R2
-from singanet.metric.recall import Recall
-from singanet.metric.root_mean_squared_error import RootMeanSquaredError
+from singanet.metric.precision_recall import Precision, Recall
+from singanet.metric.regression import R2, MeanAbsoluteError, RootMeanSquaredError
 
 __all__ = [
     "AUC",

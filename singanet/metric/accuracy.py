@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from singanet.metric.checks import checked_top_k, scored_classes
-from singanet.metric.mean_metric import MeanMetric
+from singanet.metric.metric import MeanMetric
 from singanet.ops import NumpyOps
 from singanet.types import Array
 

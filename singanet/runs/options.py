@@ -9,9 +9,9 @@ from typing import Any
 from singanet.errors import ArgumentError
 from singanet.models import ModelEntry, Recipe
 from singanet.optimizer.mixed_precision import as_precision
+from singanet.runs.figures import check_writable
 from singanet.runs.optimizers import USUAL_RATES, make_optimizer
 from singanet.runs.tasks.split import held
-from singanet.training.figures import check_writable
 from singanet.training.sample_weights import checked_class_weight
 
 USUAL_SPLIT = 0.1

@@ -14,7 +14,7 @@ from singanet.checkpoint import write_state
 from singanet.data import Dataset
 from singanet.data.npz import read_npz
 from singanet.errors import ArgumentError
-from singanet.training.figures import check_writable
+from singanet.runs.figures import check_writable
 from singanet.types import Array
 
 SUFFIXES = (".csv", ".npz")

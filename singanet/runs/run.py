@@ -14,11 +14,12 @@ from singanet.errors import ArgumentError
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
 from singanet.runs.callbacks import FiniteLoss, RunFigures
+from singanet.runs.figures import write_json
 from singanet.runs.folder import expect_no_run, folder_callbacks, write_outcome
 from singanet.runs.optimizers import FOLDING, make_optimizer
 from singanet.runs.options import RunOptions, checked_recipe, class_weights
 from singanet.runs.tasks import Task, load_task
-from singanet.runs.tasks.task import Batches
+from singanet.runs.tasks.task import Batches, EpochResult
 from singanet.training.callbacks import (
     Callback,
     EarlyStopping,
@@ -26,8 +27,6 @@ from singanet.training.callbacks import (
     StopOnSignal,
     TensorBoard,
 )
-from singanet.training.epoch_result import EpochResult
-from singanet.training.figures import write_json
 from singanet.training.files import read_training
 from singanet.training.history import History
 from singanet.types import Array

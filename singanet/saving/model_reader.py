@@ -12,8 +12,8 @@ import numpy as np
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.formats import by_content, open_state
 from singanet.checkpoint.matching import Target, match
-from singanet.checkpoint.mismatch import mismatch
 from singanet.checkpoint.reader import Reader
+from singanet.checkpoint.report import mismatch
 from singanet.engine.net import Net
 from singanet.errors import CheckpointError, FileFormatError, SingaNetError
 from singanet.params.param import Param

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from singanet.training import callbacks
 from singanet.training.callbacks import Callback
-from singanet.training.epoch_result import EpochResult
 from singanet.training.fit import fit
 from singanet.training.history import History
 from singanet.training.session import Session, StopTraining, restore, training_state
 
 __all__ = [
     "Callback",
-    "EpochResult",
     "History",
     "Session",
     "StopTraining",

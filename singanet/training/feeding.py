@@ -10,8 +10,7 @@ from singanet.data import GeneratorLoader
 from singanet.engine.model import Model
 from singanet.errors import ArgumentError, DataError
 from singanet.training.arrays import by_name, input_names, output_names, sample_count
-from singanet.training.batches import ArrayBatches, Batches
-from singanet.training.iterated import IteratedBatches
+from singanet.training.batches import ArrayBatches, Batches, IteratedBatches
 from singanet.training.sample_weights import joined_weight
 
 

@@ -1,14 +1,15 @@
-"""What was measured, epoch by epoch."""
+"""What was measured, epoch by epoch, and its curves as one picture."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
 from singanet.base.files import replacing
+from singanet.picture.line_chart import HEIGHT, LIGHT, RULES, WIDTH, line_chart
 
 
 class History(dict[str, list[float]]):
@@ -62,9 +63,7 @@ class History(dict[str, list[float]]):
 
         Returns its text, and writes it to ``path`` where one is given. Errors: `FileAccessError`.
         """
-        from singanet.training.curves import curves
-
-        svg = curves(self.epochs, self)
+        svg = _curves(self.epochs, self)
         if path is not None:
             with replacing(Path(path)) as beside:
                 beside.write_text(svg, encoding="utf-8")
@@ -73,3 +72,24 @@ class History(dict[str, list[float]]):
     def _repr_html_(self) -> str:
         """The picture, for notebooks."""
         return self.plot()
+
+
+def _curves(epochs: Sequence[int], measures: Mapping[str, Sequence[float]]) -> str:
+    """An SVG with a chart a quantity beside the other, training and validation in one.
+
+    Stands alone, dark on white. Epochs are counted from 1, as progress is shown.
+    """
+    charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for name, values in measures.items():
+        points = [(epoch + 1.0, value) for epoch, value in zip(epochs, values, strict=True)]
+        charts.setdefault(name.removeprefix("val_"), {})[name] = points
+    drawn = "".join(
+        f'<g transform="translate({k * WIDTH},0)">{line_chart(title, "epoch", lines)}</g>'
+        for k, (title, lines) in enumerate(charts.items())
+    )
+    width = max(len(charts), 1) * WIDTH
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" '
+        f'width="{width}" height="{HEIGHT}"><style>.singanet-chart{{{LIGHT}}}{RULES}</style>'
+        f'<rect width="100%" height="100%" fill="#fff"/>{drawn}</svg>\n'
+    )

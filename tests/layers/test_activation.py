@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, UnknownNameError
-from singanet.layers import Activation
-from singanet.layers.context import Context
+from singanet.layers import Activation, Context
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 

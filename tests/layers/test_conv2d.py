@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.layers import Conv2D
-from singanet.layers.context import Context
+from singanet.layers import Context, Conv2D
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 

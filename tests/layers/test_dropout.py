@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.layers import Dropout
-from singanet.layers.context import Context
+from singanet.layers import Context, Dropout
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.layers import Concat, Dense, Dummy, Embedding, Flatten, Merge, Slice
-from singanet.layers.input import Input
+from singanet.layers import Concat, Dense, Dummy, Embedding, Flatten, Input, Merge, Slice
 from singanet.net import FeedForwardNet
 from singanet.testing import LayerCase, check_net_gradients
 from singanet.types import RowSparse

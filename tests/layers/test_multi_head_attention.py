@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.layers import MultiHeadAttention
-from singanet.layers.context import Context
+from singanet.layers import Context, MultiHeadAttention
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError, UnknownNameError
-from singanet.layers import GRU, LSTM, RNN
-from singanet.layers.context import Context
+from singanet.layers import GRU, LSTM, RNN, Context
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase, check_gradients
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.layers import RNN
-from singanet.layers.context import Context
-from singanet.layers.packed import pack
+from singanet.layers import RNN, Context
 from singanet.ops import numpy_ops
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -78,7 +76,7 @@ def test_outputs_and_gradients_equal_pytorch(mode, stacks, bidirectional, ragged
         np.testing.assert_allclose(got, want.grad.numpy().transpose(1, 0, 2), **CLOSE)
     wanted = in_packed_order(module, lambda p: p.grad)
     # A few hundred terms of either sign go into each: the bound is relative to the largest.
-    assert np.abs(pack(layer, grads) - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    assert np.abs(layer.pack(grads) - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
 KERAS_GATES = {"LSTM": "ifgo", "GRU": "zrn", "SimpleRNN": "h"}

@@ -7,7 +7,6 @@ import pytest
 
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.layers import GRU, LSTM, RNN, StepList, padded_to_steps, steps_to_padded
-from singanet.layers.packed import pack
 
 SIZES = [4, 3, 3, 1]
 
@@ -102,7 +101,7 @@ def test_gradients_are_packed_as_the_weights_are(rng):
     outs = call.forward(True, [*steps(rng), None])
     _, (dw,) = call.backward(True, outs)
     layer.unpack(dw.astype(np.float32))
-    again = pack(layer, {suffix: param.value for suffix, param in layer.params.items()})
+    again = layer.pack({suffix: param.value for suffix, param in layer.params.items()})
     np.testing.assert_array_equal(again, dw.astype(np.float32))
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, GraphError, ShapeError
-from singanet.layers import Concat, Dense, Flatten, Merge, Slice
-from singanet.layers.input import Input
+from singanet.layers import Concat, Dense, Flatten, Input, Merge, Slice
 from singanet.net import FeedForwardNet
 from singanet.testing import check_net_gradients
 

@@ -1,21 +1,87 @@
-"""Binary cross-entropy of probabilities: the sigmoid's loss seen from the other side."""
+"""Binary cross-entropy of scores and of probabilities, against formulas and PyTorch."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.loss import BinaryCrossEntropy, SigmoidCrossEntropy
 
-rng = np.random.default_rng(0)
+rng = np.random.default_rng(5)
+
+
+def test_formula() -> None:
+    x, y = rng.normal(size=(4, 3)), rng.random((4, 3))
+    p = 1 / (1 + np.exp(-x))
+    each = -y * np.log(p) - (1 - y) * np.log(1 - p)
+    loss = SigmoidCrossEntropy()
+    np.testing.assert_allclose(loss.forward(True, x, y), each.mean(axis=1))
+    np.testing.assert_allclose(loss.backward(), (p - y) / 12)
+    np.testing.assert_allclose(loss.link(x), p)
+
+
+def test_large_scores_are_exact() -> None:
+    x = np.array([1e4, -1e4, 1e4, -1e4], np.float32)
+    y = np.array([1, 0, 0, 1])
+    loss = SigmoidCrossEntropy(reduction="sum")
+    np.testing.assert_array_equal(loss.forward(True, x, y), [0, 0, 1e4, 1e4])
+    np.testing.assert_allclose(loss.backward(), [0, 0, 1, -1], atol=1e-37)
+    weighted = SigmoidCrossEntropy(pos_weight=2.0)
+    np.testing.assert_array_equal(weighted.forward(False, x, y), [0, 0, 1e4, 2e4])
+
+
+@pytest.mark.parametrize("pos", [None, 3.0, [0.5, 1.0, 2.0]])
+@pytest.mark.parametrize("both", [None, [2.0, 0.0, 1.0]])
+def test_equals_pytorch(pos: Any, both: Any) -> None:
+    torch = pytest.importorskip("torch")
+    x, y = rng.normal(size=(4, 3)) * 4, rng.integers(0, 2, (4, 3))
+    tx = torch.tensor(x, requires_grad=True)
+
+    def tensor(weight: Any) -> Any:
+        return None if weight is None else torch.tensor(weight, dtype=torch.float64)
+
+    theirs = torch.nn.functional.binary_cross_entropy_with_logits(
+        tx, torch.tensor(y, dtype=torch.float64), weight=tensor(both), pos_weight=tensor(pos)
+    )
+    theirs.backward()
+    ours = SigmoidCrossEntropy(pos_weight=pos, class_weight=both)
+    assert ours.evaluate(True, x, y) == pytest.approx(theirs.item(), rel=1e-12)
+    np.testing.assert_allclose(ours.backward(), tx.grad.numpy(), atol=1e-14)
+
+
+def test_bad_targets() -> None:
+    with pytest.raises(DataError, match=r"from 0 to 1; received 2.0 at index \(1, 0\)"):
+        SigmoidCrossEntropy().forward(True, np.zeros((2, 2)), np.array([[0, 1], [2, 0]]))
+    with pytest.raises(DataError, match=r"received -0.5 at index 1"):
+        SigmoidCrossEntropy().forward(True, np.zeros(2), np.array([0, -0.5]))
+    with pytest.raises(ShapeError, match=r"\(2, 1\)"):
+        SigmoidCrossEntropy().forward(True, np.zeros((2, 1)), np.array([0, 1]))
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, [], [[1.0]], "a", [1.0, -2.0]])
+def test_bad_weights(weight: Any) -> None:
+    with pytest.raises(ArgumentError, match="pos_weight"):
+        SigmoidCrossEntropy(pos_weight=weight)
+    with pytest.raises(ArgumentError, match="class_weight"):
+        SigmoidCrossEntropy(class_weight=weight)
+
+
+def test_weights_for_other_classes() -> None:
+    loss = SigmoidCrossEntropy(class_weight=[1.0, 2.0])
+    with pytest.raises(ShapeError, match=r"2 classes.*shape \(4, 3\)"):
+        loss.forward(True, np.zeros((4, 3)), np.zeros((4, 3)))
+
+
+draws = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("weights", [(None, None), (3.0, None), (2.0, [1.0, 0.5, 0.0])])
 def test_agrees_with_the_loss_of_scores(weights: Any) -> None:
-    scores, y = rng.normal(size=(4, 3)), rng.random((4, 3))
+    scores, y = draws.normal(size=(4, 3)), draws.random((4, 3))
     p = 1 / (1 + np.exp(-scores))
     ours, other = BinaryCrossEntropy(*weights), SigmoidCrossEntropy(*weights)
     np.testing.assert_allclose(ours.forward(True, p, y), other.forward(True, scores, y))

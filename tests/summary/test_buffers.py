@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from singanet.layers.context import Context
+from singanet.layers import Context
 from singanet.ops import ops_for
 from singanet.summary.buffers import Held, buffers
 

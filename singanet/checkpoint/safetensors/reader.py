@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 
-from singanet.checkpoint.bfloat import widen
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.safetensors.header import BFLOAT, CHECKSUMS, LONGEST, broken, parse
@@ -16,6 +15,7 @@ from singanet.checkpoint.streaming import (
     check_digest,
     read_bytes,
     truncated,
+    widen,
 )
 from singanet.checkpoint.version import KEY, check_version
 from singanet.types import Array

@@ -8,9 +8,8 @@ from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.names import MAX_ARRAYS, MAX_NAME_BYTES, check_name, duplicate, too_many
 from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.singa import find_records
-from singanet.checkpoint.snapshot.data import count_stored, read_data, wrong_count
+from singanet.checkpoint.snapshot.data import count_stored, in_shape, read_data, wrong_count
 from singanet.checkpoint.snapshot.desc import read_desc
-from singanet.checkpoint.snapshot.layout import in_shape
 from singanet.checkpoint.snapshot.record import Record, parse_record
 from singanet.checkpoint.streaming import check_digest, check_shape, truncated
 from singanet.checkpoint.version import check_version

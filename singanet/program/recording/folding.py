@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.engine.plan import Plan, Step
 from singanet.layers.activation import Activation
-from singanet.layers.add import Add
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.conv2d import Conv2D
 from singanet.layers.dense import Dense
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
+from singanet.layers.joins import Add
 from singanet.program.recording.parts import (
     ConvolutionPart,
     DensePart,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from singanet.layers.add import Add
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.context import Context
 from singanet.layers.conv2d import Conv2D
 from singanet.layers.dense import Dense
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
+from singanet.layers.joins import Add
 from singanet.ops import NumpyOps
 from singanet.ops.numpy.windows import Window
 from singanet.types import Array

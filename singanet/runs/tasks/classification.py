@@ -8,8 +8,7 @@ from singanet.data import ArrayLoader, Dataset, load
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.augment import AugmentedImages
 from singanet.runs.tasks.split import split
-from singanet.runs.tasks.task import Batches, Task
-from singanet.training.epoch_result import EpochResult
+from singanet.runs.tasks.task import Batches, EpochResult, Task
 
 EVALUATION_BATCH = 256
 

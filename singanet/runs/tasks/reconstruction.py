@@ -9,8 +9,7 @@ from singanet.data import ArrayLoader, Dataset, load
 from singanet.errors import DataError
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.split import split
-from singanet.runs.tasks.task import Task
-from singanet.training.epoch_result import EpochResult
+from singanet.runs.tasks.task import EpochResult, Task
 
 EVALUATION_BATCH = 256
 

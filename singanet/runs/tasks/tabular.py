@@ -10,8 +10,7 @@ from singanet.data import ArrayLoader, TabularDataset, tabular
 from singanet.errors import UnknownNameError, did_you_mean
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.split import split
-from singanet.runs.tasks.task import Task
-from singanet.training.epoch_result import EpochResult
+from singanet.runs.tasks.task import EpochResult, Task
 from singanet.types import Array
 
 EVALUATION_BATCH = 1024

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
 from singanet.data import Batch
 from singanet.models import ModelEntry, Recipe
-from singanet.training.epoch_result import EpochResult
 from singanet.types import Shape
 
 _TASKS = {
@@ -30,6 +30,15 @@ class Batches(Protocol):
     def __len__(self) -> int:
         """How many there are."""
         ...
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """Means over the samples of a pass; ``metric`` is None for a net without one."""
+
+    loss: float
+    metric: float | None
+    samples: int
 
 
 class Task(ABC):

@@ -8,8 +8,7 @@ from singanet.data import TextDataset, TextLoader, plays
 from singanet.errors import UnknownNameError, did_you_mean, one_of
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.split import held
-from singanet.runs.tasks.task import Task
-from singanet.training.epoch_result import EpochResult
+from singanet.runs.tasks.task import EpochResult, Task
 from singanet.types import Array
 
 _EMBEDDED = {"plays": plays}

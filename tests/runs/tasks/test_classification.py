@@ -8,7 +8,7 @@ from singanet.data import ArrayLoader
 from singanet.models import Recipe, find
 from singanet.runs.tasks import load_task
 from singanet.runs.tasks.augment import AugmentedImages
-from singanet.training.epoch_result import EpochResult
+from singanet.runs.tasks.task import EpochResult
 
 
 def test_the_digits_come_where_no_data_are_named():

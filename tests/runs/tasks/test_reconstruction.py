@@ -8,7 +8,7 @@ import pytest
 from singanet.errors import DataError
 from singanet.models import Recipe, find
 from singanet.runs.tasks import load_task
-from singanet.training.epoch_result import EpochResult
+from singanet.runs.tasks.task import EpochResult
 
 
 def test_each_sample_is_its_own_target():

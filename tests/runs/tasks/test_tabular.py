@@ -9,7 +9,7 @@ from singanet.data import tabular
 from singanet.errors import UnknownNameError
 from singanet.models import Recipe, find
 from singanet.runs.tasks import load_task
-from singanet.training.epoch_result import EpochResult
+from singanet.runs.tasks.task import EpochResult
 
 ENTRY = find("wide_deep")
 

@@ -1,0 +1,146 @@
+"""Several inputs combined element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer
+from singanet.types import Array, Shape, Shapes
+
+
+class Combine(Layer):
+    """At least two inputs of one shape, or with extents of 1 that spread over the others'.
+
+    A gate of shape (C, 1, 1) so multiplies every position of a (C, H, W) image.
+    """
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shapes of equal rank → the larger extent along each axis."""
+        several = isinstance(in_shapes, list) and len(in_shapes) > 1
+        if not several or len({len(shape) for shape in in_shapes}) > 1:
+            raise self._unequal(in_shapes)
+        extents = [set(axis) - {1} for axis in zip(*in_shapes, strict=True)]
+        if any(len(sizes) > 1 for sizes in extents):
+            raise self._unequal(in_shapes)
+        return tuple(sizes.pop() if sizes else 1 for sizes in extents)
+
+    def _unequal(self, in_shapes: Any) -> Exception:
+        return self.shape_error(
+            "at least two inputs whose sample shapes agree, or are 1 where they differ",
+            str(in_shapes),
+            "pass src=[layer, layer] whose output shapes agree; Reshape adds axes of extent 1",
+        )
+
+    def combined(self, ctx: Context, mode: str, x: Sequence[Array]) -> Array:
+        """The inputs combined by ``mode``; an error where their batches differ."""
+        sizes = [len(part) for part in x]
+        if len(set(sizes)) > 1:
+            raise self.shape_error("inputs of one batch size", f"{sizes}", "feed equal batches")
+        shape: Any = self.out_shapes
+        return ctx.ops.combine(mode, x, (sizes[0], *shape), ctx.relu)
+
+    @staticmethod
+    def spread_back(ctx: Context, dy: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:
+        """The gradient of each input, summed over the positions it was spread to."""
+        return [ctx.ops.sum_to(part, shape) for part, shape in zip(dy, shapes, strict=True)]
+
+
+class Add(Combine):
+    """y = the sum of the inputs; `Merge` is SINGA's, for inputs of one shape."""
+
+    can_relu = True
+
+    def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
+        """The sum; no array is kept, but with relu the output."""
+        y = self.combined(ctx, "add", x)
+        ctx.save(shapes=[part.shape for part in x], y=y if ctx.relu else None)
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
+        """``dy`` for every input."""
+        if ctx.relu:
+            dy = ctx.ops.activation_backward("relu", dy, ctx.saved["y"])
+        shapes = ctx.saved["shapes"]
+        return self.spread_back(ctx, [dy] * len(shapes), shapes), {}
+
+
+class Average(Combine):
+    """y = the sum of the k inputs divided by k."""
+
+    def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
+        """The mean; no array is kept."""
+        ctx.save(shapes=[part.shape for part in x])
+        y = self.combined(ctx, "add", x)
+        ctx.ops.multiply(y, 1.0 / len(x), out=y)
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
+        """``dy`` / k for every input."""
+        shapes = ctx.saved["shapes"]
+        share = ctx.ops.multiply(dy, 1.0 / len(shapes))
+        return self.spread_back(ctx, [share] * len(shapes), shapes), {}
+
+
+class Maximum(Combine):
+    """y = the largest of the inputs, element by element; of equal ones the first counts."""
+
+    def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
+        """The maximum; which input held it is kept, one small integer an element."""
+        y = self.combined(ctx, "maximum", x)
+        if ctx.keep:
+            ctx.save(where=ctx.ops.first_equal(y, x), shapes=[part.shape for part in x])
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
+        """``dy`` where the input held the maximum."""
+        where, shapes = ctx.saved["where"], ctx.saved["shapes"]
+        parts = [ctx.ops.select(dy, where, k) for k in range(len(shapes))]
+        return self.spread_back(ctx, parts, shapes), {}
+
+
+class Multiply(Combine):
+    """y = the product of the inputs, element by element."""
+
+    def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
+        """The product; the inputs are kept."""
+        ctx.save(x=list(x))
+        return self.combined(ctx, "multiply", x)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
+        """``dy`` times the other inputs; no division, so zeros are no special case."""
+        x = ctx.saved["x"]
+        parts = [
+            ctx.ops.combine("multiply", [dy, *x[:k], *x[k + 1 :]], dy.shape) for k in range(len(x))
+        ]
+        return self.spread_back(ctx, parts, [part.shape for part in x]), {}
+
+
+class Merge(Layer):
+    """y = the sum of at least two inputs of one shape.
+
+    As an input layer of a net it takes a list of arrays; ``input_sample_shape`` is then a list.
+    """
+
+    any_extent = True
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """k times s → s."""
+        several = isinstance(in_shapes, list) and len(in_shapes) > 1
+        if not several or any(shape != in_shapes[0] for shape in in_shapes):
+            raise self.shape_error(
+                "at least two inputs of one sample shape",
+                str(in_shapes),
+                "pass src=[layer, layer] whose output shapes agree",
+            )
+        return in_shapes[0]
+
+    def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
+        """The sum; nothing is kept but the number of inputs."""
+        ctx.save(count=len(x))
+        return ctx.ops.add_all(x)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
+        """``dy`` for every input."""
+        return [dy] * ctx.saved["count"], {}

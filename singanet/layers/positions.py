@@ -1,0 +1,103 @@
+"""Positions added to sequences: learned ones, and sines."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from singanet.initializer import Gaussian
+from singanet.layers.arguments import expect_int
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer, ParamSpecs
+from singanet.types import Array, Shape, Shapes
+
+
+class PositionEmbedding(Layer):
+    """y_t = x_t + weight_t for sequences (N, T, E); ``weight`` is (max_length, E).
+
+    ``max_length`` is T where that is known. Without a spec the weight starts normal with standard
+    deviation 0.02 (Radford et al. 2018).
+    """
+
+    any_extent = True
+
+    def __init__(
+        self,
+        name: str,
+        max_length: int | None = None,
+        W_specs: ParamSpecs = None,
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        if max_length is not None:
+            max_length = expect_int(name, "max_length", max_length)
+        self.max_length = max_length
+        self.W_specs = W_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(T, E), unchanged."""
+        shape = self.expect_rank(in_shapes, 2, "(time, features)", "put an embedding before it")
+        longest = shape[0] if self.max_length is None else self.max_length
+        if longest == -1:
+            raise self.shape_error(
+                "max_length, since the sequences may have any length",
+                "max_length=None",
+                "pass the length of the longest sequence to come",
+            )
+        self._expect_steps(shape[0], longest)
+        self.add_param("weight", (longest, shape[1]), self.W_specs, default=Gaussian(0.0, 0.02))
+        return shape
+
+    def _expect_steps(self, steps: int, longest: int) -> None:
+        if steps > longest:
+            raise self.shape_error(
+                f"at most max_length={longest} steps",
+                f"{steps}",
+                "cut the sequences, or make the layer with a larger max_length",
+            )
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The sequences with their positions added."""
+        weight = ctx.params["weight"]
+        self._expect_steps(x.shape[1], len(weight))
+        return ctx.ops.add(x, weight[: x.shape[1]])
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy``, and its sum over the samples for the positions that were there."""
+        dweight = ctx.ops.zeros(ctx.params["weight"].shape, dy)
+        ctx.ops.sum(dy, axis=0, out=dweight[: dy.shape[1]])
+        return dy, {"weight": dweight}
+
+
+class SinusoidalPosition(Layer):
+    """y_t = x_t + p_t for sequences (N, T, E) of any length, without parameters.
+
+    p_t,2i = sin(t / 10000^(2i/E)) and p_t,2i+1 the cosine of the same (Vaswani et al. 2017).
+    """
+
+    any_extent = True
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(T, E), unchanged."""
+        return self.expect_rank(in_shapes, 2, "(time, features)", "put an embedding before it")
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The sequences with their positions added."""
+        table = ctx.ops.xp.asarray(_waves(*x.shape[1:]), x.dtype)
+        return ctx.ops.add(x, table)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """The gradient itself."""
+        return dy, {}
+
+
+@lru_cache(maxsize=8)
+def _waves(steps: int, size: int) -> Array:
+    """The positions (T, E) in float64."""
+    pair = np.arange(size) // 2
+    angle = np.arange(steps)[:, None] / 10000.0 ** (2.0 * pair / size)
+    table: Array = np.where(np.arange(size) % 2, np.cos(angle), np.sin(angle))
+    table.setflags(write=False)
+    return table

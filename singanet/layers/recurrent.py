@@ -1,0 +1,189 @@
+"""What recurrent layers are given: specs of their parameters, initial states, lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_mean, one_of
+from singanet.layers.layer import Layer, ParamSpecs
+from singanet.ops import NumpyOps
+from singanet.params.param import Param
+from singanet.types import Array, Shape
+
+KINDS = ("weight_x", "weight_h", "bias_x", "bias_h")
+"""The arrays of one direction: (in, G·H), (H, G·H), (G·H,), (G·H,)."""
+
+RNNSpecs = ParamSpecs | Sequence[ParamSpecs] | Mapping[str, ParamSpecs]
+"""One spec for all arrays (also SINGA's list of one), or a dict from kind or suffix to spec."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One direction of one stack; ``index`` is its place among the states."""
+
+    stack: int
+    index: int
+    reverse: bool
+
+    @property
+    def prefix(self) -> str:
+        """The start of its parameters' suffixes."""
+        return f"l{self.stack}/{'backward' if self.reverse else 'forward'}"
+
+
+def all_runs(num_stacks: int, bidirectional: bool) -> Iterator[Run]:
+    """Every direction of every stack, in the order of states and of the packed form."""
+    directions = 2 if bidirectional else 1
+    for stack in range(num_stacks):
+        for d in range(directions):
+            yield Run(stack, stack * directions + d, d == 1)
+
+
+def normal_specs(layer: str, specs: RNNSpecs) -> ParamSpecs | Mapping[str, ParamSpecs]:
+    """``specs`` without SINGA's list around one spec."""
+    if not isinstance(specs, (list, tuple)):
+        return specs  # type: ignore[return-value]
+    if len(specs) != 1:
+        raise ArgumentError(
+            f"layer {layer!r}, argument param_specs",
+            expected="one spec, or a dict from array to spec",
+            received=f"a list of {len(specs)}",
+            advice="pass {'weight_x': {...}, 'bias_x': {...}} for different ones",
+        )
+    only: ParamSpecs = specs[0]
+    return only
+
+
+def spec_of(
+    layer: str, specs: ParamSpecs | Mapping[str, ParamSpecs], suffix: str, suffixes: Sequence[str]
+) -> ParamSpecs:
+    """What ``specs`` says of the array ``suffix``; a name in a spec for several is a prefix."""
+    if specs is None or isinstance(specs, Param):
+        return specs
+    if any(key in KINDS or "/" in key for key in specs):
+        return _by_array(layer, specs, suffix, suffixes)
+    return _with_prefix(specs, suffix)
+
+
+def _by_array(
+    layer: str, specs: Mapping[str, Any], suffix: str, suffixes: Sequence[str]
+) -> ParamSpecs:
+    known = (*KINDS, *suffixes)
+    for key in specs:
+        if key not in known:
+            raise UnknownNameError(
+                f"layer {layer!r}, argument param_specs",
+                expected=f"keys among {one_of(known)}",
+                received=repr(key),
+                advice=did_you_mean(key, known, "remove it"),
+            )
+    if suffix in specs:
+        exact: ParamSpecs = specs[suffix]
+        return exact
+    shared: ParamSpecs = specs.get(suffix.rpartition("/")[2])
+    if isinstance(shared, Mapping):
+        return _with_prefix(shared, suffix)
+    return shared
+
+
+def _with_prefix(spec: Mapping[str, Any], suffix: str) -> Mapping[str, Any]:
+    return {**spec, "name": f"{spec['name']}/{suffix}"} if "name" in spec else spec
+
+
+_ADVICE = (
+    "give (time, features), then all initial states of shape (stacks x directions, hidden) or"
+    " none, then lengths of shape () or nothing"
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Which inputs there are: ``states`` of them after the sequences, then perhaps lengths."""
+
+    states: int
+    lengths: bool
+
+
+def read_shapes(
+    layer: Layer, in_shapes: Any, state: Shape, states: int
+) -> tuple[tuple[int, int], Inputs]:
+    """(T, F) of the sequences, and which other inputs there are, told by their sample shapes.
+
+    ``state`` is the shape that each of ``states`` initial states must have, if they are given.
+    """
+    shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
+    rest = shapes[1:]
+    lengths = bool(rest) and rest[-1] in ((), (1,))
+    given = rest[:-1] if lengths else rest
+    fits = bool(shapes) and len(shapes[0]) == 2 and shapes[0][1] > 0
+    if not fits or given not in ([], [state] * states):
+        raise layer.shape_error(
+            f"sequences of sample shape (time, features), then no or {states} initial states of"
+            f" shape {state}, then no lengths or lengths of shape ()",
+            str(in_shapes),
+            _ADVICE,
+        )
+    return (shapes[0][0], shapes[0][1]), Inputs(len(given), lengths)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """A batch of sequences of several lengths, sorted so that they fall.
+
+    ``counts[t]`` samples have a step t. ``order`` lists the samples by falling length, and
+    ``inverse`` brings them back; both are None where they stand so already.
+    """
+
+    counts: list[int]
+    order: Array | None
+    inverse: Array | None
+
+
+def read_lengths(layer: Layer, ops: NumpyOps, lengths: Array, n: int, steps: int) -> Ragged:
+    """The order and counts that ``lengths`` (N,) or (N, 1) ask for; reads them on the host.
+
+    Errors: other than N lengths; one that is no whole number, or outside 0 to ``steps``.
+    """
+    host = read_whole_lengths(layer, ops, lengths, n, steps)
+    counts = (host[None, :] > np.arange(steps)[:, None]).sum(axis=1).tolist()
+    if n < 2 or bool((host[1:] <= host[:-1]).all()):
+        return Ragged(counts, None, None)
+    order = np.argsort(-host, kind="stable")
+    return Ragged(counts, ops.xp.asarray(order), ops.xp.asarray(np.argsort(order)))
+
+
+def read_whole_lengths(layer: Layer, ops: NumpyOps, lengths: Array, n: int, steps: int) -> Array:
+    """``lengths`` as N integers on the host; errors as for `read_lengths`."""
+    host = ops.host(lengths)
+    if host.size != n or host.ndim > 2:
+        raise layer.shape_error(
+            f"one length a sample, shape ({n},) or ({n}, 1)",
+            f"shape {host.shape}",
+            "pass as many lengths as sequences",
+        )
+    host = host.reshape(n)
+    wrong = ~((host >= 0) & (host <= steps) & (host == np.trunc(host)))
+    if bool(wrong.any()):
+        first = int(np.argmax(wrong))
+        raise DataError(
+            f"layer {layer.name!r}, input lengths",
+            expected=f"whole numbers from 0 to {steps}, the number of steps",
+            received=f"{host[first]} for sample {first}",
+            advice="cut the sequence, or pad all of them to more steps",
+        )
+    return host.astype(np.int64)
+
+
+def check_batches(layer: Layer, parts: Sequence[Array]) -> None:
+    """All inputs must have as many samples as the first."""
+    for part in parts[1:]:
+        if len(part) != len(parts[0]):
+            raise layer.shape_error(
+                f"inputs with {len(parts[0])} samples each, as the sequences",
+                f"one with {len(part)}",
+                "the batch axis comes first, in initial states as well",
+            )

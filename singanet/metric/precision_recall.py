@@ -1,0 +1,49 @@
+"""How much of what is predicted is right, and how much of what is right is predicted."""
+
+from __future__ import annotations
+
+from singanet.metric.checks import checked_top_k, multi_hot
+from singanet.metric.metric import MeanMetric
+from singanet.ops import NumpyOps
+from singanet.types import Array
+
+
+class Precision(MeanMetric):
+    """|the ``top_k`` highest scores ∩ labels| / top_k for scores and multi-hot rows (B, C).
+
+    SINGA's definition. Of equal scores the lowest class comes first. ``top_k`` above C counts
+    all C classes and still divides by ``top_k``.
+    """
+
+    def __init__(self, top_k: int = 1) -> None:
+        self.top_k = checked_top_k("Precision", top_k)
+        super().__init__()
+
+    def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
+        return hits(ops, x, multi_hot("Precision", x, y), self.top_k) / self.top_k
+
+
+class Recall(MeanMetric):
+    """|the ``top_k`` highest scores ∩ labels| / |labels| for scores and multi-hot rows (B, C).
+
+    SINGA's definition, but a row without a label counts as 0 instead of dividing by zero. Of
+    equal scores the lowest class comes first.
+    """
+
+    def __init__(self, top_k: int = 1) -> None:
+        self.top_k = checked_top_k("Recall", top_k)
+        super().__init__()
+
+    def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
+        labels = multi_hot("Recall", x, y)
+        found = hits(ops, x, labels, self.top_k)
+        found /= ops.maximum(labels.sum(axis=1), 1)
+        return found
+
+
+def hits(ops: NumpyOps, x: Array, labels: Array, top_k: int) -> Array:
+    """How many of the ``top_k`` highest of each row of ``x`` (B, C) are labels, as floats (B,)."""
+    xp = ops.xp
+    # Stable, so that of equal scores the lowest class comes first.
+    first = xp.argsort(-x.astype("float64"), axis=1, kind="stable")[:, :top_k]
+    return xp.take_along_axis(labels, first, axis=1).sum(axis=1, dtype="float64")
