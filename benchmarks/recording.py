@@ -4,7 +4,8 @@ Every figure comes from a process of its own, on one thread, with `SGD` and mome
 memory is the peak over two steps beyond what the process held before the net was built; planned
 are arena, parameters, optimizer state and the batch. Times are processor seconds a step, medians
 of interleaved runs. The overhead is that of a replay with each kernel timed: the run less its
-kernels, by the number of kernels, two readings of the clock each included.
+kernels, by the number of kernels, two readings of the clock each included. A chain is of narrow
+dense layers; what one of them takes to record should not depend on how many there are.
 
     python benchmarks/recording.py [numpy] [onednn]
 """
@@ -28,10 +29,13 @@ import numpy as np
 from report import interleaved, publish, spread, table
 
 import singanet
+from singanet.layers import Dense
 from singanet.optimizer import SGD
 
 CASES = [("mlp", 32, 40), ("lenet", 32, 20), ("resnet20", 32, 6), ("resnet50", 8, 3)]
 """Ready net, batch size, rounds."""
+CHAINS = (100, 1000, 10000)
+"""Layers."""
 MB = 1 << 20
 
 
@@ -122,10 +126,35 @@ def times(name: str, batch: int, rounds: int) -> dict[str, Any]:
     }
 
 
+def chain(layers: int) -> tuple[Any, SGD, Any, Any]:
+    """A chain that ran once by its layers, its optimizer and a batch."""
+    net = singanet.FeedForwardNet(singanet.loss.SquaredError(), seed=0)
+    for k in range(layers):
+        shape = {"input_sample_shape": (8,)} if k == 0 else {}
+        net.add(Dense(f"fc{k}", 8, **shape))
+    optimizer, x = SGD(lr=1e-3), np.ones((4, 8), np.float32)
+    net.step(x, x, optimizer)
+    return net, optimizer, x, x
+
+
+def recorded(net: Any, optimizer: SGD, x: Any, y: Any) -> float:
+    """Processor seconds to record a step, plan it, and replay it the first time."""
+    start = time.process_time()
+    net.record(x, y, optimizer).run(x, y)
+    return time.process_time() - start
+
+
+def times_of_chain(layers: int) -> dict[str, float]:
+    """Seconds to record a chain, after one of a tenth of the layers to warm up."""
+    recorded(*chain(layers // 10))
+    return {"seconds": recorded(*chain(layers))}
+
+
 MODES: dict[str, Callable[..., dict[str, Any]]] = {
     "resident": resident,
     "allocated": allocated,
     "times": times,
+    "times_of_chain": times_of_chain,
 }
 
 
@@ -187,13 +216,24 @@ def rows(ops: str) -> tuple[list[list[str]], list[list[str]]]:
     return memory, speed
 
 
+def chain_rows(ops: str) -> list[list[str]]:
+    """Seconds to record each chain."""
+    found = []
+    for layers in CHAINS:
+        seconds = child(ops, "times_of_chain", layers)["seconds"]
+        found.append([ops, f"{layers:,}", f"{seconds:.2f}", f"{1e6 * seconds / layers:.0f}"])
+        print(found[-1], file=sys.stderr)
+    return found
+
+
 def main(backends: list[str]) -> None:
-    """Both tables."""
+    """All tables."""
     memory: list[list[str]] = []
     speed: list[list[str]] = []
     for ops in backends:
         for table_rows, new in zip((memory, speed), rows(ops), strict=True):
             table_rows += new
+    chains = [row for ops in backends for row in chain_rows(ops)]
     head = ["kernels", "net, batch"]
     held = ["planned MB", "resident MB", "off by", "by layers MB", "less",
             "arena MB", "allocated by layers MB", "less"]  # fmt: skip
@@ -207,6 +247,8 @@ def main(backends: list[str]) -> None:
             "lives between steps; kernels' own scratch is in resident memory alone.",
             "## Time",
             table([*head, *took], speed),
+            "## Recording a chain",
+            table(["kernels", "layers", "s", "µs a layer"], chains),
         ]
     )
     publish("recording", "Recorded training steps and steps by the layers", body)
