@@ -4,10 +4,9 @@ Every figure comes from a process of its own, on one thread, with `SGD` and mome
 memory is the peak over two steps beyond what the process held before the net was built; planned
 are arena, parameters, optimizer state and the batch. Times are processor seconds a step, medians
 of interleaved runs. The overhead is that of a replay with each kernel timed: the run less its
-kernels, by the number of kernels, two readings of the clock each included. A chain is of narrow
-dense layers; what one of them takes to record should not depend on how many there are.
+kernels, by the number of kernels, two readings of the clock each included.
 
-    python benchmarks/recording.py [numpy] [onednn]
+    python benchmarks/recording.py [numpy] [onednn] [chains]
 """
 
 from __future__ import annotations
@@ -16,12 +15,14 @@ import ctypes
 import gc
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,13 @@ import numpy as np
 from report import interleaved, publish, spread, table
 
 import singanet
-from singanet.layers import Dense
+from singanet.layers import BatchNormalization, Dense
 from singanet.optimizer import SGD
 
 CASES = [("mlp", 32, 40), ("lenet", 32, 20), ("resnet20", 32, 6), ("resnet50", 8, 3)]
 """Ready net, batch size, rounds."""
-CHAINS = (100, 1000, 10000)
-"""Layers."""
+CHAINS = [(kind, layers) for kind in ("even", "uneven") for layers in (100, 1000, 10000)]
+"""Kind and layers: narrow dense ones, or dense ones of many widths and normalisations by turns."""
 MB = 1 << 20
 
 
@@ -126,15 +127,20 @@ def times(name: str, batch: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def chain(layers: int) -> tuple[Any, SGD, Any, Any]:
+def chain(kind: str, layers: int) -> tuple[Any, SGD, Any, Any]:
     """A chain that ran once by its layers, its optimizer and a batch."""
     net = singanet.FeedForwardNet(singanet.loss.SquaredError(), seed=0)
+    widths = random.Random(0)
     for k in range(layers):
-        shape = {"input_sample_shape": (8,)} if k == 0 else {}
-        net.add(Dense(f"fc{k}", 8, **shape))
+        if kind == "uneven" and k % 2:
+            net.add(BatchNormalization(f"norm{k}"))
+        else:
+            width = 8 if kind == "even" else widths.randint(4, 96)
+            net.add(Dense(f"fc{k}", width, **({} if k else {"input_sample_shape": (8,)})))
     optimizer, x = SGD(lr=1e-3), np.ones((4, 8), np.float32)
-    net.step(x, x, optimizer)
-    return net, optimizer, x, x
+    y = np.zeros_like(net.forward(False, x))
+    net.step(x, y, optimizer)
+    return net, optimizer, x, y
 
 
 def recorded(net: Any, optimizer: SGD, x: Any, y: Any) -> float:
@@ -144,10 +150,10 @@ def recorded(net: Any, optimizer: SGD, x: Any, y: Any) -> float:
     return time.process_time() - start
 
 
-def times_of_chain(layers: int) -> dict[str, float]:
+def times_of_chain(kind: str, layers: int) -> dict[str, float]:
     """Seconds to record a chain, after one of a tenth of the layers to warm up."""
-    recorded(*chain(layers // 10))
-    return {"seconds": recorded(*chain(layers))}
+    recorded(*chain(kind, layers // 10))
+    return {"seconds": recorded(*chain(kind, layers))}
 
 
 MODES: dict[str, Callable[..., dict[str, Any]]] = {
@@ -216,24 +222,30 @@ def rows(ops: str) -> tuple[list[list[str]], list[list[str]]]:
     return memory, speed
 
 
-def chain_rows(ops: str) -> list[list[str]]:
-    """Seconds to record each chain."""
+def chains(backends: list[str]) -> None:
+    """The table of what it takes to record long chains."""
     found = []
-    for layers in CHAINS:
-        seconds = child(ops, "times_of_chain", layers)["seconds"]
-        found.append([ops, f"{layers:,}", f"{seconds:.2f}", f"{1e6 * seconds / layers:.0f}"])
+    for ops, (kind, layers) in product(backends, CHAINS):
+        seconds = child(ops, "times_of_chain", kind, layers)["seconds"]
+        each = f"{1e6 * seconds / layers:.0f}"
+        found.append([ops, kind, f"{layers:,}", f"{seconds:.2f}", each])
         print(found[-1], file=sys.stderr)
-    return found
+    text = (
+        "Processor seconds to record a step, plan it and replay it once. Even: narrow dense "
+        "layers; uneven: dense layers of many widths and normalisations by turns. What a layer takes "
+        "should not depend on how many there are."
+    )
+    body = table(["kernels", "chain", "layers", "s", "µs a layer"], found)
+    publish("recording_chains", "Recording long chains", f"{text}\n\n{body}")
 
 
 def main(backends: list[str]) -> None:
-    """All tables."""
+    """Both tables."""
     memory: list[list[str]] = []
     speed: list[list[str]] = []
     for ops in backends:
         for table_rows, new in zip((memory, speed), rows(ops), strict=True):
             table_rows += new
-    chains = [row for ops in backends for row in chain_rows(ops)]
     head = ["kernels", "net, batch"]
     held = ["planned MB", "resident MB", "off by", "by layers MB", "less",
             "arena MB", "allocated by layers MB", "less"]  # fmt: skip
@@ -247,8 +259,6 @@ def main(backends: list[str]) -> None:
             "lives between steps; kernels' own scratch is in resident memory alone.",
             "## Time",
             table([*head, *took], speed),
-            "## Recording a chain",
-            table(["kernels", "layers", "s", "µs a layer"], chains),
         ]
     )
     publish("recording", "Recorded training steps and steps by the layers", body)
@@ -259,4 +269,8 @@ if __name__ == "__main__":
         mode, *arguments = json.loads(sys.argv[2])
         print(json.dumps(MODES[mode](*arguments)))
     else:
-        main(sys.argv[1:] or ["numpy", "onednn"])
+        words = sys.argv[1:]
+        named = [word for word in words if word != "chains"] or ["numpy", "onednn"]
+        if "chains" not in words:
+            main(named)
+        chains(named)

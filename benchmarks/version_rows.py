@@ -90,10 +90,10 @@ def _recording(way: str, name: str, batch: int) -> Entrant:
     return Entrant(stepper(name, batch, "layers" if way == "by layers" else "none")[2])
 
 
-def _chain(layers: int) -> Reading:
+def _chain(kind: str, layers: int) -> Reading:
     # A tenth as many layers before, so that imports and what is compiled once are no part of it.
-    recorded(*chain(layers // 10))
-    return Reading(lambda: {"": recorded(*chain(layers))}, "s", settled=layers >= 10_000)
+    recorded(*chain(kind, layers // 10))
+    return Reading(lambda: {"": recorded(*chain(kind, layers))}, "s", settled=layers >= 10_000)
 
 
 def _fit(case: Case, what: str, steps: int = 20) -> Entrant:
@@ -158,8 +158,8 @@ def _loops() -> Iterator[tuple[str, Callable[[], Made]]]:
     for name, batch, _ in RECORDED:
         for way in ("first", "replayed", "by layers"):
             yield f"recording/{name}:{batch}, {way}", partial(_recording, way, name, batch)
-    for layers in CHAINS:
-        yield f"recording/chain of {layers}", partial(_chain, layers)
+    for kind, layers in CHAINS:
+        yield f"recording/{kind} chain of {layers}", partial(_chain, kind, layers)
 
 
 def _nets() -> Iterator[tuple[str, Callable[[], Made]]]:
