@@ -65,9 +65,12 @@ def options() -> argparse.Namespace:
 
 
 def git(*arguments: str) -> str:
-    """What git says in this checkout."""
+    """What git says in this checkout. Errors: it refuses, and says why."""
     call = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(call, check=True, capture_output=True, text=True).stdout.strip()
+    run = subprocess.run(call, check=False, capture_output=True, text=True)
+    if run.returncode:
+        raise SystemExit(run.stderr.strip())
+    return run.stdout.strip()
 
 
 @contextmanager
@@ -79,7 +82,7 @@ def checked_out(commit: str, folder: Path) -> Iterator[Path]:
         yield place
     finally:
         # It may not be there yet where the run is ended early.
-        with suppress(subprocess.CalledProcessError):
+        with suppress(SystemExit):
             git("worktree", "remove", "--force", str(place))
 
 
@@ -300,7 +303,7 @@ def explained(given: argparse.Namespace, commit: str) -> str:
 
 def compare(given: argparse.Namespace, folder: Path) -> bool:
     """Print and keep the table of the rows; whether all that ran before runs now."""
-    commit = git("rev-parse", "--short", f"{given.ref}^{{commit}}")
+    commit = git("rev-parse", "--short", "--verify", f"{given.ref}^{{commit}}")
     now = environment(given, ROOT, folder)
     listed = subprocess.run(
         [sys.executable, str(ROWS), "names"], env=now, check=True, stdout=subprocess.PIPE

@@ -232,8 +232,8 @@ def chains(backends: list[str]) -> None:
         print(found[-1], file=sys.stderr)
     text = (
         "Processor seconds to record a step, plan it and replay it once. Even: narrow dense "
-        "layers; uneven: dense layers of many widths and normalisations by turns. What a layer takes "
-        "should not depend on how many there are."
+        "layers; uneven: dense layers of many widths and normalisations by turns. What a layer "
+        "takes should not depend on how many there are."
     )
     body = table(["kernels", "chain", "layers", "s", "µs a layer"], found)
     publish("recording_chains", "Recording long chains", f"{text}\n\n{body}")

@@ -30,7 +30,7 @@ RULES: dict[str, Callable[[], Any]] = {
     "clipping each layer's norm": lambda: o.ClipByLayerNorm(o.SGD(lr=LR), LIMIT),
     "clipping by the running norm": lambda: o.ClipByRunningNorm(o.SGD(lr=LR), LIMIT),
     "the weights' norm bounded": lambda: o.SGD(lr=LR, constraint=o.MaxNorm(1.0)),
-    "SINGA's L2 constraint": lambda: o.SGD(lr=LR, constraint=o.L2Constraint(1.0)),
+    "SINGA's L2 constraint": lambda: o.SGD(lr=LR, constraint=o.L2Constraint(1e-6)),
     "L1 regularizer": lambda: o.SGD(lr=LR, regularizer=o.L1Regularizer(1e-4)),
     "accumulation in a buffer": lambda: o.Accumulator(o.SGD(lr=LR), every=EVERY),
     "accumulation in the momentum": lambda: o.AccumulatingSGD(EVERY, lr=LR),

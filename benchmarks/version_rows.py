@@ -133,8 +133,9 @@ def _recurrent_half(kind: str) -> Entrant:
 def _bytes(loop: str) -> Reading:
     def read() -> dict[str, float]:
         grads, most = streaming_memory.taken(streaming_memory.build(), loop)
-        whole = streaming_memory.recorded(streaming_memory.build(), loop)
-        return {", gradients": grads, ", a step": most, ", recorded with state": whole}
+        first, later = streaming_memory.recorded(streaming_memory.build(), loop)
+        alone = {", gradients": grads, ", a step by layers": most}
+        return {**alone, ", all while recording": first, ", all while replaying": later}
 
     return Reading(read, "B")
 
