@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +10,56 @@ from typing import Any
 import numpy as np
 
 from singanet.initializer import Initializer
-from singanet.layers.elman_cell import ElmanCell
-from singanet.layers.gru_cell import GRUCell
-from singanet.layers.recurrent_cell import Cell, Trace, weights_of
-from singanet.ops import NumpyOps
+from singanet.ops import Ops
+from singanet.ops.direction import Direction, RecurrentGradients
 from singanet.types import Array, Shape
+
+Trace = dict[str, Any]
+"""What a run of one direction leaves: its states around the steps, what `Cell.backward` needs."""
+
+Params = Mapping[str, Array | None]
+"""The arrays of one direction by kind; only ``weight_x`` may be missing."""
+
+
+class Cell(ABC):
+    """The formula of one step; the kernels run it over all steps of one direction.
+
+    ``gates`` are the names of the blocks of the weights in SINGA's and cuDNN's order, ``states``
+    the names of what is handed from step to step.
+    """
+
+    gates: tuple[str, ...]
+    states: tuple[str, ...] = ("h",)
+
+    def bias_start(self) -> Initializer | None:
+        """How ``bias_x`` starts when it is not zero."""
+        return None
+
+    @abstractmethod
+    def forward(
+        self,
+        ops: Ops,
+        x: Array,
+        params: Params,
+        starts: Sequence[Array | None],
+        direction: Direction,
+        keep: bool,
+    ) -> Trace:
+        """All steps of one direction on ``x`` (T, N, in); ``keep`` what backward needs."""
+
+    @abstractmethod
+    def backward(
+        self,
+        ops: Ops,
+        dy: Array | None,
+        ends: Sequence[Array],
+        trace: Mapping[str, Any],
+        x: Array,
+        params: Params,
+        direction: Direction,
+        needs_dx: bool,
+    ) -> RecurrentGradients:
+        """The gradients for those of each h ``dy``, or None, and of the final states ``ends``."""
 
 
 class LSTMCell(Cell):
@@ -26,77 +72,128 @@ class LSTMCell(Cell):
         """1 in the block of the forget gate."""
         return _OneInBlock(self.gates.index("f"), len(self.gates))
 
-    def run_layer(
+    def forward(
         self,
-        ops: NumpyOps,
+        ops: Ops,
         x: Array,
-        params: Mapping[str, Array],
+        params: Params,
         starts: Sequence[Array | None],
-        counts: Sequence[int],
-        reverse: bool,
+        direction: Direction,
         keep: bool,
     ) -> Trace:
-        """See `Cell.run_layer`."""
-        bias = self.input_bias(ops, params["bias_x"], params["bias_h"])
-        first = starts[0], starts[1]
-        h, c, notes = ops.lstm_layer(x, weights_of(params), bias, first, counts, reverse, keep)
+        """See `Cell`."""
+        weights, bias = _weights(params), _joint_bias(ops, params)
+        h, c, notes = ops.lstm_layer(x, weights, bias, (starts[0], starts[1]), direction, keep)
         return {"h": h, "c": c, "notes": notes}
 
-    def run_layer_back(
+    def backward(
         self,
-        ops: NumpyOps,
+        ops: Ops,
         dy: Array | None,
-        dstates: Sequence[Array],
+        ends: Sequence[Array],
         trace: Mapping[str, Any],
         x: Array,
-        params: Mapping[str, Array],
-        counts: Sequence[int],
-        reverse: bool,
+        params: Params,
+        direction: Direction,
         needs_dx: bool,
-    ) -> tuple[Array | None, dict[str, Array]]:
-        """See `Cell.run_layer_back`."""
-        dx, weight_x, weight_h, bias = ops.lstm_layer_backward(
-            dy,
-            dstates,
-            x,
-            weights_of(params),
-            trace["h"],
-            trace["notes"],
-            counts,
-            reverse,
-            needs_dx,
-        )
-        grads = {"weight_x": weight_x, "weight_h": weight_h, "bias_x": bias, "bias_h": bias.copy()}
-        return dx, grads
+    ) -> RecurrentGradients:
+        """See `Cell`."""
+        weights, h, notes = _weights(params), trace["h"], trace["notes"]
+        return ops.lstm_layer_backward(dy, ends, x, weights, h, notes, direction, needs_dx)
 
-    def run(
+
+class GRUCell(Cell):
+    """Gated recurrent unit; the bias of n behind the reset gate is added step by step."""
+
+    gates = ("r", "z", "n")
+
+    def forward(
         self,
-        ops: NumpyOps,
-        gates: Array,
-        params: Mapping[str, Array],
+        ops: Ops,
+        x: Array,
+        params: Params,
         starts: Sequence[Array | None],
-        counts: Sequence[int],
-        reverse: bool,
+        direction: Direction,
+        keep: bool,
     ) -> Trace:
-        """See `Cell.run`."""
-        h, c = ops.lstm(gates, params["weight_h"], starts[0], starts[1], counts, reverse)
-        return {"gates": gates, "h": h, "c": c}
+        """See `Cell`."""
+        weights, biases = _weights(params), _biases(params)
+        h, notes = ops.gru_layer(x, weights, biases, starts[0], direction, keep)
+        return {"h": h, "notes": notes}
 
-    def run_back(
+    def backward(
         self,
-        ops: NumpyOps,
+        ops: Ops,
         dy: Array | None,
-        dstates: Sequence[Array],
-        trace: Mapping[str, Array],
-        weight: Array,
-        counts: Sequence[int],
-        reverse: bool,
-    ) -> tuple[Array, Array]:
-        """See `Cell.run_back`."""
-        dh, dc = dstates
-        gates, c = trace["gates"], trace["c"]
-        dgates = ops.lstm_backward(dy, dh, dc, gates, c, weight, counts, reverse)
-        return dgates, dgates
+        ends: Sequence[Array],
+        trace: Mapping[str, Any],
+        x: Array,
+        params: Params,
+        direction: Direction,
+        needs_dx: bool,
+    ) -> RecurrentGradients:
+        """See `Cell`."""
+        weights, biases = _weights(params), _biases(params)
+        h, notes = trace["h"], trace["notes"]
+        return ops.gru_layer_backward(
+            dy, ends[0], x, weights, biases, h, notes, direction, needs_dx
+        )
+
+
+@dataclass(frozen=True)
+class ElmanCell(Cell):
+    """Simple recurrent unit with the function ``mode``: tanh or relu."""
+
+    mode: str
+    gates = ("h",)
+
+    def forward(
+        self,
+        ops: Ops,
+        x: Array,
+        params: Params,
+        starts: Sequence[Array | None],
+        direction: Direction,
+        keep: bool,
+    ) -> Trace:
+        """See `Cell`."""
+        weights, bias = _weights(params), _joint_bias(ops, params)
+        h, notes = ops.elman_layer(x, weights, bias, starts[0], direction, self.mode, keep)
+        return {"h": h, "notes": notes, "bias": bias}
+
+    def backward(
+        self,
+        ops: Ops,
+        dy: Array | None,
+        ends: Sequence[Array],
+        trace: Mapping[str, Any],
+        x: Array,
+        params: Params,
+        direction: Direction,
+        needs_dx: bool,
+    ) -> RecurrentGradients:
+        """See `Cell`."""
+        weights, bias, h, notes = _weights(params), trace["bias"], trace["h"], trace["notes"]
+        return ops.elman_layer_backward(
+            dy, ends[0], x, weights, bias, h, notes, direction, self.mode, needs_dx
+        )
+
+
+def _weights(params: Params) -> tuple[Array | None, Array]:
+    """Those of the input and of the state."""
+    arrays: Any = params
+    return arrays["weight_x"], arrays["weight_h"]
+
+
+def _biases(params: Params) -> tuple[Array, Array]:
+    arrays: Any = params
+    return arrays["bias_x"], arrays["bias_h"]
+
+
+def _joint_bias(ops: Ops, params: Params) -> Array:
+    """What is added to the gates once for all steps."""
+    joint: Array = ops.add(*_biases(params))
+    return joint
 
 
 @dataclass(frozen=True)

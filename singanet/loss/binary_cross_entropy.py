@@ -11,7 +11,7 @@ from singanet.errors import DataError
 from singanet.loss.loss import Loss
 from singanet.loss.targets import unit_targets
 from singanet.loss.weights import term_weights
-from singanet.ops import NumpyOps
+from singanet.ops import Ops
 from singanet.types import Array
 
 
@@ -33,7 +33,7 @@ class BinaryCrossEntropy(Loss):
         super().__init__(reduction)
         self._weights = term_weights("BinaryCrossEntropy", pos_weight, class_weight)
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         y = unit_targets("BinaryCrossEntropy", ops, x, y)
         if x.size and (float(x.min()) < 0 or float(x.max()) > 1):
             raise DataError(
@@ -47,7 +47,7 @@ class BinaryCrossEntropy(Loss):
         losses = -yes * ops.log(ops.maximum(x, tiny)) - no * ops.log(ops.maximum(1 - x, tiny))
         return losses, x.size, (x, yes, no)
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         x, yes, no = saved
         edge = float(np.finfo(x.dtype).eps)
         return no / ops.maximum(1 - x, edge) - yes / ops.maximum(x, edge)

@@ -7,7 +7,7 @@ from typing import Any
 from singanet.errors import ArgumentError
 from singanet.loss.loss import Loss
 from singanet.loss.targets import real_targets
-from singanet.ops import NumpyOps
+from singanet.ops import Ops
 from singanet.types import Array
 
 
@@ -28,12 +28,12 @@ class Huber(Loss):
             )
         self.delta = float(delta)
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         difference = ops.subtract(x, real_targets("Huber", x, y))
         slope = ops.maximum(ops.minimum(difference, self.delta), -self.delta)
         # With s the slope, both branches are s (d - s / 2).
         losses = ops.multiply(slope, difference - 0.5 * slope)
         return losses, x.size, slope
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         return saved

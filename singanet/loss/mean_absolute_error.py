@@ -6,7 +6,7 @@ from typing import Any
 
 from singanet.loss.loss import Loss
 from singanet.loss.targets import real_targets
-from singanet.ops import NumpyOps
+from singanet.ops import Ops
 from singanet.types import Array
 
 
@@ -16,9 +16,9 @@ class MeanAbsoluteError(Loss):
     Gradient of an element: sign(x − y), 0 where they are equal.
     """
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         difference = ops.subtract(x, real_targets("MeanAbsoluteError", x, y))
         return ops.absolute(difference), x.size, difference
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         return ops.sign(saved)

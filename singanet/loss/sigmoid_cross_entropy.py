@@ -8,7 +8,7 @@ from typing import Any
 from singanet.loss.loss import Loss
 from singanet.loss.targets import unit_targets
 from singanet.loss.weights import term_weights
-from singanet.ops import NumpyOps, ops_for
+from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
 
@@ -34,7 +34,7 @@ class SigmoidCrossEntropy(Loss):
         """σ(x)."""
         return ops_for(x).sigmoid(x)
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         y = unit_targets("SigmoidCrossEntropy", ops, x, y)
         if self._weights is None:
             return ops.sigmoid_cross_entropy(x, y), x.size, (x, y, None, None)
@@ -46,7 +46,7 @@ class SigmoidCrossEntropy(Loss):
         losses += yes * ops.sigmoid_cross_entropy(ops.negative(x), zero)
         return losses, x.size, (x, y, yes, no)
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         x, y, yes, no = saved
         dx = ops.sigmoid(x)
         if yes is None:

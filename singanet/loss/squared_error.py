@@ -6,7 +6,7 @@ from typing import Any
 
 from singanet.loss.loss import Loss
 from singanet.loss.targets import real_targets
-from singanet.ops import NumpyOps
+from singanet.ops import Ops
 from singanet.types import Array
 
 
@@ -18,11 +18,11 @@ class SquaredError(Loss):
     ``reduction="sum"`` gives SINGA's gradient x − y.
     """
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         difference = ops.subtract(x, real_targets("SquaredError", x, y))
         losses = ops.multiply(difference, difference)
         losses *= 0.5
         return losses, x.size, difference
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         return saved

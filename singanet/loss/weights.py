@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.ops import NumpyOps
+from singanet.ops import Ops
 from singanet.types import Array
 
 Weight = float | Sequence[float] | None
@@ -24,7 +24,7 @@ class TermWeights:
         self._positive = positive
         self._both = both
 
-    def of(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, Array]:
+    def of(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Array]:
         """The two factors for targets ``y``, with the type of ``x``."""
         for weight in (self._positive, self._both):
             if weight.ndim and weight.shape != x.shape[-1:]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from singanet.metric.metric import Metric
-from singanet.ops import NumpyOps
+from singanet.ops import Ops
 from singanet.types import Array
 
 
@@ -37,5 +37,5 @@ class MeanMetric(Metric):
         return self._sum / self.samples
 
     @abstractmethod
-    def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
+    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
         """A float64 value for every sample."""

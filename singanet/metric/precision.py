@@ -5,7 +5,7 @@ from __future__ import annotations
 from singanet.metric.checks import checked_top_k, multi_hot
 from singanet.metric.mean_metric import MeanMetric
 from singanet.metric.top import hits
-from singanet.ops import NumpyOps
+from singanet.ops import Ops
 from singanet.types import Array
 
 
@@ -20,5 +20,5 @@ class Precision(MeanMetric):
         self.top_k = checked_top_k("Precision", top_k)
         super().__init__()
 
-    def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
+    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
         return hits(ops, x, multi_hot("Precision", x, y), self.top_k) / self.top_k

@@ -5,7 +5,7 @@ from __future__ import annotations
 from singanet.metric.checks import checked_top_k, multi_hot
 from singanet.metric.mean_metric import MeanMetric
 from singanet.metric.top import hits
-from singanet.ops import NumpyOps
+from singanet.ops import Ops
 from singanet.types import Array
 
 
@@ -20,7 +20,7 @@ class Recall(MeanMetric):
         self.top_k = checked_top_k("Recall", top_k)
         super().__init__()
 
-    def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
+    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
         labels = multi_hot("Recall", x, y)
         found = hits(ops, x, labels, self.top_k)
         found /= ops.maximum(labels.sum(axis=1), 1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from singanet.ops import NumpyOps
+from singanet.ops import Ops
 from singanet.types import Array
 
 
-def hits(ops: NumpyOps, x: Array, labels: Array, top_k: int) -> Array:
+def hits(ops: Ops, x: Array, labels: Array, top_k: int) -> Array:
     """How many of the ``top_k`` highest of each row of ``x`` (B, C) are labels, as floats (B,)."""
     xp = ops.xp
     # Stable, so that of equal scores the lowest class comes first.

@@ -13,7 +13,7 @@ import pytest
 
 from singanet.errors import BackendError, UnknownNameError
 from singanet.ops import NumpyOps, backends, numpy_ops, selection
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 from singanet.ops.onednn import OneDnnOps, library
 
 

@@ -19,7 +19,7 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import cpu_ops, numpy_ops
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 from singanet.ops.onednn import route_file
 from singanet.optimizer import SGD
 from singanet.tuning import tune

@@ -9,7 +9,7 @@ import pytest
 
 from singanet.ops import numpy_ops as ops
 from singanet.ops.numpy import lanes, windows
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 
 SAME = ((1, 1), (1, 1))
 GEOMETRIES = [

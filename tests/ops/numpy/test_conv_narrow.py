@@ -8,7 +8,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from singanet.ops import numpy_ops as ops
 from singanet.ops.numpy import conv_narrow, windows
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 
 # kernel, pads, size of the image
 GEOMETRIES = [

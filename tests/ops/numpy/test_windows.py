@@ -10,7 +10,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from singanet.ops import numpy_ops as ops
 from singanet.ops.numpy import windows
-from singanet.ops.numpy.windows import Window, blocks, meetings
+from singanet.ops.numpy.windows import blocks, meetings
+from singanet.ops.window import Window
 
 sides = st.tuples(st.integers(1, 9), st.integers(1, 9))
 geometries = st.builds(

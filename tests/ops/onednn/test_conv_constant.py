@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops, threads
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 from singanet.ops.onednn import OneDnnOps, conv_constant, set_threads
 
 SAME = ((1, 1), (1, 1))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 from singanet.ops.onednn import conv_product
 
 NONE = ((0, 0), (0, 0))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 from singanet.ops.onednn import OneDnnOps, conv_winograd
 from singanet.ops.onednn.winograd_tiles import Tiles
 from singanet.ops.workers import side_by_side

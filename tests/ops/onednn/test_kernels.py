@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import NumpyOps, numpy_ops
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 
 WINDOWS = [
     Window((2, 2), (2, 2), ((0, 0), (0, 0))),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import threads
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 from singanet.ops.onednn import OneDnnOps
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.errors import FileAccessError
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 from singanet.ops.onednn import route_file
 from singanet.ops.onednn.cases import KERNELS, ROUTES, Case
 from singanet.ops.onednn.route_entries import NotRoutesError, entries_of, read_entries
