@@ -10,7 +10,7 @@ from singanet.errors import CallOrderError, ShapeError
 from singanet.execution import Plan, Step
 from singanet.gradient import add_gradients
 from singanet.layer_gradients import LayerGradients
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.parameter import Param
 from singanet.types import Array, Gradient
 

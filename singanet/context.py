@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
 

@@ -11,7 +11,7 @@ from singanet.context import Context
 from singanet.graph import Node
 from singanet.layers.activation import Activation
 from singanet.layers.layer import Layer
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.types import Array, Gradient, RowSparse, Shape
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from singanet.initializer import Initializer
-from singanet.ops import Ops
 from singanet.ops.direction import Direction, RecurrentGradients
+from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
 Trace = dict[str, Any]

@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.errors import DataError
 from singanet.layers.layer import Layer
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
 _ADVICE = (

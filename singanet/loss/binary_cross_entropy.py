@@ -11,7 +11,7 @@ from singanet.errors import DataError
 from singanet.loss.loss import Loss
 from singanet.loss.targets import unit_targets
 from singanet.loss.weights import term_weights
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 

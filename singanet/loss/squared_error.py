@@ -6,7 +6,7 @@ from typing import Any
 
 from singanet.loss.loss import Loss
 from singanet.loss.targets import real_targets
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 

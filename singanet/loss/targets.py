@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from singanet.errors import DataError, ShapeError
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
 __all__ = ["class_labels", "real_targets", "unit_targets"]

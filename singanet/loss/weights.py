@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 Weight = float | Sequence[float] | None

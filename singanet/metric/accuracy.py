@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from singanet.metric.checks import checked_top_k, scored_classes
 from singanet.metric.mean_metric import MeanMetric
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 

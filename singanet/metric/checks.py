@@ -6,7 +6,7 @@ from typing import Any
 
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.loss.targets import class_labels
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from singanet.metric.metric import Metric
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from singanet.metric.checks import checked_top_k, multi_hot
 from singanet.metric.mean_metric import MeanMetric
 from singanet.metric.top import hits
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 

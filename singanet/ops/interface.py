@@ -179,7 +179,7 @@ class Ops(Protocol):
 
     # Products
 
-    def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
+    def matmul(self, a: Array, b: Array, *, out: Array | None = None) -> Array:
         """``a @ b``; a transposed view costs no copy."""
 
     def affine(self, x: Array, weight: Array, bias: Array | None) -> Array:

@@ -135,7 +135,7 @@ def by_cost(*routes: Route, case: Callable[..., Hashable | None], last: F) -> F:
             estimates = {name: cost for name, cost in estimates.items() if cost < NEVER}
         return last(ops, *operands, **options)
 
-    call.by_cost = True  # type: ignore[attr-defined]
+    call.case = case  # type: ignore[attr-defined]
     return _with_routes(call, routes, last)
 
 
@@ -152,4 +152,4 @@ def routes_of(function: Any) -> tuple[Route, ...]:
 
 def kernels_by_cost(backend: type) -> list[str]:
     """The names of the kernels whose routes can be measured."""
-    return [name for name in kernels(backend) if hasattr(getattr(backend, name), "by_cost")]
+    return [name for name in kernels(backend) if hasattr(getattr(backend, name), "case")]

@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.backward_walk import BackwardWalk
 from singanet.execution import Plan
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.parameter import Param
 from singanet.summary.buffers import Held, buffers
 from singanet.types import Shape

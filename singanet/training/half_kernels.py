@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet.device import Device
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernels
 from singanet.types import Array
 

@@ -29,7 +29,7 @@ from singanet.ops.numpy import (
     windows,
 )
 from singanet.ops.numpy.recurrent import elman, gru, lstm, sequences
-from singanet.ops.threads import changes, default_threads
+from singanet.ops.threads import changes
 from singanet.types import Array
 
 __all__ = ["NumpyOps", "numpy_ops"]
@@ -64,9 +64,7 @@ class NumpyOps:
 
     def lane_count(self, samples: int, multiplications: int) -> int:
         """How many lanes so much work is worth."""
-        if not self.on_host or multiplications < lanes.LEAST:
-            return 1
-        return max(1, min(default_threads(), samples))
+        return lanes.count(samples, multiplications) if self.on_host else 1
 
     def settings(self) -> Hashable:
         """See `Ops`: the number of threads may have been set anew."""

@@ -10,10 +10,18 @@ from __future__ import annotations
 from itertools import pairwise
 
 from singanet.ops.interface import Ops
+from singanet.ops.threads import default_threads
 from singanet.types import Array
 
 LEAST = 1 << 24
 """Multiplications below which a kernel is done before a second thread has woken."""
+
+
+def count(samples: int, multiplications: int) -> int:
+    """How many lanes so much work on NumPy's arrays is worth."""
+    if multiplications < LEAST:
+        return 1
+    return max(1, min(default_threads(), samples))
 
 
 def sum_of(ops: Ops, sums: list[Array]) -> Array:
@@ -23,7 +31,7 @@ def sum_of(ops: Ops, sums: list[Array]) -> Array:
     return sums[0]
 
 
-def parts(samples: int, count: int) -> list[slice]:
-    """``count`` slices of about equal length."""
-    edges = [samples * part // count for part in range(count + 1)]
+def parts(samples: int, number: int) -> list[slice]:
+    """``number`` slices of about equal length."""
+    edges = [samples * part // number for part in range(number + 1)]
     return [slice(first, last) for first, last in pairwise(edges)]

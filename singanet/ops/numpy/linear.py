@@ -8,7 +8,7 @@ from singanet.types import Array
 
 
 @kernel(half="lift")
-def matmul(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
+def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
     """See `Ops`."""
     if a.ndim == b.ndim == 2 and a.shape[1] == len(b) == 1:
         # A column and a row, as the gradient of a weight at batch 1: NumPy's product takes

@@ -35,7 +35,7 @@ _LEAST_CONSTANT = 1 << 14
 """Multiply-adds from which a product with its bias takes less than NumPy's product and sum."""
 
 
-def _matmul(ops: OneDnnBase, a: Array, b: Array, out: Array | None = None) -> Array | None:
+def _matmul(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> Array | None:
     return _multiplied(ops, a, b, None, out)
 
 

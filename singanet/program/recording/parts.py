@@ -11,7 +11,7 @@ from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.conv2d import Conv2D
 from singanet.layers.dense import Dense
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
-from singanet.ops import Ops
+from singanet.ops.interface import Ops
 from singanet.ops.window import Window
 from singanet.types import Array
 

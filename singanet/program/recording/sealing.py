@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.execution import Plan
-from singanet.ops import Ops
-from singanet.ops.interface import Prepared
+from singanet.ops.interface import Ops, Prepared
 from singanet.program.call import NotRecordableError
 from singanet.program.places import arrays_in, map_arrays
 from singanet.program.recording.folding import fold_layers

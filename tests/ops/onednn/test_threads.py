@@ -13,8 +13,8 @@ import pytest
 
 from singanet.errors import ArgumentError
 from singanet.ops import numpy_ops, threads
-from singanet.ops.window import Window
 from singanet.ops.onednn import openmp, set_threads
+from singanet.ops.window import Window
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 

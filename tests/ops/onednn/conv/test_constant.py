@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops, threads
+from singanet.ops.onednn import OneDnnOps, set_threads
+from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.winograd import constant
 from singanet.ops.window import Window
-from singanet.ops.onednn import OneDnnOps, conv_constant, set_threads
 
 SAME = ((1, 1), (1, 1))
 NONE = ((0, 0), (0, 0))
@@ -69,18 +71,25 @@ def test_without_a_bias(ops, case):
 
 @pytest.mark.parametrize(("relu", "add"), AFTER)
 @pytest.mark.parametrize("case", ["same", "many tiles", "uneven tiles", "few pixels, large weight"])
-def test_by_tiles(ops, monkeypatch, case, relu, add):
-    monkeypatch.setattr(conv_constant, "_pays", lambda tiles: True)
-    monkeypatch.setattr(
-        conv_constant.OneDnnConstantConvolution, "_laid_out", lambda *_: pytest.fail("not by tiles")
-    )
+def test_by_tiles(ops, chosen, case, relu, add):
+    chosen.always = "winograd"
     check(ops, case, relu, add)
+    assert chosen.found == ["winograd"]
 
 
 @pytest.mark.parametrize(("relu", "add"), AFTER)
 @pytest.mark.parametrize("case", CASES)
 def test_numpy(case, relu, add):
     check(numpy_ops, case, relu, add)
+
+
+class Tiles:
+    """Chooses tiles wherever they are open."""
+
+    version = 0
+
+    def choose(self, ops, case, estimates):
+        return "winograd" if "winograd" in estimates else "direct"
 
 
 @pytest.mark.skipif(threads.cores() < 2, reason="one core")
@@ -90,22 +99,22 @@ def test_two_threads(library_path, monkeypatch, case):
     set_threads(2)
     ops = OneDnnOps(library_path, required=True)
     check(ops, case, relu=True, add=True)
-    monkeypatch.setattr(conv_constant, "_pays", lambda tiles: True)
+    ops.chooser = Tiles()
     check(ops, case, relu=True, add=True)
 
 
 def test_tiles_pay_where_pixels_and_channels_are_many_and_the_weight_small(ops):
     """Kernels are read four times as large: with few tiles that takes longer than the work."""
 
-    def tiles(n, size, channels):
+    def estimate(n, size, channels):
         window = Window((3, 3), (1, 1), SAME)
         shapes = (n, channels, size, size), (channels, channels, 3, 3)
-        return ops._cut(conv_constant.Case("forward", *shapes, window, 1))
+        return constant.estimate(ops, Case("constant", *shapes, window, 1))
 
-    assert conv_constant._pays(tiles(1, 56, 64))
-    assert conv_constant._pays(tiles(1, 28, 128))
-    assert not conv_constant._pays(tiles(1, 7, 512))
-    assert not conv_constant._pays(tiles(1, 32, 16))
+    assert estimate(1, 56, 64) < 1
+    assert estimate(1, 28, 128) < 1
+    assert estimate(1, 7, 512) > 1
+    assert estimate(1, 32, 16) > 1
 
 
 def test_double_precision_and_empty_batches_are_numpys(ops):

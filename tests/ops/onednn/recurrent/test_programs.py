@@ -10,7 +10,7 @@ from singanet.layers import GRU, RNN
 from singanet.loss import SquaredError
 from singanet.ops import cpu_ops
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.one_state import OneDnnOneState
+from singanet.ops.onednn.recurrent import run
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
 
@@ -20,13 +20,13 @@ def taken(library_path, monkeypatch):
     """Which kinds of kernel were asked for."""
     if not isinstance(cpu_ops(), OneDnnOps):
         pytest.skip("nets use other kernels here")
-    kinds, states = set(), OneDnnOneState._states
+    kinds, states = set(), run.states
 
-    def watched(self, kind, *arguments):
-        kinds.add(kind)
-        return states(self, kind, *arguments)
+    def watched(ops, sizes, *arguments):
+        kinds.add(sizes.kind)
+        return states(ops, sizes, *arguments)
 
-    monkeypatch.setattr(OneDnnOneState, "_states", watched)
+    monkeypatch.setattr(run, "states", watched)
     return kinds
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops as ops
-from singanet.ops.numpy import products
+from singanet.ops.numpy.conv import products
+from singanet.ops.numpy.conv.products import laid_out, rows_product, summed_product
 
 # rows, values a row, columns: whole, in pieces with a rest, in parts of the columns, prime
 SIZES = [
@@ -42,9 +43,9 @@ def close(got, want, terms):
 def test_products_and_sums_are_those_of_float64(m, k, n, groups):
     rows, kernels, others = operands(groups, m, k, n)
     out = np.empty((groups, m, n), np.float32)
-    ops.rows_product(rows, ops.laid_out(kernels, m), out)
+    rows_product(ops, rows, laid_out(ops, kernels, m), out)
     close(out, np.einsum("gmk,gkn->gmn", rows.astype(float), kernels.astype(float)), k)
-    sums = ops.summed_product(rows, others)
+    sums = summed_product(ops, rows, others)
     close(sums, np.einsum("gmk,gmn->gnk", rows.astype(float), others.astype(float)), m)
 
 
@@ -55,14 +56,14 @@ def test_operands_may_lie_anyhow():
     by_column = rows.transpose(0, 2, 1).copy().transpose(0, 2, 1)
     transposed = kernels.transpose(0, 2, 1).copy().transpose(0, 2, 1)
     room = np.full((3000, 3, 2, 16), 7.0, np.float32)
-    ops.rows_product(by_column, ops.laid_out(transposed, 3000), room[:, 1].transpose(1, 0, 2))
+    rows_product(ops, by_column, laid_out(ops, transposed, 3000), room[:, 1].transpose(1, 0, 2))
     close(room[:, 1].transpose(1, 0, 2), want, 50)
     assert (room[:, [0, 2]] == 7.0).all()
     apart = np.zeros((2, 3000, 32), np.float32)[:, :, ::2]
     apart[...] = others
     sums = others.astype(float).transpose(0, 2, 1) @ rows.astype(float)
-    close(ops.summed_product(by_column, apart), sums, 3000)
-    close(ops.summed_product(rows, apart), sums, 3000)
+    close(summed_product(ops, by_column, apart), sums, 3000)
+    close(summed_product(ops, rows, apart), sums, 3000)
 
 
 @pytest.mark.parametrize("small", [1, 50, 3000, 10**9])
@@ -70,10 +71,10 @@ def test_whatever_counts_as_small(small, monkeypatch):
     monkeypatch.setattr(products, "_SMALL", small)
     rows, kernels, others = operands(2, 333, 24, 48)
     out = np.empty((2, 333, 48), np.float32)
-    ops.rows_product(rows, ops.laid_out(kernels, 333), out)
+    rows_product(ops, rows, laid_out(ops, kernels, 333), out)
     close(out, rows.astype(float) @ kernels.astype(float), 24)
     sums = others.astype(float).transpose(0, 2, 1) @ rows.astype(float)
-    close(ops.summed_product(rows, others), sums, 333)
+    close(summed_product(ops, rows, others), sums, 333)
 
 
 def test_a_product_of_many_rows_is_a_stack_of_small_ones(monkeypatch):
@@ -88,8 +89,8 @@ def test_a_product_of_many_rows_is_a_stack_of_small_ones(monkeypatch):
     monkeypatch.setattr(np, "matmul", counted)
     for m, k, n in ((4099, 144, 16), (700, 640, 64), (5000, 256, 256)):
         rows, kernels, others = operands(1, m, k, n)
-        ops.rows_product(rows, ops.laid_out(kernels, m), np.empty((1, m, n), np.float32))
-        ops.summed_product(rows[:, :600], others[:, :600])
+        rows_product(ops, rows, laid_out(ops, kernels, m), np.empty((1, m, n), np.float32))
+        summed_product(ops, rows[:, :600], others[:, :600])
     assert max(seen) <= products._SMALL
     assert len(seen) <= 12
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from singanet.ops import numpy_ops
-from singanet.ops.window import Window
-from singanet.ops.onednn import OneDnnOps, conv_product, conv_winograd, route_file
+from singanet.ops import NumpyOps, numpy_ops
+from singanet.ops.kernel import by_cost, routes_of
+from singanet.ops.onednn import OneDnnOps, route_file
 from singanet.ops.onednn.cases import ROUTES, Case
+from singanet.ops.onednn.conv import product
+from singanet.ops.window import Window
 
 USUAL = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 X, WEIGHT = (2, 5, 9, 10), (6, 5, 3, 3)
@@ -44,27 +48,21 @@ def run(ops, kernel, dtype=np.float32):
 
 @pytest.fixture
 def taken(ops, monkeypatch):
-    """Which routes were taken, told by the kernels that they end in."""
+    """Which routes ran, of the kernels that were called by the test."""
     found = []
-    runs = OneDnnOps.runs
-    names = {conv_winograd.__name__: "winograd", "singanet.ops.onednn.conv": "direct"}
 
-    def watched(self, build, *arguments, **options):
-        found.append(names.get(build.__module__, build.__module__))
-        return runs(self, build, *arguments, **options)
+    def watched(route):
+        def run(self, *operands):
+            found.append(route.name)
+            return route.run(self, *operands)
 
-    def product(name):
-        original = getattr(OneDnnOps, name)
+        return replace(route, run=run)
 
-        def called(self, *arguments):
-            found.append("product")
-            return original(self, *arguments)
-
-        return called
-
-    monkeypatch.setattr(OneDnnOps, "runs", watched)
-    for name in ("matmul", "affine"):
-        monkeypatch.setattr(OneDnnOps, name, product(name))
+    for name in ("conv2d", "conv2d_backward_data", "conv2d_backward_weights"):
+        kernel = getattr(OneDnnOps, name)
+        routes = map(watched, routes_of(kernel))
+        made = by_cost(*routes, case=kernel.case, last=getattr(NumpyOps, name))
+        monkeypatch.setattr(OneDnnOps, name, made)
     return found
 
 
@@ -78,9 +76,9 @@ def test_the_measured_route_is_taken_and_right(ops, path, taken, kernel, route):
     if (kernel, route) == ("data", "product"):
         assert taken == ["direct"]  # its windows would have to be added up
     elif (kernel, route) == ("data", "numpy"):
-        assert taken == ["direct"]  # NumPy gathers, and convolves what it has gathered
+        assert taken == ["numpy", "direct"]  # NumPy gathers, and convolves what it has gathered
     else:
-        assert taken == [] if route == "numpy" else taken == [route]
+        assert taken == [route]
 
 
 def test_without_a_choice_for_these_threads_the_estimate_decides(ops, path, taken):
@@ -109,13 +107,13 @@ def test_adopted_choices_count_at_once_and_are_seen_by_programs(ops, path, taken
     run(ops, "forward")
     before = ops.settings()
     case = Case("forward", X, WEIGHT, USUAL, 1)
-    ops.routes.adopt({case: "winograd"}, ops.runtime())
+    ops.chooser.adopt({case: "winograd"}, ops.runtime())
     assert ops.settings() != before
     run(ops, "forward")
     assert taken == ["direct", "winograd"]
-    ops.routes.adopt({case: "numpy"}, ops.runtime())
+    ops.chooser.adopt({case: "numpy"}, ops.runtime())
     run(ops, "forward")
-    assert taken == ["direct", "winograd"]
+    assert taken == ["direct", "winograd", "numpy"]
 
 
 def test_an_impossible_choice_leaves_oneDNNs_convolution(ops, path, taken):
@@ -128,23 +126,14 @@ def test_an_impossible_choice_leaves_oneDNNs_convolution(ops, path, taken):
     assert taken == ["direct"]
 
 
-def test_products_of_copied_windows_are_open_while_they_fit_the_cache(ops, monkeypatch):
-    asked = []
-
-    class Asking:
-        version = 0
-
-        def takes(self, route, case, runtime, estimate):
-            asked.append(route)
-            return False
-
-    ops.routes = Asking()
+def test_products_of_copied_windows_are_open_while_they_fit_the_cache(ops, chosen, monkeypatch):
     ops.conv2d(draw(*X), draw(*WEIGHT), None, USUAL)
-    assert asked == ["winograd", "product", "numpy"]
-    asked.clear()
-    monkeypatch.setattr(conv_product, "_MOST_COPIED", 180 * 45 - 1)
+    monkeypatch.setattr(product, "_MOST_COPIED", 180 * 45 - 1)
     ops.conv2d(draw(*X), draw(*WEIGHT), None, USUAL)
-    assert asked == ["winograd", "numpy"]
+    assert chosen.offered == [
+        ["winograd", "product", "direct", "numpy"],
+        ["winograd", "direct", "numpy"],
+    ]
 
 
 def test_what_the_table_of_devices_tells(ops, path, monkeypatch):

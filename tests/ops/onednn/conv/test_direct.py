@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
-from singanet.ops.window import Window
 from singanet.ops.onednn import OneDnnOps
+from singanet.ops.window import Window
 
 SAME, NONE = ((1, 1), (1, 1)), ((0, 0), (0, 0))
 GEOMETRIES = [

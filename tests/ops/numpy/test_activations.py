@@ -9,27 +9,28 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops as ops
-from singanet.ops.numpy import activation
+from singanet.ops.interface import ACTIVATIONS
+from singanet.ops.numpy import activations
 from singanet.ops.numpy.erf import normal_tail
 
 
-@pytest.mark.parametrize("mode", ops.activations)
+@pytest.mark.parametrize("mode", ACTIVATIONS)
 @pytest.mark.parametrize("block", [1, 100])
 def test_blocks_change_nothing(mode, block, monkeypatch, rng):
     x, dy = rng.standard_normal((2, 7, 3, 5))
     whole = ops.activation(mode, x, 0.3)
-    kept = x if ops.activation_keeps(mode) == "x" else whole
+    kept = x if ACTIVATIONS[mode] == "x" else whole
     slopes = ops.activation_backward(mode, dy, kept, 0.3)
-    monkeypatch.setattr(activation, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(activations, "_BLOCK_BYTES", block)
     np.testing.assert_array_equal(ops.activation(mode, x, 0.3), whole)
     np.testing.assert_array_equal(ops.activation_backward(mode, dy, kept, 0.3), slopes)
 
 
-@pytest.mark.parametrize("mode", ops.activations)
+@pytest.mark.parametrize("mode", ACTIVATIONS)
 def test_scratch_does_not_grow_with_the_batch(mode, rng):
     x = rng.standard_normal((64, 64, 256)).astype(np.float32)
     y = ops.activation(mode, x)
-    kept = x if ops.activation_keeps(mode) == "x" else y
+    kept = x if ACTIVATIONS[mode] == "x" else y
     for call in (
         lambda: ops.activation(mode, x),
         lambda: ops.activation_backward(mode, x, kept),
@@ -41,14 +42,14 @@ def test_scratch_does_not_grow_with_the_batch(mode, rng):
         finally:
             tracemalloc.stop()
         # Eight blocks at most where a whole array of 4 MiB would show.
-        assert beyond < 8 * activation._BLOCK_BYTES
+        assert beyond < 8 * activations._BLOCK_BYTES
 
 
 def test_channels_last_memory_stays_so(rng):
     x = rng.standard_normal((40, 30, 30, 16)).astype(np.float32).transpose(0, 3, 1, 2)
-    for mode in ops.activations:
+    for mode in ACTIVATIONS:
         y = ops.activation(mode, x)
-        dx = ops.activation_backward(mode, x, x if ops.activation_keeps(mode) == "x" else y)
+        dx = ops.activation_backward(mode, x, x if ACTIVATIONS[mode] == "x" else y)
         assert y.strides == dx.strides == x.strides
 
 

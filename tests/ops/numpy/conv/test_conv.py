@@ -9,6 +9,8 @@ import pytest
 
 from singanet.ops import numpy_ops as ops
 from singanet.ops.numpy import lanes, windows
+from singanet.ops.numpy.conv.gather import gather
+from singanet.ops.numpy.conv.scatter import scatter
 from singanet.ops.window import Window
 
 SAME = ((1, 1), (1, 1))
@@ -84,8 +86,8 @@ def test_gathering_and_scattering_agree(window, groups):
     if not all(1 in axis for axis in axes):
         pytest.skip("strided and dilated along one axis: only scattering serves")
     np.testing.assert_allclose(
-        ops._gather_data(dy, weight, x.shape, window, groups),
-        ops.scatter_data(dy, weight, x.shape, window, groups),
+        gather(ops, dy, weight, x.shape, window, groups),
+        scatter(ops, dy, weight, x.shape, window, groups),
         rtol=1e-10,
         atol=1e-10,
     )
