@@ -23,7 +23,8 @@ from report import interleaved, publish, spread, table  # noqa: E402
 
 from singanet.ops import numpy_ops as ops  # noqa: E402
 from singanet.ops.numpy import windows  # noqa: E402
-from singanet.ops.numpy.windows import Window, blocks, meetings  # noqa: E402
+from singanet.ops.numpy.windows import blocks, meetings  # noqa: E402
+from singanet.ops.window import Window  # noqa: E402
 
 ROUNDS = 7
 SIZES = (1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22, 1 << 23)

@@ -37,7 +37,7 @@ from kept_memory import keep_memory  # noqa: E402
 from report import interleaved, machine, publish, spread, table  # noqa: E402
 
 from singanet.ops import numpy_ops as ops  # noqa: E402
-from singanet.ops.numpy.windows import Window  # noqa: E402
+from singanet.ops.window import Window  # noqa: E402
 
 CLOCK = time.process_time if OPTIONS.clock == "cpu" else time.perf_counter
 

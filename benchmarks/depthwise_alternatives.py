@@ -24,7 +24,8 @@ from numpy.lib.stride_tricks import as_strided  # noqa: E402
 from report import interleaved, publish, spread, table  # noqa: E402
 
 from singanet.ops import numpy_ops as ops  # noqa: E402
-from singanet.ops.numpy.windows import Window, blocks  # noqa: E402
+from singanet.ops.numpy.windows import blocks  # noqa: E402
+from singanet.ops.window import Window  # noqa: E402
 
 ROUNDS = 9
 # samples, channels, side, kernel

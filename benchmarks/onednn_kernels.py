@@ -33,8 +33,8 @@ from apart import Run, apart  # noqa: E402
 from report import publish, spread, table  # noqa: E402
 
 from singanet.ops import NumpyOps, numpy_ops  # noqa: E402
-from singanet.ops.numpy.windows import Window  # noqa: E402
 from singanet.ops.onednn import OneDnnOps, find_library, load_library  # noqa: E402
+from singanet.ops.window import Window  # noqa: E402
 
 # name, batch, channels, kernels, side, kernel, stride, pad
 CONVOLUTIONS = [

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import ArgumentError, BackendError
-from singanet.ops import NumpyOps, backends, cpu_ops, ops_for
+from singanet.ops import Ops, backends, cpu_ops, ops_for
 from singanet.types import Array
 
 __all__ = ["Device", "cpu", "cuda", "describe", "get_default_device"]
@@ -21,7 +21,7 @@ class Device:
     """A place for arrays, with the kernels that run there."""
 
     name: str
-    ops: NumpyOps
+    ops: Ops
     index: int | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Device:

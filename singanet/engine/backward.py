@@ -8,7 +8,7 @@ from typing import Any
 from singanet.engine.plan import Plan, Step
 from singanet.errors import CallOrderError, ShapeError
 from singanet.layers.context import Context
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.params.gradients import LayerGradients, add_gradients
 from singanet.params.param import Param
 from singanet.types import Array, Gradient
@@ -124,7 +124,7 @@ class BackwardWalk:
             for part, shape in zip(parts, ctx.out_shapes, strict=True)
         ]
 
-    def _pass_on(self, step: Step, dx: Any, ops: NumpyOps) -> None:
+    def _pass_on(self, step: Step, dx: Any, ops: Ops) -> None:
         """Add the input gradient(s) to what other consumers left at the same outputs."""
         for slot, grad in zip(step.in_slots, dx if step.many_in else (dx,), strict=True):
             if grad is None or not self.below[self.plan.producer[slot]]:
@@ -139,7 +139,7 @@ class BackwardWalk:
                 self.slot_grads[slot] = ops.add(before, grad)
                 self.owned.add(slot)
 
-    def _complete(self, param: Param, grad: Gradient | None, ops: NumpyOps) -> Gradient | None:
+    def _complete(self, param: Param, grad: Gradient | None, ops: Ops) -> Gradient | None:
         """``grad``, summed over all uses of a shared parameter at its last use, else None."""
         key = id(param)
         left = self.uses_left.get(key, 1) - 1

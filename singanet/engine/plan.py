@@ -11,7 +11,7 @@ from singanet.graph.nodes import Node
 from singanet.layers.activation import Activation
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 
@@ -150,7 +150,7 @@ class Plan:
         self,
         feed: Mapping[str, Any],
         wanted: Collection[str],
-        ops: NumpyOps,
+        ops: Ops,
         rng: np.random.Generator,
         train: bool,
         asked: Collection[str] = (),

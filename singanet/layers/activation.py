@@ -8,7 +8,7 @@ from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_o
 from singanet.layers.arguments import expect_one_input, is_number
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.ops import NumpyOps
+from singanet.ops.interface import ACTIVATIONS
 from singanet.types import Array, Shape, Shapes
 
 
@@ -31,12 +31,12 @@ class Activation(Layer):
         alpha: float | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
-        if not isinstance(mode, str) or mode not in NumpyOps.activations:
+        if not isinstance(mode, str) or mode not in ACTIVATIONS:
             raise UnknownNameError(
                 f"layer {name!r}, argument mode",
-                expected=f"one of {one_of(NumpyOps.activations)}",
+                expected=f"one of {one_of(ACTIVATIONS)}",
                 received=repr(mode),
-                advice=did_you_mean(str(mode), NumpyOps.activations, "choose one of these"),
+                advice=did_you_mean(str(mode), ACTIVATIONS, "choose one of these"),
             )
         if alpha is not None and not is_number(alpha):
             raise ArgumentError(
@@ -56,7 +56,7 @@ class Activation(Layer):
     def forward(self, ctx: Context, x: Array) -> Array:
         """The function of ``x``; keeps its input or its output, whichever backward wants."""
         y = x if ctx.through else ctx.ops.activation(self.mode, x, self.alpha)
-        ctx.save(kept=x if ctx.ops.activation_keeps(self.mode) == "x" else y)
+        ctx.save(kept=x if ACTIVATIONS[self.mode] == "x" else y)
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
 
@@ -36,7 +36,7 @@ class Context:
 
     def __init__(
         self,
-        ops: NumpyOps,
+        ops: Ops,
         rng: np.random.Generator,
         params: Mapping[str, Array],
         train: bool,

@@ -7,7 +7,7 @@ from typing import Any
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import is_int
 from singanet.layers.layer import Layer
-from singanet.ops.numpy.windows import Pads, Pair, Window
+from singanet.ops.window import Pads, Pair, Window
 from singanet.types import Shape
 
 __all__ = ["expect_image", "expect_nchw", "image_size", "make_window", "pair"]

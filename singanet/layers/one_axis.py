@@ -8,7 +8,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.arguments import is_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 from singanet.types import Array, Shape, Shapes
 
 __all__ = ["OneAxis", "along_width"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_mean, one_of
 from singanet.layers.layer import Layer, ParamSpecs
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.params.param import Param
 from singanet.types import Array, Shape
 
@@ -143,7 +143,7 @@ class Ragged:
     inverse: Array | None
 
 
-def read_lengths(layer: Layer, ops: NumpyOps, lengths: Array, n: int, steps: int) -> Ragged:
+def read_lengths(layer: Layer, ops: Ops, lengths: Array, n: int, steps: int) -> Ragged:
     """The order and counts that ``lengths`` (N,) or (N, 1) ask for; reads them on the host.
 
     Errors: other than N lengths; one that is no whole number, or outside 0 to ``steps``.
@@ -156,7 +156,7 @@ def read_lengths(layer: Layer, ops: NumpyOps, lengths: Array, n: int, steps: int
     return Ragged(counts, ops.xp.asarray(order), ops.xp.asarray(np.argsort(order)))
 
 
-def read_whole_lengths(layer: Layer, ops: NumpyOps, lengths: Array, n: int, steps: int) -> Array:
+def read_whole_lengths(layer: Layer, ops: Ops, lengths: Array, n: int, steps: int) -> Array:
     """``lengths`` as N integers on the host; errors as for `read_lengths`."""
     host = ops.host(lengths)
     if host.size != n or host.ndim > 2:

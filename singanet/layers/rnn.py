@@ -25,7 +25,7 @@ from singanet.layers.recurrent import (
     spec_of,
 )
 from singanet.ops import ops_for
-from singanet.ops.numpy.sequences import afters
+from singanet.ops.direction import Direction
 from singanet.types import Array, Shape, Shapes
 
 
@@ -283,10 +283,11 @@ class _Forward:
             ctx.save(**{f"l{stack}/x": below})
             outs = []
             for run in layer.runs[stack * layer.directions : (stack + 1) * layer.directions]:
-                trace = self._run(run, below, starts, counts)
-                outs.append(afters(trace["h"], run.reverse))
+                direction = Direction(counts, run.reverse)
+                trace = self._run(run, below, starts, direction)
+                outs.append(direction.afters(trace["h"]))
                 for end, state in zip(ends, layer.cell.states, strict=True):
-                    end.append(trace[state][0 if run.reverse else -1])
+                    end.append(trace[state][direction.end])
             if stack < layer.num_stacks - 1 or layer.return_sequences:
                 below = ops.side_by_side(outs, ragged_counts)
         if layer.return_sequences:
@@ -305,14 +306,14 @@ class _Forward:
         return _masked(ctx, x, mask, layer.dropout)
 
     def _run(
-        self, run: Run, x: Array, states: Sequence[Array], counts: Sequence[int]
+        self, run: Run, x: Array, states: Sequence[Array], direction: Direction
     ) -> dict[str, Any]:
         """One direction of one stack on x (T, N, in)."""
         layer, ctx = self.layer, self.ctx
         starts: list[Any] = [state[:, run.index] for state in states]
         starts = starts or [None] * len(layer.cell.states)
         params = _arrays_of(ctx, run)
-        trace = layer.cell.forward(ctx.ops, x, params, starts, counts, run.reverse, ctx.keep)
+        trace = layer.cell.forward(ctx.ops, x, params, starts, direction, ctx.keep)
         ctx.save(**{f"{run.prefix}/{key}": value for key, value in trace.items()})
         return trace
 
@@ -375,19 +376,25 @@ class _Backward:
             first = size if run.reverse else 0
             above = above[:, :, first : first + size]
         needs_dx = run.stack > 0 or ctx.needs_input_grad
-        dx, grads = layer.cell.backward(
+        grads = layer.cell.backward(
             ctx.ops,
             above,
             dstates,
             trace,
             ctx.saved[f"l{run.stack}/x"],
             _arrays_of(ctx, run),
-            ctx.saved["counts"],
-            run.reverse,
+            Direction(ctx.saved["counts"], run.reverse),
             needs_dx,
         )
-        self.grads.update({f"{prefix}{kind}": grad for kind, grad in grads.items()})
-        return dx
+        for state, start in zip(dstates, grads.starts, strict=True):
+            ctx.ops.copyto(state, start)
+        for kind in KINDS:
+            if (grad := getattr(grads, kind)) is not None:
+                self.grads[f"{prefix}{kind}"] = grad
+        if grads.bias_h is grads.bias_x:
+            # Two parameters, of which each has an array of its own.
+            self.grads[f"{prefix}bias_h"] = grads.bias_h.copy()
+        return grads.x
 
 
 def _arrays_of(ctx: Context, run: Run) -> dict[str, Array | None]:

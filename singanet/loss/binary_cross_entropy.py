@@ -10,7 +10,7 @@ import numpy as np
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.loss.loss import Loss
 from singanet.loss.targets import unit_targets
-from singanet.ops import NumpyOps, ops_for
+from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
 
@@ -36,7 +36,7 @@ class SigmoidCrossEntropy(Loss):
         """σ(x)."""
         return ops_for(x).sigmoid(x)
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         y = unit_targets("SigmoidCrossEntropy", ops, x, y)
         if self._weights is None:
             return ops.sigmoid_cross_entropy(x, y), x.size, (x, y, None, None)
@@ -48,7 +48,7 @@ class SigmoidCrossEntropy(Loss):
         losses += yes * ops.sigmoid_cross_entropy(ops.negative(x), zero)
         return losses, x.size, (x, y, yes, no)
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         x, y, yes, no = saved
         dx = ops.sigmoid(x)
         if yes is None:
@@ -77,7 +77,7 @@ class BinaryCrossEntropy(Loss):
         super().__init__(reduction)
         self._weights = term_weights("BinaryCrossEntropy", pos_weight, class_weight)
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         y = unit_targets("BinaryCrossEntropy", ops, x, y)
         if x.size and (float(x.min()) < 0 or float(x.max()) > 1):
             raise DataError(
@@ -91,7 +91,7 @@ class BinaryCrossEntropy(Loss):
         losses = -yes * ops.log(ops.maximum(x, tiny)) - no * ops.log(ops.maximum(1 - x, tiny))
         return losses, x.size, (x, yes, no)
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         x, yes, no = saved
         edge = float(np.finfo(x.dtype).eps)
         return no / ops.maximum(1 - x, edge) - yes / ops.maximum(x, edge)
@@ -111,7 +111,7 @@ class TermWeights:
         self._positive = positive
         self._both = both
 
-    def of(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, Array]:
+    def of(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Array]:
         """The two factors for targets ``y``, with the type of ``x``."""
         for weight in (self._positive, self._both):
             if weight.ndim and weight.shape != x.shape[-1:]:

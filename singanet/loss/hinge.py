@@ -7,7 +7,7 @@ from typing import Any
 from singanet.errors import ArgumentError, DataError
 from singanet.loss.loss import Loss
 from singanet.loss.targets import real_targets
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 
@@ -30,7 +30,7 @@ class Hinge(Loss):
         self.margin = float(margin)
         self.squared = bool(squared)
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         y = real_targets("Hinge", x, y)
         wrong = (y != 1) & (y != 0) & (y != -1)
         if bool(wrong.any()):
@@ -47,5 +47,5 @@ class Hinge(Loss):
             return short * short, x.size, -2 * sign * short
         return short, x.size, -sign * (short > 0)
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         return saved

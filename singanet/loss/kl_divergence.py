@@ -7,7 +7,7 @@ from typing import Any
 from singanet.errors import DataError
 from singanet.loss.loss import Loss
 from singanet.loss.targets import real_targets
-from singanet.ops import NumpyOps, ops_for
+from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
 
@@ -23,7 +23,7 @@ class KLDivergence(Loss):
         """softmax(x) along the last axis."""
         return ops_for(x).softmax(x)
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         target = real_targets("KLDivergence", x, y)
         if x.ndim < 2 or x.shape[-1] == 0:
             raise DataError(
@@ -47,7 +47,7 @@ class KLDivergence(Loss):
         losses += (target * ops.log(own)).sum(axis=1)
         return losses.reshape(x.shape[:-1]), len(rows), (x.shape, p, target)
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         shape, p, target = saved
         p -= target
         return p.reshape(shape)

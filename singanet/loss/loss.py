@@ -9,7 +9,7 @@ from singanet.base.described import Configurable
 from singanet.base.edits import Counted
 from singanet.base.flags import is_training
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, one_of
-from singanet.ops import NumpyOps, ops_for
+from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
 _REDUCTIONS = ("mean", "sum")
@@ -35,7 +35,7 @@ class Loss(Counted, Configurable, ABC):
                 advice="'mean' divides the gradient by the batch, 'sum' does not",
             )
         self.reduction = reduction
-        self._kept: tuple[NumpyOps, Any, float, Array | None] | None = None
+        self._kept: tuple[Ops, Any, float, Array | None] | None = None
 
     def forward(
         self, flag: bool | int, x: Array, y: Array, sample_weight: Array | None = None
@@ -107,14 +107,14 @@ class Loss(Counted, Configurable, ABC):
         return x
 
     @abstractmethod
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         """New losses per position (B, ...), how many positions count, what `_backward` needs."""
 
     @abstractmethod
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         """Gradient of the sum over all positions, as a new array that the caller may change."""
 
-    def _checked_weight(self, ops: NumpyOps, x: Array, weight: Array) -> Array:
+    def _checked_weight(self, ops: Ops, x: Array, weight: Array) -> Array:
         weight = ops.xp.asarray(weight)
         if weight.shape != x.shape[:1]:
             raise ShapeError(

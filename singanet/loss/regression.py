@@ -7,7 +7,7 @@ from typing import Any
 from singanet.errors import ArgumentError
 from singanet.loss.loss import Loss
 from singanet.loss.targets import real_targets
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 
@@ -19,13 +19,13 @@ class SquaredError(Loss):
     ``reduction="sum"`` gives SINGA's gradient x − y.
     """
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         difference = ops.subtract(x, real_targets("SquaredError", x, y))
         losses = ops.multiply(difference, difference)
         losses *= 0.5
         return losses, x.size, difference
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         return saved
 
 
@@ -35,11 +35,11 @@ class MeanAbsoluteError(Loss):
     Gradient of an element: sign(x − y), 0 where they are equal.
     """
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         difference = ops.subtract(x, real_targets("MeanAbsoluteError", x, y))
         return ops.absolute(difference), x.size, difference
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         return ops.sign(saved)
 
 
@@ -60,12 +60,12 @@ class Huber(Loss):
             )
         self.delta = float(delta)
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         difference = ops.subtract(x, real_targets("Huber", x, y))
         slope = ops.maximum(ops.minimum(difference, self.delta), -self.delta)
         # With s the slope, both branches are s (d - s / 2).
         losses = ops.multiply(slope, difference - 0.5 * slope)
         return losses, x.size, slope
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         return saved

@@ -7,7 +7,7 @@ from typing import Any
 from singanet.errors import ArgumentError, DataError
 from singanet.loss.loss import Loss
 from singanet.loss.targets import class_labels, real_targets
-from singanet.ops import NumpyOps, ops_for
+from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
 
@@ -42,7 +42,7 @@ class SoftmaxCrossEntropy(Loss):
         """softmax(x) along the last axis."""
         return ops_for(x).softmax(x)
 
-    def _forward(self, ops: NumpyOps, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         if x.ndim < 2 or x.shape[-1] == 0:
             raise DataError(
                 "SoftmaxCrossEntropy",
@@ -64,7 +64,7 @@ class SoftmaxCrossEntropy(Loss):
             count = int(mask.sum())
         return losses.reshape(x.shape[:-1]), count, (x.shape, p, labels, mask)
 
-    def _backward(self, ops: NumpyOps, saved: Any) -> Array:
+    def _backward(self, ops: Ops, saved: Any) -> Array:
         shape, p, target, mask = saved
         if target.ndim == 2:
             p -= target
@@ -74,7 +74,7 @@ class SoftmaxCrossEntropy(Loss):
             p *= mask[:, None]
         return p.reshape(shape)
 
-    def _distribution(self, ops: NumpyOps, rows: Array, y: Array) -> Array:
+    def _distribution(self, ops: Ops, rows: Array, y: Array) -> Array:
         """``y`` as rows that sum to 1, smoothed."""
         target: Array = y.reshape(rows.shape)
         total = target.sum(axis=1, keepdims=True)

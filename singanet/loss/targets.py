@@ -6,14 +6,14 @@ from collections.abc import Callable
 from functools import partial
 
 from singanet.errors import DataError, ShapeError
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
 __all__ = ["class_labels", "real_targets", "unit_targets"]
 
 
 def class_labels(
-    where: str, ops: NumpyOps, x: Array, y: Array, ignore: int | None = None
+    where: str, ops: Ops, x: Array, y: Array, ignore: int | None = None
 ) -> tuple[Array, Array | None]:
     """Labels (N,) for outputs ``x`` (..., C), and where they count (None: everywhere).
 
@@ -98,7 +98,7 @@ def real_targets(where: str, x: Array, y: Array) -> Array:
     return y.astype(x.dtype)
 
 
-def unit_targets(where: str, ops: NumpyOps, x: Array, y: Array) -> Array:
+def unit_targets(where: str, ops: Ops, x: Array, y: Array) -> Array:
     """`real_targets` that lie in [0, 1]."""
     y = real_targets(where, x, y)
     ops.check(partial(_expect_units, where), y)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from singanet.metric.checks import checked_top_k, scored_classes
 from singanet.metric.metric import MeanMetric
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 
@@ -21,7 +21,7 @@ class Accuracy(MeanMetric):
         self.top_k = checked_top_k("Accuracy", top_k)
         super().__init__()
 
-    def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
+    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
         labels = scored_classes("Accuracy", ops, x, y)
         xp = ops.xp
         rows = x.reshape(-1, x.shape[-1])

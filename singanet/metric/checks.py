@@ -6,7 +6,7 @@ from typing import Any
 
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.loss.targets import class_labels
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 
@@ -22,7 +22,7 @@ def checked_top_k(where: str, top_k: Any) -> int:
     return int(top_k)
 
 
-def scored_classes(where: str, ops: NumpyOps, x: Array, y: Array) -> Array:
+def scored_classes(where: str, ops: Ops, x: Array, y: Array) -> Array:
     """Labels (N,) for scores ``x`` (..., C), from integers or from rows of the shape of ``x``."""
     if x.ndim < 2 or x.shape[-1] == 0:
         raise DataError(

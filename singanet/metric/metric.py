@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from singanet.base.described import Configurable
 from singanet.errors import CallOrderError, DataError
-from singanet.ops import NumpyOps, ops_for
+from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
 
@@ -59,7 +59,7 @@ class Metric(Configurable, ABC):
     def _result(self) -> Any:
         """The measure, of at least one sample."""
 
-    def _outputs(self, x: Array, y: Array) -> tuple[NumpyOps, Array, Array]:
+    def _outputs(self, x: Array, y: Array) -> tuple[Ops, Array, Array]:
         """The kernels for ``x``, and both arrays checked for a batch axis."""
         if x.ndim == 0 or x.dtype.kind not in "fiu":
             raise DataError(
@@ -99,5 +99,5 @@ class MeanMetric(Metric):
         return self._sum / self.samples
 
     @abstractmethod
-    def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
+    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
         """A float64 value for every sample."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from singanet.metric.checks import checked_top_k, multi_hot
 from singanet.metric.metric import MeanMetric
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 
@@ -19,7 +19,7 @@ class Precision(MeanMetric):
         self.top_k = checked_top_k("Precision", top_k)
         super().__init__()
 
-    def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
+    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
         return hits(ops, x, multi_hot("Precision", x, y), self.top_k) / self.top_k
 
 
@@ -34,14 +34,14 @@ class Recall(MeanMetric):
         self.top_k = checked_top_k("Recall", top_k)
         super().__init__()
 
-    def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
+    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
         labels = multi_hot("Recall", x, y)
         found = hits(ops, x, labels, self.top_k)
         found /= ops.maximum(labels.sum(axis=1), 1)
         return found
 
 
-def hits(ops: NumpyOps, x: Array, labels: Array, top_k: int) -> Array:
+def hits(ops: Ops, x: Array, labels: Array, top_k: int) -> Array:
     """How many of the ``top_k`` highest of each row of ``x`` (B, C) are labels, as floats (B,)."""
     xp = ops.xp
     # Stable, so that of equal scores the lowest class comes first.

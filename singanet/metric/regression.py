@@ -7,14 +7,14 @@ import math
 from singanet.errors import ShapeError
 from singanet.loss.targets import real_targets
 from singanet.metric.metric import MeanMetric, Metric
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.types import Array
 
 
 class MeanAbsoluteError(MeanMetric):
     """|x − y|, mean over all elements, for ``x`` and ``y`` of one shape (B, ...)."""
 
-    def _values(self, ops: NumpyOps, x: Array, y: Array) -> Array:
+    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
         off = ops.absolute(x - real_targets("MeanAbsoluteError", x, y)).astype("float64")
         return off if off.ndim == 1 else off.mean(axis=tuple(range(1, off.ndim)))
 

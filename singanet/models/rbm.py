@@ -15,7 +15,7 @@ from singanet.graph.nesting import Ports
 from singanet.initializer import Constant, Gaussian
 from singanet.loss import SquaredError
 from singanet.metric import Metric
-from singanet.ops import NumpyOps, ops_for
+from singanet.ops import Ops, ops_for
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param, make_param
@@ -191,7 +191,7 @@ class RBM:
         total = sum(prod(param.shape) for param in self.params())
         return "\n".join([*lines, f"{total:,} parameters, {total:,} trained, 0 not"])
 
-    def _visible(self, x: Any) -> tuple[NumpyOps, Array]:
+    def _visible(self, x: Any) -> tuple[Ops, Array]:
         if tuple(getattr(x, "shape", ())[1:]) != self.input_shape:
             raise ShapeError(
                 "RBM, input",
@@ -202,11 +202,11 @@ class RBM:
         weight = self._params["weight"].value
         return ops_for(weight), x.reshape(len(x), prod(self.input_shape)).astype(weight.dtype)
 
-    def _up(self, ops: NumpyOps, v: Array) -> Array:
+    def _up(self, ops: Ops, v: Array) -> Array:
         weight, bias = self._params["weight"].value, self._params["hidden"].value
         return ops.sigmoid(ops.affine(v, weight, bias))
 
-    def _down(self, ops: NumpyOps, h: Array) -> Array:
+    def _down(self, ops: Ops, h: Array) -> Array:
         weight, bias = self._params["weight"].value, self._params["visible"].value
         return ops.sigmoid(ops.affine(h, weight.T, bias))
 
@@ -218,6 +218,6 @@ def build(
     return RBM(input_shape, hidden, seed)
 
 
-def _error(ops: NumpyOps, v: Array, again: Array) -> float:
+def _error(ops: Ops, v: Array, again: Array) -> float:
     difference = ops.subtract(v, again)
     return 0.5 * float(ops.multiply(difference, difference).mean()) if difference.size else 0.0

@@ -3,28 +3,74 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from singanet.errors import BackendError, UnknownNameError, did_you_mean, one_of
-from singanet.ops.numpy import NumpyOps
+from singanet.ops.interface import Ops
+from singanet.types import Array
 
 VARIABLE = "SINGANET_OPS"
 """The environment variable that chooses the kernels of the CPU by name."""
 
 NAMES = ("numpy", "onednn")
 
-numpy_ops = NumpyOps(np)
+_chosen: Ops | None = None
+_by_module: dict[str, Ops] = {}
 
 
-def choose() -> NumpyOps:
+def cpu_ops() -> Ops:
+    """The kernels for NumPy arrays, chosen at the first call and kept.
+
+    ``SINGANET_OPS`` names them, 'numpy' or 'onednn'; unset, oneDNN's serve where its library is
+    found. Errors: `BackendError` where what was asked for by name is missing or does not work.
+    """
+    global _chosen
+    if _chosen is None:
+        _chosen = choose()
+    return _chosen
+
+
+def ops_for(array: Array) -> Ops:
+    """The kernels for the kind of ``array``: the CPU's, or those over CuPy for a CuPy array."""
+    kind = type(array)
+    if kind is np.ndarray:
+        return _chosen or cpu_ops()
+    module = kind.__module__.partition(".")[0]
+    if module not in _by_module:
+        if isinstance(array, np.ndarray):
+            # A class of arrays may name its own kernels.
+            named: Ops = getattr(kind, "kernels", cpu_ops)()
+            return named
+        # Only a module whose arrays exist can be asked for, so it is imported already.
+        add_array_module(module, sys.modules[module])
+    return _by_module[module]
+
+
+def add_array_module(name: str, module: Any) -> Ops:
+    """Let `ops_for` serve the arrays of ``module``, whose classes say they come from ``name``."""
+    # Imported when kernels are first asked for, as below.
+    from singanet.ops.numpy import NumpyOps
+
+    return _by_module.setdefault(name, NumpyOps(module))
+
+
+def array_module(array: Array) -> object:
+    """``numpy``, or ``cupy`` for a CuPy array."""
+    return ops_for(array).xp
+
+
+def choose() -> Ops:
     """The kernels that the environment asks for; unasked, oneDNN's where the library is found.
 
     Nothing is loaded unless a name, or a path in ``SINGANET_ONEDNN``, asks for it: then a library
     that is missing or does not work is an error. Errors: `BackendError`, `UnknownNameError`.
     """
     # Imported when kernels are first asked for, since `import singanet` has to stay light.
+    from singanet.ops.numpy import numpy_ops
     from singanet.ops.onednn.library import INSTALL, PATH_VARIABLE, find_library
 
     asked = os.environ.get(VARIABLE, "")

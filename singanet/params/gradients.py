@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.types import Array, Gradient, RowSparse, Shape
 
 
@@ -52,7 +52,7 @@ class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
         return self[2]
 
 
-def add_gradients(ops: NumpyOps, a: Gradient, b: Gradient) -> Gradient:
+def add_gradients(ops: Ops, a: Gradient, b: Gradient) -> Gradient:
     """The sum of two gradients of one parameter, as a new one; row-sparse where both are."""
     if isinstance(a, RowSparse):
         if not isinstance(b, RowSparse):
@@ -64,7 +64,7 @@ def add_gradients(ops: NumpyOps, a: Gradient, b: Gradient) -> Gradient:
     return ops.add(a, b)
 
 
-def dense_gradient(ops: NumpyOps, grad: Gradient, shape: Shape) -> Array:
+def dense_gradient(ops: Ops, grad: Gradient, shape: Shape) -> Array:
     """``grad`` as an array of ``shape``, that of its parameter."""
     if isinstance(grad, RowSparse):
         return ops.add_to_rows(ops.zeros(shape, grad.rows), grad.indices, grad.rows)

@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.plan import Plan
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
 from singanet.params.param import Param
 from singanet.summary.buffers import Held, buffers
 from singanet.types import Shape
@@ -35,7 +35,7 @@ class Trace:
 
 
 def trace(
-    plan: Plan, feed: Mapping[str, Any], params: list[Param], ops: NumpyOps
+    plan: Plan, feed: Mapping[str, Any], params: list[Param], ops: Ops
 ) -> tuple[Trace, dict[str, list[Shape]]]:
     """Trace a step on ``feed``; also the output sample shapes by name."""
     seen, held = Trace(), Held()

@@ -10,19 +10,9 @@ from typing import Any
 import numpy as np
 
 from singanet.device import Device
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import kernels
 from singanet.types import Array
-
-_LIFTED = (
-    *("affine", "channel_sum", "softmax", "softmax_backward", "lrn", "lrn_backward"),
-    *("conv2d", "conv2d_backward_data", "conv2d_backward_weights"),
-    *("depthwise_conv2d", "depthwise_conv2d_backward_data", "depthwise_conv2d_backward_weights"),
-    *("attention_weights", "attention_backward", "lstm_layer", "lstm_layer_backward"),
-    *("batch_norm", "batch_norm_train", "batch_norm_backward"),
-    *("batch_norm_relu", "batch_norm_relu_train", "batch_norm_relu_backward"),
-    *("group_norm", "group_norm_backward", "layer_norm", "layer_norm_backward"),
-)
-"""Kernels of many sums or products that change none of their arguments."""
 
 
 def half_device(device: Device) -> Device:
@@ -34,45 +24,37 @@ def half_device(device: Device) -> Device:
     """
     if device.index is not None:
         return device
-    kernels = copy.copy(device.ops)
+    ops = copy.copy(device.ops)
     kind: Any = type(device.ops)
-    kernels.__class__ = _half_class(kind)
-    return Device(device.name, kernels)
+    ops.__class__ = _half_class(kind)
+    return Device(device.name, ops)
 
 
 @cache
-def _half_class(kind: Any) -> type[NumpyOps]:
+def _half_class(kind: Any) -> type[Ops]:
     if hasattr(kind, "lifts_half"):
-        made: type[NumpyOps] = kind
+        made: type[Ops] = kind
         return made
-    methods = {name: _lifted(getattr(kind, name)) for name in _LIFTED}
-    lifted = {**methods, "matmul": _matmul(kind.matmul), "lifts_half": True}
-    return type(f"Half{kind.__name__}", (kind,), lifted)
+    lifted = {
+        name: _lifted(getattr(kind, name)) for name, half in kernels(kind).items() if half == "lift"
+    }
+    return type(f"Half{kind.__name__}", (kind,), {**lifted, "lifts_half": True})
 
 
 def _lifted(kernel: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(kernel)
-    def run(self: NumpyOps, *given: Any, **named: Any) -> Any:
-        if not any(map(_is_half, (*given, *named.values()))):
-            return kernel(self, *given, **named)
+    def run(ops: Ops, *given: Any, out: Array | None = None, **named: Any) -> Any:
+        into = {} if out is None else {"out": out}
+        if not any(map(_is_half, (*given, out, *named.values()))):
+            return kernel(ops, *given, **named, **into)
         wide = {key: _changed(value, np.float16, np.float32) for key, value in named.items()}
-        found = kernel(self, *_changed(given, np.float16, np.float32), **wide)
-        return _changed(found, np.float32, np.float16)
-
-    return run
-
-
-def _matmul(kernel: Callable[..., Array]) -> Callable[..., Array]:
-    lifted = _lifted(kernel)
-
-    @wraps(kernel)
-    def matmul(self: NumpyOps, a: Array, b: Array, out: Array | None = None) -> Array:
-        if out is None or not _is_half(out):
-            return kernel(self, a, b, out) if out is not None else lifted(self, a, b)
-        out[...] = lifted(self, a, b)
+        found = kernel(ops, *_changed(given, np.float16, np.float32), **wide)
+        if out is None:
+            return _changed(found, np.float32, np.float16)
+        out[...] = found
         return out
 
-    return matmul
+    return run
 
 
 def _is_half(value: Any) -> bool:

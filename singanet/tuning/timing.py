@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.ops.kernel import kernels_by_cost
 from singanet.ops.onednn.cases import ROUTES, Case
 from singanet.program.places import map_arrays
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recording.build import Recording
 from singanet.program.recording.python_pass import keep
 from singanet.program.recording.record import Recorder, rehearse
+from singanet.program.recording.tape import Tape
 from singanet.program.replaying.bound import Bound
-from singanet.tuning.listening import Everywhere, Listening
-from singanet.tuning.marking import Marking
+from singanet.tuning.choosers import OneRoute, OpenRoutes
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -37,17 +38,17 @@ _SECONDS = 10.0
 """After which there are no more than the least."""
 
 
-def hear(net: Net, record: Record) -> Listening:
+def open_routes(net: Net, record: Record) -> OpenRoutes:
     """The cases that ask while ``record`` lets a recorder write down."""
-    ear = Listening()
+    chooser = OpenRoutes()
 
     def listen(recorder: Recorder) -> None:
         # A copy of the net's kernels, which are left as they are.
-        recorder.tape.ops.routes = ear
+        recorder.tape.ops.chooser = chooser
         record(recorder)
 
     rehearse(net, listen)
-    return ear
+    return chooser
 
 
 def seconds_in_net(
@@ -77,7 +78,7 @@ class _Run:
 
     def __init__(self, net: Net, route: str, record: Record) -> None:
         recorder = rehearse(net, lambda recorder: record(_marking(recorder, route)))
-        marks: Marking = recorder.tape.ops
+        marks: _Marking = recorder.tape.ops
         self._recording: Recording = recorder.recording()
         self.arena_bytes: int = self._recording.layout.nbytes + ALIGNMENT
         calls = [call for call in self._recording.calls if call.function is not None]
@@ -112,8 +113,42 @@ class _Run:
         return {case: (len(runs[case]), total / len(runs[case])) for case, total in sums.items()}
 
 
+class _Marking:
+    """The kernels ``ops`` of a recording, which remembers what is a call of whose case.
+
+    It is between the start and the end of a kernel that asked ``chooser``.
+    """
+
+    def __init__(self, ops: Any, tape: Tape, chooser: OneRoute) -> None:
+        self._ops, self._tape, self._chooser = ops, tape, chooser
+        ops.chooser = chooser
+        self._kernels = frozenset(kernels_by_cost(type(ops)))
+        self._cases: dict[int, tuple[Case, int]] = {}
+        self._runs = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._ops, name)
+        return self._marked(found) if name in self._kernels else found
+
+    def case_of(self, call: object) -> tuple[Case, int] | None:
+        """Whose part the call is: the case, and which of all runs of kernels it was."""
+        return self._cases.get(id(call))
+
+    def _marked(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:
+            first, self._chooser.case = len(self._tape.calls), None
+            made = kernel(*arguments, **options)
+            self._runs += 1
+            if self._chooser.case is not None:
+                for call in self._tape.calls[first:]:
+                    self._cases[id(call)] = self._chooser.case, self._runs
+            return made
+
+        return run
+
+
 def _marking(recorder: Recorder, route: str) -> Recorder:
-    recorder.tape.ops = Marking(recorder.tape.ops, recorder.tape, Everywhere(route))
+    recorder.tape.ops = _Marking(recorder.tape.ops, recorder.tape, OneRoute(route))
     return recorder
 
 

@@ -9,12 +9,13 @@ from singanet.base.counts import checked_count
 from singanet.engine.net import expect_host
 from singanet.errors import BackendError
 from singanet.ops.onednn import route_file
+from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.choices import Measured
 from singanet.ops.onednn.library import INSTALL
-from singanet.ops.onednn.routes import Measured, OneDnnRoutes
 from singanet.program.programs import programs_of
 from singanet.tuning.report import RouteTimes, TuningReport
-from singanet.tuning.timing import Feed, Record, hear, seconds_in_net
+from singanet.tuning.timing import Feed, Record, open_routes, seconds_in_net
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,20 +37,20 @@ def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> 
     if extent is not None:
         extent = checked_count(_WHERE, "extent", extent, 1)
     expect_host(net, _WHERE)
-    routes, runtime, path = _tunable(net)
+    choices, runtime, path = _tunable(net)
     version, threads = runtime.library.version, runtime.threads
-    known = set() if again else set(routes.choices(runtime))
+    known = set() if again else set(choices.choices(runtime))
     # That the file can be written is better known before minutes are spent.
     route_file.add(path, version, threads, {})
     feed, rows, met = ones(net._sorted(), size, net.device, net.dtype, extent), [], set[Case]()
     ways: list[Record] = [lambda r: r.rehearsed_step(feed, None), lambda r: r.evaluation(feed)]
     for record in ways[1:] if net.sealed else ways:
-        measured, heard = _measured(net, feed, record, threads, known | met)
+        measured, cases = _measured(net, feed, record, threads, known | met)
         rows += measured
-        met |= heard
+        met |= cases
     found = {row.case: row.chosen for row in rows}
     route_file.add(path, version, threads, found)
-    routes.adopt(found, runtime)
+    choices.adopt(found, runtime)
     programs_of(net).clear()
     return TuningReport(tuple(rows), len(met & known), threads, path)
 
@@ -58,27 +59,28 @@ def _measured(
     net: Net, feed: Feed, record: Record, threads: int, known: Collection[Case]
 ) -> tuple[list[RouteTimes], set[Case]]:
     """Times of the cases that are not ``known``; all cases that are met."""
-    ear = hear(net, record)
-    if not ear.cases - known:
-        return [], set(ear.cases)
+    heard = open_routes(net, record)
+    if not heard.cases - known:
+        return [], set(heard.cases)
     times = seconds_in_net(net, feed, record, threads)
     rows = []
     for case, (calls, _) in times["direct"].items():
         if case in known:
             continue
-        open_routes = ear.routes(case)
-        seconds = {route: times[route][case][1] for route in open_routes}
-        estimate, best = open_routes[0], min(seconds, key=seconds.__getitem__)
+        routes = heard.routes(case)
+        seconds = {route: times[route][case][1] for route in routes}
+        estimate, best = routes[0], min(seconds, key=seconds.__getitem__)
         chosen = best if seconds[estimate] > _GAIN * seconds[best] else estimate
         rows.append(RouteTimes(case, calls, seconds, estimate, chosen))
-    return rows, set(ear.cases)
+    return rows, set(heard.cases)
 
 
 def _tunable(net: Net) -> tuple[Measured, Runtime, Path]:
     """The choices of the net's kernels, their runtime, and the file. Errors: `BackendError`."""
     ops = net.device.ops
-    runtime = ops.runtime() if isinstance(ops, OneDnnRoutes) else None
-    if not isinstance(ops, OneDnnRoutes) or runtime is None or not isinstance(ops.routes, Measured):
+    runtime = ops.runtime() if isinstance(ops, OneDnnBase) else None
+    chooser = ops.chooser if isinstance(ops, OneDnnBase) else None
+    if runtime is None or not isinstance(chooser, Measured):
         raise BackendError(
             _WHERE,
             expected="oneDNN's kernels, whose convolutions go by several routes",
@@ -93,4 +95,4 @@ def _tunable(net: Net) -> tuple[Measured, Runtime, Path]:
             received=f"{route_file.VARIABLE}={route_file.OFF}",
             advice=f"unset {route_file.VARIABLE}, or let it name the file to keep them in",
         )
-    return ops.routes, runtime, path
+    return chooser, runtime, path

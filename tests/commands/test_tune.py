@@ -7,17 +7,18 @@ import pytest
 from singanet.cli import main
 from singanet.device import describe
 from singanet.ops import cpu_ops
-from singanet.ops.onednn.routes import Measured, OneDnnRoutes
+from singanet.ops.onednn import OneDnnOps
+from singanet.ops.onednn.choices import Measured
 
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     ops = cpu_ops()
-    if not isinstance(ops, OneDnnRoutes) or ops.runtime() is None:
+    if not isinstance(ops, OneDnnOps) or ops.runtime() is None:
         pytest.skip("no oneDNN library here: pip install 'singanet[onednn]'")
     named = tmp_path / "routes.json"
     monkeypatch.setenv("SINGANET_ROUTES", str(named))
-    monkeypatch.setattr(ops, "routes", Measured())
+    monkeypatch.setattr(ops, "chooser", Measured())
     return named
 
 

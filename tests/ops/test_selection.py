@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from singanet.errors import BackendError, UnknownNameError
-from singanet.ops import NumpyOps, backends, numpy_ops, selection
-from singanet.ops.numpy.windows import Window
+from singanet.ops import backends, numpy_ops, selection
 from singanet.ops.onednn import OneDnnOps, library
+from singanet.ops.window import Window
 
 
 @pytest.fixture
@@ -167,16 +167,3 @@ def test_import_and_building_a_net_load_nothing(monkeypatch):
         text=True,
     )
     assert json.loads(run.stdout) is False
-
-
-def test_every_kernel_is_one_of_the_interface():
-    """A backend may override kernels, and adds none that nets could come to depend on."""
-    own = {
-        name
-        for base in OneDnnOps.__mro__
-        if base.__module__.startswith("singanet.ops.onednn")
-        for name in vars(base)
-        if not name.startswith("_")
-    }
-    of_backends = {"library", "runtime", "serves", "runs", "room", "ordered", "show_nan", "takes"}
-    assert own - set(dir(NumpyOps)) == of_backends

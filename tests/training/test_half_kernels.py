@@ -24,7 +24,7 @@ def test_products_are_rounded_once(rng):
     np.testing.assert_array_equal(ops.matmul(a, b), exact)
     assert ops.matmul(a, b).dtype == np.float16
     out = np.empty((3, 5), np.float16)
-    assert ops.matmul(a, b, out) is out
+    assert ops.matmul(a, b, out=out) is out
     np.testing.assert_array_equal(out, exact)
     np.testing.assert_array_equal(ops.affine(a, b, exact[0] * 0), exact)
 
@@ -33,7 +33,7 @@ def test_float32_goes_through_untouched(rng):
     ops, usual = half_device(cpu()).ops, cpu().ops
     a, b = rng.random((3, 4), np.float32), rng.random((4, 5), np.float32)
     out = np.empty((3, 5), np.float32)
-    np.testing.assert_array_equal(ops.matmul(a, b, out), usual.matmul(a, b))
+    np.testing.assert_array_equal(ops.matmul(a, b, out=out), usual.matmul(a, b))
     assert out.dtype == ops.matmul(a, b).dtype == np.float32
 
 

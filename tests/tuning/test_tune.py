@@ -19,8 +19,8 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import cpu_ops, numpy_ops
-from singanet.ops.numpy.windows import Window
 from singanet.ops.onednn import route_file
+from singanet.ops.window import Window
 from singanet.optimizer import SGD
 from singanet.tuning import tune
 from tests.program.twins import Twins
@@ -87,7 +87,7 @@ def fixed_times(monkeypatch, times):
     """Let every case take ``times`` by route."""
 
     def seconds(net, feed, record, threads):
-        heard = tune.hear(net, record)
+        heard = tune.open_routes(net, record)
         return {route: dict.fromkeys(heard.cases, (1, taken)) for route, taken in times.items()}
 
     monkeypatch.setattr(tune, "seconds_in_net", seconds)

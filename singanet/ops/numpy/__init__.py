@@ -2,61 +2,164 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
 from typing import Any
 
-from singanet.ops.numpy.activation import Activations
-from singanet.ops.numpy.attention import Attention
-from singanet.ops.numpy.channelwise import Channelwise
-from singanet.ops.numpy.combine import Combining
-from singanet.ops.numpy.conv_data import ConvolutionData
-from singanet.ops.numpy.depthwise import DepthwiseConvolution
-from singanet.ops.numpy.elementwise import Elementwise
-from singanet.ops.numpy.global_pool import GlobalPooling
-from singanet.ops.numpy.linear import Linear
-from singanet.ops.numpy.loss import Losses
-from singanet.ops.numpy.lrn import LocalResponse
-from singanet.ops.numpy.normalise_relu import NormalisationRelu
-from singanet.ops.numpy.pad import Padding
-from singanet.ops.numpy.pool import Pooling
-from singanet.ops.numpy.random import Random
-from singanet.ops.numpy.recurrent import Recurrent
-from singanet.ops.numpy.softmax import Softmax
-from singanet.ops.numpy.standardise import Standardisation
-from singanet.ops.numpy.table import Tables
-from singanet.ops.numpy.upsample import Upsampling
+import numpy as np
 
-__all__ = ["NumpyOps"]
+from singanet.ops.interface import Ops, Prepared
+from singanet.ops.numpy import (
+    activations,
+    attention,
+    channelwise,
+    combining,
+    conv,
+    elementwise,
+    lanes,
+    linear,
+    local_response,
+    normalise,
+    padding,
+    pool,
+    random,
+    scores,
+    standardise,
+    table,
+    upsample,
+    windows,
+)
+from singanet.ops.numpy.recurrent import elman, gru, lstm, sequences
+from singanet.ops.threads import changes
+from singanet.types import Array
+
+__all__ = ["NumpyOps", "numpy_ops"]
 
 
-class NumpyOps(
-    Elementwise,
-    Linear,
-    Softmax,
-    Activations,
-    ConvolutionData,
-    Pooling,
-    NormalisationRelu,
-    Random,
-    Losses,
-    Tables,
-    Recurrent,
-    Attention,
-    GlobalPooling,
-    Combining,
-    Padding,
-    Standardisation,
-    LocalResponse,
-    Channelwise,
-    DepthwiseConvolution,
-    Upsampling,
-):
-    """The kernel interface, and its implementation over ``xp`` (numpy or cupy).
-
-    Every kernel takes arrays of one float type and returns that type; ``out=`` names the array
-    to fill. A faster backend overrides what it does better.
-    """
+class NumpyOps:
+    """The kernels of `Ops` over ``xp`` (numpy or cupy): a table of functions."""
 
     name = "numpy"
 
     def __init__(self, xp: Any) -> None:
-        super().__init__(xp)
+        self.xp = xp
+        self.prepared: Prepared | None = None
+        # Bound once: calling them costs no more than calling the array module itself.
+        self.add, self.subtract = xp.add, xp.subtract
+        self.multiply, self.divide = xp.multiply, xp.divide
+        self.maximum, self.minimum = xp.maximum, xp.minimum
+        self.exp, self.log, self.log1p = xp.exp, xp.log, xp.log1p
+        self.sqrt, self.square, self.tanh = xp.sqrt, xp.square, xp.tanh
+        self.absolute, self.negative, self.sign = xp.abs, xp.negative, xp.sign
+        self.power, self.greater, self.where = xp.power, xp.greater, xp.where
+        self.sum, self.mean, self.copyto = xp.sum, xp.mean, xp.copyto
+
+    @property
+    def on_host(self) -> bool:
+        """See `Ops`."""
+        return bool(self.xp.__name__ == "numpy")
+
+    def lanes(self, samples: int, multiplications: int) -> Iterator[slice]:
+        """See `Ops`."""
+        yield from lanes.parts(samples, self.lane_count(samples, multiplications))
+
+    def lane_count(self, samples: int, multiplications: int) -> int:
+        """How many lanes so much work is worth."""
+        return lanes.count(samples, multiplications) if self.on_host else 1
+
+    def settings(self) -> Hashable:
+        """See `Ops`: the number of threads may have been set anew."""
+        return changes()
+
+    def remarks(self) -> list[str]:
+        """See `Ops`: there is no choice."""
+        return []
+
+    def pass_on_nan(self, y: Array, x: Array) -> None:
+        """See `Ops`: no kernel passes over NaN."""
+
+    empty = elementwise.empty
+    zeros = elementwise.zeros
+    add_all = elementwise.add_all
+    concat = elementwise.concat
+    combine = combining.combine
+    first_equal = combining.first_equal
+    select = combining.select
+    sum_to = combining.sum_to
+    pad = padding.pad
+    gather_rows = table.gather_rows
+    sum_rows = table.sum_rows
+    add_to_rows = table.add_to_rows
+    host = sequences.host
+    take_rows = sequences.take_rows
+    time_major = sequences.time_major
+    batch_major = sequences.batch_major
+    side_by_side = sequences.side_by_side
+    uniform = random.uniform
+    keep_mask = random.keep_mask
+    bernoulli = random.bernoulli
+    check = random.check
+    matmul = linear.matmul
+    affine = linear.affine
+    affine_constant = linear.affine_constant
+    column_sums = linear.column_sums
+    attention_weights = attention.attention_weights
+    attention_backward = attention.attention_backward
+    activation = activations.activation
+    activation_backward = activations.activation_backward
+    sigmoid = activations.sigmoid
+    scale = channelwise.scale
+    prelu = channelwise.prelu
+    prelu_backward = channelwise.prelu_backward
+    channel_total = channelwise.channel_total
+    softmax = scores.softmax
+    softmax_backward = scores.softmax_backward
+    softmax_cross_entropy = scores.softmax_cross_entropy
+    softmax_cross_entropy_backward = scores.softmax_cross_entropy_backward
+    softmax_cross_entropy_soft = scores.softmax_cross_entropy_soft
+    sigmoid_cross_entropy = scores.sigmoid_cross_entropy
+    conv2d = conv.conv2d
+    conv2d_constant = conv.conv2d_constant
+    conv2d_backward_data = conv.conv2d_backward_data
+    conv2d_backward_weights = conv.conv2d_backward_weights
+    channel_sum = conv.channel_sum
+    depthwise_conv2d = conv.depthwise_conv2d
+    depthwise_conv2d_backward_data = conv.depthwise_conv2d_backward_data
+    depthwise_conv2d_backward_weights = conv.depthwise_conv2d_backward_weights
+    channels_last = windows.channels_last
+    max_pool = pool.max_pool
+    max_pool_backward = pool.max_pool_backward
+    avg_pool = pool.avg_pool
+    avg_pool_backward = pool.avg_pool_backward
+    global_avg_pool = pool.global_avg_pool
+    global_avg_pool_backward = pool.global_avg_pool_backward
+    global_max_pool = pool.global_max_pool
+    global_max_pool_backward = pool.global_max_pool_backward
+    upsample_nearest = upsample.upsample_nearest
+    upsample_nearest_backward = upsample.upsample_nearest_backward
+    upsample_bilinear = upsample.upsample_bilinear
+    upsample_bilinear_backward = upsample.upsample_bilinear_backward
+    moved = normalise.moved
+    batch_norm = normalise.batch_norm
+    batch_norm_train = normalise.batch_norm_train
+    batch_norm_backward = normalise.batch_norm_backward
+    batch_norm_relu_train = normalise.batch_norm_relu_train
+    batch_norm_relu = normalise.batch_norm_relu
+    batch_norm_relu_backward = normalise.batch_norm_relu_backward
+    layer_norm = standardise.layer_norm
+    layer_norm_backward = standardise.layer_norm_backward
+    group_norm = standardise.group_norm
+    group_norm_backward = standardise.group_norm_backward
+    l2_norm = standardise.l2_norm
+    l2_norm_backward = standardise.l2_norm_backward
+    lrn = local_response.lrn
+    lrn_backward = local_response.lrn_backward
+    lstm_layer = lstm.lstm_layer
+    lstm_layer_backward = lstm.lstm_layer_backward
+    gru_layer = gru.gru_layer
+    gru_layer_backward = gru.gru_layer_backward
+    elman_layer = elman.elman_layer
+    elman_layer_backward = elman.elman_layer_backward
+
+
+numpy_ops: Ops = NumpyOps(np)
+"""The kernels over NumPy's own arrays."""

@@ -1,107 +1,150 @@
-"""Normalisation by batch statistics."""
+"""Normalisation by batch statistics.
+
+x is (N, C) or (N, C, H, W); statistics are taken over every axis but the channels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from singanet.ops.numpy.windows import Windows, blocks
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import kernel
+from singanet.ops.numpy.windows import blocks, scratch_bytes
 from singanet.types import Array
 
 _BLOCK_BYTES = 1 << 19
 """Of one operand; a block and what is made of it are read again while the cache holds them."""
 
 
-class Normalisation(Windows):
-    """x is (N, C) or (N, C, H, W); statistics are taken over every axis but the channels."""
+def batch_norm_statistics(ops: Ops, x: Array) -> tuple[Array, Array]:
+    """Mean and (biased) variance of each channel, two arrays (C,); x must not be empty.
 
-    def batch_norm_statistics(self, x: Array) -> tuple[Array, Array]:
-        """Mean and (biased) variance of each channel, two arrays (C,); x must not be empty.
+    Block by block, each about its own mean, so that x is read once and nothing cancels: Chan,
+    Golub and LeVeque, 1979.
+    """
+    xp, images, scratch = ops.xp, _channels_last(x), scratch_bytes(ops, _BLOCK_BYTES)
+    width = images.shape[2]
+    means, spreads, counts = [], [], []
+    for samples in _blocks(images, scratch):
+        lines = _lines(xp, images[samples])
+        count = lines.size // x.shape[1]
+        mean = _sum(xp, lines, width) / count
+        centred = xp.subtract(lines, *_wide(xp, images, mean))
+        xp.square(centred, out=centred)
+        means.append(mean)
+        spreads.append(_sum(xp, centred, width))
+        counts.append(count)
+    if len(means) == 1:
+        return means[0], spreads[0] / counts[0]
+    weights = xp.asarray(counts, x.dtype)[:, None] / sum(counts)
+    apart = xp.stack(means)
+    mean = (weights * apart).sum(axis=0)
+    within = xp.stack(spreads).sum(axis=0) / sum(counts)
+    return mean, within + (weights * xp.square(apart - mean)).sum(axis=0)
 
-        Block by block, each about its own mean, so that x is read once and nothing cancels: Chan,
-        Golub and LeVeque, 1979.
-        """
-        xp, images, scratch = self.xp, _channels_last(x), self.scratch(_BLOCK_BYTES)
-        width = images.shape[2]
-        means, spreads, counts = [], [], []
-        for samples in _blocks(images, scratch):
-            lines = _lines(xp, images[samples])
-            count = lines.size // x.shape[1]
-            mean = _sum(xp, lines, width) / count
-            centred = xp.subtract(lines, *_wide(xp, images, mean))
-            xp.square(centred, out=centred)
-            means.append(mean)
-            spreads.append(_sum(xp, centred, width))
-            counts.append(count)
-        if len(means) == 1:
-            return means[0], spreads[0] / counts[0]
-        weights = xp.asarray(counts, x.dtype)[:, None] / sum(counts)
-        apart = xp.stack(means)
-        mean = (weights * apart).sum(axis=0)
-        within = xp.stack(spreads).sum(axis=0) / sum(counts)
-        return mean, within + (weights * xp.square(apart - mean)).sum(axis=0)
 
-    def moved(self, running: Array, batch: Array, weight: float) -> Array:
-        """(1 - weight) running + weight batch, as a new array."""
-        value: Array = self.xp.multiply(running, 1.0 - weight)
-        self.xp.add(value, self.xp.multiply(batch, weight), out=value)
-        return value
+@kernel(half="native")
+def moved(ops: Ops, running: Array, batch: Array, weight: float) -> Array:
+    """See `Ops`."""
+    value: Array = ops.xp.multiply(running, 1.0 - weight)
+    ops.xp.add(value, ops.xp.multiply(batch, weight), out=value)
+    return value
 
-    def batch_norm(
-        self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
-    ) -> tuple[Array, Array]:
-        """gamma (x - mean) / sqrt(var + epsilon) + beta, and 1 / sqrt(var + epsilon)."""
-        xp, images, scratch = self.xp, _channels_last(x), self.scratch(_BLOCK_BYTES)
-        inverse = 1.0 / xp.sqrt(var + epsilon)
-        by_x = gamma * inverse
-        # One pass less than by way of x - mean, and no less exact than x is itself.
-        scale, shift = _wide(xp, images, by_x, beta - mean * by_x)
-        y: Array = xp.empty(_line_shape(images), x.dtype)
-        for samples in _blocks(images, scratch):
-            part = y[samples]
-            xp.multiply(_lines(xp, images[samples]), scale, out=part)
-            xp.add(part, shift, out=part)
-        return _like(x, y.reshape(images.shape)), inverse
 
-    def batch_norm_train(
-        self, x: Array, gamma: Array, beta: Array, epsilon: float
-    ) -> tuple[Array, Array, Array, Array]:
-        """`batch_norm` by the statistics of x: y, mean, var, 1 / sqrt(var + epsilon)."""
-        mean, var = self.batch_norm_statistics(x)
-        y, inverse = self.batch_norm(x, gamma, beta, mean, var, epsilon)
-        return y, mean, var, inverse
+@kernel(half="lift")
+def batch_norm(
+    ops: Ops, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
+) -> tuple[Array, Array]:
+    """See `Ops`."""
+    xp, images, scratch = ops.xp, _channels_last(x), scratch_bytes(ops, _BLOCK_BYTES)
+    inverse = 1.0 / xp.sqrt(var + epsilon)
+    by_x = gamma * inverse
+    # One pass less than by way of x - mean, and no less exact than x is itself.
+    scale, shift = _wide(xp, images, by_x, beta - mean * by_x)
+    y: Array = xp.empty(_line_shape(images), x.dtype)
+    for samples in _blocks(images, scratch):
+        part = y[samples]
+        xp.multiply(_lines(xp, images[samples]), scale, out=part)
+        xp.add(part, shift, out=part)
+    return _like(x, y.reshape(images.shape)), inverse
 
-    def batch_norm_backward(
-        self, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
-    ) -> tuple[Array, Array, Array]:
-        """(dx, dgamma, dbeta); ``fixed`` statistics did not depend on x.
 
-        dx = gamma inverse (dy - mean(dy) - x̂ mean(dy x̂)), Ioffe and Szegedy 2015.
-        """
-        xp, images, slopes = self.xp, _channels_last(x), _channels_last(dy)
-        scratch = self.scratch(_BLOCK_BYTES)
-        dgamma, dbeta = xp.zeros_like(gamma), xp.zeros_like(gamma)
-        width, scale = images.shape[2], gamma * inverse
-        (centre,) = _wide(xp, images, mean)
-        for samples in _blocks(images, scratch):
-            given = _lines(xp, slopes[samples])
-            product = xp.subtract(_lines(xp, images[samples]), centre)
-            xp.multiply(product, given, out=product)
-            dgamma += _sum(xp, product, width)
-            dbeta += _sum(xp, given, width)
-        dgamma *= inverse
-        count = max(x.size // x.shape[1], 1)
-        by_x = scale * inverse * dgamma / count
-        constant = scale * dbeta / count - by_x * mean
-        scale, by_x, constant = _wide(xp, images, scale, by_x, constant)
-        dx: Array = xp.empty(_line_shape(images), dy.dtype)
-        for samples in _blocks(images, scratch):
-            part = dx[samples]
-            xp.multiply(_lines(xp, slopes[samples]), scale, out=part)
-            if not fixed:
-                part -= constant
-                part -= xp.multiply(_lines(xp, images[samples]), by_x)
-        return _like(x, dx.reshape(images.shape)), dgamma, dbeta
+@kernel(half="lift")
+def batch_norm_train(
+    ops: Ops, x: Array, gamma: Array, beta: Array, epsilon: float
+) -> tuple[Array, Array, Array, Array]:
+    """See `Ops`."""
+    mean, var = batch_norm_statistics(ops, x)
+    y, inverse = ops.batch_norm(x, gamma, beta, mean, var, epsilon)
+    return y, mean, var, inverse
+
+
+@kernel(half="lift")
+def batch_norm_backward(
+    ops: Ops, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
+) -> tuple[Array, Array, Array]:
+    """See `Ops`."""
+    xp, images, slopes = ops.xp, _channels_last(x), _channels_last(dy)
+    scratch = scratch_bytes(ops, _BLOCK_BYTES)
+    dgamma, dbeta = xp.zeros_like(gamma), xp.zeros_like(gamma)
+    width, scale = images.shape[2], gamma * inverse
+    (centre,) = _wide(xp, images, mean)
+    for samples in _blocks(images, scratch):
+        given = _lines(xp, slopes[samples])
+        product = xp.subtract(_lines(xp, images[samples]), centre)
+        xp.multiply(product, given, out=product)
+        dgamma += _sum(xp, product, width)
+        dbeta += _sum(xp, given, width)
+    dgamma *= inverse
+    count = max(x.size // x.shape[1], 1)
+    by_x = scale * inverse * dgamma / count
+    constant = scale * dbeta / count - by_x * mean
+    scale, by_x, constant = _wide(xp, images, scale, by_x, constant)
+    dx: Array = xp.empty(_line_shape(images), dy.dtype)
+    for samples in _blocks(images, scratch):
+        part = dx[samples]
+        xp.multiply(_lines(xp, slopes[samples]), scale, out=part)
+        if not fixed:
+            part -= constant
+            part -= xp.multiply(_lines(xp, images[samples]), by_x)
+    return _like(x, dx.reshape(images.shape)), dgamma, dbeta
+
+
+@kernel(half="lift")
+def batch_norm_relu_train(
+    ops: Ops, x: Array, gamma: Array, beta: Array, epsilon: float
+) -> tuple[Array, Array, Array, Array, Array]:
+    """See `Ops`."""
+    y, mean, var, inverse = ops.batch_norm_train(x, gamma, beta, epsilon)
+    ops.xp.maximum(y, 0, out=y)
+    return y, mean, var, inverse, y
+
+
+@kernel(half="lift")
+def batch_norm_relu(
+    ops: Ops, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
+) -> tuple[Array, Array, Array]:
+    """See `Ops`."""
+    y, inverse = ops.batch_norm(x, gamma, beta, mean, var, epsilon)
+    ops.xp.maximum(y, 0, out=y)
+    return y, inverse, y
+
+
+@kernel(half="lift")
+def batch_norm_relu_backward(
+    ops: Ops,
+    dy: Array,
+    x: Array,
+    gamma: Array,
+    mean: Array,
+    inverse: Array,
+    fixed: bool,
+    mask: Array,
+) -> tuple[Array, Array, Array]:
+    """See `Ops`."""
+    slopes = ops.activation_backward("relu", dy, mask)
+    return ops.batch_norm_backward(slopes, x, gamma, mean, inverse, fixed)
 
 
 def _blocks(images: Array, scratch: int) -> Iterator[slice]:

@@ -1,86 +1,124 @@
-"""Pooling over windows of an image."""
+"""Pooling over windows of an image, and over all positions of a sample."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from singanet.ops.numpy.windows import Pair, Window, Windows, blocks, meetings
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import kernel
+from singanet.ops.numpy.windows import blocks, meetings, scratch_bytes
+from singanet.ops.window import Pair, Window
 from singanet.types import Array, Shape
 
 _BLOCK_BYTES = 1 << 19
 """Of the images; a block's outputs are gone over once for each kernel position."""
 
 
-class Pooling(Windows):
-    """x is (N, C, H, W), y and dy (N, C, H', W'); padding never counts."""
+@kernel(half="native")
+def max_pool(ops: Ops, x: Array, window: Window, keep: bool) -> tuple[Array, Array | None]:
+    """See `Ops`."""
+    xp, n, c = ops.xp, x.shape[0], x.shape[1]
+    out = window.out_size(*x.shape[2:])
+    y: Array = xp.full((n, *out, c), float("-inf"), x.dtype)
+    where: Array | None = None
+    if keep:
+        where = xp.zeros(y.shape, np.min_scalar_type(window.kernel[0] * window.kernel[1] - 1))
+    for samples in _sample_blocks(x.shape, x.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
+        rows = ops.channels_last(x[samples])
+        for k, pixels, outputs in meetings(window, x.shape[2:], out):
+            best, given = y[samples][outputs], rows[pixels]
+            if where is not None and k:
+                # The positions rise, so the largest that was better than all before wins;
+                # selecting with a mask would take five times as long.
+                better = xp.multiply(xp.greater(given, best), k, dtype=where.dtype)
+                xp.maximum(where[samples][outputs], better, out=where[samples][outputs])
+            xp.maximum(best, given, out=best)
+    return y.transpose(0, 3, 1, 2), where
 
-    def max_pool(self, x: Array, window: Window, keep: bool) -> tuple[Array, Array | None]:
-        """The largest value of each window, and with ``keep`` which kernel position held it.
 
-        Of equal values the first in row-major order wins. A window that meets only padding
-        gives -inf.
-        """
-        xp, n, c = self.xp, x.shape[0], x.shape[1]
-        out = window.out_size(*x.shape[2:])
-        y: Array = xp.full((n, *out, c), float("-inf"), x.dtype)
-        where: Array | None = None
-        if keep:
-            where = xp.zeros(y.shape, np.min_scalar_type(window.kernel[0] * window.kernel[1] - 1))
-        for samples in _sample_blocks(x.shape, x.itemsize, self.scratch(_BLOCK_BYTES)):
-            rows = self.channels_last(x[samples])
-            for k, pixels, outputs in meetings(window, x.shape[2:], out):
-                best, given = y[samples][outputs], rows[pixels]
-                if where is not None and k:
-                    # The positions rise, so the largest that was better than all before wins;
-                    # selecting with a mask would take five times as long.
-                    better = xp.multiply(xp.greater(given, best), k, dtype=where.dtype)
-                    xp.maximum(where[samples][outputs], better, out=where[samples][outputs])
-                xp.maximum(best, given, out=best)
-        return y.transpose(0, 3, 1, 2), where
+@kernel(half="native")
+def max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape, window: Window) -> Array:
+    """See `Ops`."""
+    xp, (n, c, h, w) = ops.xp, x_shape
+    disjoint = all(s >= k for s, k in zip(window.stride, window.kernel, strict=True))
+    dx: Array = xp.zeros((n, h, w, c), dy.dtype)
+    for samples in _sample_blocks(x_shape, dy.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
+        rows, target = ops.channels_last(dy[samples]), dx[samples]
+        for k, pixels, outputs in meetings(window, (h, w), dy.shape[2:]):
+            mine = xp.equal(where[samples][outputs], k)
+            if disjoint:
+                xp.multiply(rows[outputs], mine, out=target[pixels])
+            else:
+                target[pixels] += xp.multiply(rows[outputs], mine)
+    return dx.transpose(0, 3, 1, 2)
 
-    def max_pool_backward(self, dy: Array, where: Array, x_shape: Shape, window: Window) -> Array:
-        """Each gradient goes to the position that held the maximum."""
-        xp, (n, c, h, w) = self.xp, x_shape
-        disjoint = all(s >= k for s, k in zip(window.stride, window.kernel, strict=True))
-        dx: Array = xp.zeros((n, h, w, c), dy.dtype)
-        for samples in _sample_blocks(x_shape, dy.itemsize, self.scratch(_BLOCK_BYTES)):
-            rows, target = self.channels_last(dy[samples]), dx[samples]
-            for k, pixels, outputs in meetings(window, (h, w), dy.shape[2:]):
-                mine = xp.equal(where[samples][outputs], k)
-                if disjoint:
-                    xp.multiply(rows[outputs], mine, out=target[pixels])
-                else:
-                    target[pixels] += xp.multiply(rows[outputs], mine)
-        return dx.transpose(0, 3, 1, 2)
 
-    def avg_pool(self, x: Array, window: Window) -> Array:
-        """The mean over the part of each window that lies on the image; 0 where none does."""
-        xp, n, c = self.xp, x.shape[0], x.shape[1]
-        out = window.out_size(*x.shape[2:])
-        y: Array = xp.zeros((n, *out, c), x.dtype)
-        counts = _counts(xp, x.shape, window, out, x.dtype)
-        for samples in _sample_blocks(x.shape, x.itemsize, self.scratch(_BLOCK_BYTES)):
-            rows = self.channels_last(x[samples])
-            for _, pixels, outputs in meetings(window, x.shape[2:], out):
-                total = y[samples][outputs]
-                xp.add(total, rows[pixels], out=total)
-            xp.divide(y[samples], counts, out=y[samples])
-        return y.transpose(0, 3, 1, 2)
+@kernel(half="native")
+def avg_pool(ops: Ops, x: Array, window: Window) -> Array:
+    """See `Ops`."""
+    xp, n, c = ops.xp, x.shape[0], x.shape[1]
+    out = window.out_size(*x.shape[2:])
+    y: Array = xp.zeros((n, *out, c), x.dtype)
+    counts = _counts(xp, x.shape, window, out, x.dtype)
+    for samples in _sample_blocks(x.shape, x.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
+        rows = ops.channels_last(x[samples])
+        for _, pixels, outputs in meetings(window, x.shape[2:], out):
+            total = y[samples][outputs]
+            xp.add(total, rows[pixels], out=total)
+        xp.divide(y[samples], counts, out=y[samples])
+    return y.transpose(0, 3, 1, 2)
 
-    def avg_pool_backward(self, dy: Array, x_shape: Shape, window: Window) -> Array:
-        """Each gradient is shared equally by the window's positions on the image."""
-        xp, (n, c, h, w) = self.xp, x_shape
-        out = (dy.shape[2], dy.shape[3])
-        counts = _counts(xp, x_shape, window, out, dy.dtype)
-        dx: Array = xp.zeros((n, h, w, c), dy.dtype)
-        for samples in _sample_blocks(x_shape, dy.itemsize, self.scratch(_BLOCK_BYTES)):
-            share = xp.divide(self.channels_last(dy[samples]), counts)
-            for _, pixels, outputs in meetings(window, (h, w), out):
-                dx[samples][pixels] += share[outputs]
-        return dx.transpose(0, 3, 1, 2)
+
+@kernel(half="native")
+def avg_pool_backward(ops: Ops, dy: Array, x_shape: Shape, window: Window) -> Array:
+    """See `Ops`."""
+    xp, (n, c, h, w) = ops.xp, x_shape
+    out = (dy.shape[2], dy.shape[3])
+    counts = _counts(xp, x_shape, window, out, dy.dtype)
+    dx: Array = xp.zeros((n, h, w, c), dy.dtype)
+    for samples in _sample_blocks(x_shape, dy.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
+        share = xp.divide(ops.channels_last(dy[samples]), counts)
+        for _, pixels, outputs in meetings(window, (h, w), out):
+            dx[samples][pixels] += share[outputs]
+    return dx.transpose(0, 3, 1, 2)
+
+
+@kernel(half="native")
+def global_avg_pool(ops: Ops, x: Array) -> Array:
+    """See `Ops`."""
+    # An axis at a time keeps the partial sums short, which keeps float32 exact enough.
+    total = x
+    while total.ndim > 2:
+        total = total.sum(axis=-1)
+    return total / prod(x.shape[2:])
+
+
+@kernel(half="native")
+def global_avg_pool_backward(ops: Ops, dy: Array, x_shape: Shape) -> Array:
+    """See `Ops`."""
+    share = dy / prod(x_shape[2:])
+    full = ops.xp.empty((x_shape[0], prod(x_shape[2:]), x_shape[1]), dy.dtype)
+    ops.xp.copyto(full, share[:, None])
+    return _channels_first(full, x_shape)
+
+
+@kernel(half="native")
+def global_max_pool(ops: Ops, x: Array, keep: bool) -> tuple[Array, Array | None]:
+    """See `Ops`."""
+    flat = x.reshape(*x.shape[:2], prod(x.shape[2:]))
+    return flat.max(axis=2), flat.argmax(axis=2) if keep else None
+
+
+@kernel(half="native")
+def global_max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape) -> Array:
+    """See `Ops`."""
+    positions = ops.xp.arange(prod(x_shape[2:]))[:, None]
+    full = ops.xp.where(positions == where[:, None], dy[:, None], 0)
+    return _channels_first(full, x_shape)
 
 
 def _sample_blocks(x_shape: Shape, itemsize: int, scratch: int) -> Iterator[slice]:
@@ -98,3 +136,10 @@ def _counts(xp: Any, x_shape: Shape, window: Window, out: Pair, dtype: Any) -> A
         sides.append(((position >= 0) & (position < size)).sum(axis=1))
     counts = np.maximum(np.outer(sides[0], sides[1]), 1)[:, :, None]
     return xp.asarray(counts.astype(dtype))
+
+
+def _channels_first(full: Array, x_shape: Shape) -> Array:
+    """(N, positions, C) as an (N, C, ...) view, in the memory order of the image kernels."""
+    n, c, *sizes = x_shape
+    last = full.reshape(n, *sizes, c)
+    return last.transpose(0, last.ndim - 1, *range(1, last.ndim - 1))

@@ -1,62 +1,69 @@
-"""Images made larger by whole factors."""
+"""Images made larger by whole factors.
+
+x is (N, C, H, W), y and dy (N, C, H·fh, W·fw) for the factors (fh, fw).
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-from singanet.ops.numpy.windows import Pair
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import kernel
+from singanet.ops.window import Pair
 from singanet.types import Array
 
 
-class Upsampling:
-    """x is (N, C, H, W), y and dy (N, C, H·fh, W·fw) for the factors (fh, fw)."""
+@kernel(half="native")
+def upsample_nearest(ops: Ops, x: Array, factors: Pair) -> Array:
+    """See `Ops`."""
+    n, c, h, w = x.shape
+    y: Array = ops.xp.empty((n, c, h, factors[0], w, factors[1]), x.dtype)
+    ops.xp.copyto(y, x[:, :, :, None, :, None])
+    return y.reshape(n, c, h * factors[0], w * factors[1])
 
-    xp: Any
 
-    def upsample_nearest(self, x: Array, factors: Pair) -> Array:
-        """Each value repeated over a block."""
-        n, c, h, w = x.shape
-        y: Array = self.xp.empty((n, c, h, factors[0], w, factors[1]), x.dtype)
-        self.xp.copyto(y, x[:, :, :, None, :, None])
-        return y.reshape(n, c, h * factors[0], w * factors[1])
+@kernel(half="native")
+def upsample_nearest_backward(ops: Ops, dy: Array, factors: Pair) -> Array:
+    """See `Ops`."""
+    n, c, h, w = dy.shape
+    blocks = dy.reshape(n, c, h // factors[0], factors[0], w // factors[1], factors[1])
+    return blocks.sum(axis=5).sum(axis=3)
 
-    def upsample_nearest_backward(self, dy: Array, factors: Pair) -> Array:
-        """The sum over each block."""
-        n, c, h, w = dy.shape
-        blocks = dy.reshape(n, c, h // factors[0], factors[0], w // factors[1], factors[1])
-        return blocks.sum(axis=5).sum(axis=3)
 
-    def upsample_bilinear(self, x: Array, factors: Pair) -> Array:
-        """Linear interpolation between pixel centres; beyond the outermost ones they go on."""
-        return self._interpolated(self._interpolated(x, 2, factors[0]), 3, factors[1])
+@kernel(half="native")
+def upsample_bilinear(ops: Ops, x: Array, factors: Pair) -> Array:
+    """See `Ops`."""
+    return _interpolated(ops, _interpolated(ops, x, 2, factors[0]), 3, factors[1])
 
-    def upsample_bilinear_backward(self, dy: Array, factors: Pair) -> Array:
-        """Each gradient goes back to the pixels it came from, by the same weights."""
-        return self._gathered(self._gathered(dy, 3, factors[1]), 2, factors[0])
 
-    def _interpolated(self, x: Array, axis: int, factor: int) -> Array:
-        rows = x.swapaxes(axis, -1)
-        size = rows.shape[-1]
-        bordered = self.xp.concatenate([rows[..., :1], rows, rows[..., -1:]], axis=-1)
-        y: Array = self.xp.empty((*rows.shape, factor), x.dtype)
-        for phase in range(factor):
-            first, share = _neighbours(phase, factor)
-            y[..., phase] = (1.0 - share) * bordered[..., first : first + size]
-            y[..., phase] += share * bordered[..., first + 1 : first + 1 + size]
-        return y.reshape(*rows.shape[:-1], size * factor).swapaxes(axis, -1)
+@kernel(half="native")
+def upsample_bilinear_backward(ops: Ops, dy: Array, factors: Pair) -> Array:
+    """See `Ops`."""
+    return _gathered(ops, _gathered(ops, dy, 3, factors[1]), 2, factors[0])
 
-    def _gathered(self, dy: Array, axis: int, factor: int) -> Array:
-        rows = dy.swapaxes(axis, -1)
-        size = rows.shape[-1] // factor
-        phases = rows.reshape(*rows.shape[:-1], size, factor)
-        bordered: Array = self.xp.zeros((*rows.shape[:-1], size + 2), dy.dtype)
-        for phase in range(factor):
-            first, share = _neighbours(phase, factor)
-            bordered[..., first : first + size] += (1.0 - share) * phases[..., phase]
-            bordered[..., first + 1 : first + 1 + size] += share * phases[..., phase]
-        bordered[..., 1] += bordered[..., 0]
-        bordered[..., -2] += bordered[..., -1]
-        return bordered[..., 1:-1].swapaxes(axis, -1)
+
+def _interpolated(ops: Ops, x: Array, axis: int, factor: int) -> Array:
+    rows = x.swapaxes(axis, -1)
+    size = rows.shape[-1]
+    bordered = ops.xp.concatenate([rows[..., :1], rows, rows[..., -1:]], axis=-1)
+    y: Array = ops.xp.empty((*rows.shape, factor), x.dtype)
+    for phase in range(factor):
+        first, share = _neighbours(phase, factor)
+        y[..., phase] = (1.0 - share) * bordered[..., first : first + size]
+        y[..., phase] += share * bordered[..., first + 1 : first + 1 + size]
+    return y.reshape(*rows.shape[:-1], size * factor).swapaxes(axis, -1)
+
+
+def _gathered(ops: Ops, dy: Array, axis: int, factor: int) -> Array:
+    rows = dy.swapaxes(axis, -1)
+    size = rows.shape[-1] // factor
+    phases = rows.reshape(*rows.shape[:-1], size, factor)
+    bordered: Array = ops.xp.zeros((*rows.shape[:-1], size + 2), dy.dtype)
+    for phase in range(factor):
+        first, share = _neighbours(phase, factor)
+        bordered[..., first : first + size] += (1.0 - share) * phases[..., phase]
+        bordered[..., first + 1 : first + 1 + size] += share * phases[..., phase]
+    bordered[..., 1] += bordered[..., 0]
+    bordered[..., -2] += bordered[..., -1]
+    return bordered[..., 1:-1].swapaxes(axis, -1)
 
 
 def _neighbours(phase: int, factor: int) -> tuple[int, float]:

@@ -7,10 +7,10 @@ and matrix products need no transposition; outside they are NCHW, as views of th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
-from singanet.ops.numpy.lanes import Lanes
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import kernel
+from singanet.ops.window import Pads, Pair, Window
 from singanet.types import Array, Shape
 
 SCRATCH_BYTES = 1 << 21
@@ -22,116 +22,80 @@ DEVICE_SCRATCH_BYTES = 1 << 28
 _SHORT_RUN = 10
 """Values in a row below which copying them one after the other takes longer than skipping."""
 
-Pads = tuple[tuple[int, int], tuple[int, int]]
-Pair = tuple[int, int]
 Region = tuple[slice, slice, slice]
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Geometry of a sliding window: all values as (height, width)."""
-
-    kernel: Pair
-    stride: Pair
-    pads: Pads
-    dilation: Pair = (1, 1)
-
-    @property
-    def extent(self) -> Pair:
-        """How many rows and columns the window spans."""
-        (kh, kw), (dh, dw) = self.kernel, self.dilation
-        return dh * (kh - 1) + 1, dw * (kw - 1) + 1
-
-    def out_size(self, height: int, width: int) -> Pair:
-        """floor((in + pads - extent) / stride) + 1 for each axis."""
-        (top, bottom), (left, right) = self.pads
-        eh, ew = self.extent
-        return (
-            (height + top + bottom - eh) // self.stride[0] + 1,
-            (width + left + right - ew) // self.stride[1] + 1,
-        )
+def scratch_bytes(ops: Ops, usual: int = 0, least: int = 0) -> int:
+    """Bytes for one block: ``usual``, or `SCRATCH_BYTES`; more on a GPU; at least ``least``."""
+    return max(least, (usual or SCRATCH_BYTES) if ops.on_host else DEVICE_SCRATCH_BYTES)
 
 
-class Windows(Lanes):
-    """Helpers that the convolution and pooling kernels share."""
+@kernel(half="native")
+def channels_last(ops: Ops, x: Array) -> Array:
+    """See `Ops`."""
+    return ops.xp.ascontiguousarray(x.transpose(0, 2, 3, 1))
 
-    xp: Any
 
-    def scratch(self, usual: int = 0, least: int = 0) -> int:
-        """Bytes for one block: ``usual``, or `SCRATCH_BYTES`; more on a GPU; at least ``least``."""
-        return max(least, (usual or SCRATCH_BYTES) if self.on_host else DEVICE_SCRATCH_BYTES)
+def padded(ops: Ops, x: Array, pads: Pads, value: float = 0.0) -> Array:
+    """``x`` (N, C, H, W) as (N, H + pads, W + pads, C), the border filled with ``value``."""
+    if pads == ((0, 0), (0, 0)):
+        return ops.channels_last(x)
+    return padded_groups(ops, x, pads, 1, value)[0]
 
-    def channels_last(self, x: Array) -> Array:
-        """``x`` (N, C, H, W) as contiguous (N, H, W, C); no copy where memory lies so already."""
-        return self.xp.ascontiguousarray(x.transpose(0, 2, 3, 1))
 
-    def padded(self, x: Array, pads: Pads, value: float = 0.0) -> Array:
-        """``x`` (N, C, H, W) as (N, H + pads, W + pads, C), the border filled with ``value``."""
-        if pads == ((0, 0), (0, 0)):
-            return self.channels_last(x)
-        return self.padded_groups(x, pads, 1, value)[0]
+def padded_groups(ops: Ops, x: Array, pads: Pads, groups: int, value: float = 0.0) -> Array:
+    """``x`` (N, C, H, W) as (groups, N, H + pads, W + pads, C/groups), a copy."""
+    (top, bottom), (left, right) = pads
+    n, c, h, w = x.shape
+    shape = (groups, n, top + h + bottom, left + w + right, c // groups)
+    full: Array = ops.xp.empty(shape, x.dtype)
+    middle = full[:, :, top : top + h]
+    borders = (full[:, :, :top], full[:, :, top + h :], middle[..., :left, :])
+    for border in (*borders, middle[..., left + w :, :]):
+        if border.size:
+            border[...] = value
+    split = x.reshape(n, groups, c // groups, h, w)
+    middle[..., left : left + w, :] = split.transpose(1, 0, 3, 4, 2)
+    return full
 
-    def padded_groups(self, x: Array, pads: Pads, groups: int, value: float = 0.0) -> Array:
-        """``x`` (N, C, H, W) as (groups, N, H + pads, W + pads, C/groups), a copy."""
-        (top, bottom), (left, right) = pads
-        n, c, h, w = x.shape
-        shape = (groups, n, top + h + bottom, left + w + right, c // groups)
-        full: Array = self.xp.empty(shape, x.dtype)
-        middle = full[:, :, top : top + h]
-        borders = (full[:, :, :top], full[:, :, top + h :], middle[..., :left, :])
-        for border in (*borders, middle[..., left + w :, :]):
-            if border.size:
-                border[...] = value
-        split = x.reshape(n, groups, c // groups, h, w)
-        middle[..., left : left + w, :] = split.transpose(1, 0, 3, 4, 2)
-        return full
 
-    def band(self, x: Array, window: Window, rows: slice, value: float = 0.0) -> Array:
-        """The part of the padded ``x`` that the windows of output rows ``rows`` meet."""
-        return self.padded(*_seen(x, window, rows), value)
+def band(ops: Ops, x: Array, window: Window, rows: slice, value: float = 0.0) -> Array:
+    """The part of the padded ``x`` that the windows of output rows ``rows`` meet."""
+    return padded(ops, *_seen(x, window, rows), value)
 
-    def band_by_group(self, x: Array, window: Window, rows: slice, groups: int) -> Array:
-        """The same, padded with zeros, as (groups, N, H, W, C/groups).
 
-        Contiguous, but for single pixels, whose rows of channels are taken from where they lie.
-        """
-        if groups > 1 and window.kernel != (1, 1):
-            return self.padded_groups(*_seen(x, window, rows), groups)
-        full = self.band(x, window, rows)
-        split = full.reshape(*full.shape[:3], groups, x.shape[1] // groups)
-        return split.transpose(3, 0, 1, 2, 4)
+def band_by_group(ops: Ops, x: Array, window: Window, rows: slice, groups: int) -> Array:
+    """The same, padded with zeros, as (groups, N, H, W, C/groups).
 
-    def taps(self, full: Array, window: Window, out: Pair) -> Iterator[Array]:
-        """For each kernel position the (N, H', W', C) view of ``full`` it meets, row-major."""
-        for i in range(window.kernel[0]):
-            for j in range(window.kernel[1]):
-                top, left = i * window.dilation[0], j * window.dilation[1]
-                yield full[
-                    :,
-                    top : top + (out[0] - 1) * window.stride[0] + 1 : window.stride[0],
-                    left : left + (out[1] - 1) * window.stride[1] + 1 : window.stride[1],
-                ]
+    Contiguous, but for single pixels, whose rows of channels are taken from where they lie.
+    """
+    if groups > 1 and window.kernel != (1, 1):
+        return padded_groups(ops, *_seen(x, window, rows), groups)
+    full = band(ops, x, window, rows)
+    split = full.reshape(*full.shape[:3], groups, x.shape[1] // groups)
+    return split.transpose(3, 0, 1, 2, 4)
 
-    def columns(self, full: Array, window: Window, out: Pair) -> Array:
-        """The windows of ``full`` (groups, N, H, W, C) as (groups, N·H'·W', kh·kw·C).
 
-        The matrix is a view of freshly copied memory, window by window; of windows with short
-        rows kernel position by kernel position, so that the runs go along the row of outputs. Of
-        single pixels it is a view of ``full``.
-        """
-        groups, n, height, width, cg = full.shape
-        (kh, kw), (sh, sw), (dh, dw) = window.kernel, window.stride, window.dilation
-        if kh * kw * sh * sw == 1:
-            return full.reshape(groups, n * height * width, cg)
-        by_g, by_n, by_h, by_w, by_c = full.strides
-        shape: Shape = (groups, n, *out, kh, kw, cg)
-        strides = (by_g, by_n, by_h * sh, by_w * sw, by_h * dh, by_w * dw, by_c)
-        windows = self.xp.lib.stride_tricks.as_strided(full, shape, strides)
-        m, k = n * out[0] * out[1], kh * kw * cg
-        if (kw * cg if dw == 1 else cg) >= _SHORT_RUN:
-            return self.xp.ascontiguousarray(windows).reshape(groups, m, k)
-        taps_first = self.xp.ascontiguousarray(windows.transpose(0, 4, 5, 6, 1, 2, 3))
-        return taps_first.reshape(groups, k, m).transpose(0, 2, 1)
+def as_columns(ops: Ops, full: Array, window: Window, out: Pair) -> Array:
+    """The windows of ``full`` (groups, N, H, W, C) as (groups, N·H'·W', kh·kw·C).
+
+    The matrix is a view of freshly copied memory, window by window; of windows with short
+    rows kernel position by kernel position, so that the runs go along the row of outputs. Of
+    single pixels it is a view of ``full``.
+    """
+    groups, n, height, width, cg = full.shape
+    (kh, kw), (sh, sw), (dh, dw) = window.kernel, window.stride, window.dilation
+    if kh * kw * sh * sw == 1:
+        return full.reshape(groups, n * height * width, cg)
+    by_g, by_n, by_h, by_w, by_c = full.strides
+    shape: Shape = (groups, n, *out, kh, kw, cg)
+    strides = (by_g, by_n, by_h * sh, by_w * sw, by_h * dh, by_w * dw, by_c)
+    windows = ops.xp.lib.stride_tricks.as_strided(full, shape, strides)
+    m, k = n * out[0] * out[1], kh * kw * cg
+    if (kw * cg if dw == 1 else cg) >= _SHORT_RUN:
+        return ops.xp.ascontiguousarray(windows).reshape(groups, m, k)
+    taps_first = ops.xp.ascontiguousarray(windows.transpose(0, 4, 5, 6, 1, 2, 3))
+    return taps_first.reshape(groups, k, m).transpose(0, 2, 1)
 
 
 def _seen(x: Array, window: Window, rows: slice) -> tuple[Array, Pads]:

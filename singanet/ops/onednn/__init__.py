@@ -2,39 +2,66 @@
 
 from __future__ import annotations
 
-from singanet.ops.onednn.affine_constant import OneDnnConstantProducts
-from singanet.ops.onednn.combine import OneDnnCombining
-from singanet.ops.onednn.conv_constant import OneDnnConstantConvolution
-from singanet.ops.onednn.elman import OneDnnElman
-from singanet.ops.onednn.gru import OneDnnGRU
-from singanet.ops.onednn.images import OneDnnImages
+from singanet.ops.onednn import (
+    conv,
+    eltwise,
+    images,
+    local_response,
+    normalise,
+    pool,
+    products,
+    scores,
+)
+from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.library import Library, find_library, load_library
-from singanet.ops.onednn.lrn import OneDnnLocalResponse
-from singanet.ops.onednn.lstm import OneDnnLSTM
-from singanet.ops.onednn.normalise_relu import OneDnnNormalisationRelu
-from singanet.ops.onednn.pool import OneDnnPooling
-from singanet.ops.onednn.softmax import OneDnnSoftmax
+from singanet.ops.onednn.recurrent import elman, gru, lstm
 from singanet.ops.threads import set_threads
 
 __all__ = ["Library", "OneDnnOps", "find_library", "load_library", "set_threads"]
 
 
-class OneDnnOps(
-    OneDnnImages,
-    OneDnnConstantConvolution,
-    OneDnnConstantProducts,
-    OneDnnPooling,
-    OneDnnNormalisationRelu,
-    OneDnnSoftmax,
-    OneDnnCombining,
-    OneDnnLocalResponse,
-    OneDnnLSTM,
-    OneDnnGRU,
-    OneDnnElman,
-):
-    """`NumpyOps` with oneDNN's kernels where they are faster.
+class OneDnnOps(OneDnnBase):
+    """`NumpyOps` with oneDNN's routes for the kernels where they are faster.
 
     Arrays stay plain NumPy arrays in channels-last memory: no layout of oneDNN's own is kept from
     one kernel to the next. float64, empty and tiny arrays, small matrix products and ragged batches
     are NumPy's.
     """
+
+    combine = eltwise.combine
+    matmul = products.matmul
+    affine = products.affine
+    affine_constant = products.affine_constant
+    activation = eltwise.activation
+    activation_backward = eltwise.activation_backward
+    sigmoid = eltwise.sigmoid
+    softmax = scores.softmax
+    softmax_backward = scores.softmax_backward
+    conv2d = conv.conv2d
+    conv2d_constant = conv.conv2d_constant
+    conv2d_backward_data = conv.conv2d_backward_data
+    conv2d_backward_weights = conv.conv2d_backward_weights
+    depthwise_conv2d = conv.depthwise_conv2d
+    depthwise_conv2d_backward_data = conv.depthwise_conv2d_backward_data
+    depthwise_conv2d_backward_weights = conv.depthwise_conv2d_backward_weights
+    channels_last = images.channels_last
+    max_pool = pool.max_pool
+    max_pool_backward = pool.max_pool_backward
+    avg_pool = pool.avg_pool
+    avg_pool_backward = pool.avg_pool_backward
+    batch_norm = normalise.batch_norm
+    batch_norm_train = normalise.batch_norm_train
+    batch_norm_backward = normalise.batch_norm_backward
+    batch_norm_relu = normalise.batch_norm_relu
+    batch_norm_relu_train = normalise.batch_norm_relu_train
+    batch_norm_relu_backward = normalise.batch_norm_relu_backward
+    layer_norm = normalise.layer_norm
+    layer_norm_backward = normalise.layer_norm_backward
+    lrn = local_response.lrn
+    lrn_backward = local_response.lrn_backward
+    lstm_layer = lstm.lstm_layer
+    lstm_layer_backward = lstm.lstm_layer_backward
+    gru_layer = gru.gru_layer
+    gru_layer_backward = gru.gru_layer_backward
+    elman_layer = elman.elman_layer
+    elman_layer_backward = elman.elman_layer_backward

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 
 from singanet.errors import BackendError
+from singanet.ops.kernel import Chooser
 from singanet.ops.numpy import NumpyOps
+from singanet.ops.onednn.choices import Measured
 from singanet.ops.onednn.library import Library, load_library
 from singanet.ops.onednn.runtime import Build, Runtime
 from singanet.ops.threads import changes, default_threads
@@ -18,19 +21,21 @@ _F32 = np.dtype(np.float32)
 
 
 class OneDnnBase(NumpyOps):
-    """Kernels of the library at ``path``, loaded when the first of them is called.
+    """What the kernels of the library at ``path`` use, which is loaded when the first is called.
 
     ``required`` says that oneDNN was asked for by name: a library that does not work is then an
     error, and else leaves NumPy's kernels in its place. ``xp`` makes the arrays of results.
     """
 
     name = "onednn"
+    chooser: Chooser
 
     def __init__(self, path: str, required: bool, xp: Any = np) -> None:
         super().__init__(xp)
         self.path = path
         self.required = required
         self.failure: BackendError | None = None
+        self.chooser = Measured()
         self._local = threading.local()
 
     def library(self) -> Library | None:
@@ -54,9 +59,26 @@ class OneDnnBase(NumpyOps):
             found = self._local.runtime = Runtime(library, default_threads())
         return found
 
+    @property
+    def threads(self) -> int:
+        """The calling thread's runtime has so many; one without a library."""
+        runtime = self.runtime()
+        return 1 if runtime is None else runtime.threads
+
     def lane_count(self, samples: int, multiplications: int) -> int:
-        """See `NumpyOps`: one, since the threads are the library's."""
+        """One, since the threads are the library's."""
         return 1
+
+    def settings(self) -> Hashable:
+        """See `Ops`: routes may have been measured in the meantime."""
+        return super().settings(), self.chooser.version
+
+    def remarks(self) -> list[str]:
+        """See `Ops`: how many measured choices are in use."""
+        runtime = self.runtime()
+        if runtime is None or not isinstance(self.chooser, Measured):
+            return []
+        return [self.chooser.remark(runtime)]
 
     def serves(self, least: int, *arrays: Array) -> bool:
         """Whether a call is oneDNN's: float32 throughout, the first of ``least`` elements.
@@ -105,15 +127,15 @@ class OneDnnBase(NumpyOps):
         For kernels that pass over NaN, which must not get lost. Among prepared ones `pass_on_nan`
         does so once for all.
         """
-        if self.prepared:
-            self.drops_nan = True
+        if self.prepared is not None:
+            self.prepared.drops_nan = True
         else:
             self._copy_nan(y, x)
 
     def pass_on_nan(self, y: Array, x: Array) -> None:
-        """See `NumpyOps`: into the first element of the sample."""
+        """See `Ops`: into the first element of the sample."""
         if self.serves(1, x, y) and is_dense(x) and is_dense(y):
-            self._copy_nan(in_order(y), in_order(x))
+            self._copy_nan(in_memory_order(y), in_memory_order(x))
 
     def _copy_nan(self, y: Array, x: Array) -> None:
         # Nothing here depends on values, so that it can be recorded.
@@ -128,9 +150,9 @@ class OneDnnBase(NumpyOps):
 
 def is_dense(x: Array) -> bool:
     """Whether the elements lie without gaps, in C order or channels last."""
-    return bool(in_order(x).flags.c_contiguous)
+    return bool(in_memory_order(x).flags.c_contiguous)
 
 
-def in_order(x: Array) -> Array:
+def in_memory_order(x: Array) -> Array:
     """``x``, or where it is not in C order the view that is if its channels come last."""
     return x.transpose(0, 2, 3, 1) if x.ndim == 4 and not x.flags.c_contiguous else x

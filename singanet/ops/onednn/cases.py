@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 from singanet.types import Shape
 
 KERNELS = ("forward", "data", "weights", "constant")

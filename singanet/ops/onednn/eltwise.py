@@ -1,12 +1,20 @@
-"""Activations by oneDNN."""
+"""Activations, and sums of two arrays, by oneDNN.
+
+Memory without gaps is gone over from end to end, whatever the order of its axes.
+"""
 
 from __future__ import annotations
 
-from singanet.ops.onednn.base import OneDnnBase, in_order, is_dense
+from collections.abc import Sequence
+
+from singanet.ops.kernel import Route, in_order
+from singanet.ops.numpy import activations as by_numpy
+from singanet.ops.numpy import combining as combine_by_numpy
+from singanet.ops.onednn.base import OneDnnBase, in_memory_order, is_dense
 from singanet.ops.onednn.binding import Algorithm as Alg
 from singanet.ops.onednn.binding import Arg, Prop
 from singanet.ops.onednn.builder import Builder
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 _CHEAP, _LONG, _LONGEST = 1 << 17, 1 << 14, 1 << 11
 """Elements from which oneDNN is faster, by how many passes NumPy's formula takes."""
@@ -24,49 +32,90 @@ _ALGORITHMS = {
     "silu": (Alg.SWISH, Alg.SWISH),
     "softplus": (Alg.SOFT_RELU, Alg.SOFT_RELU),
 }
-"""Forward, and backward from what `NumpyOps.activation_keeps` names."""
+"""Forward, and backward from what `ACTIVATIONS` names."""
 
 _ALPHAS = {"relu": 0.0, "silu": 1.0, "softplus": 1.0}
 """Parameters of the formulas that are not the caller's slope."""
 
+_LEAST_SUM = 1 << 16
+"""Elements from which oneDNN's sum is faster: benchmarks/onednn_kernels.py."""
 
-class OneDnnActivations(OneDnnBase):
-    """Memory without gaps is gone over from end to end, whatever the order of its axes."""
 
-    def activation(self, mode: str, x: Array, slope: float = 0.01) -> Array:
-        """See `NumpyOps`."""
-        least = _LEAST_FORWARD.get(mode, _LONG)
-        if self.serves(least, x) and is_dense(x):
-            y = self.xp.empty_like(x)
-            alpha = _ALPHAS.get(mode, slope)
-            if self.runs(_forward, (x.size, int(_ALGORITHMS[mode][0]), alpha), x, y):
-                if mode == "relu":
-                    # oneDNN's makes zero of NaN, which would hide that a net has diverged.
-                    self.show_nan(in_order(y), in_order(x))
-                return y
-        return super().activation(mode, x, slope)
+def _activation(ops: OneDnnBase, mode: str, x: Array, slope: float = 0.01) -> Array | None:
+    y: Array = ops.xp.empty_like(x)
+    key = (x.size, int(_ALGORITHMS[mode][0]), _ALPHAS.get(mode, slope))
+    if not ops.runs(_forward, key, x, y):
+        return None
+    if mode == "relu":
+        # oneDNN's makes zero of NaN, which would hide that a net has diverged.
+        ops.show_nan(in_memory_order(y), in_memory_order(x))
+    return y
 
-    def activation_backward(self, mode: str, dy: Array, kept: Array, slope: float = 0.01) -> Array:
-        """See `NumpyOps`."""
-        least = _LEAST_BACKWARD.get(mode, _LONG)
-        if self.serves(least, dy, kept) and is_dense(kept):
-            slopes = dy if dy.strides == kept.strides else self._like(dy, kept)
-            dx = self.xp.empty_like(kept)
-            forward, backward = (int(algorithm) for algorithm in _ALGORITHMS[mode])
-            key = (dy.size, forward, backward, _ALPHAS.get(mode, slope))
-            if self.runs(_backward, key, dx, slopes, kept):
-                return dx
-        return super().activation_backward(mode, dy, kept, slope)
 
-    def _like(self, array: Array, like: Array) -> Array:
-        """A copy of ``array`` in the memory order of ``like``."""
-        copy: Array = self.xp.empty_like(like)
-        self.xp.copyto(copy, array)
-        return copy
+def _activation_backward(
+    ops: OneDnnBase, mode: str, dy: Array, kept: Array, slope: float = 0.01
+) -> Array | None:
+    slopes = dy if dy.strides == kept.strides else _like(ops, dy, kept)
+    dx: Array = ops.xp.empty_like(kept)
+    forward, backward = (int(algorithm) for algorithm in _ALGORITHMS[mode])
+    key = (dy.size, forward, backward, _ALPHAS.get(mode, slope))
+    return dx if ops.runs(_backward, key, dx, slopes, kept) else None
 
-    def sigmoid(self, x: Array) -> Array:
-        """See `NumpyOps`."""
-        return self.activation("sigmoid", x)
+
+def _combine(
+    ops: OneDnnBase, mode: str, arrays: Sequence[Array], shape: Shape, relu: bool = False
+) -> Array | None:
+    a, b = arrays
+    b = b if b.strides == a.strides else _like(ops, b, a)
+    y: Array = ops.xp.empty_like(a)
+    if not ops.runs(_sum, (a.size, relu), y, a, b):
+        return None
+    for given in (a, b) if relu else ():
+        ops.show_nan(in_memory_order(y), in_memory_order(given))
+    return y
+
+
+def _is_sum(
+    ops: OneDnnBase, mode: str, arrays: Sequence[Array], shape: Shape, relu: bool = False
+) -> bool:
+    if mode != "add" or len(arrays) != 2 or not ops.serves(_LEAST_SUM, *arrays):
+        return False
+    return arrays[0].shape == arrays[1].shape and is_dense(arrays[0])
+
+
+def _like(ops: OneDnnBase, array: Array, like: Array) -> Array:
+    """A copy of ``array`` in the memory order of ``like``."""
+    copy: Array = ops.xp.empty_like(like)
+    ops.xp.copyto(copy, array)
+    return copy
+
+
+def _is_served(ops: OneDnnBase, mode: str, x: Array, slope: float = 0.01) -> bool:
+    return ops.serves(_LEAST_FORWARD.get(mode, _LONG), x) and is_dense(x)
+
+
+def _is_served_back(
+    ops: OneDnnBase, mode: str, dy: Array, kept: Array, slope: float = 0.01
+) -> bool:
+    return ops.serves(_LEAST_BACKWARD.get(mode, _LONG), dy, kept) and is_dense(kept)
+
+
+activation = in_order(Route("onednn", _activation, _is_served), last=by_numpy.activation)
+
+activation_backward = in_order(
+    Route("onednn", _activation_backward, _is_served_back), last=by_numpy.activation_backward
+)
+
+sigmoid = in_order(
+    Route(
+        "onednn",
+        lambda ops, x: _activation(ops, "sigmoid", x),
+        lambda ops, x: _is_served(ops, "sigmoid", x),
+    ),
+    last=by_numpy.sigmoid,
+)
+
+combine = in_order(Route("onednn", _combine, _is_sum), last=combine_by_numpy.combine)
 
 
 def _forward(build: Builder, size: int, algorithm: int, alpha: float) -> None:
@@ -81,3 +130,12 @@ def _backward(build: Builder, size: int, forward: int, backward: int, alpha: flo
     desc = build.primitive_desc("eltwise_backward", backward, line, line, line, alpha, 0.0, hint)
     kept = Arg.SRC if forward == backward else Arg.DST
     build.stage(desc, build.operands((Arg.DIFF_SRC, Arg.DIFF_DST, kept), [line] * 3))
+
+
+def _sum(build: Builder, size: int, relu: bool) -> None:
+    line = build.rows((size,))
+    attributes = build.post_ops(relu=True) if relu else None
+    desc = build.primitive_desc(
+        "binary", int(Alg.BINARY_ADD), line, line, line, attributes=attributes
+    )
+    build.stage(desc, build.operands((Arg.DST, Arg.SRC, Arg.SRC_1), [line] * 3))

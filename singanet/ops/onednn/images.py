@@ -1,9 +1,14 @@
-"""Images brought into channels-last memory by oneDNN's reorder, which uses all threads."""
+"""Images brought into channels-last memory by oneDNN's reorder, which uses all threads.
+
+Every image kernel takes its images through this, NumPy's too.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from singanet.ops.kernel import Route, in_order
+from singanet.ops.numpy import windows as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.builder import Builder
 from singanet.types import Array, Shape
@@ -11,19 +16,19 @@ from singanet.types import Array, Shape
 _LEAST = 1 << 13
 
 
-class OneDnnImages(OneDnnBase):
-    """Every image kernel takes its images through this, NumPy's too."""
+def _is_worth_it(ops: OneDnnBase, x: Array) -> bool:
+    # With one channel, or one pixel, both orders are the same memory.
+    large = x.size >= _LEAST and x.flags.c_contiguous and x.ndim == 4 and 1 < x.shape[1] < x.size
+    return large and ops.serves(_LEAST, x)
 
-    def channels_last(self, x: Array) -> Array:
-        """See `NumpyOps`."""
-        # With one channel, or one pixel, both orders are the same memory.
-        if x.size >= _LEAST and x.flags.c_contiguous and x.ndim == 4 and 1 < x.shape[1] < x.size:
-            n, c, h, w = x.shape
-            if self.serves(_LEAST, x):
-                y: Array = self.xp.empty((n, h, w, c), np.float32)
-                if self.runs(_reorder, (n, c, h, w), x, y):
-                    return y
-        return super().channels_last(x)
+
+def _channels_last(ops: OneDnnBase, x: Array) -> Array | None:
+    n, c, h, w = x.shape
+    y: Array = ops.xp.empty((n, h, w, c), np.float32)
+    return y if ops.runs(_reorder, (n, c, h, w), x, y) else None
+
+
+channels_last = in_order(Route("onednn", _channels_last, _is_worth_it), last=by_numpy.channels_last)
 
 
 def _reorder(build: Builder, n: int, c: int, h: int, w: int) -> None:

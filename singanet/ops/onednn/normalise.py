@@ -1,120 +1,238 @@
-"""Batch and layer normalisation by oneDNN."""
+"""Batch and layer normalisation by oneDNN, the first also with the relu after it in one pass.
+
+Images are channels-last; (N, C) is taken as one pixel a sample. The mask of a relu is oneDNN's own
+note, a bit for each value.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from singanet.ops.numpy.standardise import Statistics
+from singanet.ops.interface import Statistics
+from singanet.ops.kernel import Route, in_order
+from singanet.ops.numpy import normalise as by_numpy
+from singanet.ops.numpy import standardise as rows_by_numpy
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Arg, Norm, Prop, Query
 from singanet.ops.onednn.builder import Builder
 from singanet.types import Array, Shape
 
-LEAST = 512
+_LEAST = 512
 """Elements from which oneDNN is faster: benchmarks/onednn_kernels.py."""
 
 _VECTOR = 16
 """Channels have to fill whole vectors: else oneDNN's kernels can be slower than NumPy's."""
 
-STATISTICS = (Arg.MEAN, Arg.VARIANCE)
-AFFINE = int(Norm.USE_SCALE | Norm.USE_SHIFT)
+_STATISTICS = (Arg.MEAN, Arg.VARIANCE)
+_AFFINE = int(Norm.USE_SCALE | Norm.USE_SHIFT)
+_RELU = _AFFINE | int(Norm.FUSE_RELU)
 
 
-class OneDnnNormalisation(OneDnnBase):
-    """Images are channels-last; (N, C) is taken as one pixel a sample."""
-
-    def batch_norm_train(
-        self, x: Array, gamma: Array, beta: Array, epsilon: float
-    ) -> tuple[Array, Array, Array, Array]:
-        """See `NumpyOps`; one kernel makes the statistics and the output."""
-        if self._fits(x) and self.serves(LEAST, x, gamma, beta):
-            images = self._images(x)
-            y, mean, var = (
-                self.xp.empty_like(images),
-                self.xp.empty_like(gamma),
-                self.xp.empty_like(gamma),
-            )
-            given = (images, y, mean, var, self.ordered(gamma), self.ordered(beta))
-            if self.runs(_train, (images.shape, epsilon), *given):
-                return like(x, y), mean, var, self._inverse(var, epsilon)
-        return super().batch_norm_train(x, gamma, beta, epsilon)
-
-    def batch_norm(
-        self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
-    ) -> tuple[Array, Array]:
-        """See `NumpyOps`."""
-        if self._fits(x) and self.serves(LEAST, x, gamma, beta, mean, var):
-            images = self._images(x)
-            y = self.xp.empty_like(images)
-            vectors = [self.ordered(vector) for vector in (mean, var, gamma, beta)]
-            if self.runs(_given, (images.shape, epsilon), images, y, *vectors):
-                return like(x, y), self._inverse(var, epsilon)
-        return super().batch_norm(x, gamma, beta, mean, var, epsilon)
-
-    def batch_norm_backward(
-        self, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
-    ) -> tuple[Array, Array, Array]:
-        """See `NumpyOps`."""
-        if self._fits(x) and self.serves(LEAST, x, dy, gamma, mean, inverse):
-            given, made = self._for_backward(dy, x, gamma, mean, inverse)
-            if self.runs(_backward, (made[0].shape, fixed), made[0], *given, *made[1:]):
-                return like(x, made[0]), made[1], made[2]
-        return super().batch_norm_backward(dy, x, gamma, mean, inverse, fixed)
-
-    def layer_norm(
-        self, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
-    ) -> tuple[Array, Statistics]:
-        """See `NumpyOps`."""
-        affine = [] if gamma is None or beta is None else [self.ordered(gamma), self.ordered(beta)]
-        if self.serves(LEAST, x, *affine):
-            y = self.xp.empty(x.shape, np.float32)
-            mean, var = (self.xp.empty((len(x), 1), np.float32) for _ in range(2))
-            if self.runs(
-                _rows, (x.shape, epsilon, bool(affine)), self.ordered(x), y, mean, var, *affine
-            ):
-                return y, (mean, self._inverse(var, epsilon))
-        return super().layer_norm(x, gamma, beta, epsilon)
-
-    def layer_norm_backward(
-        self, dy: Array, x: Array, gamma: Array | None, statistics: Statistics
-    ) -> tuple[Array, Array | None, Array | None]:
-        """See `NumpyOps`."""
-        affine = [] if gamma is None else [self.ordered(gamma)]
-        if self.serves(LEAST, x, dy, *affine):
-            mean, inverse = statistics
-            dx = self.xp.empty(x.shape, np.float32)
-            sums = [self.xp.empty_like(gamma), self.xp.empty_like(gamma)] if affine else []
-            var = self.xp.divide(1.0, self.xp.square(inverse))
-            given = (dx, self.ordered(dy), self.ordered(x), mean, var, *affine * 2, *sums)
-            if self.runs(_rows_backward, (x.shape, bool(affine)), *given):
-                return (dx, sums[0], sums[1]) if sums else (dx, None, None)
-        return super().layer_norm_backward(dy, x, gamma, statistics)
-
-    def _inverse(self, var: Array, epsilon: float) -> Array:
-        inverse: Array = self.xp.add(var, epsilon)
-        self.xp.sqrt(inverse, out=inverse)
-        self.xp.divide(1.0, inverse, out=inverse)
-        return inverse
-
-    def _for_backward(
-        self, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array
-    ) -> tuple[list[Array], list[Array]]:
-        """What a backward kernel reads, and room for dx, dgamma and dbeta."""
-        images = self._images(x)
-        made = [self.xp.empty_like(array) for array in (images, gamma, gamma)]
-        # oneDNN takes the variance and makes the inverse of its root by itself.
-        var = self.xp.divide(1.0, self.xp.square(inverse))
-        given = [self._images(dy), images, self.ordered(mean), var, self.ordered(gamma)]
-        return given, made
-
-    def _fits(self, x: Array) -> bool:
-        return x.shape[1] % _VECTOR == 0
-
-    def _images(self, x: Array) -> Array:
-        return self.ordered(x)[:, None, None] if x.ndim == 2 else self.channels_last(x)
+def _batch_norm_train(
+    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float
+) -> tuple[Array, ...] | None:
+    images = _images(ops, x)
+    y, mean, var = (ops.xp.empty_like(array) for array in (images, gamma, gamma))
+    given = (images, y, mean, var, ops.ordered(gamma), ops.ordered(beta))
+    if not ops.runs(_train, (images.shape, epsilon), *given):
+        return None
+    return _like(x, y), mean, var, _inverse(ops, var, epsilon)
 
 
-def like(x: Array, images: Array) -> Array:
+def _batch_norm_relu_train(
+    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float
+) -> tuple[Array, ...] | None:
+    images = _images(ops, x)
+    y, mean, var = (ops.xp.empty_like(array) for array in (images, gamma, gamma))
+    key = (images.shape, epsilon)
+    mask = ops.room(_train_relu, key, 6, images)
+    vectors = (mean, var, ops.ordered(gamma), ops.ordered(beta))
+    if not ops.runs(_train_relu, key, images, y, *vectors, mask):
+        return None
+    _show_nan_of(ops, y, *vectors)
+    return _like(x, y), mean, var, _inverse(ops, var, epsilon), mask
+
+
+def _batch_norm(
+    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
+) -> tuple[Array, ...] | None:
+    images = _images(ops, x)
+    y: Array = ops.xp.empty_like(images)
+    vectors = [ops.ordered(vector) for vector in (mean, var, gamma, beta)]
+    if not ops.runs(_given, (images.shape, epsilon), images, y, *vectors):
+        return None
+    return _like(x, y), _inverse(ops, var, epsilon)
+
+
+def _batch_norm_relu(
+    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
+) -> tuple[Array, ...] | None:
+    images = _images(ops, x)
+    y: Array = ops.xp.empty_like(images)
+    vectors = [ops.ordered(vector) for vector in (mean, var, gamma, beta)]
+    if not ops.runs(_given_relu, (images.shape, epsilon), images, y, *vectors):
+        return None
+    ops.show_nan(y, images)
+    _show_nan_of(ops, y, *vectors)
+    # With given statistics y tells as much as a mask.
+    return _like(x, y), _inverse(ops, var, epsilon), _like(x, y)
+
+
+def _batch_norm_backward(
+    ops: OneDnnBase, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
+) -> tuple[Array, ...] | None:
+    given, made = _for_backward(ops, dy, x, gamma, mean, inverse)
+    if not ops.runs(_backward, (made[0].shape, fixed), made[0], *given, *made[1:]):
+        return None
+    return _like(x, made[0]), made[1], made[2]
+
+
+def _batch_norm_relu_backward(
+    ops: OneDnnBase,
+    dy: Array,
+    x: Array,
+    gamma: Array,
+    mean: Array,
+    inverse: Array,
+    fixed: bool,
+    mask: Array,
+) -> tuple[Array, ...]:
+    given, made = _for_backward(ops, dy, x, gamma, mean, inverse)
+    ops.runs(_backward_relu, (made[0].shape,), made[0], *given, *made[1:], mask)
+    return _like(x, made[0]), made[1], made[2]
+
+
+def _layer_norm(
+    ops: OneDnnBase, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
+) -> tuple[Array, Statistics] | None:
+    affine = [] if gamma is None or beta is None else [ops.ordered(gamma), ops.ordered(beta)]
+    y: Array = ops.xp.empty(x.shape, np.float32)
+    mean, var = (ops.xp.empty((len(x), 1), np.float32) for _ in range(2))
+    key = (x.shape, epsilon, bool(affine))
+    if not ops.runs(_rows, key, ops.ordered(x), y, mean, var, *affine):
+        return None
+    return y, (mean, _inverse(ops, var, epsilon))
+
+
+def _layer_norm_backward(
+    ops: OneDnnBase, dy: Array, x: Array, gamma: Array | None, statistics: Statistics
+) -> tuple[Array | None, ...] | None:
+    affine = [] if gamma is None else [ops.ordered(gamma)]
+    mean, inverse = statistics
+    dx: Array = ops.xp.empty(x.shape, np.float32)
+    sums = [ops.xp.empty_like(gamma), ops.xp.empty_like(gamma)] if affine else []
+    var = ops.xp.divide(1.0, ops.xp.square(inverse))
+    given = (dx, ops.ordered(dy), ops.ordered(x), mean, var, *affine * 2, *sums)
+    if not ops.runs(_rows_backward, (x.shape, bool(affine)), *given):
+        return None
+    return (dx, sums[0], sums[1]) if sums else (dx, None, None)
+
+
+def _is_train_served(ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float) -> bool:
+    return x.shape[1] % _VECTOR == 0 and ops.serves(_LEAST, x, gamma, beta)
+
+
+def _is_served(
+    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
+) -> bool:
+    return x.shape[1] % _VECTOR == 0 and ops.serves(_LEAST, x, gamma, beta, mean, var)
+
+
+def _is_served_back(
+    ops: OneDnnBase, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
+) -> bool:
+    return x.shape[1] % _VECTOR == 0 and ops.serves(_LEAST, x, dy, gamma, mean, inverse)
+
+
+def _is_row_served(
+    ops: OneDnnBase, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
+) -> bool:
+    affine = [] if gamma is None or beta is None else [gamma, beta]
+    return ops.serves(_LEAST, x, *affine)
+
+
+def _is_row_served_back(
+    ops: OneDnnBase, dy: Array, x: Array, gamma: Array | None, statistics: Statistics
+) -> bool:
+    return ops.serves(_LEAST, x, dy, *([] if gamma is None else [gamma]))
+
+
+batch_norm_train = in_order(
+    Route("onednn", _batch_norm_train, _is_train_served), last=by_numpy.batch_norm_train
+)
+
+batch_norm_relu_train = in_order(
+    Route("onednn", _batch_norm_relu_train, _is_train_served), last=by_numpy.batch_norm_relu_train
+)
+
+batch_norm = in_order(Route("onednn", _batch_norm, _is_served), last=by_numpy.batch_norm)
+
+batch_norm_relu = in_order(
+    Route("onednn", _batch_norm_relu, _is_served), last=by_numpy.batch_norm_relu
+)
+
+batch_norm_backward = in_order(
+    Route("onednn", _batch_norm_backward, _is_served_back), last=by_numpy.batch_norm_backward
+)
+
+batch_norm_relu_backward = in_order(
+    Route(
+        "onednn",
+        _batch_norm_relu_backward,
+        lambda ops, dy, x, gamma, mean, inverse, fixed, mask: mask.dtype == np.uint8,
+    ),
+    last=by_numpy.batch_norm_relu_backward,
+)
+
+layer_norm = in_order(Route("onednn", _layer_norm, _is_row_served), last=rows_by_numpy.layer_norm)
+
+layer_norm_backward = in_order(
+    Route("onednn", _layer_norm_backward, _is_row_served_back),
+    last=rows_by_numpy.layer_norm_backward,
+)
+
+
+def _inverse(ops: OneDnnBase, var: Array, epsilon: float) -> Array:
+    inverse: Array = ops.xp.add(var, epsilon)
+    ops.xp.sqrt(inverse, out=inverse)
+    ops.xp.divide(1.0, inverse, out=inverse)
+    return inverse
+
+
+def _for_backward(
+    ops: OneDnnBase, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array
+) -> tuple[list[Array], list[Array]]:
+    """What a backward kernel reads, and room for dx, dgamma and dbeta."""
+    images = _images(ops, x)
+    made = [ops.xp.empty_like(array) for array in (images, gamma, gamma)]
+    # oneDNN takes the variance and makes the inverse of its root by itself.
+    var = ops.xp.divide(1.0, ops.xp.square(inverse))
+    given = [_images(ops, dy), images, ops.ordered(mean), var, ops.ordered(gamma)]
+    return given, made
+
+
+def _show_nan_of(ops: OneDnnBase, y: Array, *vectors: Array) -> None:
+    """Put NaN into each channel of ``y`` for which one of the ``vectors`` holds it.
+
+    Statistics of a channel with NaN are NaN, and oneDNN's relu would make zeros of it. No
+    constant is NaN where kernels are prepared.
+    """
+    if ops.prepared:
+        return
+    total = ops.xp.add(vectors[0], vectors[1])
+    for vector in vectors[2:]:
+        ops.xp.add(total, vector, out=total)
+    ops.xp.sign(total, out=total)
+    ops.xp.multiply(total, 0.0, out=total)
+    first = y.reshape(len(y), -1, y.shape[-1])[:, 0]
+    ops.xp.add(first, total, out=first)
+
+
+def _images(ops: OneDnnBase, x: Array) -> Array:
+    return ops.ordered(x)[:, None, None] if x.ndim == 2 else ops.channels_last(x)
+
+
+def _like(x: Array, images: Array) -> Array:
     """The channels-last ``images`` in the form of ``x``."""
     return images[:, 0, 0] if x.ndim == 2 else images.transpose(0, 3, 1, 2)
 
@@ -126,7 +244,7 @@ def _batch_desc(
     return build.primitive_desc("batch_normalization_forward", int(prop), x, y, epsilon, flags)
 
 
-def forward_stage(
+def _forward_stage(
     build: Builder, shape: Shape, epsilon: float, flags: int, fills: tuple[Arg, ...] = ()
 ) -> None:
     """Operands: x, y, mean, variance, scale, shift, and the mask of training with relu."""
@@ -143,18 +261,18 @@ def forward_stage(
 
 
 def _train(build: Builder, shape: Shape, epsilon: float) -> None:
-    forward_stage(build, shape, epsilon, AFFINE, STATISTICS)
+    _forward_stage(build, shape, epsilon, _AFFINE, _STATISTICS)
 
 
 def _given(build: Builder, shape: Shape, epsilon: float) -> None:
-    forward_stage(build, shape, epsilon, AFFINE | int(Norm.USE_GLOBAL_STATS))
+    _forward_stage(build, shape, epsilon, _AFFINE | int(Norm.USE_GLOBAL_STATS))
 
 
 def _backward(build: Builder, shape: Shape, fixed: bool) -> None:
-    backward_stage(build, shape, AFFINE | (int(Norm.USE_GLOBAL_STATS) if fixed else 0))
+    _backward_stage(build, shape, _AFFINE | (int(Norm.USE_GLOBAL_STATS) if fixed else 0))
 
 
-def backward_stage(build: Builder, shape: Shape, flags: int) -> None:
+def _backward_stage(build: Builder, shape: Shape, flags: int) -> None:
     """Operands: dx, dy, x, mean, variance, scale, dscale, dshift, and the mask with relu."""
     hint = _batch_desc(build, shape, 0.0, flags)
     images, vector = build.images(shape), build.rows(shape[3:])
@@ -168,6 +286,18 @@ def backward_stage(build: Builder, shape: Shape, flags: int) -> None:
     build.stage(desc, memories)
 
 
+def _train_relu(build: Builder, shape: Shape, epsilon: float) -> None:
+    _forward_stage(build, shape, epsilon, _RELU, _STATISTICS)
+
+
+def _given_relu(build: Builder, shape: Shape, epsilon: float) -> None:
+    _forward_stage(build, shape, epsilon, _RELU | int(Norm.USE_GLOBAL_STATS))
+
+
+def _backward_relu(build: Builder, shape: Shape) -> None:
+    _backward_stage(build, shape, _RELU)
+
+
 def _rows_desc(build: Builder, shape: Shape, epsilon: float, flags: int) -> object:
     prop, rows, each = int(Prop.FORWARD_TRAINING), build.rows(shape), build.rows(shape[:1])
     return build.primitive_desc(
@@ -176,15 +306,15 @@ def _rows_desc(build: Builder, shape: Shape, epsilon: float, flags: int) -> obje
 
 
 def _rows(build: Builder, shape: Shape, epsilon: float, affine: bool) -> None:
-    desc = _rows_desc(build, shape, epsilon, AFFINE if affine else 0)
+    desc = _rows_desc(build, shape, epsilon, _AFFINE if affine else 0)
     rows, each, vector = build.rows(shape), build.rows(shape[:1]), build.rows(shape[1:])
     order = (Arg.SRC, Arg.DST, Arg.MEAN, Arg.VARIANCE, *([Arg.SCALE, Arg.SHIFT] * affine))
     memories = build.operands(order, [rows, rows, each, each, *([vector] * 2 * affine)])
-    build.stage(desc, memories, STATISTICS)
+    build.stage(desc, memories, _STATISTICS)
 
 
 def _rows_backward(build: Builder, shape: Shape, affine: bool) -> None:
-    flags = AFFINE if affine else 0
+    flags = _AFFINE if affine else 0
     hint = _rows_desc(build, shape, 0.0, flags)
     rows, each, vector = build.rows(shape), build.rows(shape[:1]), build.rows(shape[1:])
     kind, prop = "layer_normalization_backward", int(Prop.BACKWARD)

@@ -1,4 +1,8 @@
-"""Pooling by oneDNN."""
+"""Pooling by oneDNN.
+
+Its note of which position held the maximum is the same as NumPy's. A window of nothing but -inf has
+the least finite number for its maximum.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ import math
 
 import numpy as np
 
-from singanet.ops.numpy.windows import Window
+from singanet.ops.kernel import Route, in_order
+from singanet.ops.numpy import pool as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import U8, Algorithm, Arg, Prop, Query, dims
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
+from singanet.ops.window import Window
 from singanet.types import Array, Shape
 
 _LEAST = 1
@@ -22,53 +28,67 @@ _POSITIONS = 256
 """Kernel positions that oneDNN numbers in a byte, as NumPy's kernel does."""
 
 
-class OneDnnPooling(OneDnnBase):
-    """oneDNN's note of which position held the maximum is the same as NumPy's.
+def _max_pool(
+    ops: OneDnnBase, x: Array, window: Window, keep: bool
+) -> tuple[Array, Array | None] | None:
+    images = ops.channels_last(x)
+    y: Array = ops.xp.empty(_outputs(images.shape, window), np.float32)
+    where: Array = ops.xp.empty(y.shape, np.uint8)
+    given = [images, y, where] if keep else [images, y]
+    if not y.size or not ops.runs(_max_forward, (images.shape, window, keep), *given):
+        return None
+    ops.show_nan(y, images)
+    return y.transpose(0, 3, 1, 2), where if keep else None
 
-    A window of nothing but -inf has the least finite number for its maximum.
-    """
 
-    def max_pool(self, x: Array, window: Window, keep: bool) -> tuple[Array, Array | None]:
-        """See `NumpyOps`."""
-        if math.prod(window.kernel) <= _POSITIONS and self.serves(_LEAST, x):
-            images = self.channels_last(x)
-            y: Array = self.xp.empty(_outputs(images.shape, window), np.float32)
-            where: Array = self.xp.empty(y.shape, np.uint8)
-            given = [images, y, where] if keep else [images, y]
-            if y.size and self.runs(_max_forward, (images.shape, window, keep), *given):
-                self.show_nan(y, images)
-                return y.transpose(0, 3, 1, 2), where if keep else None
-        return super().max_pool(x, window, keep)
+def _max_pool_backward(
+    ops: OneDnnBase, dy: Array, where: Array, x_shape: Shape, window: Window
+) -> Array | None:
+    n, c, h, w = x_shape
+    dx: Array = ops.xp.empty((n, h, w, c), np.float32)
+    slopes = ops.channels_last(dy)
+    done = dx.size and ops.runs(_max_backward, (dx.shape, window), dx, slopes, where)
+    return dx.transpose(0, 3, 1, 2) if done else None
 
-    def max_pool_backward(self, dy: Array, where: Array, x_shape: Shape, window: Window) -> Array:
-        """See `NumpyOps`."""
-        if where.dtype == np.uint8 and self.serves(_LEAST, dy):
-            n, c, h, w = x_shape
-            dx: Array = self.xp.empty((n, h, w, c), np.float32)
-            slopes = self.channels_last(dy)
-            if dx.size and self.runs(_max_backward, (dx.shape, window), dx, slopes, where):
-                return dx.transpose(0, 3, 1, 2)
-        return super().max_pool_backward(dy, where, x_shape, window)
 
-    def avg_pool(self, x: Array, window: Window) -> Array:
-        """See `NumpyOps`."""
-        if self.serves(_LEAST, x):
-            images = self.channels_last(x)
-            y: Array = self.xp.empty(_outputs(images.shape, window), np.float32)
-            if y.size and self.runs(_mean_forward, (images.shape, window), images, y):
-                return y.transpose(0, 3, 1, 2)
-        return super().avg_pool(x, window)
+def _avg_pool(ops: OneDnnBase, x: Array, window: Window) -> Array | None:
+    images = ops.channels_last(x)
+    y: Array = ops.xp.empty(_outputs(images.shape, window), np.float32)
+    done = y.size and ops.runs(_mean_forward, (images.shape, window), images, y)
+    return y.transpose(0, 3, 1, 2) if done else None
 
-    def avg_pool_backward(self, dy: Array, x_shape: Shape, window: Window) -> Array:
-        """See `NumpyOps`."""
-        if self.serves(_LEAST, dy):
-            n, c, h, w = x_shape
-            dx: Array = self.xp.empty((n, h, w, c), np.float32)
-            if dx.size and self.runs(
-                _mean_backward, (dx.shape, window), dx, self.channels_last(dy)
-            ):
-                return dx.transpose(0, 3, 1, 2)
-        return super().avg_pool_backward(dy, x_shape, window)
+
+def _avg_pool_backward(ops: OneDnnBase, dy: Array, x_shape: Shape, window: Window) -> Array | None:
+    n, c, h, w = x_shape
+    dx: Array = ops.xp.empty((n, h, w, c), np.float32)
+    slopes = ops.channels_last(dy)
+    done = dx.size and ops.runs(_mean_backward, (dx.shape, window), dx, slopes)
+    return dx.transpose(0, 3, 1, 2) if done else None
+
+
+def _has_few_positions(ops: OneDnnBase, x: Array, window: Window, keep: bool) -> bool:
+    return math.prod(window.kernel) <= _POSITIONS and ops.serves(_LEAST, x)
+
+
+def _is_noted(ops: OneDnnBase, dy: Array, where: Array, x_shape: Shape, window: Window) -> bool:
+    return where.dtype == np.uint8 and ops.serves(_LEAST, dy)
+
+
+max_pool = in_order(Route("onednn", _max_pool, _has_few_positions), last=by_numpy.max_pool)
+
+max_pool_backward = in_order(
+    Route("onednn", _max_pool_backward, _is_noted), last=by_numpy.max_pool_backward
+)
+
+avg_pool = in_order(
+    Route("onednn", _avg_pool, lambda ops, x, window: ops.serves(_LEAST, x)),
+    last=by_numpy.avg_pool,
+)
+
+avg_pool_backward = in_order(
+    Route("onednn", _avg_pool_backward, lambda ops, dy, *_: ops.serves(_LEAST, dy)),
+    last=by_numpy.avg_pool_backward,
+)
 
 
 def _outputs(images: Shape, window: Window) -> Shape:

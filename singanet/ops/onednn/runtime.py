@@ -16,7 +16,7 @@ from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
 from singanet.ops.onednn.openmp import Team
 from singanet.ops.onednn.plan import Place, Plan
-from singanet.ops.onednn.winograd_plan import WinogradPlan
+from singanet.ops.onednn.winograd.plan import WinogradPlan
 from singanet.ops.threads import changes
 from singanet.types import Array
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import SingaNetError
-from singanet.ops import NumpyOps
+from singanet.ops import NumpyOps, Ops
 from singanet.program.call import NotRecordableError
 from singanet.program.places import address
 from singanet.program.recording.live_rows import record_sum_rows
@@ -139,7 +139,7 @@ def record_plan(tape: Tape, plan: Any, arrays: tuple[Array, ...], name: str, pas
     call.bind, call.passes = bind, passes
 
 
-def recording_kernels(ops: NumpyOps, tape: Tape) -> NumpyOps:
+def recording_kernels(ops: Ops, tape: Tape) -> Ops:
     """The kernels ``ops``, which write what they do on ``tape``."""
     made = copy.copy(ops)
     made.__class__ = _recording_class(f"Recording{type(ops).__name__}", type(ops))

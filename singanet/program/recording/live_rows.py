@@ -39,7 +39,7 @@ def live_rows(grad: RowSparse, source: RowsSource, tape: Tape) -> RowSparse:
 
 
 def record_sum_rows(tape: Tape, indices: Array, rows: Array) -> RowSparse:
-    """Write down `NumpyOps.sum_rows`, whose results lie outside of the arena."""
+    """Write down `Ops.sum_rows`, whose results lie outside of the arena."""
     made: list[RowSparse] = []
 
     def summed(indices: Array, rows: Array) -> None:

@@ -11,8 +11,8 @@ from singanet.layers.conv2d import Conv2D
 from singanet.layers.dense import Dense
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.joins import Add
-from singanet.ops import NumpyOps
-from singanet.ops.numpy.windows import Window
+from singanet.ops.interface import Ops
+from singanet.ops.window import Window
 from singanet.types import Array
 
 
@@ -31,7 +31,7 @@ class Pending:
         bias = shift if self.bias is None else self.bias * scale + shift
         return replace(self, weight=self.weight * scale[:, None, None, None], bias=bias)
 
-    def run(self, ops: NumpyOps, relu: bool = False, add: Array | None = None) -> Array:
+    def run(self, ops: Ops, relu: bool = False, add: Array | None = None) -> Array:
         """The outputs."""
         given = (self.x, self.weight, self.bias, self.window, self.groups)
         return ops.conv2d_constant(*given, relu, add)

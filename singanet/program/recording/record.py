@@ -69,7 +69,7 @@ class Recorder:
         with self._running():
             given = self._fed(feed)
             outputs, _ = self._forward(given, train=False)
-            if self.tape.ops.drops_nan:
+            if self.tape.ops.prepared is not None and self.tape.ops.prepared.drops_nan:
                 show_nan(self.tape.ops, given, outputs)
             self.of_loss = link
             out = linked(self.net.loss, _single(self.plan, outputs)) if link else None

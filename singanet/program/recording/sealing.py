@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.engine.plan import Plan
-from singanet.ops import NumpyOps
+from singanet.ops.interface import Ops, Prepared
 from singanet.program.call import NotRecordableError
 from singanet.program.places import arrays_in, map_arrays
 from singanet.program.recording.folding import fold_layers
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from singanet.loss.loss import Loss
 
 
-def prepare(net: Net, plan: Plan, ops: NumpyOps) -> None:
+def prepare(net: Net, plan: Plan, ops: Ops) -> None:
     """Take parameters for constants, and let kernels do several layers of ``plan`` at once."""
     # What was made writable by hand, or came since, is constant from now on, too.
     net.hold_constant()
     # Kernels for several layers would hide a parameter that is NaN already.
     if not any(np.isnan(value).any() for value in net.param_values()):
-        ops.prepared = True
+        ops.prepared = Prepared()
         fold_layers(plan)
 
 
-def show_nan(ops: NumpyOps, given: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+def show_nan(ops: Ops, given: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
     """Let a NaN in a sample show in what comes out, whatever the kernels between make of it."""
     for y in arrays_in(outputs):
         for x in arrays_in(given):

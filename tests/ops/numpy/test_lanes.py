@@ -7,7 +7,7 @@ import pytest
 
 from singanet.ops import numpy_ops, threads
 from singanet.ops.numpy import lanes
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 
 WINDOWS = {
     "narrow": (4, 8, 1, Window((3, 3), (1, 1), ((1, 1), (1, 1)))),

@@ -27,7 +27,7 @@ def test_a_column_and_a_row(n, rng):
     a, b = rng.standard_normal((1, 5)).T, rng.standard_normal((1, n))
     np.testing.assert_array_equal(ops.matmul(a, b), np.outer(a, b))
     out = np.empty((5, n))
-    assert ops.matmul(a, b, out) is out
+    assert ops.matmul(a, b, out=out) is out
     np.testing.assert_array_equal(out, np.outer(a, b))
     with pytest.raises(ValueError, match="mismatch"):
         ops.matmul(a, rng.standard_normal((2, n)))

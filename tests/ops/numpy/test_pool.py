@@ -9,7 +9,7 @@ import pytest
 
 from singanet.ops import numpy_ops as ops
 from singanet.ops.numpy import pool
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 
 WINDOWS = [
     Window((3, 3), (2, 2), ((1, 1), (1, 1))),

@@ -10,7 +10,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from singanet.ops import numpy_ops as ops
 from singanet.ops.numpy import windows
-from singanet.ops.numpy.windows import Window, blocks, meetings
+from singanet.ops.numpy.windows import blocks, meetings
+from singanet.ops.window import Window
 
 sides = st.tuples(st.integers(1, 9), st.integers(1, 9))
 geometries = st.builds(
@@ -77,7 +78,7 @@ def test_bands_are_rows_of_the_padded_image(window, size, data):
     whole = np.pad(x, ((0, 0), (0, 0), *window.pads), constant_values=-5.0).transpose(0, 2, 3, 1)
     first = rows.start * window.stride[0]
     last = (rows.stop - 1) * window.stride[0] + window.extent[0]
-    band = ops.band(x, window, rows, -5.0)
+    band = windows.band(ops, x, window, rows, -5.0)
     np.testing.assert_array_equal(band, whole[:, first:last])
     assert band.flags.c_contiguous
 
@@ -89,15 +90,15 @@ def test_columns_are_the_windows(window, size, groups, channels):
         return
     shape = (2, groups * channels, *size)
     x = np.arange(np.prod(shape), dtype=float).reshape(shape)
-    full = ops.band(x, window, slice(0, out[0]))
-    split = ops.band_by_group(x, window, slice(0, out[0]), groups)
+    full = windows.band(ops, x, window, slice(0, out[0]))
+    split = windows.band_by_group(ops, x, window, slice(0, out[0]), groups)
     padded = full.transpose(0, 3, 1, 2)
     views = sliding_window_view(padded, window.extent, axis=(2, 3))
     views = views[:, :, :: window.stride[0], :: window.stride[1],
                   :: window.dilation[0], :: window.dilation[1]]  # fmt: skip
     views = views.reshape(2, groups, channels, *views.shape[2:])
     want = views.transpose(1, 0, 3, 4, 5, 6, 2).reshape(groups, 2 * out[0] * out[1], -1)
-    np.testing.assert_array_equal(ops.columns(split, window, out), want)
+    np.testing.assert_array_equal(windows.as_columns(ops, split, window, out), want)
 
 
 @given(
@@ -119,16 +120,16 @@ def test_blocks_cover_everything_once_within_the_scratch(n, height, row, scratch
 
 def test_scratch_has_a_default_a_usual_size_and_a_least(monkeypatch):
     monkeypatch.setattr(windows, "SCRATCH_BYTES", 1000)
-    assert ops.scratch() == 1000
-    assert ops.scratch(usual=70) == 70
-    assert ops.scratch(least=5000) == 5000
+    assert windows.scratch_bytes(ops) == 1000
+    assert windows.scratch_bytes(ops, usual=70) == 70
+    assert windows.scratch_bytes(ops, least=5000) == 5000
     assert [s for s, _ in blocks(3, 1, 400)] == [slice(0, 2), slice(2, 3)]
 
 
 @pytest.mark.parametrize("pads", [((0, 0), (0, 0)), ((1, 2), (0, 3))])
 def test_padded(pads, rng):
     x = rng.standard_normal((2, 3, 4, 5))
-    got = ops.padded(x, pads, 7.0)
+    got = windows.padded(ops, x, pads, 7.0)
     want = np.pad(x, ((0, 0), (0, 0), *pads), constant_values=7.0).transpose(0, 2, 3, 1)
     np.testing.assert_array_equal(got, want)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from singanet.errors import BackendError
+from singanet.ops.kernel import in_order, routes_of
 from singanet.ops.onednn import OneDnnOps, find_library, load_library
+from singanet.ops.onednn.choices import Measured
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +25,43 @@ def library_path():
 @pytest.fixture
 def ops(library_path):
     return OneDnnOps(library_path, required=True)
+
+
+@pytest.fixture
+def only_onednn(monkeypatch):
+    """Takes the last route, which is NumPy's, from kernels named."""
+
+    def refuse(*operands, **options):
+        raise AssertionError("NumPy's kernel was called")
+
+    def forbid(*names):
+        for name in names:
+            routes = routes_of(getattr(OneDnnOps, name))
+            monkeypatch.setattr(OneDnnOps, name, in_order(*routes, last=refuse))
+
+    return forbid
+
+
+class Noting(Measured):
+    """Choices as usual, noted; with ``always`` the one that is named."""
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.offered, self.always = [], [], None
+
+    def choose(self, ops, case, estimates):
+        self.offered.append(list(estimates))
+        name = self.always or super().choose(ops, case, estimates)
+        assert name in estimates
+        self.found.append(name)
+        return name
+
+
+@pytest.fixture
+def chosen(ops):
+    """Notes by which routes convolutions go, of those with several."""
+    ops.chooser = Noting()
+    return ops.chooser
 
 
 @pytest.fixture

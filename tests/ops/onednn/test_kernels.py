@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.ops import NumpyOps, numpy_ops
-from singanet.ops.numpy.windows import Window
+from singanet.ops import numpy_ops
+from singanet.ops.interface import ACTIVATIONS, Prepared
+from singanet.ops.window import Window
 
 WINDOWS = [
     Window((2, 2), (2, 2), ((0, 0), (0, 0))),
@@ -39,24 +40,6 @@ def compare(ops, name, *arguments, rtol=1e-5):
         assert a.dtype == (np.float32 if b.dtype == np.float64 else b.dtype)
         np.testing.assert_allclose(a, b, rtol=0, atol=rtol * max(abs(b).max(), 1e-30))
     return got
-
-
-@pytest.fixture
-def only_onednn(monkeypatch):
-    """Makes NumPy's kernels of the name fail on float32, so that oneDNN's must have run."""
-
-    def forbid(*names):
-        for name in names:
-            original = getattr(NumpyOps, name)
-
-            def refuse(self, *arguments, original=original):
-                first = next(a for a in arguments if isinstance(a, np.ndarray))
-                assert first.dtype != np.float32
-                return original(self, *arguments)
-
-            monkeypatch.setattr(NumpyOps, name, refuse)
-
-    return forbid
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -209,7 +192,7 @@ def test_softmax(ops, only_onednn, shape):
 
 @pytest.mark.parametrize("shape", [(1, 10), (3, 1), (2, 5, 7)])
 def test_softmax_of_few_in_programs_of_sealed_nets(ops, only_onednn, shape):
-    ops.prepared = True
+    ops.prepared = Prepared()
     only_onednn("softmax")
     x = 5 * draw(*shape)
     compare(ops, "softmax", x)
@@ -230,7 +213,7 @@ def test_lrn(ops, size, channels):
     compare(ops, "lrn_backward", dy, x, size, 0.3, 0.75, 2.0)
 
 
-@pytest.mark.parametrize("mode", NumpyOps.activations)
+@pytest.mark.parametrize("mode", ACTIVATIONS)
 @pytest.mark.parametrize("last", [False, True])
 def test_activations(ops, only_onednn, mode, last):
     only_onednn("activation", "activation_backward")
@@ -239,7 +222,7 @@ def test_activations(ops, only_onednn, mode, last):
         x = x.transpose(0, 3, 1, 2)
         dy = dy.reshape(x.shape)
     y = compare(ops, "activation", mode, x, 0.3)
-    kept = y if ops.activation_keeps(mode) == "y" else x
+    kept = y if ACTIVATIONS[mode] == "y" else x
     compare(ops, "activation_backward", mode, dy, kept, 0.3)
 
 

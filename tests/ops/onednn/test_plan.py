@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from singanet.ops import threads
-from singanet.ops.numpy.windows import Window
+from singanet.ops.direction import Direction
 from singanet.ops.onednn import OneDnnOps
+from singanet.ops.window import Window
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 POOL = Window((2, 2), (2, 2), ((0, 0), (0, 0)))
@@ -64,21 +65,22 @@ def calls(ops):
     ops.combine("add", [long, long[::-1].copy()], long.shape, True)
     ops.matmul(rows, rows.T)
     ops.affine(rows, draw(512, 32), draw(32))
+    way, back = Direction([4] * 5), Direction([4] * 20, reverse=True)
     steps, weights, ends = draw(5, 4, 16), (draw(16, 32), draw(8, 32)), list(draw(2, 4, 8))
     for keep in (False, True):
-        h, _, notes = ops.lstm_layer(steps, weights, rows[0, :32], ends, [4] * 5, False, keep)
-    ops.lstm_layer_backward(draw(5, 4, 8), ends, steps, weights, h, notes, [4] * 5, False, True)
+        h, _, notes = ops.lstm_layer(steps, weights, rows[0, :32], ends, way, keep)
+    ops.lstm_layer_backward(draw(5, 4, 8), ends, steps, weights, h, notes, way, True)
     weights, biases = (draw(16, 24), draw(8, 24)), (rows[0, :24], rows[1, :24])
     for keep in (False, True):
-        h, notes = ops.gru_layer(steps, weights, biases, ends[0], [4] * 5, False, keep)
-    end, kept = ends[0].copy(), (weights, biases, h, notes)
-    ops.gru_layer_backward(draw(5, 4, 8), end, steps, *kept, [4] * 5, False, True)
+        h, notes = ops.gru_layer(steps, weights, biases, ends[0], way, keep)
+    kept = weights, biases, h, notes
+    ops.gru_layer_backward(draw(5, 4, 8), ends[0], steps, *kept, way, True)
     steps, weights, bias = draw(20, 4, 16), (draw(16, 8), draw(8, 8)), rows[0, :8]
     for keep in (False, True):
-        given = steps, weights, bias, ends[0], [4] * 20, True, "tanh", keep
+        given = steps, weights, bias, ends[0], back, "tanh", keep
         h, notes = ops.elman_layer(*given)
-    kept = weights, bias, h, notes, [4] * 20, True, "tanh"
-    ops.elman_layer_backward(draw(20, 4, 8), ends[0].copy(), steps, *kept, True)
+    kept = weights, bias, h, notes, back, "tanh"
+    ops.elman_layer_backward(draw(20, 4, 8), ends[0], steps, *kept, True)
 
 
 @pytest.fixture

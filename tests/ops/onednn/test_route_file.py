@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.errors import FileAccessError
-from singanet.ops.numpy.windows import Window
 from singanet.ops.onednn import route_file
 from singanet.ops.onednn.cases import KERNELS, ROUTES, Case
-from singanet.ops.onednn.route_entries import NotRoutesError, entries_of, read_entries
+from singanet.ops.onednn.route_file import NotRoutesError, entries_of, read_entries
+from singanet.ops.window import Window
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (0, 2)))
 CASE = Case("forward", (8, 16, 7, 9), (32, 16, 3, 3), WINDOW, 1)

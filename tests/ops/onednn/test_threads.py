@@ -13,8 +13,8 @@ import pytest
 
 from singanet.errors import ArgumentError
 from singanet.ops import numpy_ops, threads
-from singanet.ops.numpy.windows import Window
 from singanet.ops.onednn import openmp, set_threads
+from singanet.ops.window import Window
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 
@@ -95,7 +95,7 @@ def test_several_threads_at_once(ops):
 FORK = """
 import json, os, sys
 import numpy as np
-from singanet.ops.numpy.windows import Window
+from singanet.ops.window import Window
 from singanet.ops.onednn import OneDnnOps
 ops, window = OneDnnOps(sys.argv[1], True), Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 x, w = np.random.rand(8, 16, 32, 32).astype("f"), np.random.rand(16, 16, 3, 3).astype("f")

@@ -1,0 +1,545 @@
+"""The kernels that nets, losses and optimizers are written with: the only door to hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from singanet.ops.direction import Direction, RecurrentGradients
+from singanet.ops.window import Pair, Window
+from singanet.types import Array, Shape
+
+ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
+    "relu": "y",
+    "sigmoid": "y",
+    "tanh": "y",
+    "leaky_relu": "x",
+    "elu": "x",
+    "gelu": "x",
+    "silu": "x",
+    "softplus": "x",
+}
+"""Whether `Ops.activation_backward` wants the input x or the output y, by the activation's name."""
+
+Statistics = tuple[Array, Array]
+"""Mean and 1 / sqrt(variance + epsilon) of each row, two arrays (R, 1)."""
+
+
+@dataclass
+class Prepared:
+    """That calls are readied once and then made often, and may differ by rounding from others.
+
+    So it is in programs of sealed nets, where a library costs little to call. ``drops_nan`` becomes
+    true where a kernel has passed over NaN, which `Ops.pass_on_nan` then shows once for all.
+    """
+
+    drops_nan: bool = False
+
+
+class Ops(Protocol):
+    """The kernels over one kind of array.
+
+    Every kernel takes arrays of one float type and returns that type; images lie channels-last in
+    memory and are (N, C, H, W) to look at. Arguments stay as they are unless it says so.
+    """
+
+    name: str
+    xp: Any
+    """The module of the arrays: numpy or cupy."""
+    prepared: Prepared | None
+
+    add: Any
+    subtract: Any
+    multiply: Any
+    divide: Any
+    maximum: Any
+    minimum: Any
+    exp: Any
+    log: Any
+    log1p: Any
+    sqrt: Any
+    square: Any
+    tanh: Any
+    absolute: Any
+    negative: Any
+    sign: Any
+    power: Any
+    greater: Any
+    where: Any
+    sum: Any
+    mean: Any
+    copyto: Any
+
+    # The surroundings of kernels
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the arrays are NumPy's, which want blocks that stay in the cache."""
+
+    def lanes(self, samples: int, multiplications: int) -> Iterator[slice]:
+        """The samples in as many parts as threads are worth it; all in one for less work.
+
+        What one lane writes no other one reads or writes. The last bit of sums over samples may
+        depend on the number of lanes.
+        """
+
+    def settings(self) -> Hashable:
+        """What else than the arrays decides which kernels run, so that a program knows."""
+
+    def remarks(self) -> list[str]:
+        """What users should know of how kernels are chosen, a phrase each."""
+
+    def pass_on_nan(self, y: Array, x: Array) -> None:
+        """Show in each sample of ``y`` a NaN of the same sample of ``x``.
+
+        For kernels that pass over NaN; others leave ``y`` as it is.
+        """
+
+    # Arrays: several have equally many axes, and one of extent 1 spreads over the others' extent
+
+    def empty(self, shape: Shape, like: Array) -> Array:
+        """An unfilled array of the type of ``like``."""
+
+    def zeros(self, shape: Shape, like: Array) -> Array:
+        """A zero array of the type of ``like``."""
+
+    def add_all(self, arrays: Sequence[Array]) -> Array:
+        """The sum of at least two arrays of one shape, as a new array."""
+
+    def concat(self, arrays: Sequence[Array], axis: int) -> Array:
+        """The arrays end to end along ``axis``."""
+
+    def combine(
+        self, mode: str, arrays: Sequence[Array], shape: Shape, relu: bool = False
+    ) -> Array:
+        """The "add", "multiply" or "maximum" of at least two arrays, as an array of ``shape``.
+
+        With ``relu`` its maximum with zero.
+        """
+
+    def first_equal(self, y: Array, arrays: Sequence[Array]) -> Array:
+        """For each element of ``y`` the number of the first array that holds it."""
+
+    def select(self, dy: Array, where: Array, k: int) -> Array:
+        """``dy`` where ``where`` is ``k``, else zero."""
+
+    def sum_to(self, array: Array, shape: Shape) -> Array:
+        """``array`` summed along the axes whose extent in ``shape`` is 1; itself where none."""
+
+    def pad(self, x: Array, pads: Sequence[tuple[int, int]], value: float) -> Array:
+        """``x`` with (before, after) elements of ``value`` along each axis, ordered as ``x``."""
+
+    def gather_rows(self, table: Array, indices: Array) -> Array:
+        """``table[indices]``, of shape ``indices.shape + table.shape[1:]``."""
+
+    def sum_rows(self, indices: Array, rows: Array) -> tuple[Array, Array]:
+        """The distinct ones of ``indices`` (K,), rising, as int64, and the sum of their rows.
+
+        Equal indices are added in the order in which they stand, so the sums are the same to
+        the last bit in every run.
+        """
+
+    def add_to_rows(self, array: Array, indices: Array, rows: Array) -> Array:
+        """A copy of ``array`` with ``rows`` added at the distinct ``indices``."""
+
+    def host(self, array: Array) -> Array:
+        """``array`` in NumPy; from a device this waits and copies."""
+
+    def take_rows(self, array: Array, order: Array | None) -> Array:
+        """The rows of axis 0 in ``order``; the array itself when there is none."""
+
+    def time_major(
+        self, x: Array, order: Array | None = None, counts: Sequence[int] | None = None
+    ) -> Array:
+        """(N, T, F) as contiguous (T, N, F), the rows past each count zero.
+
+        Without ``counts`` nothing is copied where memory lies so already.
+        """
+
+    def batch_major(self, y: Array, inverse: Array | None = None) -> Array:
+        """(T, N, F) as (N, T, F), the samples in their old order; a view where that is kept."""
+
+    def side_by_side(self, parts: Sequence[Array], counts: Sequence[int] | None) -> Array:
+        """The outputs (T, N, H) of each direction as one (T, N, D·H), zero past the counts."""
+
+    def uniform(self, rng: np.random.Generator, shape: Shape) -> Array:
+        """float32 numbers from 0 to below 1."""
+
+    def keep_mask(self, rng: np.random.Generator, shape: Shape, keep: float) -> Array:
+        """A boolean array, each element True with probability ``keep``."""
+
+    def bernoulli(self, rng: np.random.Generator, p: Array) -> Array:
+        """A boolean array of the shape of ``p``, each element True with its probability."""
+
+    def check(self, function: Callable[[Array], None], array: Array) -> None:
+        """Call ``function``, which raises an error for values that will not do."""
+
+    # Products
+
+    def matmul(self, a: Array, b: Array, *, out: Array | None = None) -> Array:
+        """``a @ b``; a transposed view costs no copy."""
+
+    def affine(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """``x @ weight + bias`` for x (N, in), weight (in, out), bias (out,) or None."""
+
+    def affine_constant(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """`affine` with a weight that never changes."""
+
+    def column_sums(self, x: Array) -> Array:
+        """The sum of the rows of ``x`` (N, C), (C,): the same bits however ``x`` lies in memory."""
+
+    def attention_weights(
+        self, q: Array, k: Array, scale: float, causal: bool, lengths: Array | None
+    ) -> Array:
+        """softmax(q kᵀ scale) (N, h, Tq, Tk) for q (N, h, Tq, d) and k (N, h, Tk, d).
+
+        ``causal`` shows query i the keys up to i; ``lengths`` (N,) is the number of keys of each
+        sample that are there. A query that sees no key has zero weights.
+        """
+
+    def attention_backward(
+        self,
+        dweights: Array,
+        weights: Array,
+        q: Array,
+        k: Array,
+        scale: float,
+    ) -> tuple[Array, Array]:
+        """Gradients of q and k from that of the weights, which is overwritten."""
+
+    # Activations and losses
+
+    def activation(self, mode: str, x: Array, slope: float = 0.01) -> Array:
+        """The function ``mode``, one of `ACTIVATIONS`, of every element.
+
+        ``slope`` is leaky_relu's negative slope, or elu's alpha.
+        """
+
+    def activation_backward(self, mode: str, dy: Array, kept: Array, slope: float = 0.01) -> Array:
+        """``dy`` times the derivative, from the input or output that `ACTIVATIONS` names."""
+
+    def sigmoid(self, x: Array) -> Array:
+        """1 / (1 + exp(-x)) without overflow."""
+
+    def scale(self, x: Array, gamma: Array, beta: Array | None) -> Array:
+        """gamma x + beta for x (N, C, ...), numbers (C,), or (1,) for all channels."""
+
+    def prelu(self, x: Array, a: Array) -> Array:
+        """x where it is positive, else a x."""
+
+    def prelu_backward(self, dy: Array, x: Array, a: Array) -> tuple[Array, Array]:
+        """(dx, da)."""
+
+    def channel_total(self, values: Array) -> Array:
+        """The sum over all axes but the channels, (C,)."""
+
+    def softmax(self, x: Array, axis: int = -1) -> Array:
+        """exp(x) / sum(exp(x)) along ``axis``, shifted by the maximum so that nothing overflows."""
+
+    def softmax_backward(self, dy: Array, y: Array, axis: int = -1) -> Array:
+        """y (dy - sum(dy y)) along ``axis``."""
+
+    def softmax_cross_entropy(
+        self, x: Array, labels: Array, smoothing: float = 0.0
+    ) -> tuple[Array, Array]:
+        """Log Σ_j exp(x_j) − x_label for x (N, C), labels (N,); returns (N,) and softmax(x)."""
+
+    def softmax_cross_entropy_backward(
+        self, p: Array, labels: Array, smoothing: float = 0.0
+    ) -> Array:
+        """softmax(x) − target, written over ``p`` (N, C)."""
+
+    def softmax_cross_entropy_soft(self, x: Array, target: Array) -> tuple[Array, Array]:
+        """−Σ_j t_j log softmax(x)_j for x, t (N, C), Σ_j t_j = 1; returns (N,) and softmax(x)."""
+
+    def sigmoid_cross_entropy(self, x: Array, y: Array) -> Array:
+        """−y log σ(x) − (1 − y) log(1 − σ(x)), element by element, for any finite x."""
+
+    # Convolutions
+
+    def conv2d(
+        self, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+    ) -> Array:
+        """y[n,f,i,j] = bias[f] + sum over c,a,b of weight[f,c,a,b] x[n,c,i·s+a·d,j·s+b·d].
+
+        x is (N, C, H, W), the weight (F, C/groups, kh, kw), the bias (F,), y (N, F, H', W').
+        """
+
+    def conv2d_constant(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        window: Window,
+        groups: int = 1,
+        relu: bool = False,
+        add: Array | None = None,
+    ) -> Array:
+        """`conv2d` with a weight that never changes, plus ``add``, and then its maximum with 0."""
+
+    def conv2d_backward_data(
+        self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
+    ) -> Array:
+        """The gradient of x, of shape ``x_shape``, for dy (N, F, H', W').
+
+        dx[n,c,p,q] = Σ weight[f,c,a,b] dy[n,f,i,j] over the windows that meet the pixel.
+        """
+
+    def conv2d_backward_weights(
+        self, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+    ) -> Array:
+        """The gradient of the weight, in the weight's shape, for dy (N, F, H', W')."""
+
+    def channel_sum(self, dy: Array) -> Array:
+        """The sum over samples and positions, (C,), for dy (N, C, H, W): a bias gradient."""
+
+    def depthwise_conv2d(
+        self, x: Array, weight: Array, bias: Array | None, window: Window
+    ) -> Array:
+        """y[n,cM+m,i,j] = bias[cM+m] + sum over a,b of weight[c,m,a,b] x[n,c,i·s+a·d,j·s+b·d].
+
+        x is (N, C, H, W), the weight (C, M, kh, kw), y (N, C·M, H', W').
+        """
+
+    def depthwise_conv2d_backward_data(
+        self, dy: Array, weight: Array, x_shape: Shape, window: Window
+    ) -> Array:
+        """The gradient of x, of shape ``x_shape``, for a weight (C, M, kh, kw)."""
+
+    def depthwise_conv2d_backward_weights(
+        self, x: Array, dy: Array, weight_shape: Shape, window: Window
+    ) -> Array:
+        """The gradient of the weight, in the weight's shape, for dy (N, C·M, H', W')."""
+
+    # Images: x is (N, C, H, W), y and dy (N, C, H', W'), global ones (N, C); padding never counts
+
+    def channels_last(self, x: Array) -> Array:
+        """``x`` (N, C, H, W) as contiguous (N, H, W, C); no copy where memory lies so already."""
+
+    def max_pool(self, x: Array, window: Window, keep: bool) -> tuple[Array, Array | None]:
+        """The largest value of each window, and with ``keep`` which kernel position held it.
+
+        Of equal values the first in row-major order wins. A window that meets only padding
+        gives -inf.
+        """
+
+    def max_pool_backward(self, dy: Array, where: Array, x_shape: Shape, window: Window) -> Array:
+        """Each gradient goes to the position that held the maximum."""
+
+    def avg_pool(self, x: Array, window: Window) -> Array:
+        """The mean over the part of each window that lies on the image; 0 where none does."""
+
+    def avg_pool_backward(self, dy: Array, x_shape: Shape, window: Window) -> Array:
+        """Each gradient is shared equally by the window's positions on the image."""
+
+    def global_avg_pool(self, x: Array) -> Array:
+        """The mean of each channel."""
+
+    def global_avg_pool_backward(self, dy: Array, x_shape: Shape) -> Array:
+        """Each gradient shared equally by the positions."""
+
+    def global_max_pool(self, x: Array, keep: bool) -> tuple[Array, Array | None]:
+        """The largest value of each channel, and with ``keep`` its first position."""
+
+    def global_max_pool_backward(self, dy: Array, where: Array, x_shape: Shape) -> Array:
+        """Each gradient goes to the position that held the maximum."""
+
+    def upsample_nearest(self, x: Array, factors: Pair) -> Array:
+        """Each value repeated over a block: (N, C, H, W) → (N, C, H·fh, W·fw)."""
+
+    def upsample_nearest_backward(self, dy: Array, factors: Pair) -> Array:
+        """The sum over each block."""
+
+    def upsample_bilinear(self, x: Array, factors: Pair) -> Array:
+        """Linear interpolation between pixel centres; beyond the outermost ones they go on."""
+
+    def upsample_bilinear_backward(self, dy: Array, factors: Pair) -> Array:
+        """Each gradient goes back to the pixels it came from, by the same weights."""
+
+    # Normalisation: statistics are (C,), over every axis but the channels of (N, C) or (N, C, H, W)
+
+    def moved(self, running: Array, batch: Array, weight: float) -> Array:
+        """(1 - weight) running + weight batch, as a new array."""
+
+    def batch_norm(
+        self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
+    ) -> tuple[Array, Array]:
+        """gamma (x - mean) / sqrt(var + epsilon) + beta, and 1 / sqrt(var + epsilon)."""
+
+    def batch_norm_train(
+        self, x: Array, gamma: Array, beta: Array, epsilon: float
+    ) -> tuple[Array, Array, Array, Array]:
+        """`batch_norm` by the statistics of x: y, mean, var, 1 / sqrt(var + epsilon)."""
+
+    def batch_norm_backward(
+        self, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
+    ) -> tuple[Array, Array, Array]:
+        """(dx, dgamma, dbeta); ``fixed`` statistics did not depend on x.
+
+        dx = gamma inverse (dy - mean(dy) - x̂ mean(dy x̂)), Ioffe and Szegedy 2015.
+        """
+
+    def batch_norm_relu_train(
+        self, x: Array, gamma: Array, beta: Array, epsilon: float
+    ) -> tuple[Array, Array, Array, Array, Array]:
+        """`batch_norm_train` and then max(y, 0): y, mean, var, 1 / sqrt(var + epsilon), mask.
+
+        The mask tells the backward kernel where y is above zero; what it holds is the backend's.
+        """
+
+    def batch_norm_relu(
+        self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
+    ) -> tuple[Array, Array, Array]:
+        """`batch_norm` and then max(y, 0): y, 1 / sqrt(var + epsilon), mask."""
+
+    def batch_norm_relu_backward(
+        self,
+        dy: Array,
+        x: Array,
+        gamma: Array,
+        mean: Array,
+        inverse: Array,
+        fixed: bool,
+        mask: Array,
+    ) -> tuple[Array, Array, Array]:
+        """(dx, dgamma, dbeta) of `batch_norm_backward` for ``dy`` where y is above zero."""
+
+    def layer_norm(
+        self, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
+    ) -> tuple[Array, Statistics]:
+        """x (R, D), gamma and beta (D,) → gamma (x - mean) / sqrt(var + epsilon) + beta."""
+
+    def layer_norm_backward(
+        self, dy: Array, x: Array, gamma: Array | None, statistics: Statistics
+    ) -> tuple[Array, Array | None, Array | None]:
+        """(dx, dgamma, dbeta); the last two None without gamma."""
+
+    def group_norm(
+        self, x: Array, groups: int, gamma: Array | None, beta: Array | None, epsilon: float
+    ) -> tuple[Array, Statistics]:
+        """x (N, C, ...), gamma and beta (C,); a row is C / groups channels of one sample."""
+
+    def group_norm_backward(
+        self, dy: Array, x: Array, groups: int, gamma: Array | None, statistics: Statistics
+    ) -> tuple[Array, Array | None, Array | None]:
+        """(dx, dgamma, dbeta); the last two None without gamma."""
+
+    def l2_norm(self, x: Array, epsilon: float) -> tuple[Array, Array]:
+        """x / sqrt(Σ x² + epsilon) along the last axis, and 1 / sqrt(Σ x² + epsilon)."""
+
+    def l2_norm_backward(self, dy: Array, y: Array, inverse: Array) -> Array:
+        """(dy - y Σ dy y) / sqrt(Σ x² + epsilon)."""
+
+    def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float) -> Array:
+        """x / (k + alpha Σ x²) ** beta, the sum over ``size`` channels around each."""
+
+    def lrn_backward(
+        self, dy: Array, x: Array, size: int, alpha: float, beta: float, k: float
+    ) -> Array:
+        """dy s ** -beta - 2 alpha beta x Σ dy x s ** (-beta - 1), with s = k + alpha Σ x²."""
+
+    # Recurrent layers, a direction a call
+
+    def lstm_layer(
+        self,
+        x: Array,
+        weights: tuple[Array | None, Array],
+        bias: Array,
+        starts: tuple[Array | None, Array | None],
+        direction: Direction,
+        keep: bool,
+    ) -> tuple[Array, Array, tuple[Array, ...]]:
+        """States h (T + 1, N, H) around the steps of x (T, N, in), cells, and notes for backward.
+
+        The last of the cells, in reverse the first, is the final one. ``weights`` are (in, 4H), or
+        None where each gate takes x (T, N, H) as it is, and (H, 4H); ``starts`` are the first h and
+        c or None for zero. Rows past a step's count keep their state. Without ``keep`` no backward
+        will follow.
+        """
+
+    def lstm_layer_backward(
+        self,
+        dy: Array | None,
+        ends: Sequence[Array],
+        x: Array,
+        weights: tuple[Array | None, Array],
+        h: Array,
+        notes: tuple[Array, ...],
+        direction: Direction,
+        needs_dx: bool,
+    ) -> RecurrentGradients:
+        """All gradients.
+
+        ``dy`` (T, N, H) is the gradient of each h, or None, ``ends`` (N, H) those of the final h
+        and c.
+        """
+
+    def gru_layer(
+        self,
+        x: Array,
+        weights: tuple[Array | None, Array],
+        biases: tuple[Array, Array],
+        start: Array | None,
+        direction: Direction,
+        keep: bool,
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """States h (T + 1, N, H) around the steps of x (T, N, in), and notes for backward.
+
+        ``weights`` are (in, 3H) or None, as for `lstm_layer`, and (H, 3H), ``biases`` (3H,) what is
+        added with each, ``start`` the first h or None for zero; without ``keep`` no backward will
+        follow.
+        """
+
+    def gru_layer_backward(
+        self,
+        dy: Array | None,
+        end: Array,
+        x: Array,
+        weights: tuple[Array | None, Array],
+        biases: tuple[Array, Array],
+        h: Array,
+        notes: tuple[Array, ...],
+        direction: Direction,
+        needs_dx: bool,
+    ) -> RecurrentGradients:
+        """All gradients.
+
+        ``dy`` (T, N, H) is the gradient of each h, or None, ``end`` (N, H) that of the final one.
+        """
+
+    def elman_layer(
+        self,
+        x: Array,
+        weights: tuple[Array | None, Array],
+        bias: Array,
+        start: Array | None,
+        direction: Direction,
+        mode: str,
+        keep: bool,
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """States h (T + 1, N, H) around the steps of x (T, N, in), and notes for backward.
+
+        ``mode`` is "tanh" or "relu"; ``weights`` are (in, H) or None, as for `lstm_layer`, and
+        (H, H), ``start`` the first h or None for zero; without ``keep`` no backward will follow.
+        """
+
+    def elman_layer_backward(
+        self,
+        dy: Array | None,
+        end: Array,
+        x: Array,
+        weights: tuple[Array | None, Array],
+        bias: Array,
+        h: Array,
+        notes: tuple[Array, ...],
+        direction: Direction,
+        mode: str,
+        needs_dx: bool,
+    ) -> RecurrentGradients:
+        """All gradients; those of both biases are one array.
+
+        ``dy`` (T, N, H) is the gradient of each h, or None, ``end`` (N, H) that of the final one.
+        """

@@ -1,0 +1,139 @@
+"""Convolutions: which of NumPy's ways each kernel goes."""
+
+from __future__ import annotations
+
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import Route, in_order, kernel
+from singanet.ops.numpy.conv import columns, depthwise, narrow
+from singanet.ops.numpy.conv.gather import can_gather, gather, gather_depthwise, moves_less
+from singanet.ops.numpy.conv.scatter import scatter
+from singanet.ops.window import Window
+from singanet.types import Array, Shape
+
+__all__ = [
+    "channel_sum",
+    "conv2d",
+    "conv2d_backward_data",
+    "conv2d_backward_weights",
+    "conv2d_constant",
+    "depthwise_conv2d",
+    "depthwise_conv2d_backward_data",
+    "depthwise_conv2d_backward_weights",
+]
+
+
+def _is_by_channel(
+    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+) -> bool:
+    return 1 < groups == x.shape[1]
+
+
+def _by_channel(
+    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+) -> Array:
+    kernels = weight.reshape(groups, len(weight) // groups, *window.kernel)
+    return ops.depthwise_conv2d(x, kernels, bias, window)
+
+
+def _is_narrow(
+    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+) -> bool:
+    return narrow.is_narrow(ops, x.shape, weight.shape, window, groups)
+
+
+def _weights_by_channel(
+    ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+) -> Array:
+    kernels = (groups, weight_shape[0] // groups, *window.kernel)
+    return ops.depthwise_conv2d_backward_weights(x, dy, kernels, window).reshape(weight_shape)
+
+
+def _data_by_channel(
+    ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
+) -> Array:
+    kernels = weight.reshape(groups, len(weight) // groups, *window.kernel)
+    return ops.depthwise_conv2d_backward_data(dy, kernels, x_shape, window)
+
+
+conv2d = in_order(
+    Route("by channel", _by_channel, _is_by_channel),
+    Route("narrow", narrow.conv2d, _is_narrow),
+    last=columns.conv2d,
+)
+
+conv2d_backward_weights = in_order(
+    Route(
+        "by channel",
+        _weights_by_channel,
+        lambda ops, x, dy, shape, window, groups=1: 1 < groups == x.shape[1],
+    ),
+    Route(
+        "narrow",
+        narrow.conv2d_backward_weights,
+        lambda ops, x, dy, shape, window, groups=1: narrow.is_narrow(
+            ops, x.shape, shape, window, groups
+        ),
+    ),
+    last=columns.conv2d_backward_weights,
+)
+
+conv2d_backward_data = in_order(
+    Route(
+        "by channel",
+        _data_by_channel,
+        lambda ops, dy, weight, x_shape, window, groups=1: 1 < groups == x_shape[1],
+    ),
+    Route(
+        "gather",
+        gather,
+        lambda ops, dy, weight, x_shape, window, groups=1: (
+            can_gather(window) and moves_less(dy, x_shape, window)
+        ),
+    ),
+    last=scatter,
+)
+
+depthwise_conv2d = depthwise.depthwise_conv2d
+
+depthwise_conv2d_backward_data = in_order(
+    Route(
+        "gather",
+        gather_depthwise,
+        lambda ops, dy, weight, x_shape, window: can_gather(window),
+    ),
+    last=depthwise.scatter_depthwise,
+)
+
+depthwise_conv2d_backward_weights = depthwise.depthwise_conv2d_backward_weights
+
+
+@kernel(half="lift")
+def conv2d_constant(
+    ops: Ops,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    window: Window,
+    groups: int = 1,
+    relu: bool = False,
+    add: Array | None = None,
+) -> Array:
+    """See `Ops`."""
+    y = ops.conv2d(x, weight, bias, window, groups)
+    if add is not None:
+        ops.xp.add(y, add, out=y)
+    return ops.xp.maximum(y, 0, out=y) if relu else y
+
+
+@kernel(half="lift")
+def channel_sum(ops: Ops, dy: Array) -> Array:
+    """See `Ops`."""
+    n, c, h, w = dy.shape
+    # Products with ones run ten times as fast as sums along an axis; one a sample keeps the
+    # partial sums short, which keeps float32 exact enough.
+    ones = ops.xp.ones((1, h * w), dy.dtype)
+    if dy.flags.c_contiguous:
+        sums = ops.xp.matmul(ones, dy.reshape(n, c, h * w).transpose(0, 2, 1))
+    else:
+        sums = ops.xp.matmul(ones, ops.channels_last(dy).reshape(n, h * w, c))
+    return sums.sum(axis=(0, 1))

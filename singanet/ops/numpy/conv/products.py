@@ -1,0 +1,124 @@
+"""Matrix products of many rows, as stacks of small ones.
+
+OpenBLAS multiplies small matrices where they lie, larger ones after copying both ("packing"),
+which with few columns takes as long as the work: benchmarks/conv_products.py.
+
+Products of (G, M, K) with (G, K, N), whose rows M are many.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from singanet.ops.interface import Ops
+from singanet.types import Array
+
+_SMALL = 1_000_000
+"""Multiplications of a product up to which OpenBLAS does not pack (with AVX-512)."""
+
+_FEWEST_ROWS = 4
+"""Rows of a small product below which a large one is faster."""
+
+_FEWEST_SUMMED = 64
+_MOST_SUMS = 300_000
+"""Rows of a piece, and values in the sums of all, beyond which writing sums takes too long."""
+
+
+def laid_out(ops: Ops, kernels: Array, rows: int) -> Array:
+    """``kernels`` (G, K, N) as `rows_product` takes them for so many rows: (G, P, K, N/P)."""
+    groups, k, n = kernels.shape
+    if not ops.on_host or 512 * rows < k * n or rows < 64:
+        return kernels[:, None]
+    width = n if 8 * k * n <= _SMALL else _part(n, 64)
+    if _FEWEST_ROWS * k * width > _SMALL:
+        return kernels[:, None]
+    parts = kernels.reshape(groups, k, n // width, width).transpose(0, 2, 1, 3)
+    return ops.xp.ascontiguousarray(parts)
+
+
+def is_stacked(ops: Ops, kernels: Array) -> bool:
+    """Whether products with ``kernels``, as laid out, are small: BLAS shares large ones."""
+    return _FEWEST_ROWS * kernels.shape[2] * kernels.shape[3] <= _SMALL
+
+
+def sums_are_stacked(ops: Ops, values: int) -> bool:
+    """Whether sums of so many values are made in stacks, where the rows are many."""
+    return 2 * values <= _MOST_SUMS
+
+
+def rows_product(ops: Ops, rows: Array, kernels: Array, out: Array) -> None:
+    """``rows`` (G, M, K) times ``kernels``, as `laid_out` has them, into (G, M, N)."""
+    (groups, m, k), (_, parts, _, width) = rows.shape, kernels.shape
+    most = _SMALL // (k * width)
+    if parts == 1 and (not ops.on_host or not _FEWEST_ROWS <= most < m):
+        ops.xp.matmul(rows, kernels[:, 0], out=out)
+        return
+    piece = _piece(m, most)
+    whole = m // piece * piece
+    for rest, size in ((slice(0, whole), piece), (slice(whole, m), m - whole)):
+        if size:
+            stack = rows[:, rest].reshape(groups, 1, -1, size, k)
+            target = out[:, rest].reshape(groups, -1, size, parts, width)
+            ops.xp.matmul(stack, kernels[:, :, None], out=target.transpose(0, 3, 1, 2, 4))
+
+
+def summed_product(ops: Ops, rows: Array, others: Array) -> Array:
+    """The sums over M of ``others`` (G, M, N) times ``rows`` (G, M, K): (G, N, K).
+
+    Where the rows lie column by column the product is the transposed one, which BLAS
+    computes faster then.
+    """
+    if rows.strides[1] < rows.strides[2]:
+        return _summed(ops, rows, others).transpose(0, 2, 1)
+    return _summed(ops, others, rows)
+
+
+def _summed(ops: Ops, left: Array, right: Array) -> Array:
+    """The sums over M of ``left`` (G, M, K) times ``right`` (G, M, N): (G, K, N)."""
+    xp, (groups, m, k), n = ops.xp, left.shape, right.shape[2]
+    high, width = _part(k, 64), _part(n, 48)
+    piece = _piece(m, max(_SMALL // (high * width), 1))
+    whole = m // piece * piece
+    much = groups * (whole // piece) * k * n > _MOST_SUMS
+    if not ops.on_host or much or piece < _FEWEST_SUMMED or m * k * n <= _SMALL:
+        return _plain(xp, left, right)
+    stack = left[:, :whole].reshape(groups, -1, piece, k // high, high)
+    others = right[:, :whole].reshape(groups, -1, piece, n // width, width)
+    sums = xp.empty((groups, whole // piece, k, n), left.dtype)
+    target = sums.reshape(groups, -1, k // high, high, n // width, width)
+    xp.matmul(
+        stack.transpose(0, 1, 3, 4, 2)[:, :, :, None],
+        others.transpose(0, 1, 3, 2, 4)[:, :, None],
+        out=target.transpose(0, 1, 2, 4, 3, 5),
+    )
+    total: Array = sums[:, 0] if whole == piece else sums.sum(axis=1)
+    if whole < m:
+        xp.add(total, _plain(xp, left[:, whole:], right[:, whole:]), out=total)
+    return total
+
+
+def _plain(xp: Any, left: Array, right: Array) -> Array:
+    product: Array = xp.matmul(left.transpose(0, 2, 1), right)
+    return product
+
+
+@lru_cache(maxsize=1024)
+def _part(size: int, near: int) -> int:
+    """The divisor of ``size`` next to ``near``, within a third of it; else ``size`` itself."""
+    if size <= near:
+        return size
+    for away in range(near // 3 + 1):
+        for part in (near - away, near + away):
+            if size % part == 0:
+                return part
+    return size
+
+
+@lru_cache(maxsize=1024)
+def _piece(size: int, most: int) -> int:
+    """At most ``most`` of ``size``: a divisor where one is more than half of that."""
+    for piece in range(min(size, most), most // 2, -1):
+        if size % piece == 0:
+            return piece
+    return -(-size // -(-size // most))

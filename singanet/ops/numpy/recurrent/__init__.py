@@ -1,0 +1,1 @@
+"""Recurrent layers, a whole direction a kernel."""

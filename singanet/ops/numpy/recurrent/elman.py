@@ -1,0 +1,120 @@
+"""A simple recurrent layer in one direction: h = f(x W_x + h W_h + b) with f tanh or relu.
+
+Elman 1990.
+"""
+
+from __future__ import annotations
+
+from singanet.ops.direction import Direction, RecurrentGradients
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import kernel
+from singanet.ops.numpy.recurrent.gates import (
+    clear_past,
+    input_gates,
+    state_buffer,
+    through_gates,
+)
+from singanet.types import Array
+
+
+@kernel(half="lift")
+def elman_layer(
+    ops: Ops,
+    x: Array,
+    weights: tuple[Array | None, Array],
+    bias: Array,
+    start: Array | None,
+    direction: Direction,
+    mode: str,
+    keep: bool,
+) -> tuple[Array, tuple[Array, ...]]:
+    """See `Ops`; there is nothing to note."""
+    gates = input_gates(ops, x, weights[0], bias)
+    return _states(ops, gates, weights[1], start, direction, mode), ()
+
+
+@kernel(half="lift")
+def elman_layer_backward(
+    ops: Ops,
+    dy: Array | None,
+    end: Array,
+    x: Array,
+    weights: tuple[Array | None, Array],
+    bias: Array,
+    h: Array,
+    notes: tuple[Array, ...],
+    direction: Direction,
+    mode: str,
+    needs_dx: bool,
+) -> RecurrentGradients:
+    """See `Ops`."""
+    dh = ops.xp.array(end, order="C")
+    dgates = _states_backward(ops, dy, dh, h, weights[1], direction, mode)
+    before = direction.befores(h)
+    return through_gates(ops, dgates, dgates, x, before, weights[0], needs_dx, (dh,))
+
+
+def _states(
+    ops: Ops,
+    gates: Array,
+    weight: Array,
+    h0: Array | None,
+    direction: Direction,
+    mode: str,
+) -> Array:
+    """States h around the steps, (T + 1, N, H).
+
+    ``gates`` (T, N, H) holds what the input and the biases add, and is overwritten;
+    ``weight`` is (H, H). Rows past ``counts[t]`` keep their state.
+    """
+    xp = ops.xp
+    steps, n, size = gates.shape
+    h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
+    for t in direction.steps():
+        b = direction.counts[t]
+        before, after = direction.around(t)
+        hb = h[after, :b]
+        xp.matmul(h[before, :b], weight, out=hb)
+        xp.add(hb, gates[t, :b], out=hb)
+        if mode == "relu":
+            xp.maximum(hb, 0, out=hb)
+        else:
+            xp.tanh(hb, out=hb)
+        if b < n:
+            h[after, b:] = h[before, b:]
+    return h
+
+
+def _states_backward(
+    ops: Ops,
+    dy: Array | None,
+    dh: Array,
+    h: Array,
+    weight: Array,
+    direction: Direction,
+    mode: str,
+) -> Array:
+    """Gradient of what went into f, (T, N, H).
+
+    ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` (N, H) is that of the last
+    state, and on return of the first one.
+    """
+    xp = ops.xp
+    after = direction.afters(h)
+    dgates: Array = xp.empty(after.shape, h.dtype)
+    if mode == "relu":
+        xp.sign(after, out=dgates)
+    else:
+        xp.multiply(after, after, out=dgates)
+        xp.subtract(1, dgates, out=dgates)
+    # Copied once, the product of each step reads it in longer runs.
+    across = xp.ascontiguousarray(weight.T)
+    for t in direction.steps_back():
+        b = direction.counts[t]
+        dhb, d = dh[:b], dgates[t, :b]
+        if dy is not None:
+            xp.add(dhb, dy[t, :b], out=dhb)
+        xp.multiply(d, dhb, out=d)
+        xp.matmul(d, across, out=dhb)
+    clear_past(dgates, direction.counts)
+    return dgates

@@ -1,0 +1,68 @@
+"""Gates from what goes into a recurrent layer, and gradients back from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from singanet.ops.direction import Direction, RecurrentGradients
+from singanet.ops.interface import Ops
+from singanet.types import Array, Shape
+
+
+def input_gates(ops: Ops, x: Array, weight: Array | None, bias: Array) -> Array:
+    """(T, N, G·H) that x (T, N, in) and the bias add to the gates, a new array.
+
+    Without a weight each gate takes x as it is.
+    """
+    steps, n, size = x.shape
+    if weight is None:
+        made = ops.add(x[:, :, None], bias.reshape(-1, size))
+    else:
+        made = ops.affine(x.reshape(steps * n, size), weight, bias)
+    gates: Array = made.reshape(steps, n, len(bias))
+    return gates
+
+
+def state_buffer(
+    ops: Ops, shape: Shape, start: Array | None, like: Array, direction: Direction
+) -> Array:
+    """States (T + 1, N, H) of which the one before all steps is ``start``, or zero."""
+    states: Array = ops.xp.empty(shape, like.dtype)
+    states[direction.start] = 0 if start is None else start
+    return states
+
+
+def clear_past(rows: Array, counts: Sequence[int]) -> None:
+    """Zero the rows past each step's count, in place."""
+    for t, count in enumerate(counts):
+        if count < rows.shape[1]:
+            rows[t, count:] = 0
+
+
+def through_gates(
+    ops: Ops,
+    of_x: Array,
+    of_h: Array,
+    x: Array,
+    before: Array,
+    weight_x: Array | None,
+    needs_dx: bool,
+    starts: tuple[Array, ...],
+) -> RecurrentGradients:
+    """For gradients (T, N, G·H) of what x (T, N, in) and the states ``before`` give the gates.
+
+    ``of_x`` and ``of_h`` may be one array; the gradients of the biases then are one too.
+    """
+    rows_x, rows_h = (d.reshape(-1, d.shape[2]) for d in (of_x, of_h))
+    size = before.shape[2]
+    weight_h = ops.matmul(before.reshape(-1, size).T, rows_h)
+    made = None if weight_x is None else ops.matmul(x.reshape(-1, x.shape[2]).T, rows_x)
+    # Summed over time and then over samples: two short sums lose less than one long one.
+    bias_x = of_x.sum(axis=0).sum(axis=0)
+    bias_h = bias_x if of_h is of_x else of_h.sum(axis=0).sum(axis=0)
+    dx: Array | None = None
+    if needs_dx and weight_x is None:
+        dx = of_x.reshape(*x.shape[:2], of_x.shape[2] // size, size).sum(axis=2)
+    elif needs_dx and weight_x is not None:
+        dx = ops.matmul(rows_x, weight_x.T).reshape(x.shape)
+    return RecurrentGradients(dx, made, weight_h, bias_x, bias_h, starts)

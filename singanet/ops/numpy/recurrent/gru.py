@@ -1,0 +1,162 @@
+"""A layer of gated recurrent units in one direction.
+
+Gates stand in blocks r, z, n; n = tanh(x_n + r (h W_n + b_n)), h = (1 - z) n + z h: Cho et al.
+2014, with the reset gate behind the matrix as in cuDNN ("linear before reset").
+"""
+
+from __future__ import annotations
+
+from singanet.ops.direction import Direction, RecurrentGradients
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import kernel
+from singanet.ops.numpy.recurrent.gates import (
+    clear_past,
+    input_gates,
+    state_buffer,
+    through_gates,
+)
+from singanet.types import Array
+
+
+@kernel(half="lift")
+def gru_layer(
+    ops: Ops,
+    x: Array,
+    weights: tuple[Array | None, Array],
+    biases: tuple[Array, Array],
+    start: Array | None,
+    direction: Direction,
+    keep: bool,
+) -> tuple[Array, tuple[Array, ...]]:
+    """See `Ops`."""
+    split, (of_x, of_h) = 2 * len(weights[1]), biases
+    bias = ops.xp.concatenate([ops.xp.add(of_x[:split], of_h[:split]), of_x[split:]])
+    gates = input_gates(ops, x, weights[0], bias)
+    h, linear = _states(ops, gates, weights[1], of_h[split:], start, direction)
+    return h, (gates, linear) if keep else ()
+
+
+@kernel(half="lift")
+def gru_layer_backward(
+    ops: Ops,
+    dy: Array | None,
+    end: Array,
+    x: Array,
+    weights: tuple[Array | None, Array],
+    biases: tuple[Array, Array],
+    h: Array,
+    notes: tuple[Array, ...],
+    direction: Direction,
+    needs_dx: bool,
+) -> RecurrentGradients:
+    """See `Ops`."""
+    (gates, linear), dh = notes, ops.xp.array(end, order="C")
+    of_x, of_h = _states_backward(ops, dy, dh, gates, linear, h, weights[1], direction)
+    before = direction.befores(h)
+    return through_gates(ops, of_x, of_h, x, before, weights[0], needs_dx, (dh,))
+
+
+def _states(
+    ops: Ops,
+    gates: Array,
+    weight: Array,
+    bias_n: Array,
+    h0: Array | None,
+    direction: Direction,
+) -> tuple[Array, Array]:
+    """States h around the steps, (T + 1, N, H), and h W_n + b_n of every step, (T, N, H).
+
+    ``gates`` (T, N, 3H) holds what the input and all biases but ``bias_n`` (H,) add, and on
+    return the gates; ``weight`` is (H, 3H). Rows past ``counts[t]`` keep their state.
+    """
+    xp = ops.xp
+    steps, n, width = gates.shape
+    size = width // 3
+    h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
+    # Zero, since a ragged batch leaves rows that backward multiplies by zero.
+    linear: Array = xp.zeros((steps, n, size), gates.dtype)
+    wide, narrow = xp.empty((n, width), gates.dtype), xp.empty((n, size), gates.dtype)
+    for t in direction.steps():
+        b = direction.counts[t]
+        before, after = direction.around(t)
+        part, hb, old, add = wide[:b], h[after, :b], h[before, :b], narrow[:b]
+        rz, new = gates[t, :b, : 2 * size], gates[t, :b, 2 * size :]
+        xp.matmul(old, weight, out=part)
+        xp.add(rz, part[:, : 2 * size], out=rz)
+        # σ(x) = tanh(x/2)/2 + 1/2, which cannot overflow.
+        xp.multiply(rz, 0.5, out=rz)
+        xp.tanh(rz, out=rz)
+        xp.multiply(rz, 0.5, out=rz)
+        xp.add(rz, 0.5, out=rz)
+        xp.add(part[:, 2 * size :], bias_n, out=linear[t, :b])
+        xp.multiply(rz[:, :size], linear[t, :b], out=add)
+        xp.add(new, add, out=new)
+        xp.tanh(new, out=new)
+        xp.subtract(old, new, out=hb)
+        xp.multiply(hb, rz[:, size:], out=hb)
+        xp.add(hb, new, out=hb)
+        if b < n:
+            h[after, b:] = h[before, b:]
+    return h, linear
+
+
+def _states_backward(
+    ops: Ops,
+    dy: Array | None,
+    dh: Array,
+    gates: Array,
+    linear: Array,
+    h: Array,
+    weight: Array,
+    direction: Direction,
+) -> tuple[Array, Array]:
+    """Gradients of the input's and of the state's share of the gates, two (T, N, 3H).
+
+    ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` (N, H) is that of the last
+    state, and on return of the first one.
+    """
+    xp = ops.xp
+    steps, n, width = gates.shape
+    size = width // 3
+    of_x = _slopes(ops, gates, linear, direction.befores(h))
+    of_h: Array = xp.array(of_x)
+    xp.multiply(of_h[:, :, 2 * size :], gates[:, :, :size], out=of_h[:, :, 2 * size :])
+    blocks = [d.reshape(steps, n, 3, size) for d in (of_x, of_h)]
+    narrow = xp.empty((n, size), gates.dtype)
+    # Copied once, the product of each step reads it in longer runs.
+    across = xp.ascontiguousarray(weight.T)
+    for t in direction.steps_back():
+        b = direction.counts[t]
+        dhb, add = dh[:b], narrow[:b]
+        if dy is not None:
+            xp.add(dhb, dy[t, :b], out=dhb)
+        for block in blocks:
+            xp.multiply(block[t, :b], dhb[:, None], out=block[t, :b])
+        xp.multiply(dhb, gates[t, :b, size : 2 * size], out=add)
+        xp.matmul(of_h[t, :b], across, out=dhb)
+        xp.add(dhb, add, out=dhb)
+    clear_past(of_x, direction.counts)
+    clear_past(of_h, direction.counts)
+    return of_x, of_h
+
+
+def _slopes(ops: Ops, gates: Array, linear: Array, before: Array) -> Array:
+    """What dh is multiplied by to give the gradients of the gates' inputs."""
+    xp = ops.xp
+    size = gates.shape[2] // 3
+    r, z, n = (gates[:, :, k * size : (k + 1) * size] for k in range(3))
+    slopes: Array = xp.empty(gates.shape, gates.dtype)
+    dr, dz, dn = (slopes[:, :, k * size : (k + 1) * size] for k in range(3))
+    xp.multiply(n, n, out=dn)
+    xp.subtract(1, dn, out=dn)
+    xp.subtract(1, z, out=dz)
+    xp.multiply(dn, dz, out=dn)
+    # dz still holds 1 - z.
+    xp.multiply(dz, z, out=dz)
+    xp.subtract(before, n, out=dr)
+    xp.multiply(dz, dr, out=dz)
+    xp.subtract(1, r, out=dr)
+    xp.multiply(dr, r, out=dr)
+    xp.multiply(dr, linear, out=dr)
+    xp.multiply(dr, dn, out=dr)
+    return slopes

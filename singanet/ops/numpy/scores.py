@@ -1,0 +1,93 @@
+"""Scores to probabilities, and losses of scores fused with their gradients."""
+
+from __future__ import annotations
+
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import kernel
+from singanet.types import Array
+
+
+@kernel(half="lift")
+def softmax(ops: Ops, x: Array, axis: int = -1) -> Array:
+    """See `Ops`."""
+    y: Array = ops.xp.subtract(x, x.max(axis=axis, keepdims=True))
+    ops.xp.exp(y, out=y)
+    ops.xp.divide(y, y.sum(axis=axis, keepdims=True), out=y)
+    return y
+
+
+@kernel(half="lift")
+def softmax_backward(ops: Ops, dy: Array, y: Array, axis: int = -1) -> Array:
+    """See `Ops`."""
+    dx: Array = ops.xp.multiply(dy, y)
+    inner = dx.sum(axis=axis, keepdims=True)
+    ops.xp.subtract(dx, ops.xp.multiply(y, inner), out=dx)
+    return dx
+
+
+@kernel(half="native")
+def softmax_cross_entropy(
+    ops: Ops, x: Array, labels: Array, smoothing: float = 0.0
+) -> tuple[Array, Array]:
+    """See `Ops`."""
+    p, log_sum = _softmax_with_log_sum(ops, x)
+    losses: Array = log_sum - x.reshape(-1)[_places(ops, labels, x)]
+    if smoothing:
+        losses *= 1.0 - smoothing
+        losses += smoothing * (log_sum - x.mean(axis=1))
+    return losses, p
+
+
+@kernel(half="native")
+def softmax_cross_entropy_backward(
+    ops: Ops, p: Array, labels: Array, smoothing: float = 0.0
+) -> Array:
+    """See `Ops`."""
+    if smoothing:
+        p -= smoothing / p.shape[1]
+    flat, places = p.reshape(-1), _places(ops, labels, p)
+    flat[places] = flat[places] - (1.0 - smoothing)
+    return p
+
+
+@kernel(half="native")
+def softmax_cross_entropy_soft(ops: Ops, x: Array, target: Array) -> tuple[Array, Array]:
+    """See `Ops`."""
+    p, log_sum = _softmax_with_log_sum(ops, x)
+    losses: Array = log_sum - ops.xp.multiply(target, x).sum(axis=1)
+    return losses, p
+
+
+@kernel(half="native")
+def sigmoid_cross_entropy(ops: Ops, x: Array, y: Array) -> Array:
+    """See `Ops`."""
+    xp = ops.xp
+    losses: Array = xp.abs(x)
+    xp.negative(losses, out=losses)
+    xp.exp(losses, out=losses)
+    xp.log1p(losses, out=losses)
+    losses += xp.maximum(x, 0)
+    losses -= x * y
+    return losses
+
+
+def _softmax_with_log_sum(ops: Ops, x: Array) -> tuple[Array, Array]:
+    """softmax(x) in C order, and log Σ_j exp(x_j)."""
+    xp = ops.xp
+    # NumPy finds where the largest of a short row is in less time than what it is.
+    top = x.reshape(-1)[_places(ops, x.argmax(axis=1), x)]
+    p: Array = xp.empty(x.shape, x.dtype)
+    xp.subtract(x, top[:, None], out=p)
+    xp.exp(p, out=p)
+    total = xp.matmul(p, xp.ones(x.shape[1], x.dtype))
+    xp.divide(p, total[:, None], out=p)
+    log_sum: Array = xp.log(total, out=total)
+    log_sum += top
+    return p, log_sum
+
+
+def _places(ops: Ops, columns: Array, x: Array) -> Array:
+    """Where the elements of ``columns`` (N,), one in each row, are in the flat ``x`` (N, C)."""
+    starts = ops.xp.arange(0, x.size, x.shape[1])
+    # As signed, since unsigned 64 bits and signed ones make a float.
+    return ops.xp.add(columns.astype(starts.dtype, copy=False), starts)

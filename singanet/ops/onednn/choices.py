@@ -1,0 +1,55 @@
+"""By which route a convolution goes: the one that was measured to be best, or as estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from singanet.ops.kernel import cheapest
+from singanet.ops.onednn import route_file
+from singanet.ops.onednn.cases import Case, Choices
+
+if TYPE_CHECKING:
+    from singanet.ops.onednn.base import OneDnnBase
+    from singanet.ops.onednn.runtime import Runtime
+
+
+class Measured:
+    """Choices that were measured on this machine; elsewhere the cheapest by estimate.
+
+    They are read when the first convolution asks.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._choices: dict[int, Mapping[Case, str]] | None = None
+
+    def choose(self, ops: OneDnnBase, case: Case, estimates: Mapping[str, float]) -> str:
+        """See `Chooser`."""
+        runtime = ops.runtime()
+        chosen = "" if runtime is None else self.choices(runtime).get(case, "")
+        return chosen if chosen in estimates else cheapest(estimates)
+
+    def choices(self, runtime: Runtime) -> Mapping[Case, str]:
+        """Those for as many threads as ``runtime`` has."""
+        if self._choices is None:
+            self._choices = route_file.read(runtime.library.version)
+        return self._choices.get(runtime.threads, _NONE)
+
+    def adopt(self, choices: Choices, runtime: Runtime) -> None:
+        """Use these from now on, besides those that there are."""
+        joined = {**self.choices(runtime), **choices}
+        self._choices = {**(self._choices or {}), runtime.threads: joined}
+        self.version += 1
+
+    def remark(self, runtime: Runtime) -> str:
+        """How many choices are in use, and where they lie."""
+        count, path = len(self.choices(runtime)), route_file.path_of(runtime.library.version)
+        if path is None:
+            return f"convolutions as estimated, {route_file.VARIABLE}={route_file.OFF}"
+        if not count:
+            return "convolutions as estimated, none measured: singanet tune"
+        return f"{count} convolutions as measured with {runtime.threads} threads, {path}"
+
+
+_NONE: Mapping[Case, str] = {}

@@ -1,0 +1,171 @@
+"""Convolutions by oneDNN: the routes of each kernel."""
+
+from __future__ import annotations
+
+from singanet.ops.kernel import NEVER, Route, by_cost
+from singanet.ops.numpy import conv as by_numpy
+from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.conv import direct, product
+from singanet.ops.onednn.conv.constant import constant
+from singanet.ops.onednn.winograd import constant as winograd_constant
+from singanet.ops.onednn.winograd import convolution as winograd
+from singanet.ops.window import Window
+from singanet.types import Array, Shape
+
+__all__ = [
+    "conv2d",
+    "conv2d_backward_data",
+    "conv2d_backward_weights",
+    "conv2d_constant",
+    "depthwise_conv2d",
+    "depthwise_conv2d_backward_data",
+    "depthwise_conv2d_backward_weights",
+]
+
+_FEW = 4
+"""Channels below which oneDNN's input gradient leaves most of its vectors empty."""
+
+
+def _always(ops: OneDnnBase, case: Case) -> bool:
+    return True
+
+
+def _never(ops: OneDnnBase, case: Case) -> float:
+    return NEVER
+
+
+def _are_served(ops: OneDnnBase, *operands: Array) -> bool:
+    return ops.serves(1, *operands) and ops.runtime() is not None
+
+
+def _forward_case(
+    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+) -> Case | None:
+    operands = [x, weight] if bias is None else [x, weight, bias]
+    case = Case("forward", x.shape, weight.shape, window, groups)
+    return case if _are_served(ops, *operands) else None
+
+
+def _data_case(
+    ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
+) -> Case | None:
+    case = Case("data", x_shape, weight.shape, window, groups)
+    return case if _are_served(ops, dy, weight) else None
+
+
+def _weights_case(
+    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+) -> Case | None:
+    case = Case("weights", x.shape, weight_shape, window, groups)
+    return case if _are_served(ops, x, dy) else None
+
+
+def _constant_case(
+    ops: OneDnnBase,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    window: Window,
+    groups: int = 1,
+    relu: bool = False,
+    add: Array | None = None,
+) -> Case | None:
+    beside = [array for array in (bias, add) if array is not None]
+    case = Case("constant", x.shape, weight.shape, window, groups)
+    return case if _are_served(ops, x, weight, *beside) else None
+
+
+def _leaves_vectors_empty(ops: OneDnnBase, case: Case) -> float:
+    return 0.99 if case.x[1] < _FEW and case.groups == 1 else NEVER
+
+
+conv2d = by_cost(
+    Route("winograd", winograd.forward, winograd.fits, winograd.estimate),
+    Route("product", product.forward, product.fits, product.estimate),
+    Route("direct", direct.forward, _always),
+    Route("numpy", by_numpy.conv2d, _always, _never),
+    case=_forward_case,
+    last=by_numpy.conv2d,
+)
+
+conv2d_backward_data = by_cost(
+    Route("winograd", winograd.data, winograd.fits, winograd.estimate),
+    Route("product", product.data, product.fits, product.estimate),
+    Route("direct", direct.data, _always),
+    Route("numpy", by_numpy.conv2d_backward_data, _always, _leaves_vectors_empty),
+    case=_data_case,
+    last=by_numpy.conv2d_backward_data,
+)
+
+conv2d_backward_weights = by_cost(
+    Route("winograd", winograd.weights, winograd.fits, winograd.estimate),
+    Route("product", product.weights, product.fits, product.estimate),
+    Route("direct", direct.weights, _always),
+    Route("numpy", by_numpy.conv2d_backward_weights, _always, _never),
+    case=_weights_case,
+    last=by_numpy.conv2d_backward_weights,
+)
+
+conv2d_constant = by_cost(
+    Route("winograd", winograd_constant.constant, winograd.fits, winograd_constant.estimate),
+    Route("direct", constant, _always),
+    case=_constant_case,
+    last=by_numpy.conv2d_constant,
+)
+
+
+# A convolution of every channel is one with as many groups as channels.
+
+
+def _by_output(weight: Array) -> Array:
+    """(C, M, kh, kw) as (C·M, 1, kh, kw)."""
+    return weight.reshape(-1, 1, *weight.shape[2:])
+
+
+def _depthwise(
+    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window
+) -> Array | None:
+    return direct.forward(ops, x, _by_output(weight), bias, window, len(weight))
+
+
+def _depthwise_data(
+    ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window
+) -> Array | None:
+    return direct.data(ops, dy, _by_output(weight), x_shape, window, len(weight))
+
+
+def _depthwise_weights(
+    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window
+) -> Array | None:
+    c, m, kh, kw = weight_shape
+    dw = direct.weights(ops, x, dy, (c * m, 1, kh, kw), window, c)
+    return None if dw is None else dw.reshape(weight_shape)
+
+
+depthwise_conv2d = by_cost(
+    Route("direct", _depthwise, _always),
+    Route("numpy", by_numpy.depthwise_conv2d, _always, _never),
+    case=lambda ops, x, weight, bias, window: _forward_case(
+        ops, x, _by_output(weight), bias, window, len(weight)
+    ),
+    last=by_numpy.depthwise_conv2d,
+)
+
+depthwise_conv2d_backward_data = by_cost(
+    Route("direct", _depthwise_data, _always),
+    Route("numpy", by_numpy.depthwise_conv2d_backward_data, _always, _leaves_vectors_empty),
+    case=lambda ops, dy, weight, x_shape, window: _data_case(
+        ops, dy, _by_output(weight), x_shape, window, len(weight)
+    ),
+    last=by_numpy.depthwise_conv2d_backward_data,
+)
+
+depthwise_conv2d_backward_weights = by_cost(
+    Route("direct", _depthwise_weights, _always),
+    Route("numpy", by_numpy.depthwise_conv2d_backward_weights, _always, _never),
+    case=lambda ops, x, dy, shape, window: _weights_case(
+        ops, x, dy, (shape[0] * shape[1], 1, *shape[2:]), window, shape[0]
+    ),
+    last=by_numpy.depthwise_conv2d_backward_weights,
+)

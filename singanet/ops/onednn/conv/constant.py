@@ -1,0 +1,91 @@
+"""Convolutions whose weight never changes, by oneDNN's own kernels.
+
+The weight is laid out by a call that reads nothing else, so that a program can make it once.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.binding import Arg, Query
+from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.conv.direct import forward_desc, kernel_shape, passes_over
+from singanet.ops.onednn.runtime import SHARED
+from singanet.ops.window import Window
+from singanet.types import Array, Shape
+
+
+def constant(
+    ops: OneDnnBase,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    window: Window,
+    groups: int = 1,
+    relu: bool = False,
+    add: Array | None = None,
+) -> Array | None:
+    """See `Ops.conv2d_constant`; sum and relu are done by the same kernel, whose relu drops NaN."""
+    images = ops.channels_last(x)
+    shape = (len(x), *window.out_size(*x.shape[2:]), len(weight))
+    # The layout may depend on the number of threads, which has to be the same for both calls.
+    passes = SHARED if images.size * passes_over(weight) >= SHARED else 0
+    key = (images.shape, shape, window, groups, bias is not None, relu, add is not None)
+    packed = ops.room(_pack, key, 0, weight, passes)
+    if not prod(shape) or not packed.size:
+        return None
+    y: Array = ops.xp.empty(shape, np.float32)
+    rest = [] if bias is None else [ops.ordered(bias)]
+    rest += [] if add is None else [ops.channels_last(add)]
+    ops.runs(_pack, key, packed, ops.ordered(weight), passes=passes)
+    ops.runs(_forward_packed, key, images, y, packed, *rest, passes=passes)
+    if ops.prepared is not None:
+        ops.prepared.drops_nan |= relu
+    return y.transpose(0, 3, 1, 2)
+
+
+def _desc(
+    build: Builder,
+    images: Shape,
+    outputs: Shape,
+    window: Window,
+    groups: int,
+    bias: bool,
+    relu: bool,
+    add: bool,
+) -> object:
+    other = build.images(outputs) if add else None
+    attributes = build.post_ops(relu=relu, other=other) if relu or add else None
+    return forward_desc(build, images, outputs, window, groups, bias, attributes)
+
+
+def _pack(
+    build: Builder, images: Shape, outputs: Shape, window: Window, groups: int, *rest: bool
+) -> None:
+    """Operands: the weight as the convolution wants it, and as it is."""
+    wanted = build.layout(_desc(build, images, outputs, window, groups, *rest), Query.WEIGHTS)
+    plain = build.rows(kernel_shape(images, outputs, window, groups))
+    packed, weight = build.operand(0, wanted), build.operand(1, plain)
+    build.reorder(plain, weight, wanted, packed)
+
+
+def _forward_packed(
+    build: Builder,
+    images: Shape,
+    outputs: Shape,
+    window: Window,
+    groups: int,
+    bias: bool,
+    relu: bool,
+    add: bool,
+) -> None:
+    """Operands: images, outputs, the packed weight, the bias, what is added."""
+    desc = _desc(build, images, outputs, window, groups, bias, relu, add)
+    order = [Arg.SRC, Arg.DST, Arg.WEIGHTS, *[Arg.BIAS] * bias]
+    order += [build.argument_of_other(desc)] * add
+    layouts = [build.images(images), build.images(outputs), build.layout(desc, Query.WEIGHTS)]
+    layouts += [build.rows(outputs[3:])] * bias + [build.images(outputs)] * add
+    build.stage(desc, build.operands(order, layouts))

@@ -1,0 +1,149 @@
+"""Convolutions by oneDNN's own kernels, with weights in the layout that they like best.
+
+The weight is reordered at every call: it changes at every step, and is small.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.binding import Algorithm, Arg, Prop, Query, dims
+from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.descriptors import NotOfferedError
+from singanet.ops.window import Window
+from singanet.types import Array, Shape
+
+_ADDS_A_PASS = 32
+
+_DIRECT = int(Algorithm.CONVOLUTION_DIRECT)
+_TRAINING = int(Prop.FORWARD_TRAINING)
+
+
+def forward(
+    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+) -> Array | None:
+    """See `Ops.conv2d`; the bias is added by the same kernel."""
+    images = ops.channels_last(x)
+    y: Array = ops.xp.empty((len(x), *window.out_size(*x.shape[2:]), len(weight)), np.float32)
+    key = (images.shape, y.shape, window, groups, bias is not None)
+    rest = [ops.ordered(array) for array in (weight, bias) if array is not None]
+    done = y.size and ops.runs(_forward, key, images, y, *rest, passes=passes_over(weight))
+    return y.transpose(0, 3, 1, 2) if done else None
+
+
+def data(
+    ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
+) -> Array | None:
+    """See `Ops.conv2d_backward_data`."""
+    n, c, h, w = x_shape
+    slopes = ops.channels_last(dy)
+    dx: Array = ops.xp.empty((n, h, w, c), np.float32)
+    key = (dx.shape, slopes.shape, window, groups)
+    passes, kernels = passes_over(weight), ops.ordered(weight)
+    done = dx.size and ops.runs(_backward_data, key, dx, slopes, kernels, passes=passes)
+    return dx.transpose(0, 3, 1, 2) if done else None
+
+
+def weights(
+    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+) -> Array | None:
+    """See `Ops.conv2d_backward_weights`."""
+    images, slopes = ops.channels_last(x), ops.channels_last(dy)
+    dw: Array = ops.xp.empty(weight_shape, np.float32)
+    key = (images.shape, slopes.shape, window, groups)
+    passes = passes_over(dw)
+    done = dw.size and ops.runs(_backward_weights, key, images, slopes, dw, passes=passes)
+    return dw if done else None
+
+
+def passes_over(weight: Array) -> int:
+    """Multiply-adds for each value of the images, in what they take of the time of a pass."""
+    return 1 + weight.size // weight.shape[1] // _ADDS_A_PASS
+
+
+def kernel_shape(images: Shape, outputs: Shape, window: Window, groups: int) -> Shape:
+    """oneDNN's: with groups as an axis of their own."""
+    each = (outputs[3] // groups, images[3] // groups, *window.kernel)
+    return (groups, *each) if groups > 1 else each
+
+
+def _geometry(window: Window) -> list[object]:
+    """Strides, dilations (0 for none) and both paddings."""
+    (top, bottom), (left, right) = window.pads
+    if any(max(pads) >= size for pads, size in zip(window.pads, window.extent, strict=True)):
+        # Windows that meet nothing but padding: oneDNN promises nothing about them.
+        raise NotOfferedError("convolution")
+    spread = (window.dilation[0] - 1, window.dilation[1] - 1)
+    return [dims(window.stride), dims(spread), dims((top, left)), dims((bottom, right))]
+
+
+def forward_desc(
+    build: Builder,
+    images: Shape,
+    outputs: Shape,
+    window: Window,
+    groups: int,
+    bias: bool,
+    attributes: Any = None,
+) -> object:
+    """The forward convolution, with weights as oneDNN likes them."""
+    weight = build.free(kernel_shape(images, outputs, window, groups))
+    b = build.rows(outputs[3:]) if bias else None
+    x, y = build.images(images), build.images(outputs)
+    geometry = _geometry(window)
+    given = (_TRAINING, _DIRECT, x, weight, b, y, *geometry)
+    return build.primitive_desc("convolution_forward", *given, attributes=attributes)
+
+
+def _forward(
+    build: Builder, images: Shape, outputs: Shape, window: Window, groups: int, bias: bool
+) -> None:
+    desc = forward_desc(build, images, outputs, window, groups, bias)
+    plain = build.rows(kernel_shape(images, outputs, window, groups))
+    memories = {
+        Arg.SRC: build.operand(0, build.images(images)),
+        Arg.DST: build.operand(1, build.images(outputs)),
+        Arg.WEIGHTS: build.packed_input(2, plain, build.layout(desc, Query.WEIGHTS)),
+    }
+    if bias:
+        memories[Arg.BIAS] = build.operand(3, build.rows(outputs[3:]))
+    build.stage(desc, memories)
+
+
+def _backward_data(
+    build: Builder, images: Shape, outputs: Shape, window: Window, groups: int
+) -> None:
+    hint = forward_desc(build, images, outputs, window, groups, bias=False)
+    shape = kernel_shape(images, outputs, window, groups)
+    x, y, weight = build.images(images), build.images(outputs), build.free(shape)
+    geometry = _geometry(window)
+    desc = build.primitive_desc("convolution_backward_data", _DIRECT, x, weight, y, *geometry, hint)
+    memories = {
+        Arg.DIFF_SRC: build.operand(0, x),
+        Arg.DIFF_DST: build.operand(1, y),
+        Arg.WEIGHTS: build.packed_input(2, build.rows(shape), build.layout(desc, Query.WEIGHTS)),
+    }
+    build.stage(desc, memories)
+
+
+def _backward_weights(
+    build: Builder, images: Shape, outputs: Shape, window: Window, groups: int
+) -> None:
+    hint = forward_desc(build, images, outputs, window, groups, bias=False)
+    shape = kernel_shape(images, outputs, window, groups)
+    x, y, weight = build.images(images), build.images(outputs), build.free(shape)
+    desc = build.primitive_desc(
+        "convolution_backward_weights", _DIRECT, x, weight, None, y, *_geometry(window), hint
+    )
+    made = build.layout(desc, Query.DIFF_WEIGHTS)
+    packed, bring = build.packed_output(2, build.rows(shape), made)
+    memories = {
+        Arg.SRC: build.operand(0, x),
+        Arg.DIFF_DST: build.operand(1, y),
+        Arg.DIFF_WEIGHTS: packed,
+    }
+    build.stage(desc, memories)
+    bring()

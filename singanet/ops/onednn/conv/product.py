@@ -1,0 +1,110 @@
+"""Convolutions of few pixels with large weights, as products with the weight where it lies.
+
+oneDNN's convolutions first rearrange the weight, which then takes longer than the convolution.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from singanet.ops.kernel import NEVER
+from singanet.ops.numpy.windows import padded
+from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.cases import Case
+from singanet.ops.window import Window
+from singanet.types import Array, Shape
+
+_LARGE = {True: 1 << 14, False: 1 << 17}
+"""Numbers in a weight from which its rearranging counts, for single pixels and for windows."""
+
+_MOST_COPIED = 1 << 21
+"""Numbers in copied windows above which nobody asks: they would leave the cache."""
+
+_FEW_PIXELS = {True: 512, False: 64}
+"""Outputs of a channel up to which the product is faster, for single pixels and for windows.
+
+Windows have to be copied out of the images first. For these numbers `net.tune_kernels` measured
+vgg11, resnet18, resnet50, googlenet, mobilenet at batch sizes from 1 to 32.
+"""
+
+_A_PIXEL = 1 << 13
+"""Numbers in a weight for each pixel, at which its gradient is faster as a product.
+
+oneDNN sums it in an order of its own, and rearranges the whole of it at the end.
+"""
+
+_FASTER = 0.99
+"""The estimate where it is faster; by how much the numbers above do not say."""
+
+
+def forward(
+    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+) -> Array:
+    """See `Ops.conv2d`."""
+    out = window.out_size(*x.shape[2:])
+    rows, matrix = _windows(ops, x, window), ops.ordered(weight).reshape(len(weight), -1).T
+    y = ops.affine(rows, matrix, bias)
+    return y.reshape(len(x), *out, len(weight)).transpose(0, 3, 1, 2)
+
+
+def data(
+    ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
+) -> Array:
+    """See `Ops.conv2d_backward_data`."""
+    n, f, h, w = dy.shape
+    slopes = ops.channels_last(dy).reshape(-1, f)
+    dx = ops.matmul(slopes, ops.ordered(weight).reshape(f, -1))
+    return dx.reshape(n, h, w, -1).transpose(0, 3, 1, 2)
+
+
+def weights(
+    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+) -> Array:
+    """See `Ops.conv2d_backward_weights`."""
+    slopes = ops.channels_last(dy).reshape(-1, dy.shape[1])
+    return ops.matmul(slopes.T, _windows(ops, x, window)).reshape(weight_shape)
+
+
+def fits(ops: OneDnnBase, case: Case) -> bool:
+    """Whether it is one product, of windows that stay in the cache or that it is faster with."""
+    pixels, plain = _pixels(case), _is_plain(case.window)
+    if case.groups > 1 or not pixels or (case.kernel == "data" and not plain):
+        return False
+    copied = 0 if plain else pixels * prod(case.weight) // case.weight[0]
+    return copied <= _MOST_COPIED or _is_faster(case)
+
+
+def estimate(ops: OneDnnBase, case: Case) -> float:
+    """By the number of pixels and the size of the weight."""
+    return _FASTER if _is_faster(case) else NEVER
+
+
+def _is_faster(case: Case) -> bool:
+    pixels, size, single = _pixels(case), prod(case.weight), case.window.kernel == (1, 1)
+    few = pixels <= _FEW_PIXELS[single] and size >= _LARGE[single]
+    return few or (case.kernel == "weights" and pixels <= size // _A_PIXEL)
+
+
+def _pixels(case: Case) -> int:
+    """Outputs of a channel."""
+    return case.x[0] * prod(case.window.out_size(*case.x[2:]))
+
+
+def _windows(ops: OneDnnBase, x: Array, window: Window) -> Array:
+    """What each output sees, (N·H'·W', C·kh·kw); a view where that is a pixel each."""
+    if _is_plain(window):
+        return ops.channels_last(x).reshape(-1, x.shape[1])
+    full = padded(ops, x, window.pads)
+    n, c = x.shape[:2]
+    by_n, by_h, by_w, by_c = full.strides
+    (sh, sw), (dh, dw) = window.stride, window.dilation
+    shape = (n, *window.out_size(*x.shape[2:]), c, *window.kernel)
+    strides = (by_n, by_h * sh, by_w * sw, by_c, by_h * dh, by_w * dw)
+    seen = ops.xp.lib.stride_tricks.as_strided(full, shape, strides)
+    rows: Array = ops.xp.ascontiguousarray(seen)
+    return rows.reshape(shape[0] * shape[1] * shape[2], -1)
+
+
+def _is_plain(window: Window) -> bool:
+    """Whether every output sees just its own pixel."""
+    return window == Window((1, 1), (1, 1), ((0, 0), (0, 0)), window.dilation)

@@ -1,0 +1,151 @@
+"""Large matrix products by oneDNN, so that they share its threads.
+
+Matrices are each in C order or the transposed view of such. One that never changes goes through a
+call that reads nothing else, which a program can make once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from singanet.ops.kernel import Route, in_order
+from singanet.ops.numpy import linear as by_numpy
+from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.binding import Arg, Query
+from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.runtime import SHARED
+from singanet.types import Array
+
+_LEAST = 1 << 18
+"""Multiply-adds from which the products are oneDNN's.
+
+From there on NumPy's BLAS uses threads too. It is as fast by itself, but its threads and OpenMP's
+would wait for each other's cores.
+"""
+
+_LEAST_OUTER = 1 << 16
+"""Multiplications from which products of a column and a row are oneDNN's: NumPy's are slow."""
+
+_FEW = 4
+"""Rows below which the time goes into reading the matrix, which BLAS does best."""
+
+_ADDS_A_PASS = 32
+
+_LEAST_CONSTANT = 1 << 14
+"""Multiply-adds from which a product with its bias takes less than NumPy's product and sum."""
+
+
+def _matmul(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> Array | None:
+    return _multiplied(ops, a, b, None, out)
+
+
+def _affine(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None) -> Array | None:
+    return _multiplied(ops, x, weight, bias, None)
+
+
+def _is_large(ops: OneDnnBase, a: Array, b: Array, *rest: Array | None, **options: object) -> bool:
+    """Whether it is a product of two matrices, as large as oneDNN's are."""
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != len(b):
+        return False
+    return len(a) * b.size >= (_LEAST_OUTER if len(b) == 1 else _LEAST)
+
+
+def _multiplied(
+    ops: OneDnnBase, a: Array, b: Array, bias: Array | None, out: Array | None
+) -> Array | None:
+    rest = [] if bias is None else [bias]
+    if not ops.serves(1, a, b, *rest):
+        return None
+    if len(a) < _FEW:
+        # With the runtime BLAS stands aside: it sums in the same order from the first time on.
+        ops.runtime()
+        return None
+    turned = _turned(a), _turned(b)
+    (m, k), n = a.shape, b.shape[1]
+    y: Array = ops.xp.empty((m, n), np.float32) if out is None else out
+    fits = y.shape == (m, n) and y.dtype == a.dtype and y.flags.c_contiguous
+    if None in turned or not fits:
+        return None
+    key = (m, k, n, *turned, bias is not None)
+    done = ops.runs(_product, key, y, a, b, *rest, passes=1 + k // _ADDS_A_PASS)
+    return y if done else None
+
+
+def _affine_constant(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None) -> Array | None:
+    rest = [] if bias is None else [bias]
+    turned = not weight.flags.c_contiguous
+    plain = weight.T if turned else weight
+    if not plain.flags.c_contiguous or not ops.serves(1, x, weight, *rest):
+        return None
+    (m, k), n = x.shape, weight.shape[1]
+    # The layout may depend on the number of threads: it has to be the same for both calls.
+    passes = SHARED if x.size * (1 + n // _ADDS_A_PASS) >= SHARED else 0
+    key = (m, k, n, turned, bias is not None)
+    packed = ops.room(_pack, key, 0, weight, passes)
+    if not packed.size:
+        return None
+    y: Array = ops.xp.empty((m, n), x.dtype)
+    ops.runs(_pack, key, packed, plain, passes=passes)
+    given = (ops.ordered(x), y, packed, *map(ops.ordered, rest))
+    ops.runs(_product_packed, key, *given, passes=passes)
+    return y
+
+
+matmul = in_order(Route("onednn", _matmul, _is_large), last=by_numpy.matmul)
+
+affine = in_order(Route("onednn", _affine, _is_large), last=by_numpy.affine)
+
+affine_constant = in_order(
+    Route(
+        "onednn",
+        _affine_constant,
+        lambda ops, x, weight, bias: x.ndim == 2 and len(x) * weight.size >= _LEAST_CONSTANT,
+    ),
+    last=by_numpy.affine_constant,
+)
+
+
+def _turned(matrix: Array) -> bool | None:
+    """Whether it is transposed in memory; None where it has gaps."""
+    if matrix.flags.c_contiguous:
+        return False
+    return True if matrix.flags.f_contiguous else None
+
+
+def _product(
+    build: Builder, m: int, k: int, n: int, a_turned: bool, b_turned: bool, bias: bool
+) -> None:
+    a = build.strided((m, k), (1, m) if a_turned else (k, 1))
+    b = build.strided((k, n), (1, k) if b_turned else (n, 1))
+    y, line = build.rows((m, n)), build.rows((1, n))
+    desc = build.primitive_desc("matmul", a, b, line if bias else None, y)
+    memories = {
+        Arg.DST: build.operand(0, y),
+        Arg.SRC: build.operand(1, a),
+        Arg.WEIGHTS: build.operand(2, b),
+    }
+    if bias:
+        memories[Arg.BIAS] = build.operand(3, line)
+    build.stage(desc, memories)
+
+
+def _desc(build: Builder, m: int, k: int, n: int, bias: bool) -> object:
+    line = build.rows((1, n)) if bias else None
+    given = (build.rows((m, k)), build.free((k, n)), line, build.rows((m, n)))
+    return build.primitive_desc("matmul", *given)
+
+
+def _pack(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool) -> None:
+    """Operands: the matrix as the product wants it, and as it is."""
+    wanted = build.layout(_desc(build, m, k, n, bias), Query.WEIGHTS)
+    plain = build.strided((k, n), (1, k) if turned else (n, 1))
+    packed, weight = build.operand(0, wanted), build.operand(1, plain)
+    build.reorder(plain, weight, wanted, packed)
+
+
+def _product_packed(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool) -> None:
+    """Operands: the rows, the products, the packed matrix, the bias."""
+    desc = _desc(build, m, k, n, bias)
+    order = [Arg.SRC, Arg.DST, Arg.WEIGHTS, *[Arg.BIAS] * bias]
+    layouts = [build.rows((m, k)), build.rows((m, n)), build.layout(desc, Query.WEIGHTS)]
+    build.stage(desc, build.operands(order, [*layouts, *[build.rows((1, n))] * bias]))

@@ -1,0 +1,1 @@
+"""Recurrent layers by oneDNN, a whole direction a kernel."""

@@ -1,0 +1,111 @@
+"""A convolution by Winograd's transforms as a plan: NumPy's transforms around oneDNN's products."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from singanet.ops.onednn.plan import Plan, rounded
+from singanet.ops.onednn.winograd import transforms as wg
+from singanet.ops.workers import Work, side_by_side
+from singanet.types import Array, Shape
+
+Stage = list[list[Work]]
+"""What each worker does, one after the other; all of them are done before the next stage."""
+
+POINTS = wg.SPAN * wg.SPAN
+
+
+class Area:
+    """Operands at their addresses, and working memory for buffers that are known by name."""
+
+    def __init__(self, addresses: Sequence[int], scratch: int, buffers: Mapping[str, int]) -> None:
+        self._addresses = addresses
+        self._places: dict[str, int] = {}
+        for name, size in buffers.items():
+            self._places[name] = scratch
+            scratch += rounded(size)
+
+    def operand(self, number: int, *shape: int) -> Array:
+        """The operand as an array."""
+        return _at(self._addresses[number], shape)
+
+    def buffer(self, name: str, *shape: int) -> Array:
+        """The buffer, or the start of it, as an array."""
+        return _at(self._places[name], shape)
+
+    def product(self, plan: Plan, y: Array, a: Array, b: Array) -> Work:
+        """A product on these arrays."""
+        addresses = [array.__array_interface__["data"][0] for array in (y, a, b)]
+        return plan.bound(addresses, self._places["product"])
+
+
+class WinogradPlan:
+    """A plan as `Plan` is one, made of NumPy's steps and of products that are plans themselves.
+
+    ``lay`` turns an area for each worker into stages.
+    """
+
+    def __init__(
+        self,
+        lay: Callable[[list[Area]], list[Stage]],
+        buffers: Mapping[str, int],
+        operands: int,
+        writes: int,
+        workers: int,
+    ) -> None:
+        self._lay = lay
+        self._buffers = buffers
+        self._each = sum(rounded(size) for size in buffers.values())
+        self.sizes = (0,) * operands
+        self.writes = (writes,)
+        self.reads = tuple(k for k in range(operands) if k != writes)
+        self.scratch = workers * self._each
+        self.threads = workers
+
+    def run(self, addresses: Sequence[int], scratch: int) -> None:
+        """See `Plan`."""
+        self.bound(addresses, scratch)()
+
+    def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
+        """See `Plan`."""
+        places = [scratch + k * self._each for k in range(self.threads)]
+        stages = self._lay([Area(addresses, place, self._buffers) for place in places])
+
+        def run() -> None:
+            for stage in stages:
+                side_by_side(stage)
+
+        return run
+
+
+def in_steps(steps: Sequence[wg.Step]) -> Work:
+    """The steps as one piece of work."""
+
+    def run() -> None:
+        for function, a, b, out in steps:
+            function(a, b, out)
+
+    return run
+
+
+def filled(target: Array, source: Array, top: int, left: int) -> list[Work]:
+    """Copy images into larger ones from (top, left) on, with zeros around them."""
+    h, w = source.shape[1:3]
+    inside = target[:, top : top + h]
+    borders = [target[:, :top], target[:, top + h :], inside[:, :, :left], inside[:, :, left + w :]]
+    work = [_copy(border, np.float32(0)) for border in borders if border.size]
+    return [*work, _copy(inside[:, :, left : left + w], source)]
+
+
+def _copy(target: Array, source: Any) -> Work:
+    return lambda: np.copyto(target, source)
+
+
+def _at(address: int, shape: Shape) -> Array:
+    raw: Any = (ctypes.c_char * (4 * prod(shape))).from_address(address)
+    return np.frombuffer(raw, np.float32).reshape(shape)

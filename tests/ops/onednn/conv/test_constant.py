@@ -1,0 +1,131 @@
+"""Convolutions of constant weights with what follows, against NumPy's in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.ops import numpy_ops, threads
+from singanet.ops.onednn import OneDnnOps, set_threads
+from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.winograd import constant
+from singanet.ops.window import Window
+
+SAME = ((1, 1), (1, 1))
+NONE = ((0, 0), (0, 0))
+CASES = {
+    "same": ((2, 5, 7, 9), 8, Window((3, 3), (1, 1), SAME), 1),
+    "first layer": ((1, 3, 11, 8), 16, Window((7, 7), (2, 2), ((3, 3), (3, 3))), 1),
+    "pixels": ((3, 16, 4, 4), 32, Window((1, 1), (1, 1), NONE), 1),
+    "few pixels, large weight": ((1, 128, 4, 4), 128, Window((3, 3), (1, 1), SAME), 1),
+    "strided": ((2, 16, 9, 9), 16, Window((3, 3), (2, 2), SAME), 1),
+    "spread": ((1, 8, 9, 9), 8, Window((3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2)), 1),
+    "groups": ((2, 8, 6, 6), 12, Window((3, 3), (1, 1), SAME), 4),
+    "by channel": ((2, 8, 6, 6), 8, Window((3, 3), (1, 1), SAME), 8),
+    "many tiles": ((1, 128, 28, 28), 128, Window((3, 3), (1, 1), SAME), 1),
+    "uneven tiles": ((3, 4, 10, 7), 5, Window((3, 3), (1, 1), ((2, 0), (1, 2))), 1),
+}
+AFTER = [(False, False), (True, False), (False, True), (True, True)]
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def close(got, wanted):
+    assert got.shape == wanted.shape
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * abs(wanted).max())
+
+
+def check(ops, case, relu, add, bias=True):
+    (n, c, h, w), f, window, groups = CASES[case]
+    x, k = draw(n, c, h, w), draw(f, c // groups, *window.kernel, seed=1)
+    b = draw(f, seed=2) if bias else None
+    other = draw(n, f, *window.out_size(h, w), seed=3) if add else None
+    before = [None if a is None else a.copy() for a in (x, k, b, other)]
+    y64 = numpy_ops.conv2d(
+        x.astype(np.float64),
+        k.astype(np.float64),
+        None if b is None else b.astype(np.float64),
+        window,
+        groups,
+    )
+    y64 = y64 if other is None else y64 + other
+    y64 = np.where(y64 > 0, y64, 0) if relu else y64
+    close(ops.conv2d_constant(x, k, b, window, groups, relu, other), y64)
+    for a, saved in zip((x, k, b, other), before, strict=True):
+        np.testing.assert_array_equal(a, saved)
+
+
+@pytest.mark.parametrize(("relu", "add"), AFTER)
+@pytest.mark.parametrize("case", CASES)
+def test_every_ending(ops, case, relu, add):
+    check(ops, case, relu, add)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_a_bias(ops, case):
+    check(ops, case, relu=True, add=False, bias=False)
+
+
+@pytest.mark.parametrize(("relu", "add"), AFTER)
+@pytest.mark.parametrize("case", ["same", "many tiles", "uneven tiles", "few pixels, large weight"])
+def test_by_tiles(ops, chosen, case, relu, add):
+    chosen.always = "winograd"
+    check(ops, case, relu, add)
+    assert chosen.found == ["winograd"]
+
+
+@pytest.mark.parametrize(("relu", "add"), AFTER)
+@pytest.mark.parametrize("case", CASES)
+def test_numpy(case, relu, add):
+    check(numpy_ops, case, relu, add)
+
+
+class Tiles:
+    """Chooses tiles wherever they are open."""
+
+    version = 0
+
+    def choose(self, ops, case, estimates):
+        return "winograd" if "winograd" in estimates else "direct"
+
+
+@pytest.mark.skipif(threads.cores() < 2, reason="one core")
+@pytest.mark.parametrize("case", CASES)
+def test_two_threads(library_path, monkeypatch, case):
+    monkeypatch.setattr(threads, "_setting", threads._Setting())
+    set_threads(2)
+    ops = OneDnnOps(library_path, required=True)
+    check(ops, case, relu=True, add=True)
+    ops.chooser = Tiles()
+    check(ops, case, relu=True, add=True)
+
+
+def test_tiles_pay_where_pixels_and_channels_are_many_and_the_weight_small(ops):
+    """Kernels are read four times as large: with few tiles that takes longer than the work."""
+
+    def estimate(n, size, channels):
+        window = Window((3, 3), (1, 1), SAME)
+        shapes = (n, channels, size, size), (channels, channels, 3, 3)
+        return constant.estimate(ops, Case("constant", *shapes, window, 1))
+
+    assert estimate(1, 56, 64) < 1
+    assert estimate(1, 28, 128) < 1
+    assert estimate(1, 7, 512) > 1
+    assert estimate(1, 32, 16) > 1
+
+
+def test_double_precision_and_empty_batches_are_numpys(ops):
+    window = Window((3, 3), (1, 1), SAME)
+    x, k = draw(2, 4, 6, 6).astype(np.float64), draw(4, 4, 3, 3, seed=1).astype(np.float64)
+    got = ops.conv2d_constant(x, k, None, window, relu=True)
+    assert got.dtype == np.float64
+    np.testing.assert_array_equal(got, np.maximum(numpy_ops.conv2d(x, k, None, window), 0))
+    assert ops.conv2d_constant(draw(0, 4, 6, 6), draw(4, 4, 3, 3), None, window).shape == (
+        0,
+        4,
+        6,
+        6,
+    )

@@ -1,0 +1,109 @@
+"""oneDNN's simple recurrent layers against NumPy's in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.ops import numpy_ops
+from singanet.ops.direction import Direction
+
+SIZES = [(20, 3, 7, 4), (30, 2, 16, 32), (20, 1, 1, 1), (24, 17, 3, 15)]
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) / 2
+
+
+def close(got, wanted):
+    assert got.shape == wanted.shape
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * max(abs(wanted).max(), 1e-30))
+
+
+def flat(gradients):
+    """The arrays of all gradients, the first states' too."""
+    return [*gradients[:-1], *gradients.starts]
+
+
+def parameters(size, width):
+    weights = draw(size, width, seed=1), draw(width, width, seed=2) / width**0.5
+    return weights, draw(width, seed=3)
+
+
+def widened(values):
+    if isinstance(values, tuple):
+        return tuple(map(widened, values))
+    return None if values is None else values.astype(np.float64)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("started", [False, True])
+def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
+    only_onednn("elman_layer", "elman_layer_backward")
+    steps, n, size, width = sizes
+    x, (weights, bias) = draw(steps, n, size), parameters(size, width)
+    start, direction = draw(n, width, seed=5) if started else None, Direction([n] * steps, reverse)
+    dy, end = draw(steps, n, width, seed=6), draw(n, width, seed=7)
+    exact, mode = widened((x, weights, bias, start)), "tanh"
+    h64, notes64 = numpy_ops.elman_layer(*exact, direction, mode, True)
+    for keep in (False, True):
+        h, notes = ops.elman_layer(x, weights, bias, start, direction, mode, keep)
+        close(h, h64)
+        assert bool(notes) is keep
+    for given, wants_dx in ((dy, True), (None, False)):
+        before, wide = end.copy(), widened(end)
+        kept = [note.copy() for note in notes]
+        got = ops.elman_layer_backward(
+            given, end, x, weights, bias, h, kept, direction, mode, wants_dx
+        )
+        wanted = numpy_ops.elman_layer_backward(
+            widened(given), wide, *exact[:3], h64, notes64, direction, mode, True
+        )
+        assert (got.x is None) is not wants_dx
+        for a, b in zip(flat(got), flat(wanted), strict=True):
+            if b is not wanted.x or wants_dx:
+                close(a, b)
+        np.testing.assert_array_equal(end, before)
+
+
+@pytest.mark.parametrize(
+    ("steps", "n", "width", "dtype"),
+    [(19, 1, 8, "f4"), (20, 2, 129, "f4"), (20, 33, 8, "f4"), (20, 1, 8, "f8")],
+)
+def test_few_steps_large_states_and_doubles_are_numpys(ops, plans, steps, n, width, dtype):
+    x, (weights, bias) = draw(steps, n, 2).astype(dtype), parameters(2, width)
+    weights, counts = tuple(w.astype(dtype) for w in weights), [n] * steps
+    h, notes = ops.elman_layer(
+        x, weights, bias.astype(dtype), None, Direction(counts), "tanh", True
+    )
+    exact = numpy_ops.elman_layer(
+        *widened((x, weights, bias)), None, Direction(counts), "tanh", False
+    )[0]
+    close(h, exact)
+    end = np.zeros((n, width), dtype)
+    got = ops.elman_layer_backward(
+        h[1:], end, x, weights, bias, h, notes, Direction(counts), "tanh", True
+    )
+    assert got.weight_h.shape == (width, width)
+    assert all(array.dtype == dtype for array in flat(got))
+    # The products around NumPy's steps may be oneDNN's.
+    assert notes == ()
+
+
+@pytest.mark.parametrize(("last", "mode"), [(2, "tanh"), (3, "relu")])
+def test_ragged_batches_and_relu_are_numpys(ops, plans, last, mode):
+    counts = [3] * 10 + [last] * 10
+    weights, bias = parameters(2, 4)
+    ops.elman_layer(draw(20, 3, 2), weights, bias, None, Direction(counts), mode, True)
+    assert plans()[0] == 0
+
+
+@pytest.mark.parametrize("mode", ["tanh", "relu"])
+def test_what_is_no_number_shows(ops, mode):
+    x, (weights, bias) = draw(20, 2, 5), parameters(5, 4)
+    x[10, 0, 2] = np.nan
+    h, _ = ops.elman_layer(x, weights, bias, None, Direction([2] * 20), mode, False)
+    assert np.isnan(h[11:, 0]).all()
+    assert np.isfinite(h[:, 1]).all()
+    assert np.isfinite(h[:11]).all()

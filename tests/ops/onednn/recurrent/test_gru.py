@@ -1,0 +1,120 @@
+"""oneDNN's GRU against NumPy's in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.ops import numpy_ops
+from singanet.ops.direction import Direction
+
+SIZES = [(5, 3, 7, 4), (4, 2, 16, 32), (1, 1, 1, 1), (6, 17, 3, 20), (2, 2, 5, 256)]
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) / 2
+
+
+def close(got, wanted):
+    assert got.shape == wanted.shape
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * max(abs(wanted).max(), 1e-30))
+
+
+def flat(gradients):
+    """The arrays of all gradients, the first states' too."""
+    return [*gradients[:-1], *gradients.starts]
+
+
+def parameters(size, width):
+    weights = draw(size, 3 * width, seed=1), draw(width, 3 * width, seed=2) / width**0.5
+    return weights, (draw(3 * width, seed=3), draw(3 * width, seed=4))
+
+
+def widened(values):
+    if isinstance(values, tuple):
+        return tuple(map(widened, values))
+    return None if values is None else values.astype(np.float64)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("started", [False, True])
+def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
+    only_onednn("gru_layer", "gru_layer_backward")
+    steps, n, size, width = sizes
+    x, (weights, biases) = draw(steps, n, size), parameters(size, width)
+    start, direction = draw(n, width, seed=5) if started else None, Direction([n] * steps, reverse)
+    dy, end = draw(steps, n, width, seed=6), draw(n, width, seed=7)
+    exact = widened((x, weights, biases, start))
+    h64, notes64 = numpy_ops.gru_layer(*exact, direction, True)
+    for keep in (False, True):
+        h, notes = ops.gru_layer(x, weights, biases, start, direction, keep)
+        close(h, h64)
+        assert bool(notes) is keep
+    for given, wants_dx in ((dy, True), (None, False)):
+        before, wide = end.copy(), widened(end)
+        kept = [note.copy() for note in notes]
+        got = ops.gru_layer_backward(given, end, x, weights, biases, h, kept, direction, wants_dx)
+        wanted = numpy_ops.gru_layer_backward(
+            widened(given), wide, *exact[:3], h64, notes64, direction, True
+        )
+        assert (got.x is None) is not wants_dx
+        for a, b in zip(flat(got), flat(wanted), strict=True):
+            if b is not wanted.x or wants_dx:
+                close(a, b)
+        np.testing.assert_array_equal(end, before)
+
+
+def test_single_sequences_of_many_units_are_numpys(ops, plans):
+    weights, biases = parameters(4, 192)
+    h, notes = ops.gru_layer(draw(3, 1, 4), weights, biases, None, Direction([1] * 3), True)
+    exact = widened((draw(3, 1, 4), weights, biases))
+    close(h, numpy_ops.gru_layer(*exact, None, Direction([1] * 3), False)[0])
+    assert plans()[0] == 0
+    end = np.zeros((1, 192), np.float32)
+    got = ops.gru_layer_backward(
+        draw(3, 1, 192), end, draw(3, 1, 4), weights, biases, h, notes, Direction([1] * 3), True
+    )
+    shapes = [(3, 1, 4), (4, 576), (192, 576), (576,), (576,), (1, 192)]
+    assert [a.shape for a in flat(got)] == shapes
+
+
+def test_ragged_batches_and_doubles_are_numpys(ops, plans):
+    x, (weights, biases), counts = draw(4, 3, 5), parameters(5, 6), [3, 3, 2, 1]
+    h, notes = ops.gru_layer(x, weights, biases, None, Direction(counts), True)
+    exact = widened((x, weights, biases))
+    close(h, numpy_ops.gru_layer(*exact, None, Direction(counts), True)[0])
+    end = np.zeros((3, 6), np.float32)
+    dx = ops.gru_layer_backward(h[1:], end, x, weights, biases, h, notes, Direction(counts), True).x
+    assert not dx[3, 1:].any()
+    assert ops.gru_layer(*exact, None, Direction([3] * 4), False)[0].dtype == np.float64
+    assert plans()[0] == 0
+
+
+def test_views_in_any_order(ops):
+    x, (weights, biases) = draw(3, 4, 5), parameters(5, 6)
+    turned = np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2)
+    across = tuple(np.ascontiguousarray(w.T).T for w in weights)
+    h, (note,) = ops.gru_layer(turned, across, biases, None, Direction([4] * 3), True)
+    same, _ = ops.gru_layer(x, weights, biases, None, Direction([4] * 3), True)
+    np.testing.assert_array_equal(h, same)
+    dy = np.repeat(draw(3, 4, 6), 2, axis=2)[:, :, ::2]
+    end = np.zeros((4, 6), np.float32)
+    first = ops.gru_layer_backward(
+        dy, end, turned, across, biases, h, [note.copy()], Direction([4] * 3), True
+    )
+    plain = np.ascontiguousarray(dy)
+    second = ops.gru_layer_backward(
+        plain, end, x, weights, biases, h, [note], Direction([4] * 3), True
+    )
+    for a, b in zip(flat(first), flat(second), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_what_is_no_number_shows(ops):
+    x, (weights, biases) = draw(3, 2, 5), parameters(5, 4)
+    x[1, 0, 2] = np.nan
+    h, _ = ops.gru_layer(x, weights, biases, None, Direction([2] * 3), False)
+    assert np.isnan(h[2:, 0]).all()
+    assert np.isfinite(h[:, 1]).all()
+    assert np.isfinite(h[:2]).all()

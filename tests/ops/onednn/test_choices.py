@@ -1,0 +1,148 @@
+"""Measured choices decide the route; without one the estimate does, and all routes agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from singanet.ops import NumpyOps, numpy_ops
+from singanet.ops.kernel import by_cost, routes_of
+from singanet.ops.onednn import OneDnnOps, route_file
+from singanet.ops.onednn.cases import ROUTES, Case
+from singanet.ops.onednn.conv import product
+from singanet.ops.window import Window
+
+USUAL = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+X, WEIGHT = (2, 5, 9, 10), (6, 5, 3, 3)
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    named = tmp_path / "routes.json"
+    monkeypatch.setenv("SINGANET_ROUTES", str(named))
+    return named
+
+
+def choose(ops, path, kernel, route, threads=None):
+    """Write a choice for the sizes above."""
+    runtime = ops.runtime()
+    case = Case(kernel, X, WEIGHT, USUAL, 1)
+    route_file.add(path, runtime.library.version, threads or runtime.threads, {case: route})
+
+
+def run(ops, kernel, dtype=np.float32):
+    x, weight, bias = (draw(*s, seed=k).astype(dtype) for k, s in enumerate((X, WEIGHT, (6,))))
+    dy = draw(2, 6, 9, 10, seed=3).astype(dtype)
+    if kernel == "forward":
+        return ops.conv2d(x, weight, bias, USUAL)
+    if kernel == "data":
+        return ops.conv2d_backward_data(dy, weight, X, USUAL)
+    return ops.conv2d_backward_weights(x, dy, WEIGHT, USUAL)
+
+
+@pytest.fixture
+def taken(ops, monkeypatch):
+    """Which routes ran, of the kernels that were called by the test."""
+    found = []
+
+    def watched(route):
+        def run(self, *operands):
+            found.append(route.name)
+            return route.run(self, *operands)
+
+        return replace(route, run=run)
+
+    for name in ("conv2d", "conv2d_backward_data", "conv2d_backward_weights"):
+        kernel = getattr(OneDnnOps, name)
+        routes = map(watched, routes_of(kernel))
+        made = by_cost(*routes, case=kernel.case, last=getattr(NumpyOps, name))
+        monkeypatch.setattr(OneDnnOps, name, made)
+    return found
+
+
+@pytest.mark.parametrize("kernel", ["forward", "data", "weights"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_measured_route_is_taken_and_right(ops, path, taken, kernel, route):
+    choose(ops, path, kernel, route)
+    got = run(ops, kernel)
+    wanted = run(numpy_ops, kernel, np.float64)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * abs(wanted).max())
+    if (kernel, route) == ("data", "product"):
+        assert taken == ["direct"]  # its windows would have to be added up
+    elif (kernel, route) == ("data", "numpy"):
+        assert taken == ["numpy", "direct"]  # NumPy gathers, and convolves what it has gathered
+    else:
+        assert taken == [route]
+
+
+def test_without_a_choice_for_these_threads_the_estimate_decides(ops, path, taken):
+    choose(ops, path, "forward", "winograd", threads=ops.runtime().threads + 1)
+    run(ops, "forward")
+    assert taken == ["direct"]
+
+
+def test_switched_off_the_estimate_decides(ops, path, taken, monkeypatch):
+    choose(ops, path, "forward", "winograd")
+    monkeypatch.setenv("SINGANET_ROUTES", "off")
+    run(ops, "forward")
+    assert taken == ["direct"]
+
+
+def test_the_file_is_read_once_at_the_first_convolution(ops, path, taken):
+    settings = ops.settings()
+    run(ops, "weights")
+    assert ops.settings() == settings
+    choose(ops, path, "forward", "winograd")
+    run(ops, "forward")
+    assert taken == ["direct", "direct"]
+
+
+def test_adopted_choices_count_at_once_and_are_seen_by_programs(ops, path, taken):
+    run(ops, "forward")
+    before = ops.settings()
+    case = Case("forward", X, WEIGHT, USUAL, 1)
+    ops.chooser.adopt({case: "winograd"}, ops.runtime())
+    assert ops.settings() != before
+    run(ops, "forward")
+    assert taken == ["direct", "winograd"]
+    ops.chooser.adopt({case: "numpy"}, ops.runtime())
+    run(ops, "forward")
+    assert taken == ["direct", "winograd", "numpy"]
+
+
+def test_an_impossible_choice_leaves_oneDNNs_convolution(ops, path, taken):
+    """As from a file of a later version; nothing is taken that cannot compute it."""
+    window = Window((3, 3), (2, 2), ((1, 1), (1, 1)))
+    case = Case("forward", X, WEIGHT, window, 1)
+    version = ops.runtime().library.version
+    route_file.add(path, version, ops.runtime().threads, {case: "winograd"})
+    ops.conv2d(draw(*X), draw(*WEIGHT), None, window)
+    assert taken == ["direct"]
+
+
+def test_products_of_copied_windows_are_open_while_they_fit_the_cache(ops, chosen, monkeypatch):
+    ops.conv2d(draw(*X), draw(*WEIGHT), None, USUAL)
+    monkeypatch.setattr(product, "_MOST_COPIED", 180 * 45 - 1)
+    ops.conv2d(draw(*X), draw(*WEIGHT), None, USUAL)
+    assert chosen.offered == [
+        ["winograd", "product", "direct", "numpy"],
+        ["winograd", "direct", "numpy"],
+    ]
+
+
+def test_what_the_table_of_devices_tells(ops, path, monkeypatch):
+    (none,) = ops.remarks()
+    assert "none measured: singanet tune" in none
+    choose(ops, path, "forward", "winograd")
+    fresh = OneDnnOps(ops.path, required=True)
+    threads = ops.runtime().threads
+    assert fresh.remarks() == [f"1 convolutions as measured with {threads} threads, {path}"]
+    monkeypatch.setenv("SINGANET_ROUTES", "off")
+    (off,) = OneDnnOps(ops.path, required=True).remarks()
+    assert "SINGANET_ROUTES=off" in off
