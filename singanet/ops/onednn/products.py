@@ -43,7 +43,9 @@ def _affine(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None) -> Arr
     return _multiplied(ops, x, weight, bias, None)
 
 
-def _is_large(ops: OneDnnBase, a: Array, b: Array, *rest: Array | None, **options: object) -> bool:
+def _is_large(
+    ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None, *, out: Array | None = None
+) -> bool:
     """Whether it is a product of two matrices, as large as oneDNN's are."""
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != len(b):
         return False
