@@ -68,6 +68,13 @@ def test_the_architecture_has_the_rooms_in_their_order():
     assert set(re.findall(r"\w+", contract[1])) <= set(re.findall(r"\w+", tree))
 
 
+def test_each_how_to_is_short():
+    page = (DOCS / "architecture.md").read_text()
+    how_tos = re.findall(r"^## (Add [^\n]+)\n(.*?)(?=^## )", page, re.M | re.S)
+    assert len(how_tos) == 6
+    assert {name: text.count("\n") for name, text in how_tos if text.count("\n") > 30} == {}
+
+
 def test_the_files_that_a_batch_goes_through_are_there():
     page = (DOCS / "architecture.md").read_text()
     walk = page[page.index("## One batch") : page.index("## Glossary")]
