@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from singanet.base.counts import is_int
 from singanet.errors import ArgumentError
-from singanet.layers.arguments import is_int
 from singanet.layers.layer import Layer
 from singanet.ops.numpy.windows import Pads, Pair, Window
 from singanet.types import Shape

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from singanet.base.counts import is_int
 from singanet.errors import ArgumentError
-from singanet.layers.arguments import expect_one_input, is_int
+from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
