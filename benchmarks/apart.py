@@ -28,7 +28,7 @@ Imports = Callable[[str, int], object]
 CLOCK = "BENCHMARK_CLOCK"
 """The environment variable: "cpu" for the processor's seconds, for a thread on a busy machine."""
 
-_REST = 0.12
+REST = 0.12
 """Seconds before each turn, in which the threads of the one before stop spinning."""
 
 _WAKE = 0.05
@@ -37,7 +37,8 @@ _WAKE = 0.05
 _LEAST = 0.05
 """Seconds of calls that are measured in a turn."""
 
-_WARM_UP = 3
+WARM_UP = 3
+"""Calls that record, compile and fill caches: not what a call takes or needs."""
 
 
 @dataclass
@@ -136,7 +137,7 @@ def _row(rivals: dict[str, _Rival], rounds: int, budget: float) -> dict[str, Tak
     for k in range(rounds):
         if k >= 3 and time.monotonic() - start > budget:
             break
-        for result, seconds in answers("turn", _REST):
+        for result, seconds in answers("turn", REST):
             result.seconds.append(seconds)
     for result, told in answers("facts"):
         result.peak, result.facts = told
@@ -152,10 +153,9 @@ def _compete(make: Make, name: str, row: int, pipe: Any, imports: Imports | None
         before = resident("RssAnon")
         made = make(name, row)
         entrant = made if isinstance(made, Entrant) else Entrant(made)
-        # The first calls record, compile, fill caches: not what a call takes or needs.
-        for _ in range(_WARM_UP):
+        for _ in range(WARM_UP):
             entrant.run()
-        Path("/proc/self/clear_refs").write_text("5")
+        forget_peak()
     except NoEntryError as reason:
         _tell(pipe, str(reason))
         return
@@ -178,21 +178,30 @@ def _answer(pipe: Any, entrant: Entrant, before: int) -> None:
             if question == "ready?":
                 pipe.send(True)
             elif question == "turn":
-                pipe.send(_turn(entrant.run))
+                pipe.send(turn(entrant.run))
             else:
-                # Pages of libraries that were touched on the way are no memory of the step.
-                peak = resident("VmHWM") - resident("RssFile") - resident("RssShmem")
-                pipe.send((peak - before, entrant.facts))
+                pipe.send((peak() - before, entrant.facts))
 
 
-def _turn(run: Run) -> float:
-    """Seconds of a call, after as many as wake what slept."""
+def turn(run: Run, wake: float = _WAKE, least: float = _LEAST) -> float:
+    """Seconds of a call, in ``least`` seconds of them after ``wake`` that wake what slept."""
     start, count = time.perf_counter(), 0
-    while (passed := time.perf_counter() - start) < _WAKE:
+    while (passed := time.perf_counter() - start) < wake:
         run()
         count += 1
-    count = max(1, round(_LEAST * count / passed))
+    count = max(1, round(least * count / passed))
     return _timed(run, count) / count
+
+
+def forget_peak() -> None:
+    """Let `peak` count from now on."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak() -> int:
+    """Most bytes that this process held since `forget_peak`."""
+    # Pages of libraries that were touched on the way are no memory of the step.
+    return resident("VmHWM") - resident("RssFile") - resident("RssShmem")
 
 
 def resident(key: str) -> int:

@@ -1,7 +1,8 @@
-"""The nets of the comparisons with PyTorch: singanet's side of each, and batches for them."""
+"""The nets of the comparisons: singanet's side of each, and batches for them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,12 @@ _SIZES = {
     "resnet50": (1, 8),
 }
 CASES = [Case(model, batch) for model, sizes in _SIZES.items() for batch in sizes]
+"""Of the comparisons with PyTorch, each with a twin there."""
+
+WITHOUT_TWIN = [Case("transformer", 1), Case("transformer", 32), Case("lstm", 32)]
+"""Of the comparisons with earlier versions alone."""
+
+_OF_CHARACTERS = ("char_rnn", "transformer")
 HIDDEN = (512, 256)
 """Of the mlp on images of 784 pixels."""
 
@@ -70,6 +77,15 @@ def build(model: str) -> singanet.FeedForwardNet:
     return net
 
 
+def predictor(net: singanet.FeedForwardNet) -> Callable[[Any], Any]:
+    """Predictions with the parameters taken for constants, as PyTorch's compiled twin has them."""
+    # Until it was an object this was a state of the net, and earlier versions are compared with.
+    if hasattr(net, "predictor"):
+        return net.predictor()
+    net.seal()
+    return net.predict
+
+
 def parameters(net: singanet.FeedForwardNet) -> int:
     """How many numbers of the net are trained."""
     return sum(param.value.size for param in net.params() if param.trainable)
@@ -82,7 +98,7 @@ def batch_of(model: str, size: int) -> tuple[Any, np.ndarray]:
         return rng.standard_normal((size, 64), np.float32), rng.integers(0, 10, size)
     entry = models.find(model)
     shape, classes = entry.input_shape, entry.num_classes
-    if model == "char_rnn":
+    if model in _OF_CHARACTERS:
         ids = rng.integers(0, classes, (size, *shape))
         return ids, rng.integers(0, classes, ids.shape)
     labels = rng.integers(0, classes, size)

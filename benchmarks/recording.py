@@ -6,7 +6,7 @@ are arena, parameters, optimizer state and the batch. Times are processor second
 of interleaved runs. The overhead is that of a replay with each kernel timed: the run less its
 kernels, by the number of kernels, two readings of the clock each included.
 
-    python benchmarks/recording.py [numpy] [onednn]
+    python benchmarks/recording.py [numpy] [onednn] [chains]
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import ctypes
 import gc
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,13 @@ import numpy as np
 from report import interleaved, publish, spread, table
 
 import singanet
+from singanet.layers import BatchNormalization, Dense
 from singanet.optimizer import SGD
 
 CASES = [("mlp", 32, 40), ("lenet", 32, 20), ("resnet20", 32, 6), ("resnet50", 8, 3)]
 """Ready net, batch size, rounds."""
+CHAINS = [(kind, layers) for kind in ("even", "uneven") for layers in (100, 1000, 10000)]
+"""Kind and layers: narrow dense ones, or dense ones of many widths and normalisations by turns."""
 MB = 1 << 20
 
 
@@ -122,10 +127,40 @@ def times(name: str, batch: int, rounds: int) -> dict[str, Any]:
     }
 
 
+def chain(kind: str, layers: int) -> tuple[Any, SGD, Any, Any]:
+    """A chain that ran once by its layers, its optimizer and a batch."""
+    net = singanet.FeedForwardNet(singanet.loss.SquaredError(), seed=0)
+    widths = random.Random(0)
+    for k in range(layers):
+        if kind == "uneven" and k % 2:
+            net.add(BatchNormalization(f"norm{k}"))
+        else:
+            width = 8 if kind == "even" else widths.randint(4, 96)
+            net.add(Dense(f"fc{k}", width, **({} if k else {"input_sample_shape": (8,)})))
+    optimizer, x = SGD(lr=1e-3), np.ones((4, 8), np.float32)
+    y = np.zeros_like(net.forward(False, x))
+    net.step(x, y, optimizer)
+    return net, optimizer, x, y
+
+
+def recorded(net: Any, optimizer: SGD, x: Any, y: Any) -> float:
+    """Processor seconds to record a step, plan it, and replay it the first time."""
+    start = time.process_time()
+    net.record(x, y, optimizer).run(x, y)
+    return time.process_time() - start
+
+
+def times_of_chain(kind: str, layers: int) -> dict[str, float]:
+    """Seconds to record a chain, after one of a tenth of the layers to warm up."""
+    recorded(*chain(kind, layers // 10))
+    return {"seconds": recorded(*chain(kind, layers))}
+
+
 MODES: dict[str, Callable[..., dict[str, Any]]] = {
     "resident": resident,
     "allocated": allocated,
     "times": times,
+    "times_of_chain": times_of_chain,
 }
 
 
@@ -187,6 +222,23 @@ def rows(ops: str) -> tuple[list[list[str]], list[list[str]]]:
     return memory, speed
 
 
+def chains(backends: list[str]) -> None:
+    """The table of what it takes to record long chains."""
+    found = []
+    for ops, (kind, layers) in product(backends, CHAINS):
+        seconds = child(ops, "times_of_chain", kind, layers)["seconds"]
+        each = f"{1e6 * seconds / layers:.0f}"
+        found.append([ops, kind, f"{layers:,}", f"{seconds:.2f}", each])
+        print(found[-1], file=sys.stderr)
+    text = (
+        "Processor seconds to record a step, plan it and replay it once. Even: narrow dense "
+        "layers; uneven: dense layers of many widths and normalisations by turns. What a layer "
+        "takes should not depend on how many there are."
+    )
+    body = table(["kernels", "chain", "layers", "s", "µs a layer"], found)
+    publish("recording_chains", "Recording long chains", f"{text}\n\n{body}")
+
+
 def main(backends: list[str]) -> None:
     """Both tables."""
     memory: list[list[str]] = []
@@ -217,4 +269,8 @@ if __name__ == "__main__":
         mode, *arguments = json.loads(sys.argv[2])
         print(json.dumps(MODES[mode](*arguments)))
     else:
-        main(sys.argv[1:] or ["numpy", "onednn"])
+        words = sys.argv[1:]
+        named = [word for word in words if word != "chains"] or ["numpy", "onednn"]
+        if "chains" not in words:
+            main(named)
+        chains(named)

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from apart import Entrant, NoEntryError
-from cases import CASES, Case, batch_of, build, parameters
+from cases import CASES, Case, batch_of, build, parameters, predictor
 from versus import COMPILED
 
 LR, MOMENTUM = 0.01, 0.9
@@ -42,11 +42,11 @@ def our_step(row: int) -> Entrant:
 
 
 def our_prediction(row: int) -> Entrant:
-    """A prediction of singanet, sealed as PyTorch's compiled twin has its weights as constants."""
+    """A prediction of singanet, its weights constants as those of PyTorch's compiled twin."""
     case = CASES[row]
     net, (x, _) = build(case.model), batch_of(case.model, case.batch)
-    net.seal()
-    return Entrant(lambda: net.predict(x), {"parameters": parameters(net)})
+    predict = predictor(net)
+    return Entrant(lambda: predict(x), {"parameters": parameters(net)})
 
 
 def their_step(form: str, row: int) -> Entrant:

@@ -10,11 +10,12 @@ import statistics
 import time
 
 import numpy as np
+from cases import build
 from report import interleaved, publish, spread, table
 
 import singanet
-from singanet.layers import Activation, Dense
 
+NET = "64-64-10"
 STEPS = 200
 BATCHES = (1, 32, 128)
 LR = 0.1
@@ -40,15 +41,6 @@ def plain(x: np.ndarray, y: np.ndarray, params: list[np.ndarray]) -> float:
     return float(loss)
 
 
-def build() -> singanet.FeedForwardNet:
-    """The same net in layers."""
-    net = singanet.FeedForwardNet(singanet.loss.SoftmaxCrossEntropy(), seed=0)
-    net.add(Dense("fc1", 64, input_sample_shape=(64,)))
-    net.add(Activation("relu"))
-    net.add(Dense("fc2", 10))
-    return net
-
-
 def main() -> None:
     """Print and keep the table."""
     rows = [row for batch in BATCHES for row in measured(batch)]
@@ -61,7 +53,7 @@ def measured(batch: int) -> list[list[str]]:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((batch, 64)).astype(np.float32)
     y = rng.integers(0, 10, batch)
-    net = build()
+    net = build(NET)
     params = [value.copy() for value in net.param_values()]
     optimizer = singanet.optimizer.SGD(lr=LR)
     start = [plain(x, y, params), net.step(x, y, optimizer)[0]]

@@ -24,6 +24,7 @@ def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
 
 def test_the_readme_shows_two_commands_and_the_streaming_loop():
     text = (ROOT / "README.md").read_text()
+    assert text.count("\n") <= 120
     commands = re.findall(r"^```sh\n(.*?)\n```$", text, re.M | re.S)
     assert len(commands) >= 2
     assert all("\n" not in command for command in commands[:2])

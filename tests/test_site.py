@@ -6,6 +6,8 @@ import importlib
 import re
 from pathlib import Path
 
+import pytest
+
 import singanet
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,6 +28,52 @@ def test_every_page_of_the_navigation_exists_once():
     assert len(pages) > 20
     assert [page for page in pages if not (DOCS / page).is_file()] == []
     assert len(set(pages)) == len(pages)
+
+
+def test_every_page_is_in_the_navigation():
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.glob("**/*.md")}
+    assert pages == set(navigation())
+
+
+def prose(page):
+    """The text of a page without its code."""
+    return re.sub(r"^```.*?^```$|`[^`\n]+`", "", page.read_text(), flags=re.M | re.S)
+
+
+def anchors(page):
+    """The headings of a page as links name them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", h).strip().lower()) for h in headings}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS.glob("**/*.md")], ids=lambda p: p.stem)
+def test_every_link_leads_somewhere(page):
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose(page)):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_architecture_has_the_rooms_in_their_order():
+    page = (DOCS / "architecture.md").read_text()
+    contract = re.search(
+        r"^layers = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S
+    )
+    levels = re.findall(r'"(.+?)"', contract[1])
+    drawn = re.search(r"^cli > .*?(?=^```)", page, re.M | re.S)[0]
+    assert [level.strip() for level in drawn.split(">")] == levels
+    tree = re.search(r"^singanet/\n.*?(?=^```)", page, re.M | re.S)[0]
+    assert set(re.findall(r"\w+", contract[1])) <= set(re.findall(r"\w+", tree))
+
+
+def test_the_files_that_a_batch_goes_through_are_there():
+    page = (DOCS / "architecture.md").read_text()
+    walk = page[page.index("## One batch") : page.index("## Glossary")]
+    files = re.findall(r"`([\w/]+\.py)`", walk)
+    assert len(files) > 10
+    assert [file for file in files if not (ROOT / "singanet" / file).is_file()] == []
 
 
 def test_every_reference_names_something():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,9 +20,15 @@ from singanet.training.measures import Measures
 from singanet.training.steps import stepper
 from singanet.types import Array
 
-if TYPE_CHECKING:
-    from singanet.training.callbacks import Callback
-    from singanet.types import Array
+
+class Stateful(Protocol):
+    """What a training checkpoint keeps of a callback."""
+
+    def state_dict(self) -> dict[str, Array]:
+        """Arrays by name."""
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave."""
 
 
 class StopTraining(Exception):  # noqa: N818 - no error: a callback's way to end a fit at once
@@ -45,7 +51,7 @@ class Session:
         data: Batches,
         validation: Batches | None,
         epochs: int,
-        callbacks: Sequence[Callback],
+        callbacks: Sequence[Stateful],
     ) -> None:
         self.net = net
         self.compiled = compiled

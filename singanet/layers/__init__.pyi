@@ -1,0 +1,98 @@
+"""Where each public layer stands."""
+
+from singanet.layers.activation import Activation
+from singanet.layers.batch_normalization import BatchNormalization
+from singanet.layers.concat import Concat
+from singanet.layers.context import Context
+from singanet.layers.conv1d import Conv1D
+from singanet.layers.conv2d import Conv2D
+from singanet.layers.conv2d_transpose import Conv2DTranspose
+from singanet.layers.dense import Dense
+from singanet.layers.depthwise_conv2d import DepthwiseConv2D
+from singanet.layers.dropout import Dropout
+from singanet.layers.dummy import Dummy, Input
+from singanet.layers.embedding import Embedding
+from singanet.layers.global_pooling import (
+    GlobalAvgPooling1D,
+    GlobalAvgPooling2D,
+    GlobalMaxPooling1D,
+    GlobalMaxPooling2D,
+)
+from singanet.layers.group_norm import GroupNorm, InstanceNorm
+from singanet.layers.joins import Add, Average, Maximum, Merge, Multiply
+from singanet.layers.l2_norm import L2Norm
+from singanet.layers.layer import Layer
+from singanet.layers.layer_norm import LayerNorm
+from singanet.layers.lrn import LRN
+from singanet.layers.matmul import MatMul
+from singanet.layers.multi_head_attention import MultiHeadAttention
+from singanet.layers.pad import EndPadding, Pad
+from singanet.layers.pooling import AvgPooling1D, AvgPooling2D, MaxPooling1D, MaxPooling2D
+from singanet.layers.positions import PositionEmbedding, SinusoidalPosition
+from singanet.layers.prelu import PReLU
+from singanet.layers.reshape import Flatten, Permute, Reshape
+from singanet.layers.rnn import GRU, LSTM, RNN
+from singanet.layers.scale import Scale
+from singanet.layers.slice import Slice
+from singanet.layers.softmax import Softmax
+from singanet.layers.split import Split
+from singanet.layers.step_list import StepList, padded_to_steps, steps_to_padded
+from singanet.layers.time_distributed import TimeDistributed
+from singanet.layers.upsampling2d import Upsampling2D
+
+__all__ = [
+    "GRU",
+    "LRN",
+    "LSTM",
+    "RNN",
+    "Activation",
+    "Add",
+    "Average",
+    "AvgPooling1D",
+    "AvgPooling2D",
+    "BatchNormalization",
+    "Concat",
+    "Context",
+    "Conv1D",
+    "Conv2D",
+    "Conv2DTranspose",
+    "Dense",
+    "DepthwiseConv2D",
+    "Dropout",
+    "Dummy",
+    "Embedding",
+    "EndPadding",
+    "Flatten",
+    "GlobalAvgPooling1D",
+    "GlobalAvgPooling2D",
+    "GlobalMaxPooling1D",
+    "GlobalMaxPooling2D",
+    "GroupNorm",
+    "Input",
+    "InstanceNorm",
+    "L2Norm",
+    "Layer",
+    "LayerNorm",
+    "MatMul",
+    "MaxPooling1D",
+    "MaxPooling2D",
+    "Maximum",
+    "Merge",
+    "MultiHeadAttention",
+    "Multiply",
+    "PReLU",
+    "Pad",
+    "Permute",
+    "PositionEmbedding",
+    "Reshape",
+    "Scale",
+    "SinusoidalPosition",
+    "Slice",
+    "Softmax",
+    "Split",
+    "StepList",
+    "TimeDistributed",
+    "Upsampling2D",
+    "padded_to_steps",
+    "steps_to_padded",
+]
