@@ -154,7 +154,7 @@ def test_an_option_changes_the_run(small, tmp_path):
         (["summary", "resnet-none"], "model 'resnet-none'"),
         (["summary", "lenet", "--input-shape", "1,x"], "expected ints such as"),
         (["summary", "lenet", "--input-shape", "0,8,8"], "positive ints"),
-        (["summary", "lenet", "--classes", "0"], "num_classes: expected a positive int"),
+        (["summary", "lenet", "--classes", "0"], "num_classes: expected an int"),
         (["summary", "lenet", "--input-shape", "8"], "sample shape"),
     ],
 )

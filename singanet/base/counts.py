@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from typing import Any, SupportsIndex
+from operator import index
+from typing import Any, SupportsIndex, TypeGuard
 
 from singanet.errors import ArgumentError
 
 
-def is_int(value: Any, least: int = 1) -> bool:
+def is_int(value: Any, least: int = 1) -> TypeGuard[int]:
     """Whether ``value`` is an int, or a NumPy one, of at least ``least``; a bool is not."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
@@ -19,15 +20,29 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def checked_count(where: str, name: str, value: SupportsIndex, least: int) -> int:
-    """``value`` as an int of at least ``least``. Errors: `ArgumentError` naming the argument."""
-    index = getattr(type(value), "__index__", None)
-    whole = None if index is None or isinstance(value, bool) else int(index(value))
-    if whole is None or whole < least:
+def checked_count(
+    where: str,
+    name: str,
+    value: SupportsIndex,
+    least: int,
+    most: int | None = None,
+    advice: str = "give a plain int",
+) -> int:
+    """``value`` as an int from ``least`` to ``most``. Errors: `ArgumentError` naming the argument.
+
+    Where so many things are made at once, ``most`` keeps a number from a file from filling the
+    memory.
+    """
+    try:
+        whole = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        whole = None
+    if whole is None or whole < least or (most is not None and whole > most):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ArgumentError(
             f"{where}, {name}",
-            expected=f"a whole number of at least {least}",
+            expected=f"an int {bounds}",
             received=f"{value!r}",
-            advice="give a plain int",
+            advice=advice,
         )
     return whole

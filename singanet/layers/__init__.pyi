@@ -12,7 +12,6 @@ from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.dropout import Dropout
 from singanet.layers.dummy import Dummy, Input
 from singanet.layers.embedding import Embedding
-from singanet.layers.flatten import Flatten
 from singanet.layers.global_pooling import (
     GlobalAvgPooling1D,
     GlobalAvgPooling2D,
@@ -28,11 +27,10 @@ from singanet.layers.lrn import LRN
 from singanet.layers.matmul import MatMul
 from singanet.layers.multi_head_attention import MultiHeadAttention
 from singanet.layers.pad import EndPadding, Pad
-from singanet.layers.permute import Permute
 from singanet.layers.pooling import AvgPooling1D, AvgPooling2D, MaxPooling1D, MaxPooling2D
 from singanet.layers.positions import PositionEmbedding, SinusoidalPosition
 from singanet.layers.prelu import PReLU
-from singanet.layers.reshape import Reshape
+from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.rnn import GRU, LSTM, RNN
 from singanet.layers.scale import Scale
 from singanet.layers.slice import Slice

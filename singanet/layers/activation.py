@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from singanet.base.counts import is_number
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
-from singanet.layers.arguments import expect_one_input, is_number
+from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.ops.interface import ACTIVATIONS

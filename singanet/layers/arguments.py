@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.base.counts import is_int, is_number
+from singanet.base.counts import checked_count, is_number
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
 from singanet.types import Shape
 
-__all__ = ["expect_int", "expect_one_input", "expect_positive", "is_int", "is_number"]
+__all__ = ["expect_int", "expect_one_input", "expect_positive"]
 
 
 def expect_int(
@@ -20,20 +20,9 @@ def expect_int(
     advice: str = "",
     most: int | None = None,
 ) -> int:
-    """``value`` itself when it is an int from ``least`` to ``most``; else an `ArgumentError`.
-
-    Where a layer makes so many things as soon as it is set up, ``most`` keeps a number from a
-    file from filling the memory.
-    """
-    if not is_int(value, least) or (most is not None and value > most):
-        bound = f"an int of at least {least}" if most is None else f"an int from {least} to {most}"
-        raise ArgumentError(
-            f"layer {layer!r}, argument {what}",
-            expected=bound,
-            received=repr(value),
-            advice=advice or f"pass for example {what}={max(least, 8)}",
-        )
-    return int(value)
+    """`checked_count` of the argument ``what`` of ``layer``."""
+    advice = advice or f"pass for example {what}={max(least, 8)}"
+    return checked_count(f"layer {layer!r}", f"argument {what}", value, least, most, advice)
 
 
 def expect_positive(layer: str, what: str, value: Any) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from singanet.base.counts import is_number
 from singanet.errors import ArgumentError
 from singanet.initializer import Constant
-from singanet.layers.arguments import is_number
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes

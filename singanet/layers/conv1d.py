@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from singanet.layers.conv2d import Conv2D
+from singanet.layers.geometry import OneAxis, along_width
 from singanet.layers.layer import ParamSpecs
-from singanet.layers.one_axis import OneAxis, along_width
 from singanet.types import Shape
 
 

@@ -7,7 +7,13 @@ from typing import Any
 from singanet.errors import ArgumentError, one_of
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.geometry import expect_image, expect_nchw, image_size, make_window
+from singanet.layers.geometry import (
+    expect_groups,
+    expect_image,
+    expect_nchw,
+    image_size,
+    make_window,
+)
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes
 
@@ -64,12 +70,7 @@ class Conv2D(Layer):
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, H, W) → (nb_kernels, H', W')."""
         shape = expect_image(self, in_shapes)
-        if shape[0] % self.groups or self.nb_kernels % self.groups:
-            raise self.shape_error(
-                f"channels and nb_kernels divisible by groups={self.groups}",
-                f"{shape[0]} channels and nb_kernels={self.nb_kernels}",
-                "choose groups that divide both",
-            )
+        expect_groups(self, shape[0], self.nb_kernels, self.groups)
         out = image_size(self, shape, self.window)
         per_output = shape[0] // self.groups * self.window.kernel[0] * self.window.kernel[1]
         per_input = self.nb_kernels * per_output // shape[0]

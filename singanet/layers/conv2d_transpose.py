@@ -7,7 +7,7 @@ from typing import Any
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.geometry import expect_image, make_window, pair
+from singanet.layers.geometry import expect_groups, expect_image, make_window, pair
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes
 
@@ -60,12 +60,7 @@ class Conv2DTranspose(Layer):
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, H, W) → (nb_kernels, H', W')."""
         shape = expect_image(self, in_shapes)
-        if shape[0] % self.groups or self.nb_kernels % self.groups:
-            raise self.shape_error(
-                f"channels and nb_kernels divisible by groups={self.groups}",
-                f"{shape[0]} channels and nb_kernels={self.nb_kernels}",
-                "choose groups that divide both",
-            )
+        expect_groups(self, shape[0], self.nb_kernels, self.groups)
         height, width = (self._size(k, shape[k + 1]) for k in (0, 1))
         if min(height, width) < 1:
             raise self.shape_error(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from singanet.base.counts import is_int
 from singanet.errors import ArgumentError
 from singanet.initializer import Constant
-from singanet.layers.arguments import expect_one_input, expect_positive, is_int
+from singanet.layers.arguments import expect_one_input, expect_positive
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from singanet.base.counts import is_number
 from singanet.errors import ArgumentError
-from singanet.layers.arguments import expect_int, expect_one_input, is_number
+from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from singanet.base.counts import is_number
 from singanet.errors import ArgumentError
-from singanet.layers.arguments import expect_int, is_number
+from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.layers.recurrent import check_batches, read_whole_lengths

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from singanet.base.counts import is_int
 from singanet.errors import ArgumentError
-from singanet.layers.arguments import expect_int, expect_one_input, is_int
+from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes

@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.layers.context import Context
-from singanet.layers.geometry import expect_image, expect_nchw, image_size, make_window
+from singanet.layers.geometry import (
+    OneAxis,
+    along_width,
+    expect_image,
+    expect_nchw,
+    image_size,
+    make_window,
+)
 from singanet.layers.layer import Layer
-from singanet.layers.one_axis import OneAxis, along_width
 from singanet.types import Array, Shape, Shapes
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from singanet.base.counts import is_number
 from singanet.errors import ArgumentError
 from singanet.initializer import Constant
-from singanet.layers.arguments import expect_one_input, is_number
+from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes

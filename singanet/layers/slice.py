@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from singanet.base.counts import is_int
 from singanet.errors import ArgumentError
-from singanet.layers.arguments import is_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes

@@ -13,8 +13,20 @@ from singanet.loss.targets import unit_targets
 from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
+Weight = float | Sequence[float] | None
 
-class SigmoidCrossEntropy(Loss):
+
+class _TwoTerms(Loss):
+    """A loss of a term where the target is 1 and one where it is 0, which may have weights."""
+
+    def __init__(
+        self, pos_weight: Weight = None, class_weight: Weight = None, reduction: str = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        self._weights = _term_weights(type(self).__name__, pos_weight, class_weight)
+
+
+class SigmoidCrossEntropy(_TwoTerms):
     """−y log σ(x) − (1 − y) log(1 − σ(x)) for scores ``x`` and targets ``y`` in [0, 1].
 
     Both have one shape (B, ...): (B,) or (B, 1) for one yes-or-no question, (B, C) for C labels;
@@ -22,15 +34,6 @@ class SigmoidCrossEntropy(Loss):
     each is a number or one for every class (the last axis). Computed from the scores without
     overflow, so SINGA's ε is not needed. Gradient of an element: σ(x) − y, weighted.
     """
-
-    def __init__(
-        self,
-        pos_weight: float | Sequence[float] | None = None,
-        class_weight: float | Sequence[float] | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(reduction)
-        self._weights = term_weights("SigmoidCrossEntropy", pos_weight, class_weight)
 
     def link(self, x: Array) -> Array:
         """σ(x)."""
@@ -59,7 +62,7 @@ class SigmoidCrossEntropy(Loss):
         return dx
 
 
-class BinaryCrossEntropy(Loss):
+class BinaryCrossEntropy(_TwoTerms):
     """−y log x − (1 − y) log(1 − x) for probabilities ``x``, which a last sigmoid yields.
 
     Shapes and weights are those of `SigmoidCrossEntropy`, which takes the scores before the
@@ -67,15 +70,6 @@ class BinaryCrossEntropy(Loss):
     than the type's smallest normal one, and the gradient is taken with x kept as far as the
     type's resolution from 0 and 1.
     """
-
-    def __init__(
-        self,
-        pos_weight: float | Sequence[float] | None = None,
-        class_weight: float | Sequence[float] | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(reduction)
-        self._weights = term_weights("BinaryCrossEntropy", pos_weight, class_weight)
 
     def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
         y = unit_targets("BinaryCrossEntropy", ops, x, y)
@@ -97,10 +91,7 @@ class BinaryCrossEntropy(Loss):
         return no / ops.maximum(1 - x, edge) - yes / ops.maximum(x, edge)
 
 
-Weight = float | Sequence[float] | None
-
-
-class TermWeights:
+class _TermWeights:
     """Factors of −log p and −log(1 − p): ``both · positive · y`` and ``both · (1 − y)``.
 
     Each weight is a number, or one for every class (the last axis of the outputs).
@@ -126,7 +117,7 @@ class TermWeights:
         return both * positive * y, both * (1 - y)
 
 
-def term_weights(where: str, positive: Weight, both: Weight) -> TermWeights | None:
+def _term_weights(where: str, positive: Weight, both: Weight) -> _TermWeights | None:
     """The weights, checked; None where neither is given."""
     if positive is None and both is None:
         return None
@@ -142,4 +133,4 @@ def term_weights(where: str, positive: Weight, both: Weight) -> TermWeights | No
                 advice="weights above 1 make a class count more",
             )
         arrays.append(array.astype(np.float64))
-    return TermWeights(where, arrays[0], arrays[1])
+    return _TermWeights(where, arrays[0], arrays[1])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from singanet.metric.checks import checked_top_k, scored_classes
+from singanet.base.counts import checked_count
+from singanet.metric.checks import scored_classes
 from singanet.metric.metric import MeanMetric
 from singanet.ops.interface import Ops
 from singanet.types import Array
@@ -18,7 +19,7 @@ class Accuracy(MeanMetric):
     """
 
     def __init__(self, top_k: int = 1) -> None:
-        self.top_k = checked_top_k("Accuracy", top_k)
+        self.top_k = checked_count("Accuracy", "top_k", top_k, 1)
         super().__init__()
 
     def _values(self, ops: Ops, x: Array, y: Array) -> Array:

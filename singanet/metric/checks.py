@@ -1,25 +1,11 @@
-"""Checks of arguments and targets that several metrics share."""
+"""Checks of targets that several metrics share."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from singanet.errors import ArgumentError, DataError, ShapeError
+from singanet.errors import DataError, ShapeError
 from singanet.loss.targets import class_labels
 from singanet.ops.interface import Ops
 from singanet.types import Array
-
-
-def checked_top_k(where: str, top_k: Any) -> int:
-    """``top_k`` where it is a positive integer."""
-    if not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1:
-        raise ArgumentError(
-            f"{where}(top_k=)",
-            expected="a positive integer",
-            received=repr(top_k),
-            advice="1 looks at the first class alone",
-        )
-    return int(top_k)
 
 
 def scored_classes(where: str, ops: Ops, x: Array, y: Array) -> Array:

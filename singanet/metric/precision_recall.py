@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from singanet.metric.checks import checked_top_k, multi_hot
+from singanet.base.counts import checked_count
+from singanet.metric.checks import multi_hot
 from singanet.metric.metric import MeanMetric
 from singanet.ops.interface import Ops
 from singanet.types import Array
@@ -16,7 +17,7 @@ class Precision(MeanMetric):
     """
 
     def __init__(self, top_k: int = 1) -> None:
-        self.top_k = checked_top_k("Precision", top_k)
+        self.top_k = checked_count("Precision", "top_k", top_k, 1)
         super().__init__()
 
     def _values(self, ops: Ops, x: Array, y: Array) -> Array:
@@ -31,7 +32,7 @@ class Recall(MeanMetric):
     """
 
     def __init__(self, top_k: int = 1) -> None:
-        self.top_k = checked_top_k("Recall", top_k)
+        self.top_k = checked_count("Recall", "top_k", top_k, 1)
         super().__init__()
 
     def _values(self, ops: Ops, x: Array, y: Array) -> Array:

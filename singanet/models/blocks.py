@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from singanet.base.counts import is_int
 from singanet.errors import ArgumentError
 from singanet.layers import (
     Activation,
@@ -102,7 +103,7 @@ def pooled_classifier(
 
 def expect_depth(family: str, depth: Any, step: int, rest: int) -> int:
     """n where ``depth`` is ``step``·n + ``rest`` and n is positive; else an `ArgumentError`."""
-    if type(depth) is not int or depth <= rest or (depth - rest) % step:
+    if not is_int(depth, rest + 1) or (depth - rest) % step:
         examples = [step * n + rest for n in (1, 2, 3)]
         raise ArgumentError(
             f"{family}, argument depth",

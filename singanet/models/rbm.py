@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from singanet.base.counts import checked_count
 from singanet.device import cpu
 from singanet.errors import ArgumentError, ShapeError
 from singanet.graph.nesting import Ports
@@ -45,15 +46,8 @@ class RBM:
     layers = ()
 
     def __init__(self, input_shape: Shape, hidden: int = 256, seed: int | None = None) -> None:
-        if type(hidden) is not int or hidden < 1:
-            raise ArgumentError(
-                "RBM, argument hidden",
-                expected="a positive int",
-                received=repr(hidden),
-                advice="pass the number of hidden units",
-            )
         self.input_shape = tuple(input_shape)
-        self.hidden = hidden
+        self.hidden = checked_count("RBM", "argument hidden", hidden, 1)
         self.loss = SquaredError()
         self.metric: Metric | None = None
         self.compiled: object | None = None

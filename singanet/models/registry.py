@@ -6,6 +6,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, Literal, overload
 
+from singanet.base.counts import checked_count, is_int
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.models.entry import ModelEntry
 from singanet.models.rbm import RBM
@@ -70,14 +71,8 @@ def build(
     """
     entry = find(name)
     shape = _checked_shape(name, entry.input_shape if input_shape is None else input_shape)
-    classes = entry.num_classes if num_classes is None else num_classes
-    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
-        raise ArgumentError(
-            f"model {name!r}, argument num_classes",
-            expected="a positive int",
-            received=repr(classes),
-            advice="pass the number of classes",
-        )
+    given = entry.num_classes if num_classes is None else num_classes
+    classes = checked_count(f"model {name!r}", "argument num_classes", given, 1)
     make = import_module(f"singanet.models.{entry.module}").build
     known = [option for option in signature(make).parameters if option not in _SET_HERE]
     for option in options:
@@ -94,7 +89,7 @@ def build(
 
 def _checked_shape(name: str, given: Any) -> Shape:
     shape = tuple(given) if isinstance(given, (tuple, list)) else ()
-    good = shape and all(type(axis) is int and axis > 0 for axis in shape)
+    good = shape and all(is_int(axis) for axis in shape)
     if not good:
         raise ArgumentError(
             f"model {name!r}, argument input_shape",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.errors import ArgumentError
+from singanet.base.counts import checked_count
 from singanet.models.blocks import expect_depth
 from singanet.models.preactivation import preactivation_net
 from singanet.net import FeedForwardNet
@@ -23,11 +23,5 @@ def build(
     convolutions of a block.
     """
     blocks = expect_depth("wide resnet", depth, 6, 4)
-    if type(widen) is not int or widen < 1:
-        raise ArgumentError(
-            "wide resnet, argument widen",
-            expected="a positive int",
-            received=repr(widen),
-            advice="use for example 4",
-        )
+    widen = checked_count("wide resnet", "argument widen", widen, 1)
     return preactivation_net(input_shape, num_classes, seed, blocks, widen, True, dropout)

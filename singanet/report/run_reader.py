@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from singanet.base.counts import is_int
 from singanet.base.files import explained
 from singanet.errors import DataError, FileAccessError
 from singanet.report.run_files import (
@@ -132,7 +133,7 @@ def _matrix(path: Path, value: dict[str, Any]) -> tuple[list[str], list[list[int
         and isinstance(counts, list)
         and len(labels) == len(counts)
         and all(isinstance(row, list) and len(row) == len(labels) for row in counts)
-        and all(isinstance(n, int) and n >= 0 for row in counts for n in row)
+        and all(is_int(n, 0) for row in counts for n in row)
     )
     if not square or labels is None or counts is None:
         raise _not(path, "C labels and C rows of C counts", "another form")

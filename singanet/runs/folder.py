@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from singanet.base.counts import is_int
 from singanet.base.files import replacing
 from singanet.errors import FileAccessError
 from singanet.report import RunNotes, read_run, recorders
@@ -103,7 +104,7 @@ def saved_settings(folder: Path) -> dict[str, Any]:
     """The arguments of `singanet.models.build` beside name and seed. Errors as above."""
     settings = dict(_section(folder, NET))
     shape, classes = settings.get("input_shape"), settings.get("num_classes")
-    if not isinstance(shape, list) or not all(type(n) is int for n in [*shape, classes]):
+    if not isinstance(shape, list) or not all(is_int(n) for n in [*shape, classes]):
         raise _not_ours(folder, f"{NET} of another form")
     settings["input_shape"] = tuple(shape)
     return settings

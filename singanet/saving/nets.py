@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from singanet.base.counts import is_int
 from singanet.errors import ConfigError
 from singanet.layers import Layer
 from singanet.loss import Loss, MultiLoss
@@ -111,7 +112,7 @@ def check_version(config: Mapping[str, Any]) -> None:
     if not isinstance(config, Mapping) or config.get("format") != FORMAT:
         raise wrong("a net's configuration", f"format {FORMAT!r}", kind_of(config))
     version = config.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
+    if not is_int(version) or version > VERSION:
         raise ConfigError(
             "a net's configuration",
             expected=f"version 1 to {VERSION}",

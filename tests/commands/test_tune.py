@@ -50,7 +50,7 @@ def test_a_mistake_is_one_line(arguments, said, refused):
 
 
 def test_a_batch_of_none_is_refused(path, refused):
-    assert "batch_size: expected a whole number" in refused("tune", "lenet", "--batch-size", "0")
+    assert "batch_size: expected an int" in refused("tune", "lenet", "--batch-size", "0")
 
 
 def test_switched_off_is_told(path, refused, monkeypatch):

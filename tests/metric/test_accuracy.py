@@ -70,5 +70,5 @@ def test_bad_targets() -> None:
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, True, None])
 def test_bad_top_k(k: Any) -> None:
-    with pytest.raises(ArgumentError, match="positive integer"):
+    with pytest.raises(ArgumentError, match="Accuracy, top_k: expected an int of at least 1"):
         Accuracy(top_k=k)

@@ -52,7 +52,10 @@ def test_dropout_lies_between_the_convolutions_of_a_block():
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"depth": 20}, r"depth: expected 6n \+ 4"), ({"widen": 0}, "widen: expected a positive")],
+    [
+        ({"depth": 20}, r"depth: expected 6n \+ 4"),
+        ({"widen": 0}, "widen: expected an int of at least 1"),
+    ],
 )
 def test_options_that_make_no_net_are_refused(options, said):
     with pytest.raises(ArgumentError, match=f"wide resnet, argument {said}"):

@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from singanet.checkpoint.keras.attention import attention
-from singanet.checkpoint.keras.convolution import conv, conv_transpose, depthwise
-from singanet.checkpoint.keras.dense import dense, embedding, per_feature, prelu
 from singanet.checkpoint.keras.layer import LayerDescription, Variable
-from singanet.checkpoint.keras.recurrent import CLASSES, recurrent
+from singanet.checkpoint.keras.layouts import (
+    CLASSES,
+    attention,
+    conv,
+    conv_transpose,
+    dense,
+    depthwise,
+    embedding,
+    per_feature,
+    prelu,
+    recurrent,
+)
 from singanet.errors import ArgumentError, one_of
 
 _SCALED = per_feature(("gamma", "gamma"), ("beta", "beta"))

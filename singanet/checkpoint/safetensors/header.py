@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.counts import is_int
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.names import check_name, check_unique
 from singanet.checkpoint.streaming import check_shape
@@ -94,7 +95,7 @@ def _naturals(value: Any) -> list[int] | None:
     """``value`` if it is a list of whole numbers, none negative."""
     if not isinstance(value, list):
         return None
-    fine = all(type(part) is int and 0 <= part < 1 << 62 for part in value)
+    fine = all(is_int(part, 0) and part < 1 << 62 for part in value)
     return value if fine else None
 
 

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from singanet.data import ArrayLoader, Dataset, load
+from singanet.data import ArrayLoader, load
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.augment import AugmentedImages
-from singanet.runs.tasks.split import split
-from singanet.runs.tasks.task import Batches, EpochResult, Task
-
-EVALUATION_BATCH = 256
+from singanet.runs.tasks.task import EVALUATION_BATCH, Batches, DatasetTask, EpochResult
 
 
-class Classification(Task):
+class Classification(DatasetTask):
     """One label a sample; the digits where no data are named."""
-
-    def __init__(self, data: Dataset) -> None:
-        self.data = data
-        self.name = data.name
-        self.input_shape = data.sample_shape
-        self.num_classes = data.num_classes
 
     @classmethod
     def load(cls, data: str | None, entry: ModelEntry) -> Classification:
@@ -29,10 +18,8 @@ class Classification(Task):
 
     def keep_back(self, share: float, seed: int) -> ArrayLoader:
         """Samples drawn by ``seed``, whatever their classes."""
-        x, y = self.data.x_train, self.data.y_train
-        rest, taken = split(len(x), share, seed)
-        self.data = replace(self.data, x_train=x[rest], y_train=y[rest])
-        return ArrayLoader(x[taken], y[taken], EVALUATION_BATCH, shuffle=False)
+        x, y = self.taken_out(share, seed)
+        return ArrayLoader(x, y, EVALUATION_BATCH, shuffle=False)
 
     def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> Batches:
         """Shuffled anew in every epoch; images shifted a little where the recipe says so.

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
-from singanet.data import ArrayLoader, Dataset, load
+from singanet.data import ArrayLoader, load
 from singanet.errors import DataError
 from singanet.models import ModelEntry, Recipe
-from singanet.runs.tasks.split import split
-from singanet.runs.tasks.task import EpochResult, Task
-
-EVALUATION_BATCH = 256
+from singanet.runs.tasks.task import EVALUATION_BATCH, DatasetTask, EpochResult
 
 
-class Reconstruction(Task):
+class Reconstruction(DatasetTask):
     """Each sample is its own target; the digits where no data are named."""
-
-    def __init__(self, data: Dataset) -> None:
-        self.data = data
-        self.name = data.name
-        self.input_shape = data.sample_shape
-        self.num_classes = data.num_classes
 
     @classmethod
     def load(cls, data: str | None, entry: ModelEntry) -> Reconstruction:
@@ -39,10 +29,8 @@ class Reconstruction(Task):
 
     def keep_back(self, share: float, seed: int) -> ArrayLoader:
         """Samples drawn by ``seed``."""
-        x, y = self.data.x_train, self.data.y_train
-        rest, taken = split(len(x), share, seed)
-        self.data = replace(self.data, x_train=x[rest], y_train=y[rest])
-        return ArrayLoader(x[taken], x[taken], EVALUATION_BATCH, shuffle=False)
+        x, _ = self.taken_out(share, seed)
+        return ArrayLoader(x, x, EVALUATION_BATCH, shuffle=False)
 
     def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> ArrayLoader:
         """Shuffled anew in every epoch."""

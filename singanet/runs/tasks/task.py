@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol
 
-from singanet.data import Batch
+from singanet.data import Batch, Dataset
 from singanet.models import ModelEntry, Recipe
-from singanet.types import Shape
+from singanet.runs.tasks.split import split
+from singanet.types import Array, Shape
+
+EVALUATION_BATCH = 256
 
 _TASKS = {
     "classification": "Classification",
@@ -84,6 +87,23 @@ class Task(ABC):
     @abstractmethod
     def report(self, result: EpochResult) -> str:
         """What a test came to, in words."""
+
+
+class DatasetTask(Task):
+    """A task on the samples of a data set."""
+
+    def __init__(self, data: Dataset) -> None:
+        self.data = data
+        self.name = data.name
+        self.input_shape = data.sample_shape
+        self.num_classes = data.num_classes
+
+    def taken_out(self, share: float, seed: int) -> tuple[Array, Array]:
+        """``share`` of the training samples and labels, which stay behind no longer."""
+        x, y = self.data.x_train, self.data.y_train
+        rest, taken = split(len(x), share, seed)
+        self.data = replace(self.data, x_train=x[rest], y_train=y[rest])
+        return x[taken], y[taken]
 
 
 def load_task(entry: ModelEntry, data: str | None) -> Task:

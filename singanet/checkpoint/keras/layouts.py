@@ -1,0 +1,231 @@
+"""How Keras lays the arrays of each layer out.
+
+Kernels of convolutions are (spatial axes, in, out), heads of attention have an axis of their own,
+and recurrent layers have other orders of gates and one bias where we have two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from singanet.checkpoint.keras.layer import LayerDescription, Variable, one, same
+from singanet.errors import ArgumentError
+from singanet.types import Array, Shape
+
+Move = Callable[[Array], Array]
+
+
+# Where each of Keras' gate blocks stands among ours: z r h from r z n; i f c o as i f g o.
+_ORDERS = {"gru": (1, 0, 2), "lstm": (0, 1, 2, 3), "tanh": (0,), "relu": (0,)}
+CLASSES = {"gru": "GRU", "lstm": "LSTM", "tanh": "SimpleRNN", "relu": "SimpleRNN"}
+
+
+def dense(layer: LayerDescription) -> list[Variable]:
+    """kernel (in, units), bias (units)."""
+    turned = bool(layer.settings.get("W_transpose"))
+    shape = layer.shape("weight")[::-1] if turned else layer.shape("weight")
+    there, back = rows(layer.flattened)
+    kernel = one(
+        "vars/0",
+        "kernel",
+        shape,
+        "weight",
+        lambda w: there(w.T if turned else w),
+        lambda w: back(w).T if turned else back(w),
+    )
+    return [kernel, *_bias(layer)]
+
+
+def _bias(layer: LayerDescription) -> list[Variable]:
+    return [same("vars/1", "bias", layer.shape("bias"), "bias")] if "bias" in layer.params else []
+
+
+def embedding(layer: LayerDescription) -> list[Variable]:
+    """embeddings (vocabulary, units)."""
+    return [same("vars/0", "embeddings", layer.shape("weight"), "weight")]
+
+
+def per_feature(*names: tuple[str, str]) -> Callable[[LayerDescription], list[Variable]]:
+    """Arrays (C,) in this order; ``names`` are Keras' and ours."""
+
+    def variables(layer: LayerDescription) -> list[Variable]:
+        there, back = rows(layer.flattened)
+        found = [(label, suffix) for label, suffix in names if suffix in layer.params]
+        return [
+            one(f"vars/{index}", label, layer.shape(suffix), suffix, there, back)
+            for index, (label, suffix) in enumerate(found)
+        ]
+
+    return variables
+
+
+def prelu(layer: LayerDescription) -> list[Variable]:
+    """alpha, whose axes of 1 depend on how the Keras layer shares it; channels last here."""
+    ours = layer.shape("a")
+    shape: Shape = (1,) * (len(layer.settings.get("in_shape", (0,))) - 1) + ours
+    return [
+        one("vars/0", "alpha", shape, "a", lambda a: a.reshape(shape), lambda a: a.reshape(ours))
+    ]
+
+
+def rows(flattened: Shape | None) -> tuple[Move, Move]:
+    """Axis 0 from the order (C, H, W) to (H, W, C), and back; as it is where none was flattened."""
+    if flattened is None or len(flattened) < 2:
+        return (lambda a: a), (lambda a: a)
+    last = (*flattened[1:], flattened[0])
+
+    def there(a: Array) -> Array:
+        rest = tuple(range(len(flattened), len(flattened) + a.ndim - 1))
+        order = (*range(1, len(flattened)), 0, *rest)
+        return a.reshape(*flattened, *a.shape[1:]).transpose(order).reshape(a.shape)
+
+    def back(a: Array) -> Array:
+        rest = tuple(range(len(flattened), len(flattened) + a.ndim - 1))
+        order = (len(flattened) - 1, *range(len(flattened) - 1), *rest)
+        return a.reshape(*last, *a.shape[1:]).transpose(order).reshape(a.shape)
+
+    return there, back
+
+
+def conv(layer: LayerDescription) -> list[Variable]:
+    """kernel (kh, kw, in/groups, out) from (out, in/groups·kh·kw); bias (out)."""
+    taps = _taps(layer)
+    out, width = layer.shape("weight")
+    return _moved(layer, (out, width // _size(taps), *taps), (*range(2, 2 + len(taps)), 1, 0))
+
+
+def conv_transpose(layer: LayerDescription) -> list[Variable]:
+    """kernel (kh, kw, out, in) from (in, out·kh·kw); bias (out)."""
+    taps = _taps(layer)
+    channels, width = layer.shape("weight")
+    return _moved(layer, (channels, width // _size(taps), *taps), (2, 3, 1, 0))
+
+
+def depthwise(layer: LayerDescription) -> list[Variable]:
+    """kernel (kh, kw, in, multiplier) from (in·multiplier, kh·kw); bias (in·multiplier)."""
+    taps = _taps(layer)
+    many = layer.settings["depth_multiplier"]
+    return _moved(layer, (layer.shape("weight")[0] // many, many, *taps), (2, 3, 0, 1))
+
+
+def _moved(layer: LayerDescription, axes: Shape, order: Shape) -> list[Variable]:
+    """The weight seen as ``axes`` and transposed by ``order``, and the bias."""
+    inverse = tuple(order.index(axis) for axis in range(len(order)))
+    ours = layer.shape("weight")
+    kernel = one(
+        "vars/0",
+        "kernel",
+        tuple(axes[axis] for axis in order),
+        "weight",
+        lambda w: w.reshape(axes).transpose(order),
+        lambda w: w.transpose(inverse).reshape(ours),
+    )
+    if "bias" not in layer.params:
+        return [kernel]
+    return [kernel, same("vars/1", "bias", layer.shape("bias"), "bias")]
+
+
+def _taps(layer: LayerDescription) -> Shape:
+    """The kernel's size: (kh, kw), or (k,) along one axis."""
+    kernel = layer.settings["kernel"]
+    return (kernel[1],) if layer.kind == "Conv1D" else tuple(kernel)
+
+
+def _size(taps: Shape) -> int:
+    size = 1
+    for tap in taps:
+        size *= tap
+    return size
+
+
+def attention(layer: LayerDescription) -> list[Variable]:
+    """query, key and value (d, heads, size) with biases (heads, size); output (heads, size, d)."""
+    heads = layer.settings["num_heads"]
+    found = []
+    for part in ("query", "key", "value"):
+        inward, outward = layer.shape(f"{part}_weight")
+        each = (heads, outward // heads)
+        found.append(_shaped(layer, f"{part}_dense/vars/0", f"{part}_weight", (inward, *each)))
+        if f"{part}_bias" in layer.params:
+            found.append(_shaped(layer, f"{part}_dense/vars/1", f"{part}_bias", each))
+    inward, outward = layer.shape("output_weight")
+    shape = (heads, inward // heads, outward)
+    found.append(_shaped(layer, "output_dense/vars/0", "output_weight", shape))
+    if "output_bias" in layer.params:
+        found.append(same("output_dense/vars/1", "output_bias", (outward,), "output_bias"))
+    return found
+
+
+def _shaped(layer: LayerDescription, path: str, suffix: str, shape: Shape) -> Variable:
+    ours = layer.shape(suffix)
+    return one(path, suffix, shape, suffix, lambda a: a.reshape(shape), lambda a: a.reshape(ours))
+
+
+def recurrent(layer: LayerDescription) -> list[Variable]:
+    """kernel (in, G·u), recurrent_kernel (u, G·u), bias (G·u); for GRU (2, G·u).
+
+    Errors: `ArgumentError` for several stacks or ``input_mode='skip'``, which Keras lacks.
+    """
+    mode = layer.settings["rnn_mode"]
+    if layer.settings["num_stacks"] != 1 or layer.settings["input_mode"] != "linear":
+        raise ArgumentError(
+            f"layer {layer.name!r}, as a Keras {CLASSES[mode]}",
+            expected="num_stacks=1 and input_mode='linear'",
+            received=f"num_stacks={layer.settings['num_stacks']} and "
+            f"input_mode={layer.settings['input_mode']!r}",
+            advice="build one layer for each stack, as Keras does",
+        )
+    if not layer.settings["bidirectional"]:
+        return _direction(layer, "l0/forward", "", mode)
+    return [
+        *_direction(layer, "l0/forward", "forward_layer/", mode),
+        *_direction(layer, "l0/backward", "backward_layer/", mode),
+    ]
+
+
+def _direction(layer: LayerDescription, ours: str, above: str, mode: str) -> list[Variable]:
+    def blocks(array: Array) -> Array:
+        """Gate blocks exchanged; doing it twice changes nothing."""
+        order = _ORDERS[mode]
+        if order == tuple(range(len(order))):
+            return array
+        parts = np.split(array, len(order), axis=-1)
+        return np.concatenate([parts[index] for index in order], axis=-1)
+
+    found = []
+    for index, (label, kind) in enumerate(
+        (("kernel", "weight_x"), ("recurrent_kernel", "weight_h"))
+    ):
+        suffix = f"{ours}/{kind}"
+        path = f"{above}cell/vars/{index}"
+        found.append(one(path, above + label, layer.shape(suffix), suffix, blocks, blocks))
+    parts = (f"{ours}/bias_x", f"{ours}/bias_h")
+    width = layer.shape(parts[0])
+    path, label = f"{above}cell/vars/2", f"{above}bias"
+    if mode == "gru":
+        found.append(
+            Variable(
+                path,
+                label,
+                (2, *width),
+                parts,
+                lambda x, h: blocks(np.stack([x, h])),
+                lambda both: tuple(blocks(both)),
+            )
+        )
+    else:
+        # Only the sum of our two counts.
+        found.append(
+            Variable(
+                path,
+                label,
+                width,
+                parts,
+                lambda x, h: x + h,
+                lambda b: (b, np.zeros_like(b)),
+                sum_of_parts=True,
+            )
+        )
+    return found
