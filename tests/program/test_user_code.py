@@ -460,9 +460,7 @@ def test_a_layer_between_branches_may_keep_its_arrays(placed):
         h = Dense("in", 5)(x)
         both = singanet.layers.Add("sum")(Probe("left")(h), Probe("right")(Activation("r")(h)))
         out = Dense("out", 3)(both)
-        return placed(
-            singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=out, seed=1)
-        )
+        return placed(singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=out, seed=1))
 
     twins = Twins(make, sgd)
     for x, y in batches(6):
