@@ -73,7 +73,7 @@ class Gathered(Metric):
         return float((labels == np.concatenate(self.targets)).mean())
 
 
-class Weighed(SquaredError):
+class Weighed(SquaredError):  # noqa: N818
     """Half the squared difference times an attribute; the outputs and targets are kept."""
 
     def __init__(self):
