@@ -25,13 +25,16 @@ from singanet.optimizer import SGD, Adam
 from .twins import Twins, expect_same
 from .user_parts import (
     Alike,
+    ClippedNet,
     EmptiesLists,
     Gathered,
     KeepsGradients,
     Probe,
+    ScaledNet,
     Weighed,
     WritesGradients,
     expect_kept,
+    times,
 )
 
 
@@ -199,32 +202,6 @@ def test_a_metric_of_the_net_may_keep_outputs(placed):
 
 
 # -- overridden methods of nets (04) --------------------------------------------------------
-
-
-class ClippedNet(singanet.FeedForwardNet):
-    """Clips every gradient on its way out of the walk."""
-
-    bound = 0.02
-
-    def backward(self, dy, output=()):
-        for item in super().backward(dy, output):
-            for grad in item.grads:
-                np.clip(grad, -self.bound, self.bound, out=grad)
-            yield item
-
-
-def times(factor, x):
-    """``x``, an array or a dict of them, times a number."""
-    if isinstance(x, dict):
-        return {name: times(factor, part) for name, part in x.items()}
-    return np.float32(factor) * x
-
-
-class ScaledNet(singanet.FeedForwardNet):
-    """Takes half of its input."""
-
-    def forward(self, flag, x, output=()):
-        return super().forward(flag, times(0.5, x), output)
 
 
 @pytest.mark.parametrize("kind", [ClippedNet, ScaledNet])

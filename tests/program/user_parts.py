@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from singanet import FeedForwardNet
 from singanet.layers import Layer
 from singanet.loss import SquaredError
 from singanet.metric import Metric
@@ -69,8 +70,9 @@ class Gathered(Metric):
         self.samples += len(x)
 
     def _result(self):
-        labels = np.concatenate(self.outputs).argmax(1)
-        return float((labels == np.concatenate(self.targets)).mean())
+        labels = np.concatenate(self.targets)
+        labels = labels.argmax(1) if labels.ndim > 1 else labels
+        return float((np.concatenate(self.outputs).argmax(1) == labels).mean())
 
 
 class Weighed(SquaredError):  # noqa: N818
@@ -215,6 +217,32 @@ class Breaks(Alike):
         if "error" in self.fuse:
             raise self.fuse.pop("error")
         return dy * np.float32(1.25), {}
+
+
+class ClippedNet(FeedForwardNet):
+    """Clips every gradient on its way out of the walk."""
+
+    bound = 0.02
+
+    def backward(self, dy, output=()):
+        for item in super().backward(dy, output):
+            for grad in item.grads:
+                np.clip(dense_of(grad), -self.bound, self.bound, out=dense_of(grad))
+            yield item
+
+
+def times(factor, x):
+    """``x``, an array or a dict of them, times a number; indices as they are."""
+    if isinstance(x, dict):
+        return {name: times(factor, part) for name, part in x.items()}
+    return np.float32(factor) * x if x.dtype.kind == "f" else x
+
+
+class ScaledNet(FeedForwardNet):
+    """Takes half of its input."""
+
+    def forward(self, flag, x, output=()):
+        return super().forward(flag, times(0.5, x), output)
 
 
 def expect_kept(seen):
