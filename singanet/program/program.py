@@ -13,6 +13,7 @@ from singanet.engine import feeds as checks
 from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.program.call import NotRecordableError
+from singanet.program.guard import passes_are_its_own
 from singanet.program.programs import programs_of
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.record import Recorder, rehearse
@@ -55,6 +56,13 @@ class Program:
                 advice="pass net.record(x, y, optimizer), or net.record(x) for an evaluation",
             )
         expect_host(net, "net.record")
+        if not passes_are_its_own(net):
+            raise CallOrderError(
+                "net.record",
+                expected="a net that runs FeedForwardNet's own forward and backward",
+                received=f"a {type(net).__name__} that overrides them",
+                advice="call net.step, which does as they say",
+            )
         if optimizer is not None:
             net.expect_unsealed("net.record")
         self.net = net

@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.engine.feeds import check_feed
 from singanet.errors import CallOrderError
+from singanet.program.guard import passes_are_its_own
 from singanet.program.replaying.alike import (
     Latest,
     LatestPrediction,
@@ -148,6 +149,8 @@ class Programs:
         measure: Any,
     ) -> tuple[float, float | None] | None:
         """One training step; None where no program is there yet."""
+        if not passes_are_its_own(net):
+            return None
         of_batch = (*shapes_of_feed(feed), *shapes_of_targets(y, weight))
         found = self._find(
             net,
@@ -177,7 +180,7 @@ class Programs:
         ``x`` is what the caller gave, so far unchecked.
         """
         latest = self._latest
-        if latest is None or not self.enabled:
+        if latest is None or not self.enabled or not passes_are_its_own(net):
             return None
         settings = net.device.ops.settings()
         if not latest.alike(x, y, optimizer, self._recompute, settings):

@@ -150,7 +150,11 @@ class TracedLayer:
 
 
 def traced_plan(plan: Plan, net: Net, tape: Tape) -> Plan:
-    """``plan`` with layers that write on ``tape``."""
+    """``plan`` with layers that write on ``tape``. Raises `NotRecordableError`."""
+    layers = {id(step.layer): step.layer for step in plan.steps}.values()
+    params = [id(param) for layer in layers for param in layer.params.values()]
+    if len(set(params)) < len(params) and not plan.has_shared:
+        raise NotRecordableError("a parameter that was shared after the net had been sorted")
     made = object.__new__(Plan)
     made.__dict__.update(plan.__dict__)
     made.steps = [TracedStep(step, net, tape) for step in plan.steps]

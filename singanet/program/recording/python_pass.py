@@ -10,7 +10,8 @@ import numpy as np
 from singanet.engine.plan import Step
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import RowSparse
+from singanet.program.places import map_arrays
+from singanet.types import Array, RowSparse
 
 if TYPE_CHECKING:
     from singanet.program.recording.layers import TracedLayer
@@ -49,7 +50,7 @@ class PythonPass:
 
     def forward(self, x: Any, out: Any) -> None:
         """Fill ``out`` with the layer's output."""
-        keep(self.made(self.layer.layer, x), out)
+        keep(self.made(self.layer.layer, self._theirs(x)), out)
 
     def gradients(
         self, layer: Layer, saved: dict[str, Any], dy: Any
@@ -64,13 +65,17 @@ class PythonPass:
         self.sparse = {k: grad for k, grad in grads.items() if isinstance(grad, RowSparse)}
         return dx, grads
 
+    def _theirs(self, arrays: Any) -> Any:
+        """Arrays for the layer to keep or change: those of the arena only where it is singanet's."""
+        return arrays if self.layer.own else map_arrays(arrays, copied)
+
     def sparse_now(self, key: str) -> RowSparse:
         """The row-sparse gradient of a parameter, handed over."""
         return self.sparse.pop(key)
 
     def backward(self, saved: dict[str, Any], inputs: Any, dy: Any, out: Any) -> None:
         """Fill ``out`` with the gradients that are arrays, and keep the others."""
-        dx, grads = self.gradients(self.layer.layer, saved, dy)
+        dx, grads = self.gradients(self.layer.layer, self._theirs(saved), self._theirs(dy))
         if self.context is not None:
             self.context = self._fresh()
         keep((dx, {key: grads[key] for key in out[1]}), out)
@@ -86,6 +91,11 @@ def keep(values: Any, out: Any) -> None:
     elif isinstance(out, (list, tuple)):
         for value, part in zip(values, out, strict=True):
             keep(value, part)
+
+
+def copied(array: Array) -> Array:
+    """A copy that lies as ``array`` does, for code that may keep it."""
+    return array.copy(order="K")
 
 
 def is_sparse(grad: Any) -> TypeGuard[RowSparse]:

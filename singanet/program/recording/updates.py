@@ -6,15 +6,20 @@ from typing import Any
 
 import numpy as np
 
+from singanet.errors import SingaNetError
+from singanet.optimizer import Optimizer
+from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
 from singanet.params.gradients import LayerGradients
 from singanet.program.call import NotRecordableError
+from singanet.program.guard import Guard, is_library, is_patched
 from singanet.program.recording.joint import Waiting, join_gradients, joint_update
 from singanet.program.recording.live_rows import RowsSource, source_of, sources
 from singanet.program.recording.python_pass import is_sparse
 from singanet.program.recording.rule_numbers import Numbers, alike
 from singanet.program.recording.tape import Tape
 from singanet.program.recording.traced import Traced
+from singanet.program.recording.users import is_own
 from singanet.types import Array
 
 _SMALL, _TOGETHER = 1 << 16, 1 << 17
@@ -27,8 +32,9 @@ class Updates:
     Small parameters wait, to be updated together. `finish` has to be called at the end.
     """
 
-    def __init__(self, tape: Tape, optimizer: Any) -> None:
+    def __init__(self, tape: Tape, optimizer: Any, guard: Guard) -> None:
         self.tape = tape
+        self.guard = guard
         self.optimizer = optimizer
         self.numbers: list[Numbers] = []
         self.reasons: list[str] = []
@@ -46,7 +52,7 @@ class Updates:
             return
         for name, value, grad in zip(*item, strict=True):
             self.optimizer._state(name)
-            why = self._unfit(name, grad)
+            why = self._unfit(name, value, grad)
             if why is None and not is_sparse(grad) and self._waits(name, value, grad):
                 continue
             source = source_of(grad)
@@ -104,17 +110,30 @@ class Updates:
         kind = type(self.optimizer)
         if not isinstance(self.optimizer, ElementWise):
             return f"{kind.__name__} is not element by element"
-        if kind.__module__.partition(".")[0] != "singanet":
+        if not is_library(kind):
             return f"{kind.__name__} is not singanet's"
+        if is_patched(self.optimizer):
+            return f"a method of this {kind.__name__} was replaced"
+        self.guard.part(self.optimizer)
         return None
 
-    def _unfit(self, name: str, grad: Any) -> str | None:
+    def _unfit(self, name: str, value: Array, grad: Any) -> str | None:
         """Why the update of this parameter is not recorded, if so."""
         if is_sparse(grad) and source_of(grad) is None:
             return "rows of a table"
         state = self.optimizer._states[name]
         if state.constraint is not None:
             return "it has a constraint"
+        if is_sparse(grad) and type(self.optimizer).update is not Optimizer.update:
+            return "its optimizer looks at rows before"
+        if state.regularizer is not None:
+            if not is_own(state.regularizer):
+                return "its regularizer is not singanet's"
+            self.guard.part(state.regularizer)
+        try:
+            check_fit("", name, value, value if is_sparse(grad) else grad, state.shape)
+        except SingaNetError as error:
+            return str(error)
         scheduled = callable(getattr(state.regularizer, "coefficient", None))
         return "its regularizer is scheduled" if scheduled else None
 
@@ -169,8 +188,9 @@ class Updates:
 
         def update(arrays: list[Array]) -> None:
             rest = iter(arrays)
-            now = [next(rest) if source is None else source.now() for source in rows]
-            optimizer.update(names, values, now)
+            # Lists and arrays of its own: the optimizer may keep them, or change them.
+            now = [next(rest).copy() if source is None else source.now() for source in rows]
+            optimizer.update(names.copy(), values.copy(), now)
 
         call = self.tape.add(
             update, (dense,), {}, values, "hidden", changes=True, name="python step"

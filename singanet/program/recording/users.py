@@ -6,21 +6,21 @@ import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from singanet.layers.layer import Layer
 from singanet.loss.loss import Loss
 from singanet.program.call import NotRecordableError
-from singanet.program.recording.settings import with_inner
+from singanet.program.guard import is_library, is_patched, with_inner
 from singanet.types import Array
 
 _Part = TypeVar("_Part", bound="Layer | Loss")
 
 
-def is_own(part: Layer | Loss) -> bool:
-    """Whether the layer or loss, and each inside it, is of a class of singanet's."""
+def is_own(part: Any) -> bool:
+    """Whether the layer, loss, ... and each inside it, is of a class of singanet's and as that."""
     return all(_is_own(inner) for inner in with_inner(part))
 
 
@@ -29,11 +29,25 @@ def is_pure(layer: Layer) -> bool:
 
     singanet's own do; a user's class says so by ``pure = True``.
     """
-    return all(_is_own(part) or getattr(part, "pure", False) for part in with_inner(layer))
+    return all(
+        _is_own(part) or (getattr(part, "pure", False) and not is_patched(part))
+        for part in with_inner(layer)
+    )
 
 
 def _is_own(part: object) -> bool:
-    return type(part).__module__.partition(".")[0] == "singanet"
+    return is_library(type(part)) and not is_patched(part)
+
+
+def expect_unpatched(part: Any) -> None:
+    """Refuse methods of an instance: nobody knows what another call of them would do.
+
+    Raises `NotRecordableError`.
+    """
+    for inner in with_inner(part):
+        if is_patched(inner):
+            name = getattr(inner, "name", type(inner).__name__)
+            raise NotRecordableError(f"{name!r}, of which a method was replaced")
 
 
 def stand_in(part: _Part) -> _Part:

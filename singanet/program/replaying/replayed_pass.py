@@ -88,7 +88,7 @@ class ReplayedPass:
                 grads, layer, names = payload
                 values = [self.program.values[name].value for name in names]
                 # Copies, since the arena serves the next layer; the caller may keep them.
-                yield LayerGradients(names, values, [_owned(g) for g in grads], layer, {})
+                yield LayerGradients(list(names), values, [_owned(g) for g in grads], layer, {})
         finally:
             self.release()
 
