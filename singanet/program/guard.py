@@ -85,8 +85,9 @@ class Guard:
         if kind not in self._classes:
             own = [] if is_library(kind) else [n for n, f in vars(kind).items() if callable(f)]
             names = [n for n in dict.fromkeys((*_METHODS, *own)) if hasattr(kind, n)]
-            get = self._classes[kind] = attrgetter(*names)
-            self._code.append(get(kind))
+            if names:
+                get = self._classes[kind] = attrgetter(*names)
+                self._code.append(get(kind))
 
     # -- asked before each replay -----------------------------------------------------------
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from singanet.engine.plan import Step
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.program.places import map_arrays
@@ -34,16 +33,17 @@ class PythonPass:
         self.inputs: Any = ()
         self.sparse: dict[str, RowSparse] = {}
 
-    def _fresh(self) -> Context:
-        net, step = self.layer.net, self.layer.step
-        ctx = Context(net.device.ops, net.rng, Step.params(step), self.train, self.keep)
+    def _fresh(self, layer: Layer) -> Context:
+        net = self.layer.net
+        params = {suffix: param.value for suffix, param in layer.params.items()}
+        ctx = Context(net.device.ops, net.rng, params, self.train, self.keep)
         ctx.out_shapes = self.out_shapes
         ctx.relu, ctx.through = self.relu, self.through
         return ctx
 
     def made(self, layer: Layer, x: Any) -> Any:
         """The output of ``layer``, which while recording is a copy."""
-        self.context = self._fresh()
+        self.context = self._fresh(layer)
         y = layer.forward(self.context, x)
         self.context.out_shapes = [p.shape for p in y] if self.layer.step.many_out else []
         return y
@@ -58,7 +58,7 @@ class PythonPass:
         """What the backward of ``layer`` returns."""
         ctx = self.context
         if ctx is None:
-            ctx = self._fresh()
+            ctx = self._fresh(layer)
             ctx.saved = dict(saved)
         ctx.needs_input_grad = self.needs_input_grad
         dx, grads = layer.backward(ctx, dy)
@@ -77,7 +77,8 @@ class PythonPass:
         """Fill ``out`` with the gradients that are arrays, and keep the others."""
         dx, grads = self.gradients(self.layer.layer, self._theirs(saved), self._theirs(dy))
         if self.context is not None:
-            self.context = self._fresh()
+            # Whatever it saved is not needed until the next pass.
+            self.context = self._fresh(self.layer.layer)
         keep((dx, {key: grads[key] for key in out[1]}), out)
 
 

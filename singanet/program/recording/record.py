@@ -25,6 +25,7 @@ from singanet.program.recording.kernels import recording_kernels
 from singanet.program.recording.layers import TracedLayer, own, traced_plan
 from singanet.program.recording.live_rows import sources
 from singanet.program.recording.losses import LossStep
+from singanet.program.replaying.orders import Order, output_slots, zeros_in
 from singanet.program.recording.performing import Imagined, Performed
 from singanet.program.recording.rule_numbers import Numbers
 from singanet.program.recording.sealing import linked, prepare, show_nan
@@ -123,18 +124,21 @@ class Recorder:
                 updates.finish()
         self.numbers = [] if updates is None else updates.numbers
 
-    def passes(self, feed: Mapping[str, Any], c_order: bool) -> None:
+    def passes(self, feed: Mapping[str, Any], orders: Mapping[int, Order]) -> None:
         """A forward pass in training and the walk back, which hands out every layer's gradients.
 
-        ``c_order`` says that the gradients of outputs come in C order, not as outputs lie.
+        ``orders`` tells how the gradients of output slots will lie. Raises `NotRecordableError`
+        for a layer in Python: what it leaves for its way back is of one forward, and a walk that
+        asks for more than is recorded begins with another.
         """
         self._expect_unpatched()
-        order: Any = "C" if c_order else "K"
         with self._running():
             outputs, contexts = self._forward(self._fed(feed), train=True)
             self._hand_out(outputs)
             # No kernel depends on values, so zeros do.
-            given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, order)))
+            slots = iter(output_slots(self.plan))
+            zeros = map_arrays(outputs, lambda y: zeros_in(orders[next(slots)], y.shape, y.dtype))
+            given = own(self.tape, zeros)
             del outputs
             self._take_in((given,))
             for item in self._backward(contexts, given):
@@ -142,6 +146,11 @@ class Recorder:
                 # The caller may update the parameters then, which no kernel may read afterwards.
                 self._mark("yield", (grads, item.layer, names), (grads,), list(item.values))
                 del item
+        for step in self.plan.steps:
+            reasons = step.recorded.reasons  # type: ignore[attr-defined]
+            if reasons:
+                raise NotRecordableError(f"layer {step.name!r}, {reasons[0]}")
+        self.tape.interrupted = True
 
     def recording(self, recompute: Recompute = "none") -> Recording:
         """What was written down, with its memory planned; see `FeedForwardNet.record`."""

@@ -44,10 +44,9 @@ class Updates:
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""
         self.tape.layer, self.tape.phase = item.layer, "update"
-        if not item.names:
-            return
         why = self._refuses()
         if why is not None:
+            # A layer without parameters too: what a user writes may count.
             self._in_python(list(item.names), list(item.values), list(item.grads), why)
             return
         for name, value, grad in zip(*item, strict=True):
@@ -180,7 +179,8 @@ class Updates:
         self.numbers.append(numbers)
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
-        self.reasons.append(f"{', '.join(names)}: {why}")
+        if names:
+            self.reasons.append(f"{', '.join(names)}: {why}")
         optimizer, given = self.optimizer, sources(grads)
         dense = [grad for grad in given if not isinstance(grad, RowsSource)]
         # No array of the recording stays in the program.

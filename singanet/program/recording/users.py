@@ -24,7 +24,7 @@ def is_own(part: Any) -> bool:
     return all(_is_own(inner) for inner in with_inner(part))
 
 
-def is_pure(layer: Layer) -> bool:
+def is_pure(layer: Any) -> bool:
     """Whether the layer does the same at each call but for its arrays and draws.
 
     singanet's own do; a user's class says so by ``pure = True``.
@@ -51,14 +51,15 @@ def expect_unpatched(part: Any) -> None:
 
 
 def stand_in(part: _Part) -> _Part:
-    """What runs in the place of ``part`` while recording: a copy with the same parameters.
+    """What runs in the place of ``part`` while recording: a copy.
 
-    So nothing that a user's class counts is counted twice. Raises `NotRecordableError` where it
-    cannot be copied.
+    So nothing that a user's class counts is counted twice, nor any parameter moved that it moves
+    by itself. Raises `NotRecordableError` where it cannot be copied.
     """
     if is_own(part):
         return part
-    inner = [params for one in with_inner(part) for params in getattr(one, "params", {}).values()]
+    kept = with_inner(part) if is_pure(part) else ()
+    inner = [params for one in kept for params in getattr(one, "params", {}).values()]
     try:
         return copy.deepcopy(part, {id(param): param for param in inner})
     except Exception as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +44,7 @@ class Replay:
         self.notes = recorder.notes
         self.guard = recorder.guard
         self.values = {param.name: param for param, _ in recorder.params}
+        self.state = [p for p, _ in recorder.params if p.is_state and not p.is_constant]
         self._sealing = recorder.net.sealing
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
         self._numbers = recorder.numbers
@@ -52,16 +52,6 @@ class Replay:
         self._optimizer = optimizer
         self.replays = 0
         self._bound: Bound | None = None
-        self._walk: weakref.ref[object] | None = None
-
-    @property
-    def walked(self) -> bool:
-        """Whether a walk back is under way in whose Python steps the layers' contexts lie."""
-        return self._walk is not None and self._walk() is not None
-
-    def walk(self, walk: object) -> None:
-        """Serve ``walk``, which is over when it is let go; None: it is over."""
-        self._walk = weakref.ref(walk) if self.notes and walk is not None else None
 
     @property
     def arena_bytes(self) -> int:
