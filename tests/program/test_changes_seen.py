@@ -21,6 +21,7 @@ from singanet.layers import (
 )
 from singanet.loss import Huber, MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD, Adam, L2Regularizer, MaxNorm
+from singanet.training.callbacks import Callback
 
 from .twins import Twins, expect_items_same
 from .user_parts import Follows, Gain, Pulled, PureGain, Weighed
@@ -111,7 +112,7 @@ def test_changes_of_several_losses(change, placed, rng):
 
 
 def test_weights_of_losses_annealed_in_fit(placed, rng):
-    class Annealed(singanet.training.callbacks.Callback):
+    class Annealed(Callback):
         def on_epoch_end(self, epoch, logs):
             self.net.loss.weights = {"a": 1 / (2 + epoch), "b": 0.5 * epoch}
 

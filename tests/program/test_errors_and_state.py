@@ -114,7 +114,8 @@ def test_telling_the_memory_and_recording_leave_the_net(part, what, placed, rng)
 
 def test_recording_keeps_what_was_registered_by_hand(placed, rng):
     """19 g: a rate of 0 for the first layer, said to the optimizer and not to the net."""
-    twins = Twins(lambda: placed(chain()), sgd)
+    # Without a momentum, which would go on.
+    twins = Twins(lambda: placed(chain()), lambda: SGD(lr=0.1))
     for net, optimizer in zip(twins.nets, twins.optimizers, strict=True):
         net.step(*batch_of(np.random.default_rng(1)), optimizer)
         for spec in net.param_specs():

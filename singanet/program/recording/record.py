@@ -31,7 +31,7 @@ from singanet.program.recording.rule_numbers import Numbers
 from singanet.program.recording.sealing import linked, prepare, show_nan
 from singanet.program.recording.tape import Tape
 from singanet.program.recording.traced import plain
-from singanet.program.recording.updates import Updates
+from singanet.program.recording.updates import Member, Updates
 from singanet.program.recording.users import expect_unpatched
 from singanet.types import Array
 
@@ -53,6 +53,7 @@ class Recorder:
         self.net: Net = proxy
         self.plan: Plan = traced_plan(net._sorted(), self.net, self.tape)
         self.numbers: list[Numbers] = []
+        self.members: list[list[Member]] = []
         self.loss: LossStep | None = None
         self.of_loss = False
         self.notes: list[str] = []
@@ -102,7 +103,7 @@ class Recorder:
                 updates.record(item)
                 del item
             updates.finish()
-        self.numbers = updates.numbers
+        self.numbers, self.members = updates.numbers, updates.members
         self.notes += updates.reasons
 
     def rehearsed_step(self, feed: Mapping[str, Any], optimizer: Any) -> None:
@@ -149,7 +150,7 @@ class Recorder:
         for step in self.plan.steps:
             reasons = step.recorded.reasons  # type: ignore[attr-defined]
             if reasons:
-                raise NotRecordableError(f"layer {step.name!r}, {reasons[0]}")
+                raise NotRecordableError(f"a caller's loop over layer {step.name!r}, {reasons[0]}")
         self.tape.interrupted = True
 
     def recording(self, recompute: Recompute = "none") -> Recording:

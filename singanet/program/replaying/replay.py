@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.program.places import map_arrays
+from singanet.program.places import map_arrays, root_of
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.python_pass import keep
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from singanet.engine.net import Net
     from singanet.program.recording.record import Recorder
 
-Run = Callable[[Sequence[Ready]], None]
+Run = Callable[[Iterator[Ready]], None]
 
 
-def run_all(calls: Sequence[Ready]) -> None:
+def run_all(calls: Iterable[Ready]) -> None:
     """Make the calls one after the other."""
     for call in calls:
         call()
@@ -47,7 +48,7 @@ class Replay:
         self.state = [p for p, _ in recorder.params if p.is_state and not p.is_constant]
         self._sealing = recorder.net.sealing
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
-        self._numbers = recorder.numbers
+        self._numbers, self._members = recorder.numbers, recorder.members
         self._loss = recorder.loss
         self._optimizer = optimizer
         self.replays = 0
@@ -87,7 +88,7 @@ class Replay:
         """Outputs by name, as new arrays."""
         bound = self.bound(arena)
         keep(feed, bound.payloads[0][0])
-        run(bound.segments[1])
+        run(iter(bound.segments[1]))
         found = bound.payloads[1][0]
         return {name: map_arrays(value, _copied) for name, value in found.items()}
 
@@ -139,13 +140,34 @@ class Replay:
         assert loss is not None
         refresh(self._numbers)
         loss.y, loss.weight, loss.measure = y, weight, measure
+        calls = iter(bound.segments[1])
         try:
-            run(bound.segments[1])
+            run(calls)
+        except BaseException:
+            self._interrupted(bound, length_hint(calls) + 1)
+            raise
         finally:
             loss.y = loss.weight = loss.measure = None
         for numbers in self._numbers:
             numbers.advance()
         return loss.values
+
+    def _interrupted(self, bound: Bound, left: int) -> None:
+        """Count and make the updates that the layers would have made before the last calls."""
+        missed = self.recording.calls[-left:]
+        pending = {call.layer for call in missed if call.phase in ("loss", "backward")}
+        written = {token for call in missed if call.phase == "update" for token in call.writes}
+        if any(call.phase in ("forward", "loss") for call in missed):
+            return
+        addresses = {id(root_of(array)) for r, array in bound.outside() if r.token in written}
+        for numbers, members in zip(self._numbers, self._members, strict=True):
+            for member in members:
+                if id(root_of(member.value)) not in addresses:
+                    member.state.step += 1
+                elif len(members) > 1 and member.layer not in pending and member.grad is not None:
+                    # It was to be updated together with those of later layers.
+                    grad = bound.array(member.grad).copy()
+                    numbers.optimizer.update([member.state.name], [member.value], [grad])
 
     def report(self, seconds: Sequence[float] | None = None) -> ProgramReport:
         """What it consists of, with the ``seconds`` of each call where they were measured."""

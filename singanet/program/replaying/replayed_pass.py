@@ -45,6 +45,10 @@ class ReplayedPass:
         self.draws = net.rng.bit_generator.state
         self.state = [(param, param.value.copy()) for param in program.state]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReplayedPass:
+        """Refused, as for a pass by the layers."""
+        raise TypeError("a pass under way cannot be copied")
+
     def forward(self) -> dict[str, Any]:
         """Outputs by name, as new arrays."""
         try:
