@@ -426,7 +426,9 @@ def test_the_memory_told_is_what_steps_take(name, batch):
 # -- small things (19) ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", [lambda: Dropout("drop", 0.3), lambda: Probe("probe")])
+@pytest.mark.parametrize(
+    "part", [lambda: Dropout("drop", 0.3), lambda: Probe("probe")], ids=["dropout", "probe"]
+)
 def test_copies_between_forward_and_backward(part, placed, rng):
     """19 a: copied or refused as by the layers; the pass under way goes on."""
     twins = Twins(lambda: placed(chain(part)))
@@ -444,7 +446,9 @@ def test_copies_between_forward_and_backward(part, placed, rng):
         twins.expect_equal()
 
 
-@pytest.mark.parametrize("part", [lambda: Dropout("drop", 0.3), lambda: Probe("probe")])
+@pytest.mark.parametrize(
+    "part", [lambda: Dropout("drop", 0.3), lambda: Probe("probe")], ids=["dropout", "probe"]
+)
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_walk_outlives_its_net(part, begun, placed, rng):
     """19 b."""

@@ -322,8 +322,8 @@ class Run(Twins):
             ACTIONS[action.kind](self, action)
             self.steps()
         for net in self.nets:
-            for layer in net.layers:
-                for array, was in layer.seen if isinstance(layer, Probe) else ():
+            for part in (*net.layers, net.loss):
+                for array, was in part.seen if isinstance(part, (Probe, Weighed)) else ():
                     np.testing.assert_array_equal(array, was)
 
 
