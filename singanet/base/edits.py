@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from typing import Any
 
 _count = itertools.count(1)
@@ -24,11 +25,19 @@ changes = Changes()
 
 
 class Counted:
-    """Objects of which every assignment to a public attribute, or of a class, is a change."""
+    """Objects of which every assignment to a public attribute, a method or the class is a change.
+
+    But to those in ``asked_anew``, which are read again whenever they are needed.
+    """
+
+    asked_anew: Collection[str] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name[0] != "_" or name == "__class__":
+        if name[0] != "_":
+            if name not in self.asked_anew:
+                changes.add()
+        elif callable(getattr(type(self), name, None)) or name == "__class__":
             changes.add()
 
     def __delattr__(self, name: str) -> None:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 
 from singanet.base.described import Configurable
+from singanet.base.edits import Counted
 from singanet.base.flags import is_training
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.loss.loss import Loss
 from singanet.types import Array
 
 
-class MultiLoss(Configurable):
+class MultiLoss(Counted, Configurable):
     """Σ weight · loss over the named outputs of a net: ``MultiLoss({"a": Loss, ...}, weights)``.
 
     Outputs and targets are dicts by the name of the output layer; `backward` gives the dict

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from singanet.base.described import Configurable
+from singanet.base.edits import Counted
 from singanet.errors import ArgumentError
 from singanet.optimizer.hyper import at, checked
 from singanet.types import Array, RowSparse
 
 
-class Constraint(Configurable):
+class Constraint(Counted, Configurable):
     """Keeps a parameter, or its gradient, within bounds; a subclass overrides what it needs."""
 
     def __init__(self, threshold: float) -> None:

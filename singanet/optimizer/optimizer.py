@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from singanet.base.described import Configurable
+from singanet.base.edits import Counted
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import (
     Grad,
@@ -28,7 +29,7 @@ from singanet.params.param import ParamSpec
 from singanet.types import Array, RowSparse, Shape
 
 
-class Optimizer(Configurable, ABC):
+class Optimizer(Counted, Configurable, ABC):
     """Updates parameters from their gradients, layer by layer in any order.
 
     ``lr`` and other hyper-parameters are numbers or schedules: callables of the parameter's own
@@ -44,6 +45,10 @@ class Optimizer(Configurable, ABC):
     slots: tuple[str, ...] = ()
     hypers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     decoupled: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        """Hyper-parameters are read at every update."""
+        cls.asked_anew = cls.hypers
 
     def __init__(
         self,

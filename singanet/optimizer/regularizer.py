@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from singanet.base.described import Configurable
+from singanet.base.edits import Counted
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Hyper, at, checked
 from singanet.types import Array
 
 
-class Regularizer(Configurable, ABC):
+class Regularizer(Counted, Configurable, ABC):
     """Adds the gradient of a penalty on a parameter to its gradient, element by element."""
 
     def __init__(self, coefficient: Hyper) -> None:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from singanet.base.described import Configurable
+from singanet.base.edits import Counted
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.optimizer import Optimizer
@@ -13,7 +14,7 @@ from singanet.params.param import ParamSpec
 from singanet.types import Array
 
 
-class Wrapper(Configurable, ABC):
+class Wrapper(Counted, Configurable, ABC):
     """Changes gradients on their way to ``optimizer``, which may be a wrapper itself.
 
     It is used like an optimizer: `update`, `register`, `state_dict`.

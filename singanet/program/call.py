@@ -61,6 +61,7 @@ class Call:
     where that is more than handing arrays to ``function``. ``passes`` is how often it goes over its
     operands, or how long it computes in what a pass takes. ``lane`` is the number of a group of
     lanes, and of the one in it that the call belongs to; ``parts`` how many calls it is made of.
+    ``once`` says that it must not be recomputed.
     """
 
     function: Callable[..., Any] | None
@@ -78,6 +79,7 @@ class Call:
     passes: int = 1
     lane: tuple[int, int] | None = None
     parts: int = 1
+    once: bool = False
 
 
 def refs_of(call: Call) -> list[Ref]:

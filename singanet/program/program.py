@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from singanet.engine import feeds as checks
 from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.program.call import NotRecordableError
+from singanet.program.guard import passes_are_its_own
 from singanet.program.programs import programs_of
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.record import Recorder, rehearse
@@ -55,6 +57,13 @@ class Program:
                 advice="pass net.record(x, y, optimizer), or net.record(x) for an evaluation",
             )
         expect_host(net, "net.record")
+        if not passes_are_its_own(net):
+            raise CallOrderError(
+                "net.record",
+                expected="a net that runs FeedForwardNet's own forward and backward",
+                received=f"a {type(net).__name__} that overrides them",
+                advice="call net.step, which does as they say",
+            )
         if optimizer is not None:
             net.expect_unsealed("net.record")
         self.net = net
@@ -106,7 +115,8 @@ class Program:
 
     def _record(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:
         optimizer = self.optimizer
-        if optimizer is not None:
+        registered = optimizer, self.net._graph.version
+        if optimizer is not None and self.net._registered != registered:
             optimizer.register_all(self.net.param_specs())
 
         def record(recorder: Recorder) -> None:
@@ -156,10 +166,10 @@ class Program:
             advice="call net.record again, or pass rerecord=True",
         )
 
-    def _timed(self, calls: Sequence[Ready]) -> None:
+    def _timed(self, calls: Iterator[Ready]) -> None:
         """Make the calls, and add up the seconds of each."""
         if not self._seconds:
-            self._seconds = [0.0] * len(calls)
+            self._seconds = [0.0] * length_hint(calls)
         clock = time.perf_counter
         for number, call in enumerate(calls):
             start = clock()

@@ -11,12 +11,14 @@ import numpy as np
 
 from singanet.engine.feeds import check_feed
 from singanet.errors import CallOrderError
+from singanet.program.guard import passes_are_its_own
 from singanet.program.replaying.alike import (
     Latest,
     LatestPrediction,
     shapes_of_feed,
     shapes_of_targets,
 )
+from singanet.program.replaying.orders import Order, is_dense, order_of, output_slots
 from singanet.program.replaying.shared_arena import SharedArena
 from singanet.program.replaying.wait import Wait
 from singanet.types import Array
@@ -60,7 +62,7 @@ class Programs:
         self._refused: dict[Any, str] = {}
         self._waits: dict[Any, Wait] = {}
         self._arena = SharedArena()
-        self._c_order = True
+        self._orders: dict[int, Order] = {}
         self._latest: Latest | None = None
         self._predicted: LatestPrediction | None = None
 
@@ -121,22 +123,26 @@ class Programs:
 
     def forward(self, net: Net, feed: Mapping[str, Any]) -> ReplayedPass | None:
         """A training forward that a walk back may follow; None where no program is there yet."""
+        # The order of sums, and so the last bit, depends on how gradients lie.
+        orders = {slot: self._orders.get(slot) for slot in output_slots(net._sorted())}
         found = self._find(
             net,
-            ("passes", self._recompute, *shapes_of_feed(feed)),
-            lambda r: r.passes(feed, self._c_order),
+            ("passes", self._recompute, *orders.values(), *shapes_of_feed(feed)),
+            lambda r: r.passes(feed, orders),
             recompute=self._recompute,
         )
-        if found is None or found.walked:
+        if found is None:
             return None
         from singanet.program.replaying.replayed_pass import ReplayedPass
 
-        return ReplayedPass(net, found, self.take(found), feed, self.give_back)
+        arena = self.take(found)
+        return ReplayedPass(net, found, arena, feed, orders, self.give_back, self.walked)
 
     def walked(self, slot_grads: Mapping[int, Array]) -> None:
         """Remember how the gradients lay that a walk by the layers started from."""
-        # The order of sums, and so the last bit, depends on it.
-        self._c_order = all(grad.flags.c_contiguous for grad in slot_grads.values())
+        for slot, grad in slot_grads.items():
+            order = order_of(grad)
+            self._orders[slot] = order if is_dense(order) else None
 
     def step(
         self,
@@ -148,6 +154,8 @@ class Programs:
         measure: Any,
     ) -> tuple[float, float | None] | None:
         """One training step; None where no program is there yet."""
+        if not passes_are_its_own(net):
+            return None
         of_batch = (*shapes_of_feed(feed), *shapes_of_targets(y, weight))
         found = self._find(
             net,
@@ -177,7 +185,7 @@ class Programs:
         ``x`` is what the caller gave, so far unchecked.
         """
         latest = self._latest
-        if latest is None or not self.enabled:
+        if latest is None or not self.enabled or not passes_are_its_own(net):
             return None
         settings = net.device.ops.settings()
         if not latest.alike(x, y, optimizer, self._recompute, settings):

@@ -12,6 +12,7 @@ from singanet.program.call import Call, Ref, refs_of
 from singanet.program.kernel import Buffer, Kernel
 from singanet.program.planning.arena import Layout, plan_arena
 from singanet.program.recomputing.flow import Flow
+from singanet.program.recomputing.kept_parameters import with_kept_parameters
 from singanet.program.recomputing.passes import bytes_of, passes_of
 from singanet.program.recomputing.recompute import Recompute, cannot_keep, chosen
 from singanet.program.recomputing.repeated import with_repeated
@@ -50,7 +51,10 @@ def build(
     Errors: a number of bytes for ``recompute`` in which the arena cannot be kept.
     """
     outside = dict(tape.outside)
-    calls = with_lanes_joined(_fold_fills(tape, outside), tape.tokens, tape.folded)
+    calls = _fold_fills(tape, outside)
+    if recompute != "none" and tape.interrupted:
+        calls = with_kept_parameters(calls, tape.tokens, outside)
+    calls = with_lanes_joined(calls, tape.tokens, tape.folded)
     kept = _planned(tape, calls, outside, parameters)
     if recompute == "none" or not any(call.phase == "backward" for call in calls):
         return kept

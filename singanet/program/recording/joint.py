@@ -96,8 +96,13 @@ def joint_update(
 
 def join_gradients(tape: Tape, moves: Moves) -> None:
     """Let all calls find the gradients where they lie now."""
-    if moves:
-        tape.calls[:] = [moved(call, moves) for call in tape.calls]
+    if not moves:
+        return
+    for number, call in enumerate(tape.calls):
+        if not moves.keys().isdisjoint(call.writes):
+            # A step that is interrupted finds them there.
+            call.once = True
+        tape.calls[number] = moved(call, moves)
 
 
 def _side_by_side(

@@ -117,5 +117,6 @@ def _joined(lanes: list[list[Call]], inside: Collection[int]) -> Call:
         name="lanes",
         bind=bind,
         passes=sum(map(passes_of, calls)),
+        once=any(call.once for call in calls),
         parts=len(calls),
     )

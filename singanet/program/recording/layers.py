@@ -16,6 +16,7 @@ from singanet.program.recording.live_rows import RowsSource, live_rows
 from singanet.program.recording.python_pass import PythonPass, is_sparse
 from singanet.program.recording.tape import Tape
 from singanet.program.recording.traced import Traced, plain
+from singanet.program.recording.trial import Trial
 from singanet.program.recording.users import arrays_of, is_own, is_pure, no_draws, stand_in
 from singanet.types import Array
 
@@ -74,7 +75,9 @@ class TracedLayer:
         ]
         try:
             with self._strictly():
-                return self._traced(self.stand_in.forward(ctx, x))
+                y = self._traced(self.stand_in.forward(ctx, x))
+                self._try_out(mark, ctx, x, (y, ctx.saved), self._tried_forward)
+                return y
         except self._refusals as error:
             del self.tape.calls[mark:]
             self.net.rng.bit_generator.state = draws
@@ -103,7 +106,9 @@ class TracedLayer:
             try:
                 with self._strictly():
                     dx, grads = self.stand_in.backward(ctx, dy)
-                    return self._traced(dx), self._traced(dict(grads))
+                    made = self._traced(dx), self._traced(dict(grads))
+                    self._try_out(mark, ctx, (ctx.saved, dy), made, self._tried_backward)
+                    return made
             except self._refusals as error:
                 del self.tape.calls[mark:]
                 if not self.own:
@@ -124,12 +129,45 @@ class TracedLayer:
                 outs[1][key] = live_rows(grad, RowsSource(partial(run.sparse_now, key)), self.tape)
         return outs
 
+    def _try_out(self, mark: int, ctx: Context, given: Any, made: Any, run: Any) -> None:
+        """Let a user's layer that was recorded run by itself, too, and compare."""
+        if self.own:
+            return
+        trial = Trial(self.tape, self.tape.calls[mark:])
+        ops, draws = self.net.device.ops, self.net.rng.bit_generator.state
+        before = [(p, p.value.copy()) for p in self.params.values()]
+        other = Context(ops, self.net.rng, self._plain_params(), ctx.train, ctx.keep)
+        other.relu, other.through, other.out_shapes = ctx.relu, ctx.through, ctx.out_shapes
+        other.needs_input_grad = ctx.needs_input_grad
+        wanted = run(other, trial.given(given))
+        for again in (False, True):
+            self.net.rng.bit_generator.state = draws
+            for param, value in before:
+                param.value[...] = value
+            if not again:
+                trial.expect_same(wanted, made)
+
+    def _tried_forward(self, ctx: Context, x: Any) -> Any:
+        return self.stand_in.forward(ctx, x), ctx.saved
+
+    def _tried_backward(self, ctx: Context, given: Any) -> Any:
+        ctx.saved, dy = given
+        dx, grads = self.stand_in.backward(ctx, dy)
+        return dx, dict(grads)
+
+    def _plain_params(self) -> dict[str, Array]:
+        return {suffix: param.value for suffix, param in self.params.items()}
+
     @contextmanager
     def _strictly(self) -> Iterator[None]:
         """Where the class is a user's, take no array for a constant that the layer has not."""
-        self.tape.allowed = None if self.own else self._constants
-        try:
+        if self.own:
             yield
+            return
+        self.tape.allowed = self._constants
+        try:
+            with no_draws():
+                yield
         finally:
             self.tape.allowed = None
 
@@ -150,7 +188,11 @@ class TracedLayer:
 
 
 def traced_plan(plan: Plan, net: Net, tape: Tape) -> Plan:
-    """``plan`` with layers that write on ``tape``."""
+    """``plan`` with layers that write on ``tape``. Raises `NotRecordableError`."""
+    layers = {id(step.layer): step.layer for step in plan.steps}.values()
+    params = [id(param) for layer in layers for param in layer.params.values()]
+    if len(set(params)) < len(params) and not plan.has_shared:
+        raise NotRecordableError("a parameter that was shared after the net had been sorted")
     made = object.__new__(Plan)
     made.__dict__.update(plan.__dict__)
     made.steps = [TracedStep(step, net, tape) for step in plan.steps]

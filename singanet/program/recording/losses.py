@@ -13,10 +13,10 @@ from singanet.errors import SingaNetError, one_of
 from singanet.program.call import NotRecordableError
 from singanet.program.places import arrays_in, map_arrays
 from singanet.program.recording.layers import own
-from singanet.program.recording.python_pass import keep
+from singanet.program.recording.python_pass import copied, keep
 from singanet.program.recording.tape import Tape
 from singanet.program.recording.traced import plain
-from singanet.program.recording.users import is_own, no_draws, stand_in
+from singanet.program.recording.users import expect_unpatched, is_own, no_draws, stand_in
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -95,11 +95,13 @@ class LossStep:
             self._score = None
             return
         try:
-            self._score = self.measure(outputs, self.y)
+            # A copy: metrics may keep what they are shown, or change it.
+            self._score = self.measure(map_arrays(outputs, copied), self.y)
         except SingaNetError as error:
             raise self._refined(error) from None
 
     def _in_python(self, tape: Tape, outputs: Any) -> dict[str, Any]:
+        expect_unpatched(self.loss)
         tape.does.expect_values()
         with no_draws():
             dy = self._gradient(stand_in(self.loss), map_arrays(outputs, plain))
@@ -110,7 +112,7 @@ class LossStep:
         return made
 
     def _run(self, outputs: Any, out: dict[str, Any]) -> None:
-        dy = self._gradient(self.loss, outputs)
+        dy = self._gradient(self.loss, map_arrays(outputs, copied))
         keep(dy if isinstance(dy, dict) else {self.names[0]: dy}, out)
 
     def _gradient(self, loss: Loss, outputs: Any) -> Any:

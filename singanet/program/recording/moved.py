@@ -16,13 +16,18 @@ def moved(call: Call, moves: Mapping[int, tuple[int, int]]) -> Call:
         return call
 
     def place(ref: Ref) -> Ref:
-        token, start = moves.get(ref.token, (ref.token, 0))
-        return ref._replace(token=token, offset=ref.offset + start)
+        return relocated(ref, moves)
 
     made = placed(call, place, {token: moves[token][0] for token in touched})
     kept = tuple(pair for pair in call.in_place if not touched & {*pair})
     parts = (moves[token][0] for token in call.writes if token in touched)
     return replace(made, partly=_once((*made.partly, *parts)), in_place=kept)
+
+
+def relocated(ref: Ref, moves: Mapping[int, tuple[int, int]]) -> Ref:
+    """Where ``ref`` lies now."""
+    token, start = moves.get(ref.token, (ref.token, 0))
+    return ref._replace(token=token, offset=ref.offset + start)
 
 
 def placed(call: Call, place: Callable[[Ref], Ref], tokens: Mapping[int, int]) -> Call:

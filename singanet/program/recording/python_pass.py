@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from singanet.engine.plan import Step
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import RowSparse
+from singanet.program.places import map_arrays
+from singanet.types import Array, RowSparse
 
 if TYPE_CHECKING:
     from singanet.program.recording.layers import TracedLayer
@@ -33,23 +33,24 @@ class PythonPass:
         self.inputs: Any = ()
         self.sparse: dict[str, RowSparse] = {}
 
-    def _fresh(self) -> Context:
-        net, step = self.layer.net, self.layer.step
-        ctx = Context(net.device.ops, net.rng, Step.params(step), self.train, self.keep)
+    def _fresh(self, layer: Layer) -> Context:
+        net = self.layer.net
+        params = {suffix: param.value for suffix, param in layer.params.items()}
+        ctx = Context(net.device.ops, net.rng, params, self.train, self.keep)
         ctx.out_shapes = self.out_shapes
         ctx.relu, ctx.through = self.relu, self.through
         return ctx
 
     def made(self, layer: Layer, x: Any) -> Any:
         """The output of ``layer``, which while recording is a copy."""
-        self.context = self._fresh()
+        self.context = self._fresh(layer)
         y = layer.forward(self.context, x)
         self.context.out_shapes = [p.shape for p in y] if self.layer.step.many_out else []
         return y
 
     def forward(self, x: Any, out: Any) -> None:
         """Fill ``out`` with the layer's output."""
-        keep(self.made(self.layer.layer, x), out)
+        keep(self.made(self.layer.layer, self._theirs(x)), out)
 
     def gradients(
         self, layer: Layer, saved: dict[str, Any], dy: Any
@@ -57,12 +58,16 @@ class PythonPass:
         """What the backward of ``layer`` returns."""
         ctx = self.context
         if ctx is None:
-            ctx = self._fresh()
+            ctx = self._fresh(layer)
             ctx.saved = dict(saved)
         ctx.needs_input_grad = self.needs_input_grad
         dx, grads = layer.backward(ctx, dy)
         self.sparse = {k: grad for k, grad in grads.items() if isinstance(grad, RowSparse)}
         return dx, grads
+
+    def _theirs(self, arrays: Any) -> Any:
+        """Arrays for the layer to keep or change: those of the arena only where it is singanet's."""
+        return arrays if self.layer.own else map_arrays(arrays, copied)
 
     def sparse_now(self, key: str) -> RowSparse:
         """The row-sparse gradient of a parameter, handed over."""
@@ -70,9 +75,10 @@ class PythonPass:
 
     def backward(self, saved: dict[str, Any], inputs: Any, dy: Any, out: Any) -> None:
         """Fill ``out`` with the gradients that are arrays, and keep the others."""
-        dx, grads = self.gradients(self.layer.layer, saved, dy)
+        dx, grads = self.gradients(self.layer.layer, self._theirs(saved), self._theirs(dy))
         if self.context is not None:
-            self.context = self._fresh()
+            # Whatever it saved is not needed until the next pass.
+            self.context = self._fresh(self.layer.layer)
         keep((dx, {key: grads[key] for key in out[1]}), out)
 
 
@@ -86,6 +92,11 @@ def keep(values: Any, out: Any) -> None:
     elif isinstance(out, (list, tuple)):
         for value, part in zip(values, out, strict=True):
             keep(value, part)
+
+
+def copied(array: Array) -> Array:
+    """A copy that lies as ``array`` does, for code that may keep it."""
+    return array.copy(order="K")
 
 
 def is_sparse(grad: Any) -> TypeGuard[RowSparse]:

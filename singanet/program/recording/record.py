@@ -14,6 +14,7 @@ from singanet.engine.plan import Plan
 from singanet.errors import SingaNetError
 from singanet.params.gradients import LayerGradients
 from singanet.program.call import NotRecordableError
+from singanet.program.guard import Guard
 from singanet.program.places import arrays_in, map_arrays, root_of
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.build import Recording, build
@@ -21,21 +22,21 @@ from singanet.program.recording.constants import make_constants
 from singanet.program.recording.dead import drop_unread
 from singanet.program.recording.draws import Draws
 from singanet.program.recording.kernels import recording_kernels
-from singanet.program.recording.layers import own, traced_plan
+from singanet.program.recording.layers import TracedLayer, own, traced_plan
 from singanet.program.recording.live_rows import sources
 from singanet.program.recording.losses import LossStep
+from singanet.program.replaying.orders import Order, output_slots, zeros_in
 from singanet.program.recording.performing import Imagined, Performed
 from singanet.program.recording.rule_numbers import Numbers
 from singanet.program.recording.sealing import linked, prepare, show_nan
 from singanet.program.recording.tape import Tape
 from singanet.program.recording.traced import plain
-from singanet.program.recording.updates import Updates
+from singanet.program.recording.updates import Member, Updates
+from singanet.program.recording.users import expect_unpatched
 from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
-    from singanet.layers.layer import Layer
-    from singanet.loss.loss import Loss
 
 
 class Recorder:
@@ -52,18 +53,24 @@ class Recorder:
         self.net: Net = proxy
         self.plan: Plan = traced_plan(net._sorted(), self.net, self.tape)
         self.numbers: list[Numbers] = []
+        self.members: list[list[Member]] = []
         self.loss: LossStep | None = None
         self.of_loss = False
         self.notes: list[str] = []
+        self.guard = Guard(net)
         self.params = [(param, param.value) for param in net.params()]
-        for _, value in self.params:
+        for param, value in self.params:
             self.tape.hold(value)
+            self.guard.param(param, value)
+        for step in self.plan.steps:
+            self.guard.ties(step.recorded.layer)  # type: ignore[attr-defined]
 
     def evaluation(self, feed: Mapping[str, Any], link: bool = False) -> None:
         """A forward pass in evaluation, and what comes out; of a sealed net with folded layers.
 
         With ``link`` one thing comes out, without a name: what the link of the loss makes of it.
         """
+        self._expect_unpatched()
         if self.net.sealed:
             prepare(self.net, self.plan, self.tape.ops)
         with self._running():
@@ -80,7 +87,8 @@ class Recorder:
 
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
         """A training step: forward, loss, backward with the updates."""
-        updates = Updates(self.tape, optimizer)
+        self._expect_unpatched()
+        updates = Updates(self.tape, optimizer, self.guard)
         beside = targets(y, weighted)
         with self._running():
             given, beside = own(self.tape, (dict(feed), beside))
@@ -95,7 +103,7 @@ class Recorder:
                 updates.record(item)
                 del item
             updates.finish()
-        self.numbers = updates.numbers
+        self.numbers, self.members = updates.numbers, updates.members
         self.notes += updates.reasons
 
     def rehearsed_step(self, feed: Mapping[str, Any], optimizer: Any) -> None:
@@ -103,7 +111,7 @@ class Recorder:
 
         It is for its memory alone.
         """
-        updates = None if optimizer is None else Updates(self.tape, optimizer)
+        updates = None if optimizer is None else Updates(self.tape, optimizer, self.guard)
         with self._running():
             outputs, contexts = self._forward(self._fed(feed), train=True)
             given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, "K")))
@@ -117,17 +125,21 @@ class Recorder:
                 updates.finish()
         self.numbers = [] if updates is None else updates.numbers
 
-    def passes(self, feed: Mapping[str, Any], c_order: bool) -> None:
+    def passes(self, feed: Mapping[str, Any], orders: Mapping[int, Order]) -> None:
         """A forward pass in training and the walk back, which hands out every layer's gradients.
 
-        ``c_order`` says that the gradients of outputs come in C order, not as outputs lie.
+        ``orders`` tells how the gradients of output slots will lie. Raises `NotRecordableError`
+        for a layer in Python: what it leaves for its way back is of one forward, and a walk that
+        asks for more than is recorded begins with another.
         """
-        order: Any = "C" if c_order else "K"
+        self._expect_unpatched()
         with self._running():
             outputs, contexts = self._forward(self._fed(feed), train=True)
             self._hand_out(outputs)
             # No kernel depends on values, so zeros do.
-            given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, order)))
+            slots = iter(output_slots(self.plan))
+            zeros = map_arrays(outputs, lambda y: zeros_in(orders[next(slots)], y.shape, y.dtype))
+            given = own(self.tape, zeros)
             del outputs
             self._take_in((given,))
             for item in self._backward(contexts, given):
@@ -135,28 +147,32 @@ class Recorder:
                 # The caller may update the parameters then, which no kernel may read afterwards.
                 self._mark("yield", (grads, item.layer, names), (grads,), list(item.values))
                 del item
+        for step in self.plan.steps:
+            reasons = step.recorded.reasons  # type: ignore[attr-defined]
+            if reasons:
+                raise NotRecordableError(f"a caller's loop over layer {step.name!r}, {reasons[0]}")
+        self.tape.interrupted = True
 
     def recording(self, recompute: Recompute = "none") -> Recording:
         """What was written down, with its memory planned; see `FeedForwardNet.record`."""
         for step in self.plan.steps:
-            reasons = step.recorded.reasons  # type: ignore[attr-defined]
-            self.notes += [f"layer {step.name!r}, {reason}" for reason in reasons]
+            traced: TracedLayer = step.recorded  # type: ignore[attr-defined]
+            self.notes += [f"layer {step.name!r}, {reason}" for reason in traced.reasons]
+            if not traced.reasons:
+                self.guard.part(traced.layer)
+        loss = self.net.loss if self.of_loss else None
         if self.loss is not None and self.loss.note:
             self.notes.append(self.loss.note)
+        elif loss is not None:
+            self.guard.part(loss)
         made = build(self.tape, frozenset(id(value) for _, value in self.params), recompute)
         # Its kernels know the tape: neither is needed now, and no collector need come for them.
         self.tape.ops = None
         return made
 
-    def recorded_parts(self) -> Iterator[Layer | Loss]:
-        """The layers and the loss of which kernels were recorded; the others run as they are."""
+    def _expect_unpatched(self) -> None:
         for step in self.plan.steps:
-            if not step.recorded.reasons:  # type: ignore[attr-defined]
-                yield step.recorded.layer  # type: ignore[attr-defined]
-        if self.loss is not None and not self.loss.note:
-            yield self.loss.loss
-        if self.loss is None and self.of_loss and self.net.loss is not None:
-            yield self.net.loss
+            expect_unpatched(step.recorded.layer)  # type: ignore[attr-defined]
 
     @contextmanager
     def _running(self) -> Iterator[None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.state import ParamState
+from singanet.program.guard import is_library
 from singanet.program.recording.scalars import StepScalar
 from singanet.types import Array
 
@@ -22,7 +24,8 @@ class Numbers:
         self.state = states[0]
         self.states = tuple(states)
         self._kept = [(state, state.arrays, _regularizing(state)) for state in states]
-        self.penalty, self.values = optimizer._numbers(self.state, None)
+        with _schedules_held(optimizer):
+            self.penalty, self.values = optimizer._numbers(self.state, None)
         self.scalars: list[StepScalar] = []
         # What the scalars look at, so that they need not know these numbers in turn.
         self._current = [self.values]
@@ -87,13 +90,33 @@ def alike(state: ParamState) -> tuple[Any, ...]:
     return state.step, state.lr_mult, state.decay_mult, _regularizing(state)
 
 
+def has_own_schedules(optimizer: ElementWise) -> bool:
+    """Whether a schedule is of the user's: it is asked as often as by the layers, for it may count."""
+    values = (getattr(optimizer, name) for name in optimizer.hypers)
+    return any(callable(value) and not is_library(type(value)) for value in values)
+
+
+@contextmanager
+def _schedules_held(optimizer: ElementWise) -> Iterator[None]:
+    """Numbers in the place of the user's schedules, which recording does not ask."""
+    values = {name: getattr(optimizer, name) for name in optimizer.hypers}
+    own = {n: v for n, v in values.items() if callable(v) and not is_library(type(v))}
+    try:
+        for name in own:
+            setattr(optimizer, name, 0.5)
+        yield
+    finally:
+        for name, value in own.items():
+            setattr(optimizer, name, value)
+
+
 def refresh(every: Sequence[Numbers]) -> None:
     """Ask for the numbers of this step, once for all parameters that have the same."""
     before: tuple[Any, ...] = ()
     values: tuple[float, ...] = ()
     for numbers in every:
         settings = numbers.settings()
-        if settings != before:
+        if settings != before or has_own_schedules(numbers.optimizer):
             before, values = settings, numbers.asked()
         numbers.take(values)
 

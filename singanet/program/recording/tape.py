@@ -42,6 +42,7 @@ class Tape:
         self.phase: Phase = "forward"
         self.ops: Any = None
         self.refine: Callable[[SingaNetError], SingaNetError] | None = None
+        self.interrupted = False
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
         self.scalars: list[StepScalar] = []

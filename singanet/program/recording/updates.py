@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from singanet.errors import SingaNetError
+from singanet.optimizer import Optimizer
+from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.state import ParamState
 from singanet.params.gradients import LayerGradients
-from singanet.program.call import NotRecordableError
+from singanet.program.call import NotRecordableError, Ref
+from singanet.program.guard import Guard, is_library, is_patched
 from singanet.program.recording.joint import Waiting, join_gradients, joint_update
 from singanet.program.recording.live_rows import RowsSource, source_of, sources
 from singanet.program.recording.python_pass import is_sparse
-from singanet.program.recording.rule_numbers import Numbers, alike
+from singanet.program.recording.moved import relocated
+from singanet.program.recording.rule_numbers import Numbers, alike, has_own_schedules
 from singanet.program.recording.tape import Tape
 from singanet.program.recording.traced import Traced
+from singanet.program.recording.users import is_own
 from singanet.types import Array
 
 _SMALL, _TOGETHER = 1 << 16, 1 << 17
 """Bytes of a parameter that waits for others, and of those that wait."""
+
+
+@dataclass
+class Member:
+    """A parameter that recorded kernels update: its ``layer``, and where its gradient lies."""
+
+    layer: str
+    state: ParamState
+    value: Array
+    grad: Ref | None
 
 
 class Updates:
@@ -27,26 +46,28 @@ class Updates:
     Small parameters wait, to be updated together. `finish` has to be called at the end.
     """
 
-    def __init__(self, tape: Tape, optimizer: Any) -> None:
+    def __init__(self, tape: Tape, optimizer: Any, guard: Guard) -> None:
         self.tape = tape
+        self.guard = guard
         self.optimizer = optimizer
         self.numbers: list[Numbers] = []
+        self.members: list[list[Member]] = []
         self.reasons: list[str] = []
+        self._recordable: bool | None = None
         self._waiting: dict[Any, list[Waiting]] = {}
         self._moves: dict[int, tuple[int, int]] = {}
 
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""
         self.tape.layer, self.tape.phase = item.layer, "update"
-        if not item.names:
-            return
         why = self._refuses()
         if why is not None:
+            # A layer without parameters too: what a user writes may count.
             self._in_python(list(item.names), list(item.values), list(item.grads), why)
             return
         for name, value, grad in zip(*item, strict=True):
             self.optimizer._state(name)
-            why = self._unfit(name, grad)
+            why = self._unfit(name, value, grad)
             if why is None and not is_sparse(grad) and self._waits(name, value, grad):
                 continue
             source = source_of(grad)
@@ -61,10 +82,17 @@ class Updates:
         """Write down the updates that wait, and lay their gradients side by side."""
         self._update_waiting()
         join_gradients(self.tape, self._moves)
+        for member in (m for members in self.members for m in members):
+            if member.grad is not None:
+                member.grad = relocated(member.grad, self._moves)
 
     def _waits(self, name: str, value: Array, grad: Any) -> bool:
         """Let the update wait for others, where it can be made together with them."""
-        if value.nbytes > _SMALL:
+        if value.nbytes > _SMALL or has_own_schedules(self.optimizer):
+            return False
+        if self._recordable is None:
+            self._recordable = self._is_recordable(name, value, grad)
+        if not self._recordable:
             return False
         self.optimizer._settle(name, value)
         state = self.optimizer._states[name]
@@ -77,6 +105,15 @@ class Updates:
         self._waiting.setdefault((value.dtype, alike(state)), []).append(waiting)
         return True
 
+    def _is_recordable(self, name: str, value: Array, grad: Any) -> bool:
+        """Whether the rule leaves kernels, of which no trace stays here."""
+        tape = self.tape
+        calls, scalars, numbers = len(tape.calls), len(tape.scalars), len(self.numbers)
+        recorded = self._kernels(name, value, grad) is None
+        del tape.calls[calls:], tape.scalars[scalars:]
+        del self.numbers[numbers:], self.members[numbers:]
+        return recorded
+
     def _update_waiting(self) -> None:
         groups, self._waiting = self._waiting, {}
         now = self.tape.layer, self.tape.phase
@@ -88,7 +125,7 @@ class Updates:
                 except NotRecordableError:
                     pass
                 else:
-                    self.numbers.append(numbers)
+                    self._add(numbers, group)
                     self._moves |= moves
                     continue
             for waiting in group:
@@ -104,17 +141,30 @@ class Updates:
         kind = type(self.optimizer)
         if not isinstance(self.optimizer, ElementWise):
             return f"{kind.__name__} is not element by element"
-        if kind.__module__.partition(".")[0] != "singanet":
+        if not is_library(kind):
             return f"{kind.__name__} is not singanet's"
+        if is_patched(self.optimizer):
+            return f"a method of this {kind.__name__} was replaced"
+        self.guard.part(self.optimizer)
         return None
 
-    def _unfit(self, name: str, grad: Any) -> str | None:
+    def _unfit(self, name: str, value: Array, grad: Any) -> str | None:
         """Why the update of this parameter is not recorded, if so."""
         if is_sparse(grad) and source_of(grad) is None:
             return "rows of a table"
         state = self.optimizer._states[name]
         if state.constraint is not None:
             return "it has a constraint"
+        if is_sparse(grad) and type(self.optimizer).update is not Optimizer.update:
+            return "its optimizer looks at rows before"
+        if state.regularizer is not None:
+            if not is_own(state.regularizer):
+                return "its regularizer is not singanet's"
+            self.guard.part(state.regularizer)
+        try:
+            check_fit("", name, value, value if is_sparse(grad) else grad, state.shape)
+        except SingaNetError as error:
+            return str(error)
         scheduled = callable(getattr(state.regularizer, "coefficient", None))
         return "its regularizer is scheduled" if scheduled else None
 
@@ -143,8 +193,12 @@ class Updates:
             for array, old in zip((value, *numbers.arrays), before, strict=True):
                 does.run(np.copyto, array, old)
         numbers.scalars = self.tape.scalars[known:]
-        self.numbers.append(numbers)
+        self._add(numbers, [Waiting(self.tape.layer, numbers.state, value, grad)])
         return None
+
+    def _add(self, numbers: Numbers, group: Sequence[Waiting]) -> None:
+        self.numbers.append(numbers)
+        self.members.append([Member(w.layer, w.state, w.value, self.tape.ref(w.grad)) for w in group])
 
     def _rows(self, name: str, value: Array, source: RowsSource) -> None:
         """Record the update of those rows of a table that ``source`` has."""
@@ -159,9 +213,11 @@ class Updates:
         call = self.tape.add(update, (), {}, [value], "hidden", changes=True, name="update rows")
         call.barrier = True
         self.numbers.append(numbers)
+        self.members.append([Member(self.tape.layer, numbers.state, value, None)])
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
-        self.reasons.append(f"{', '.join(names)}: {why}")
+        if names:
+            self.reasons.append(f"{', '.join(names)}: {why}")
         optimizer, given = self.optimizer, sources(grads)
         dense = [grad for grad in given if not isinstance(grad, RowsSource)]
         # No array of the recording stays in the program.
@@ -169,8 +225,9 @@ class Updates:
 
         def update(arrays: list[Array]) -> None:
             rest = iter(arrays)
-            now = [next(rest) if source is None else source.now() for source in rows]
-            optimizer.update(names, values, now)
+            # Lists and arrays of its own: the optimizer may keep them, or change them.
+            now = [next(rest).copy() if source is None else source.now() for source in rows]
+            optimizer.update(names.copy(), values.copy(), now)
 
         call = self.tape.add(
             update, (dense,), {}, values, "hidden", changes=True, name="python step"

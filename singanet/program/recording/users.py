@@ -6,45 +6,60 @@ import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from singanet.layers.layer import Layer
 from singanet.loss.loss import Loss
 from singanet.program.call import NotRecordableError
-from singanet.program.recording.settings import with_inner
+from singanet.program.guard import is_library, is_patched, with_inner
 from singanet.types import Array
 
 _Part = TypeVar("_Part", bound="Layer | Loss")
 
 
-def is_own(part: Layer | Loss) -> bool:
-    """Whether the layer or loss, and each inside it, is of a class of singanet's."""
+def is_own(part: Any) -> bool:
+    """Whether the layer, loss, ... and each inside it, is of a class of singanet's and as that."""
     return all(_is_own(inner) for inner in with_inner(part))
 
 
-def is_pure(layer: Layer) -> bool:
+def is_pure(layer: Any) -> bool:
     """Whether the layer does the same at each call but for its arrays and draws.
 
     singanet's own do; a user's class says so by ``pure = True``.
     """
-    return all(_is_own(part) or getattr(part, "pure", False) for part in with_inner(layer))
+    return all(
+        _is_own(part) or (getattr(part, "pure", False) and not is_patched(part))
+        for part in with_inner(layer)
+    )
 
 
 def _is_own(part: object) -> bool:
-    return type(part).__module__.partition(".")[0] == "singanet"
+    return is_library(type(part)) and not is_patched(part)
+
+
+def expect_unpatched(part: Any) -> None:
+    """Refuse methods of an instance: nobody knows what another call of them would do.
+
+    Raises `NotRecordableError`.
+    """
+    for inner in with_inner(part):
+        if is_patched(inner):
+            name = getattr(inner, "name", type(inner).__name__)
+            raise NotRecordableError(f"{name!r}, of which a method was replaced")
 
 
 def stand_in(part: _Part) -> _Part:
-    """What runs in the place of ``part`` while recording: a copy with the same parameters.
+    """What runs in the place of ``part`` while recording: a copy.
 
-    So nothing that a user's class counts is counted twice. Raises `NotRecordableError` where it
-    cannot be copied.
+    So nothing that a user's class counts is counted twice, nor any parameter moved that it moves
+    by itself. Raises `NotRecordableError` where it cannot be copied.
     """
     if is_own(part):
         return part
-    inner = [params for one in with_inner(part) for params in getattr(one, "params", {}).values()]
+    kept = with_inner(part) if is_pure(part) else ()
+    inner = [params for one in kept for params in getattr(one, "params", {}).values()]
     try:
         return copy.deepcopy(part, {id(param): param for param in inner})
     except Exception as error:

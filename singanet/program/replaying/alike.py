@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def shapes_of_feed(feed: Mapping[str, Any]) -> tuple[Any, ...]:
     """What of the fed arrays determines a program."""
     return tuple(
-        (name, *((part.shape, part.strides, part.dtype.char) for part in given))
+        (name, *((part.shape, part.strides, part.dtype) for part in given))
         if isinstance(given, (list, tuple))
-        else (name, given.shape, given.strides, given.dtype.char)
+        else (name, given.shape, given.strides, given.dtype)
         for name, given in feed.items()
     )
 
@@ -26,7 +26,7 @@ def shapes_of_targets(y: Any, weight: Any) -> tuple[Any, ...]:
     """What of targets and weights determines a program."""
     parts = [*(y[name] for name in sorted(y)), weight] if isinstance(y, Mapping) else [y, weight]
     return tuple(
-        (part.shape, part.strides, part.dtype.char) if isinstance(part, np.ndarray) else type(part)
+        (part.shape, part.strides, part.dtype) if type(part) is np.ndarray else type(part)
         for part in parts
     )
 

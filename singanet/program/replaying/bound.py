@@ -21,6 +21,7 @@ class Bound:
 
     def __init__(self, recording: Recording, arena: Array) -> None:
         start = -address(arena) % ALIGNMENT
+        self._outside = recording.outside
         self._arrays: dict[Ref, Array] = dict(recording.outside)
         self._place = {token: start + offset for token, offset in recording.place.items()}
         self.arena = arena
@@ -35,6 +36,10 @@ class Bound:
             else:
                 calls.append(ready_call(call, self.array))
         self.segments.append(tuple(calls))
+
+    def outside(self) -> list[tuple[Ref, Array]]:
+        """What lies outside of the arena."""
+        return list(self._outside.items())
 
     def array(self, ref: Ref) -> Array:
         """The array at ``ref``."""

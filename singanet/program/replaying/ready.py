@@ -56,17 +56,19 @@ def _element_wise(function: np.ufunc, arguments: tuple[Any, ...], rest: dict[str
     if function is np.matmul:
         product = np.dot if _is_plain(*arguments, *outs) else function
         return partial(product, *arguments, *outs)
-    operands = _with_arrays(arguments)
+    operands = _with_arrays(function, arguments)
     if function in _OUT_BY_NAME:
         return partial(function, *operands, out=outs)
     return partial(function, *operands, *outs)
 
 
-def _with_arrays(operands: tuple[Any, ...]) -> list[Any]:
+def _with_arrays(function: np.ufunc, operands: tuple[Any, ...]) -> list[Any]:
     """``operands`` with arrays in the place of numbers, which NumPy would convert in each call."""
     types = {value.dtype for value in operands if isinstance(value, np.ndarray)}
     kind = next(iter(types), np.dtype(object))
-    if len(types) != 1 or kind.kind != "f":
+    # Some take an integer beside the floats.
+    even = any(loop.startswith(kind.char * function.nin + "->") for loop in function.types)
+    if len(types) != 1 or kind.kind != "f" or not even:
         return list(operands)
     return [
         np.asarray(value, kind) if type(value) in (int, float) and abs(value) < 1e4 else value

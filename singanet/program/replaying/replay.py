@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.edits import changes
-from singanet.program.places import map_arrays
+from singanet.program.places import map_arrays, root_of
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.python_pass import keep
 from singanet.program.recording.record import targets
 from singanet.program.recording.rule_numbers import refresh
-from singanet.program.recording.settings import Settings
 from singanet.program.replaying.bound import Bound
 from singanet.program.replaying.ready import Ready
 from singanet.program.reporting.report import ProgramReport
@@ -24,15 +21,12 @@ from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
-    from singanet.params.param import Param
     from singanet.program.recording.record import Recorder
 
-_WRITEABLE = attrgetter("flags.writeable")
-
-Run = Callable[[Sequence[Ready]], None]
+Run = Callable[[Iterator[Ready]], None]
 
 
-def run_all(calls: Sequence[Ready]) -> None:
+def run_all(calls: Iterable[Ready]) -> None:
     """Make the calls one after the other."""
     for call in calls:
         call()
@@ -49,68 +43,34 @@ class Replay:
     ) -> None:
         self.recording = recorder.recording(recompute)
         self.notes = recorder.notes
-        self._params = [
-            (param, value, param.trainable, value.flags.writeable)
-            for param, value in recorder.params
-        ]
+        self.guard = recorder.guard
         self.values = {param.name: param for param, _ in recorder.params}
-        self._version = recorder.net._graph.version
+        self.state = [p for p, _ in recorder.params if p.is_state and not p.is_constant]
         self._sealing = recorder.net.sealing
-        self._values = [value for _, value in recorder.params]
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
-        self._numbers = recorder.numbers
+        self._numbers, self._members = recorder.numbers, recorder.members
         self._loss = recorder.loss
-        self._settings = Settings(recorder.recorded_parts())
-        self._looked = -1
         self._optimizer = optimizer
         self.replays = 0
         self._bound: Bound | None = None
-        self._walk: weakref.ref[object] | None = None
-
-    @property
-    def walked(self) -> bool:
-        """Whether a walk back is under way in whose Python steps the layers' contexts lie."""
-        return self._walk is not None and self._walk() is not None
-
-    def walk(self, walk: object) -> None:
-        """Serve ``walk``, which is over when it is let go; None: it is over."""
-        self._walk = weakref.ref(walk) if self.notes and walk is not None else None
 
     @property
     def arena_bytes(self) -> int:
         """The bytes of memory to bind it to; what is planned begins at an aligned address."""
         return self.recording.layout.nbytes + ALIGNMENT
 
-    def stale(self, net: Net) -> str:
-        """What changed about the net, so that the program is no longer its; empty if nothing."""
-        if net._graph.version != self._version:
-            return "layers were added or frozen"
+    def stale(self, net: Net, begun: bool = False) -> str:
+        """What changed about the net, so that the program is no longer its; empty if nothing.
+
+        ``begun`` says that its forward pass was replayed already.
+        """
         if net.sealing is not self._sealing:
             return "it was sealed or unsealed"
         if self._of_loss and net.loss is not self._net_loss:
             return "it has another loss"
-        # That a sealed array was made writable by hand nobody counts.
-        by_hand = self._sealing is not None and any(map(_WRITEABLE, self._values))
-        if changes.now != self._looked or by_hand:
-            now = changes.now
-            assigned = self._assigned()
-            if assigned:
-                return assigned
-            self._looked = now
         if not all(numbers.holds() for numbers in self._numbers):
             return "the optimizer's state was loaded or its constraints were changed"
-        return ""
-
-    def _assigned(self) -> str:
-        """What was assigned to parameters, layers or loss; empty if nothing that matters."""
-        for param, value, trainable, writeable in self._params:
-            if (
-                param.value is not value
-                or param.trainable is not trainable
-                or value.flags.writeable is not writeable
-            ):
-                return _changed(param, value, trainable)
-        return self._settings.changed()
+        return self.guard.broken(net, begun)
 
     def forget(self) -> None:
         """Drop the arrays of the arena it was bound to."""
@@ -128,7 +88,7 @@ class Replay:
         """Outputs by name, as new arrays."""
         bound = self.bound(arena)
         keep(feed, bound.payloads[0][0])
-        run(bound.segments[1])
+        run(iter(bound.segments[1]))
         found = bound.payloads[1][0]
         return {name: map_arrays(value, _copied) for name, value in found.items()}
 
@@ -180,13 +140,34 @@ class Replay:
         assert loss is not None
         refresh(self._numbers)
         loss.y, loss.weight, loss.measure = y, weight, measure
+        calls = iter(bound.segments[1])
         try:
-            run(bound.segments[1])
+            run(calls)
+        except BaseException:
+            self._interrupted(bound, length_hint(calls) + 1)
+            raise
         finally:
             loss.y = loss.weight = loss.measure = None
         for numbers in self._numbers:
             numbers.advance()
         return loss.values
+
+    def _interrupted(self, bound: Bound, left: int) -> None:
+        """Count and make the updates that the layers would have made before the last calls."""
+        missed = self.recording.calls[-left:]
+        pending = {call.layer for call in missed if call.phase in ("loss", "backward")}
+        written = {token for call in missed if call.phase == "update" for token in call.writes}
+        if any(call.phase in ("forward", "loss") for call in missed):
+            return
+        addresses = {id(root_of(array)) for r, array in bound.outside() if r.token in written}
+        for numbers, members in zip(self._numbers, self._members, strict=True):
+            for member in members:
+                if id(root_of(member.value)) not in addresses:
+                    member.state.step += 1
+                elif len(members) > 1 and member.layer not in pending and member.grad is not None:
+                    # It was to be updated together with those of later layers.
+                    grad = bound.array(member.grad).copy()
+                    numbers.optimizer.update([member.state.name], [member.value], [grad])
 
     def report(self, seconds: Sequence[float] | None = None) -> ProgramReport:
         """What it consists of, with the ``seconds`` of each call where they were measured."""
@@ -212,11 +193,3 @@ def _fill(given: dict[str, Array], x: Any) -> None:
 
 def _copied(array: Array) -> Array:
     return array.copy(order="K")
-
-
-def _changed(param: Param, value: Array, trainable: bool) -> str:
-    if param.value is not value:
-        return f"the array of {param.name!r} is another one"
-    if param.trainable is not trainable:
-        return f"trainable of {param.name!r} is {param.trainable} now"
-    return f"the array of {param.name!r} is {'' if param.is_constant else 'not '}read-only now"

@@ -9,6 +9,7 @@ from singanet.engine.backward import BackwardWalk
 from singanet.engine.plan import Plan
 from singanet.params.gradients import LayerGradients
 from singanet.program.recording.live_rows import RowsSource
+from singanet.program.replaying.orders import Order, order_of
 from singanet.program.recording.python_pass import keep
 from singanet.program.replaying.replay import Replay, run_all
 from singanet.types import Array
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 class ReplayedPass:
     """What a replayed forward leaves: the arena, which is given back after the walk.
 
-    A walk that the program does not have, for gradients of inner outputs or from some outputs
-    only, runs the forward again, by itself, with the same draws.
+    A walk that the program does not have, for gradients of inner outputs, from some outputs only,
+    from gradients that lie in another order, or of a net that has changed, runs the forward again,
+    by the layers, with the same draws and running state.
     """
 
     def __init__(
@@ -30,14 +32,22 @@ class ReplayedPass:
         program: Replay,
         arena: Array,
         feed: Mapping[str, Any],
+        orders: Mapping[int, Order],
         give_back: Callable[[Array], None],
+        walked: Callable[[Mapping[int, Array]], None],
     ) -> None:
         self.program = program
         self.arena = arena
         self.feed = feed
+        self.orders = orders
         self.give_back = give_back
+        self.walked = walked
         self.draws = net.rng.bit_generator.state
-        program.walk(self)
+        self.state = [(param, param.value.copy()) for param in program.state]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReplayedPass:
+        """Refused, as for a pass by the layers."""
+        raise TypeError("a pass under way cannot be copied")
 
     def forward(self) -> dict[str, Any]:
         """Outputs by name, as new arrays."""
@@ -49,7 +59,6 @@ class ReplayedPass:
 
     def release(self) -> None:
         """Give the arena back, after a walk or without one."""
-        self.program.walk(None)
         self.give_back(self.arena)
 
     def backward(
@@ -60,20 +69,25 @@ class ReplayedPass:
         asked: tuple[str, ...],
     ) -> Generator[LayerGradients, None, None]:
         """Yield once a visited layer, in reverse topological order."""
-        full = {slot for name in plan.outputs for slot in plan.by_name[name].out_slots}
-        if asked or slot_grads.keys() != full or self.program.stale(net):
+        orders = {slot: order_of(grad) for slot, grad in slot_grads.items()}
+        if asked or orders != self.orders or self.program.stale(net, begun=True):
             self.release()
-            return BackwardWalk(plan, self._again(net, plan, asked), slot_grads, asked).run()
-        return self._replayed(plan, slot_grads)
+            self.walked(slot_grads)
+            return BackwardWalk(plan, self._by_layers(net, plan), slot_grads, asked).run()
+        return self._replayed(net, plan, slot_grads)
 
-    def _again(self, net: Net, plan: Plan, asked: tuple[str, ...]) -> list[Any]:
+    def _by_layers(self, net: Net, plan: Plan) -> list[Any]:
+        """The contexts of the forward pass, run again."""
         with net.rehearsal(), net.device.scope():
             net.rng.bit_generator.state = self.draws
-            return plan.forward(self.feed, plan.outputs, net.device.ops, net.rng, True, asked)[1]
+            for param, value in self.state:
+                param.value[...] = value
+            return plan.forward(self.feed, plan.outputs, net.device.ops, net.rng, True)[1]
 
     def _replayed(
-        self, plan: Plan, slot_grads: dict[int, Array]
+        self, net: Net, plan: Plan, slot_grads: dict[int, Array]
     ) -> Generator[LayerGradients, None, None]:
+        # The generator holds ``net``, which its caller may have let go.
         dy = {}
         for name in plan.outputs:
             parts = [slot_grads[slot] for slot in plan.by_name[name].out_slots]
@@ -88,7 +102,7 @@ class ReplayedPass:
                 grads, layer, names = payload
                 values = [self.program.values[name].value for name in names]
                 # Copies, since the arena serves the next layer; the caller may keep them.
-                yield LayerGradients(names, values, [_owned(g) for g in grads], layer, {})
+                yield LayerGradients(list(names), values, [_owned(g) for g in grads], layer, {})
         finally:
             self.release()
 

@@ -226,10 +226,9 @@ def test_steps_that_drop_all_they_can(make, seed, monkeypatch):
     assert report.recomputed >= counts["dropped"]
 
 
-@pytest.mark.parametrize("make", [nets.image_net, python_net])
-def test_loops_of_the_caller_that_drop_all_they_can(make, rng, monkeypatch):
+def test_loops_of_the_caller_that_drop_all_they_can(rng, monkeypatch):
     counts = drop_all(monkeypatch)
-    twins = Twins(make)
+    twins = Twins(nets.image_net)
     twins.recorded.programs.recompute = "cheap"
     for _ in range(4):
         twins.forward(True, inputs(rng))

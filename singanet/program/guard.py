@@ -1,0 +1,202 @@
+"""What a program takes for granted: declared while it is recorded, asked before each replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from operator import attrgetter, is_not
+from typing import TYPE_CHECKING, Any
+
+from singanet.base.edits import Counted, changes
+from singanet.engine.net import Net
+from singanet.layers.layer import Layer
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.params.param import Param
+
+_PASSES = Net.forward, Net.backward
+_WRITEABLE = attrgetter("flags.writeable")
+_METHODS = (
+    "forward", "backward", "_forward", "_backward", "update", "_scalars", "_sweep", "_rule", "add",
+)  # fmt: skip
+"""Methods whose replacement on a class is seen; those of a user's own class all are."""
+
+
+class Guard:
+    """What a recording of ``net`` has read and will not read again.
+
+    Assignments to parameters, and to attributes of layers, losses, optimizers and what these hold,
+    are counted as they are made: nothing is compared while their number stands still. What nobody
+    counts (the contents of lists and dicts, methods of classes, arrays made read-only) is compared
+    each time.
+    """
+
+    def __init__(self, net: Net) -> None:
+        self._version = net._graph.version
+        self._seen = -1
+        self._params: list[tuple[Param, Array, bool]] = []
+        self._arrays: list[Array] = []
+        self._writeable: list[bool] = []
+        self._parts: dict[int, tuple[Any, Callable[[Any], Any], Any]] = {}
+        self._live: list[Iterable[Any]] = []
+        self._held: list[Any] = []
+        self._classes: dict[type, Callable[[Any], Any]] = {}
+        self._code: list[Any] = []
+        self._watched: list[tuple[str, Callable[[], object], object]] = []
+
+    # -- declared while recording -----------------------------------------------------------
+
+    def param(self, param: Param, value: Array) -> None:
+        """The array of a parameter, whether it is trained, and whether it may be written to."""
+        self._params.append((param, value, param.trainable))
+        self._arrays.append(value)
+        self._writeable.append(_WRITEABLE(value))
+
+    def ties(self, layer: Layer) -> None:
+        """Which parameters a layer has, of its own or others'."""
+        self._contents(layer.params)
+
+    def part(self, part: Counted) -> None:
+        """Attributes and methods of a layer, loss, optimizer, ..., and of those that it holds."""
+        for inner in with_inner(part):
+            if id(inner) in self._parts:
+                continue
+            names = _taken(inner)
+            # With a single name an attrgetter gives no tuple.
+            get = attrgetter(*names, "__class__", "__class__")
+            self._parts[id(inner)] = inner, get, get(inner)
+            for name in names:
+                if name != "params":
+                    self._contents(getattr(inner, name))
+            self._methods(type(inner))
+
+    def watch(self, what: str, look: Callable[[], object]) -> None:
+        """Anything else: ``look()`` has to go on giving what equals what it gives now."""
+        self._watched.append((what, look, look()))
+
+    def _contents(self, value: object) -> None:
+        if isinstance(value, (list, dict)):
+            live = value.values() if isinstance(value, dict) else value
+            self._live.append(live)
+            self._held += live
+
+    def _methods(self, kind: type) -> None:
+        if kind not in self._classes:
+            own = [] if is_library(kind) else [n for n, f in vars(kind).items() if callable(f)]
+            names = [n for n in dict.fromkeys((*_METHODS, *own)) if hasattr(kind, n)]
+            if names:
+                get = self._classes[kind] = attrgetter(*names)
+                self._code.append(get(kind))
+
+    # -- asked before each replay -----------------------------------------------------------
+
+    def broken(self, net: Net, begun: bool = False) -> str:
+        """What changed, so that the program is no longer the net's; empty if nothing did.
+
+        ``begun`` says that the forward pass has run already, whose arrays its backward keeps to.
+        """
+        if net._graph.version != self._version:
+            return "layers were added or frozen"
+        now = changes.now
+        if now != self._seen:
+            found = self._assigned(begun)
+            if found:
+                return found
+            if not begun:
+                self._seen = now
+        if not _same(chain.from_iterable(self._live), self._held):
+            return "a list or dict of a layer or loss has other contents"
+        if [get(kind) for kind, get in self._classes.items()] != self._code:
+            return "a method of a class was replaced"
+        if not begun and list(map(_WRITEABLE, self._arrays)) != self._writeable:
+            return "an array of a parameter was made read-only, or writeable"
+        for what, look, was in self._watched:
+            if look() != was:
+                return what
+        return ""
+
+    def _assigned(self, begun: bool) -> str:
+        for param, value, trainable in self._params:
+            if param.trainable is not trainable:
+                return f"trainable of {param.name!r} is {param.trainable} now"
+            if not begun and param.value is not value:
+                return f"the array of {param.name!r} is another one"
+        for part, get, before in self._parts.values():
+            try:
+                same = not any(map(is_not, get(part), before))
+            except AttributeError:
+                same = False
+            if not same or is_patched(part):
+                return f"{_other(part, get, before)!r} of {_name(part)} was assigned"
+        return ""
+
+
+def passes_are_its_own(net: Net) -> bool:
+    """Whether ``net`` runs `Net`'s own forward and backward: no override of class or instance."""
+    kind, own = type(net), net.__dict__
+    return (
+        kind.forward is _PASSES[0]
+        and kind.backward is _PASSES[1]
+        and "forward" not in own
+        and "backward" not in own
+    )
+
+
+def is_library(kind: type) -> bool:
+    """Whether the class is one of singanet's."""
+    return kind.__module__.partition(".")[0] == "singanet"
+
+
+def is_patched(part: object) -> bool:
+    """Whether a method of the object was replaced on it, and not in its class."""
+    kind = type(part)
+    return any(callable(getattr(kind, name, None)) for name in vars(part))
+
+
+def with_inner(part: Counted) -> Iterator[Any]:
+    """``part``, and the layers, losses, ... among its attributes and in lists and dicts there."""
+    seen: set[int] = set()
+    waiting: list[Any] = [part]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        for name, value in vars(one).items():
+            if name == "arguments":
+                continue
+            held = value.values() if isinstance(value, dict) else value
+            inside = held if isinstance(value, (dict, list, tuple)) else (value,)
+            waiting += [inner for inner in inside if isinstance(inner, Counted)]
+
+
+def _same(live: Iterable[Any], held: list[Any]) -> bool:
+    try:
+        return list(live) == held
+    except ValueError:
+        # Other arrays.
+        return False
+
+
+def _taken(part: Counted) -> list[str]:
+    """The attributes that a recording takes as they are."""
+    hidden = {"arguments", *part.asked_anew}
+    return [name for name in vars(part) if not name.startswith("_") and name not in hidden]
+
+
+def _other(part: Counted, get: Callable[[Any], Any], before: Any) -> str:
+    for name in vars(part):
+        if callable(getattr(type(part), name, None)):
+            return name
+    names = [*_taken(part), "class"]
+    try:
+        now = get(part)
+    except AttributeError:
+        return "an attribute"
+    return next((n for n, a, b in zip(names, now, before, strict=False) if a is not b), "class")
+
+
+def _name(part: object) -> str:
+    return f"layer {part.name!r}" if isinstance(part, Layer) else f"the {type(part).__name__}"
