@@ -55,8 +55,6 @@ class Program:
                 advice="pass net.record(x, y, optimizer), or net.record(x) for an evaluation",
             )
         expect_host(net, "net.record")
-        if optimizer is not None:
-            net.expect_unsealed("net.record")
         self.net = net
         self.optimizer = optimizer
         self.rerecord = rerecord

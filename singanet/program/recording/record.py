@@ -14,10 +14,9 @@ from singanet.engine.plan import Plan
 from singanet.errors import SingaNetError
 from singanet.params.gradients import LayerGradients
 from singanet.program.call import NotRecordableError
-from singanet.program.places import arrays_in, map_arrays, root_of
+from singanet.program.places import arrays_in, map_arrays
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.build import Recording, build
-from singanet.program.recording.constants import make_constants
 from singanet.program.recording.dead import drop_unread
 from singanet.program.recording.draws import Draws
 from singanet.program.recording.kernels import recording_kernels
@@ -26,7 +25,6 @@ from singanet.program.recording.live_rows import sources
 from singanet.program.recording.losses import LossStep
 from singanet.program.recording.performing import Imagined, Performed
 from singanet.program.recording.rule_numbers import Numbers
-from singanet.program.recording.sealing import linked, prepare, show_nan
 from singanet.program.recording.tape import Tape
 from singanet.program.recording.traced import plain
 from singanet.program.recording.updates import Updates
@@ -36,6 +34,10 @@ if TYPE_CHECKING:
     from singanet.engine.net import Net
     from singanet.layers.layer import Layer
     from singanet.loss.loss import Loss
+
+
+Finish = Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]
+"""What makes what is handed out of the feed and the outputs by name."""
 
 
 class Recorder:
@@ -59,23 +61,12 @@ class Recorder:
         for _, value in self.params:
             self.tape.hold(value)
 
-    def evaluation(self, feed: Mapping[str, Any], link: bool = False) -> None:
-        """A forward pass in evaluation, and what comes out; of a sealed net with folded layers.
-
-        With ``link`` one thing comes out, without a name: what the link of the loss makes of it.
-        """
-        if self.net.sealed:
-            prepare(self.net, self.plan, self.tape.ops)
+    def evaluation(self, feed: Mapping[str, Any], finish: Finish | None = None) -> None:
+        """A forward pass in evaluation, and what comes out: what ``finish`` makes of it."""
         with self._running():
             given = self._fed(feed)
             outputs, _ = self._forward(given, train=False)
-            if self.tape.ops.drops_nan:
-                show_nan(self.tape.ops, given, outputs)
-            self.of_loss = link
-            out = linked(self.net.loss, _single(self.plan, outputs)) if link else None
-            self._hand_out({"": out} if link else outputs)
-        if self.net.sealed:
-            make_constants(self.tape, {id(root_of(value)) for _, value in self.params})
+            self._hand_out(outputs if finish is None else finish(given, outputs))
         drop_unread(self.tape)
 
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
@@ -155,8 +146,6 @@ class Recorder:
                 yield step.recorded.layer  # type: ignore[attr-defined]
         if self.loss is not None and not self.loss.note:
             yield self.loss.loss
-        if self.loss is None and self.of_loss and self.net.loss is not None:
-            yield self.net.loss
 
     @contextmanager
     def _running(self) -> Iterator[None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from singanet.engine.net import Net
     from singanet.params.param import Param
     from singanet.program.recording.record import Recorder
-
-_WRITEABLE = attrgetter("flags.writeable")
 
 Run = Callable[[Sequence[Ready]], None]
 
@@ -55,8 +52,6 @@ class Replay:
         ]
         self.values = {param.name: param for param, _ in recorder.params}
         self._version = recorder.net._graph.version
-        self._sealing = recorder.net.sealing
-        self._values = [value for _, value in recorder.params]
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
         self._numbers = recorder.numbers
         self._loss = recorder.loss
@@ -85,13 +80,9 @@ class Replay:
         """What changed about the net, so that the program is no longer its; empty if nothing."""
         if net._graph.version != self._version:
             return "layers were added or frozen"
-        if net.sealing is not self._sealing:
-            return "it was sealed or unsealed"
         if self._of_loss and net.loss is not self._net_loss:
             return "it has another loss"
-        # That a sealed array was made writable by hand nobody counts.
-        by_hand = self._sealing is not None and any(map(_WRITEABLE, self._values))
-        if changes.now != self._looked or by_hand:
+        if changes.now != self._looked:
             now = changes.now
             assigned = self._assigned()
             if assigned:
@@ -131,17 +122,6 @@ class Replay:
         run(bound.segments[1])
         found = bound.payloads[1][0]
         return {name: map_arrays(value, _copied) for name, value in found.items()}
-
-    def predict_alike(self, arena: Array, x: Any) -> Any:
-        """The one output for arrays known to be like those of the last prediction.
-
-        ``x`` is a dict, or the array of a single input.
-        """
-        bound = self.bound(arena)
-        _fill(bound.payloads[0][0], x)
-        run_all(bound.segments[1])
-        (found,) = bound.payloads[1][0].values()
-        return _copied(found) if type(found) is np.ndarray else map_arrays(found, _copied)
 
     def step(
         self,
