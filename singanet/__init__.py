@@ -16,11 +16,13 @@ from singanet.params.gradients import LayerGradients
 if TYPE_CHECKING:
     from singanet import data, loss, metric, models, optimizer
     from singanet.saving.objects import register
+    from singanet.saving.predictor import Predictor, load_predictor
 
 __all__ = [
     "FeedForwardNet",
     "Input",
     "LayerGradients",
+    "Predictor",
     "data",
     "device",
     "errors",
@@ -29,6 +31,7 @@ __all__ = [
     "kTrain",
     "layers",
     "load_model",
+    "load_predictor",
     "loss",
     "metric",
     "models",
@@ -53,6 +56,8 @@ def __getattr__(name: str) -> Any:
     """What is imported when it is first asked for, so that ``import singanet`` stays light."""
     if name == "register":
         return import_module("singanet.saving.objects").register
+    if name in ("Predictor", "load_predictor"):
+        return getattr(import_module("singanet.saving.predictor"), name)
     if name == "load_model":
         return import_module("singanet.model_file").load_model
     if name in ("data", "loss", "metric", "models", "optimizer"):

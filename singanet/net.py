@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from singanet.program.peak import PeakMemory
     from singanet.program.program import Program
     from singanet.program.recomputing.recompute import Recompute
+    from singanet.saving.predictor import Predictor
     from singanet.training.callbacks import Callback
     from singanet.training.history import History
     from singanet.tuning.report import TuningReport
@@ -133,14 +134,23 @@ class FeedForwardNet(Net):
         ``batch_size`` None takes ``x`` in one go; with one, ``x`` may also be a loader or another
         iterable of batches ``x`` or ``(x, ...)``.
         """
-        if batch_size is None and self.sealed:
-            # Small nets feel an import.
-            made = self.programs.predict(self, x)
-            if made is not None:
-                return made
         from singanet.training.evaluation import predict
 
         return predict(self, x, batch_size)
+
+    def predictor(self) -> Predictor:
+        """The net's predictions as an object of their own, with the parameters as they are now.
+
+        It lays constants out as the kernels want them, folds batch normalisations into the
+        convolutions before them, and lets one kernel do what follows a convolution; the link of
+        the loss is part of it. Predictions differ from `predict` by rounding, about 1e-6 of the
+        largest. It shares nothing with the net, which goes on training or is let go. Errors: a net
+        that is not on the CPU, layers that cannot be copied, a `forward` or `predict` of a
+        subclass's own.
+        """
+        from singanet.saving.predictor import Predictor
+
+        return Predictor.of(self)
 
     def train_on_batch(
         self, x: Any, y: Any, sample_weight: Array | None = None
@@ -276,7 +286,7 @@ class FeedForwardNet(Net):
         ``cast`` converts types, ``optimizer`` takes the state in a Keras file. The whole file is
         checked first: on any error the net is as it was. Errors: `StateMismatchError`, whose
         ``report`` is a table of both sides, `FileFormatError`, `ChecksumError`, `VersionError`,
-        `FileAccessError`, a sealed net or another with read-only arrays.
+        `FileAccessError`, a net with read-only arrays.
         """
         from singanet.saving.parameters import load_parameters
 
@@ -343,7 +353,7 @@ class FeedForwardNet(Net):
     ) -> TuningReport:
         """Measure by which route each convolution of a batch is fastest, and go by it from now on.
 
-        A training step and an evaluation, of a sealed net the evaluation alone, are rehearsed on
+        A training step, an evaluation and a prediction of a `predictor` are rehearsed on
         ones, which leaves the net as it was; each kernel runs by every route that is open to it,
         among the others of the net. The choices are kept for later processes in the file that
         ``SINGANET_ROUTES`` names, or in the user's cache folder; cases that it holds are not

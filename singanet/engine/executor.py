@@ -56,9 +56,6 @@ class Executor(Protocol):
     def walked(self, slot_grads: Mapping[int, Array]) -> None:
         """Learn how the gradients lay that a walk by the layers started from."""
 
-    def forget_sealed(self) -> None:
-        """Drop what took parameters for constants."""
-
 
 class LayerByLayer:
     """Leaves every call to the layers."""
@@ -77,6 +74,3 @@ class LayerByLayer:
 
     def walked(self, slot_grads: Mapping[int, Array]) -> None:
         """Nothing to learn."""
-
-    def forget_sealed(self) -> None:
-        """Nothing to drop."""

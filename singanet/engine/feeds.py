@@ -13,18 +13,20 @@ from singanet.errors import ArgumentError, ShapeError, UnknownNameError, did_you
 from singanet.types import Array, Shape
 
 
-def check_feed(plan: Plan, x: Any, device: Device, dtype: np.dtype[Any]) -> dict[str, Any]:
+def check_feed(
+    plan: Plan, x: Any, device: Device, dtype: np.dtype[Any], where: str = "net.forward"
+) -> dict[str, Any]:
     """``x`` as a dict input name → array(s) on ``device``, in ``dtype`` where a layer computes."""
     if not isinstance(x, Mapping):
         if len(plan.inputs) != 1:
             raise ArgumentError(
-                "net.forward",
+                where,
                 expected=f"a dict with the inputs {one_of(plan.inputs)}",
                 received=type(x).__name__,
                 advice="pass {layer name: array}",
             )
         x = {plan.inputs[0]: x}
-    _expect_same_names("net.forward, argument x", x, plan.inputs)
+    _expect_same_names(f"{where}, argument x", x, plan.inputs)
     return {name: _check_input(plan.by_name[name], x[name], device, dtype) for name in plan.inputs}
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.edits import changes
 from singanet.base.flags import is_training
 from singanet.base.seeding import next_seed
 from singanet.device import Device, get_default_device
@@ -90,13 +89,23 @@ class Net(GraphBuilder):
     def _sorted(self) -> Plan:
         """The plan of the net as it is now, with every parameter filled."""
         if self._plan is None or self._planned_version != self._graph.version:
-            self._plan = Plan(self.ordered(), self._graph.frozen())
-            if self._ports is not None:
-                self._plan.outputs = list(dict.fromkeys(name for name, _ in self._ports.outputs))
+            self._plan = self.planned()
             self._planned_version = self._graph.version
             for param in self.params():
                 self._adopt(param)
         return self._plan
+
+    def planned(self) -> Plan:
+        """A plan of the net as it is now, whether its parameters are filled or not."""
+        plan = Plan(self.ordered(), self._graph.frozen())
+        if self._ports is not None:
+            plan.outputs = list(dict.fromkeys(name for name, _ in self._ports.outputs))
+        return plan
+
+    @property
+    def version(self) -> int:
+        """Another number after each change of the graph, freezing included."""
+        return self._graph.version
 
     def _adopt(self, param: Param) -> None:
         """Fill a new parameter from the net's seed and put it on the net's device."""
@@ -198,8 +207,6 @@ class Net(GraphBuilder):
         needs. Errors: an unknown, missing or extra name; a shape that does not fit.
         """
         train = is_training(flag)
-        if train:
-            self.expect_unsealed("net.forward")
         plan = self._sorted()
         asked = self._names(output)
         feed = checks.check_feed(plan, x, self.device, self.dtype)
@@ -304,7 +311,6 @@ class Net(GraphBuilder):
         ``on_layer`` sees each layer's gradients before they are applied; ``measure(output, y)``
         takes the place of the metric. Returns ``(loss, metric)`` from before the update.
         """
-        self.expect_unsealed("net.step")
         if measure is None and self.metric is not None:
             measure = self.metric.evaluate
         if on_layer is None and sample_weight is None:
@@ -373,64 +379,6 @@ class Net(GraphBuilder):
                 advice="build it with FeedForwardNet(loss), or use forward and backward",
             )
         return self.loss
-
-    # -- sealing ----------------------------------------------------------------------------
-
-    _read_only: list[Array] | None = None
-
-    @property
-    def sealed(self) -> bool:
-        """Whether the parameters are constants for the net's evaluations."""
-        return self._read_only is not None
-
-    @property
-    def sealing(self) -> object:
-        """What is another object for each sealing, and None for a net that is not sealed."""
-        return self._read_only
-
-    def seal(self) -> None:
-        """Take the parameters for constants until `unseal`, and make their arrays read-only.
-
-        Recorded evaluations then keep weights as the kernels want them, batch normalisations are
-        folded into the convolutions before them, and the sums and relus after these are done by
-        the same kernel. Results differ from the layers' by rounding, about 1e-6 of the largest.
-        Training and loading are refused. Views of the arrays that were made before the sealing
-        stay writable: change nothing through them. Errors: a net that is not on the CPU.
-        """
-        expect_host(self, "net.seal")
-        if self._read_only is None:
-            self._read_only = []
-        self.hold_constant()
-
-    def unseal(self) -> None:
-        """Make the arrays writable again, and let the evaluations go by them as they are."""
-        arrays, self._read_only = self._read_only or [], None
-        for array in arrays:
-            array.flags.writeable = True
-        changes.add()
-        self.programs.forget_sealed()
-
-    def hold_constant(self) -> None:
-        """Make read-only what of a sealed net's parameters is not; `unseal` undoes it."""
-        self._sorted()
-        held = self._read_only
-        if held is None:
-            return
-        for param in self.params():
-            if not param.is_constant:
-                param.value.flags.writeable = False
-                changes.add()
-                held.append(param.value)
-
-    def expect_unsealed(self, where: str) -> None:
-        """Refuse what changes parameters. Errors: `CallOrderError` where the net is sealed."""
-        if self._read_only is not None:
-            raise CallOrderError(
-                where,
-                expected="a net whose parameters may change",
-                received="a sealed one",
-                advice="call net.unseal() first",
-            )
 
 
 def expect_host(net: Net, where: str) -> None:

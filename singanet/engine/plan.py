@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import copy
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,15 @@ class Step:
         return {suffix: param.value for suffix, param in self.layer.params.items()}
 
 
+def _last_reads(steps: Sequence[Step]) -> list[list[int]]:
+    """For each step the slots that no later one reads."""
+    last = {slot: i for i, step in enumerate(steps) for slot in step.in_slots}
+    frees: list[list[int]] = [[] for _ in steps]
+    for slot, i in last.items():
+        frees[i].append(slot)
+    return frees
+
+
 class Plan:
     """The sorted steps of a net, and where each slot is read for the last time.
 
@@ -73,10 +83,7 @@ class Plan:
             self.steps.append(Step(node, in_slots, out_slots, node.name in frozen))
             self.by_name[node.name] = self.steps[-1]
         self.producer = [i for i, step in enumerate(self.steps) for _ in step.out_slots]
-        last = {slot: i for i, step in enumerate(self.steps) for slot in step.in_slots}
-        self.frees: list[list[int]] = [[] for _ in self.steps]
-        for slot, i in last.items():
-            self.frees[i].append(slot)
+        self.frees = _last_reads(self.steps)
         self._let_integers_through()
         self._pair_relus()
         self.sources = [sorted({self.producer[s] for s in step.in_slots}) for step in self.steps]
@@ -89,6 +96,14 @@ class Plan:
         for step in self.steps:
             uses_of_layer[id(step.layer)] = uses_of_layer.get(id(step.layer), 0) + 1
         self.has_shared = max([*users.values(), *uses_of_layer.values()], default=0) > 1
+
+    def of_steps(self, steps: list[Step], slot_shapes: list[Any]) -> Plan:
+        """A plan of other steps between the same inputs and outputs, for evaluations alone."""
+        made = copy.copy(self)
+        made.steps, made.slot_shapes = steps, slot_shapes
+        made.by_name = {step.name: step for step in steps}
+        made.frees = _last_reads(steps)
+        return made
 
     def _let_integers_through(self) -> None:
         """Mark the steps that only move indices to layers that want them."""

@@ -95,6 +95,10 @@ class Loss(Counted, Configurable, ABC):
             dx *= scale
         return dx
 
+    def forget(self) -> None:
+        """Let go of what a training `forward` kept for a `backward` that is not to come."""
+        self._kept = None
+
     def evaluate(
         self, flag: bool | int, x: Array, y: Array, sample_weight: Array | None = None
     ) -> float:

@@ -32,7 +32,7 @@ Statistics = tuple[Array, Array]
 class Prepared:
     """That calls are readied once and then made often, and may differ by rounding from others.
 
-    So it is in programs of sealed nets, where a library costs little to call. ``drops_nan`` becomes
+    So it is in programs of predictors, where a library costs little to call. ``drops_nan`` becomes
     true where a kernel has passed over NaN, which `Ops.pass_on_nan` then shows once for all.
     """
 

@@ -122,7 +122,7 @@ class Param:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the array is read-only, as those of a sealed net."""
+        """Whether the array is read-only."""
         return isinstance(self.value, np.ndarray) and not self.value.flags.writeable
 
     def filled_by(self, name: str) -> Array:

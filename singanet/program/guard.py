@@ -33,7 +33,7 @@ class Guard:
     """
 
     def __init__(self, net: Net) -> None:
-        self._version = net._graph.version
+        self._version = net.version
         self._seen = -1
         self._params: list[tuple[Param, Array, bool]] = []
         self._arrays: list[Array] = []
@@ -96,7 +96,7 @@ class Guard:
 
         ``begun`` says that the forward pass has run already, whose arrays its backward keeps to.
         """
-        if net._graph.version != self._version:
+        if net.version != self._version:
             return "layers were added or frozen"
         now = changes.now
         if now != self._seen:

@@ -64,8 +64,6 @@ class Program:
                 received=f"a {type(net).__name__} that overrides them",
                 advice="call net.step, which does as they say",
             )
-        if optimizer is not None:
-            net.expect_unsealed("net.record")
         self.net = net
         self.optimizer = optimizer
         self.rerecord = rerecord
@@ -115,7 +113,7 @@ class Program:
 
     def _record(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:
         optimizer = self.optimizer
-        registered = optimizer, self.net._graph.version
+        registered = optimizer, self.net.version
         if optimizer is not None and self.net._registered != registered:
             optimizer.register_all(self.net.param_specs())
 

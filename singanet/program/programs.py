@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.engine.feeds import check_feed
 from singanet.errors import CallOrderError
 from singanet.program.guard import passes_are_its_own
 from singanet.program.replaying.alike import (
     Latest,
-    LatestPrediction,
     shapes_of_feed,
     shapes_of_targets,
 )
@@ -64,7 +62,6 @@ class Programs:
         self._arena = SharedArena()
         self._orders: dict[int, Order] = {}
         self._latest: Latest | None = None
-        self._predicted: LatestPrediction | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
@@ -92,34 +89,15 @@ class Programs:
         return self._recompute if value is None else checked_recompute(where, value)
 
     def evaluate(self, net: Net, feed: Mapping[str, Any]) -> Any:
-        """The outputs by name; None where no program is there yet.
-
-        That of a sealed net is recorded at the first call, so that all calls give the same bits.
-        """
-        key = ("sealed" if net.sealed else "evaluation", *shapes_of_feed(feed))
-        found = self._find(net, key, lambda r: r.evaluation(feed), at_once=net.sealed)
-        return None if found is None else self._outputs(found, feed)
-
-    def predict(self, net: Net, x: Any) -> Any:
-        """What a sealed net predicts of ``x``, so far unchecked; None where it is not recorded."""
-        settings, latest = net.device.ops.settings(), self._predicted
-        if latest is not None and self.enabled and latest.alike(x, settings):
-            program = latest.program
-            if not program.stale(net):
-                net._forget_pass()
-                arena = self.take(program)
-                try:
-                    return program.predict_alike(arena, x)
-                finally:
-                    self.give_back(arena)
-        feed = check_feed(net._sorted(), x, net.device, net.dtype)
-        key = ("sealed", "link", *shapes_of_feed(feed))
-        found = self._find(net, key, lambda r: r.evaluation(feed, link=True), at_once=True)
+        """The outputs by name; None where no program is there yet."""
+        found = self._find(net, ("evaluation", *shapes_of_feed(feed)), lambda r: r.evaluation(feed))
         if found is None:
             return None
-        self._predicted = LatestPrediction(found, feed, settings)
-        net._forget_pass()
-        return self._outputs(found, feed)[""]
+        arena = self.take(found)
+        try:
+            return found.outputs(arena, feed)
+        finally:
+            self.give_back(arena)
 
     def forward(self, net: Net, feed: Mapping[str, Any]) -> ReplayedPass | None:
         """A training forward that a walk back may follow; None where no program is there yet."""
@@ -209,19 +187,13 @@ class Programs:
         """Why calls are not recorded, where they are not."""
         return list(self._refused.values())
 
-    def forget_sealed(self) -> None:
-        """Forget the programs in which parameters are constants."""
-        for key in [key for key in list(self._known) if key[0] == "sealed"]:
-            self._known.pop(key, None)
-        self._predicted = None
-
     def clear(self) -> None:
         """Forget every program, and give the arena back."""
         self._known.clear()
         self._refused.clear()
         self._waits.clear()
         self._arena.clear()
-        self._latest = self._predicted = None
+        self._latest = None
 
     def _find(
         self,
@@ -264,13 +236,6 @@ class Programs:
             self._known.move_to_end(key)
         found.replays += 1
         return found
-
-    def _outputs(self, program: Replay, feed: Mapping[str, Any]) -> Any:
-        arena = self.take(program)
-        try:
-            return program.outputs(arena, feed)
-        finally:
-            self.give_back(arena)
 
     def take(self, program: Replay) -> Array:
         """Memory for ``program``; until it is given back nobody else has it."""

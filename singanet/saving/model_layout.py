@@ -1,17 +1,20 @@
-"""Where things stand in a model file.
+"""Where things stand in a file of a whole model, and in one of a predictor.
 
-It is a safetensors file. Its array ``model`` is a text in JSON, as bytes: the net's description
-and settings. ``net/<parameter>`` are the parameters, ``optimizer/<key>`` and ``precision/<key>``
-what the training has gathered, ``fit/<number>/<key>`` what the clipping and accumulation have that
-`fit` put around the optimizer. So each has a checksum, and any reader of safetensors can take
-the weights.
+It is a safetensors file. One array is a text in JSON, as bytes: the net's description and
+settings; it is called ``model`` or ``predictor``. Of a model ``net/<parameter>`` are the
+parameters, ``optimizer/<key>`` and ``precision/<key>`` what the training has gathered,
+``fit/<number>/<key>`` what the clipping and accumulation have that `fit` put around the optimizer;
+of a predictor ``constant/<name>`` are the constants. So each has a checksum, and any reader of
+safetensors can take the weights.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +22,57 @@ import numpy as np
 
 from singanet.checkpoint.formats import FORMATS, by_content, by_suffix, open_state
 from singanet.checkpoint.reader import Reader
-from singanet.errors import ArgumentError, ConfigError, FileFormatError, VersionError
+from singanet.errors import (
+    ArgumentError,
+    CheckpointError,
+    ConfigError,
+    FileFormatError,
+    SingaNetError,
+    VersionError,
+)
 from singanet.types import Array
 
-FORMAT = "singanet model"
-VERSION = 1
-"""Raised by one whenever a file written today could not be read by yesterday's library."""
-
 CONTAINER = "safetensors"
-TEXT, NET, OPTIMIZER, PRECISION, FIT = "model", "net/", "optimizer/", "precision/", "fit/"
+NET, OPTIMIZER, PRECISION, FIT = "net/", "optimizer/", "precision/", "fit/"
 LONGEST = 4 << 20
 """Bytes of the text; that of ResNet-152 has 110,000. Parsed it takes some twenty times more."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file: the name of its text, what it is called, and how to read it.
+
+    ``version`` is raised by one whenever a file written today could not be read by yesterday's
+    library.
+    """
+
+    text: str
+    version: int
+    what: str
+    advice: str
+
+    @property
+    def format(self) -> str:
+        """What the text says that it is."""
+        return f"singanet {self.text}"
+
+
+MODEL = Kind(
+    "model", 1, "a whole model, as net.save_model writes it", "load it with singanet.load_model"
+)
+PREDICTOR = Kind(
+    "predictor",
+    1,
+    "a predictor, as predictor.save writes it",
+    "load it with singanet.load_predictor",
+)
+_KINDS = (MODEL, PREDICTOR)
+
+_ADVICE: dict[Any, str] = {
+    ".keras": "load archives of Keras with singanet.keras.load_model",
+    MODEL: "build the net and load weights with net.load",
+    PREDICTOR: "build the net, load weights with net.load and call net.predictor()",
+}
 
 
 def check_path(path: Path) -> None:
@@ -45,9 +88,10 @@ def check_path(path: Path) -> None:
         )
 
 
-def encoded(about: Mapping[str, Any]) -> Array:
-    """``about`` as the array ``model``. Errors: `ConfigError` for one that is too long."""
-    text = json.dumps(about, default=lambda array: np.asarray(array).tolist()).encode()
+def encoded(kind: Kind, about: Mapping[str, Any]) -> Array:
+    """``about`` as the text of a file. Errors: `ConfigError` for one that is too long."""
+    whole = {"format": kind.format, "version": kind.version, **about}
+    text = json.dumps(whole, default=lambda array: np.asarray(array).tolist()).encode()
     if len(text) > LONGEST:
         raise ConfigError(
             "a net's configuration",
@@ -58,42 +102,68 @@ def encoded(about: Mapping[str, Any]) -> Array:
     return np.frombuffer(text, np.uint8)
 
 
-def is_model_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a model file, whole or damaged behind its table, stands at ``path``."""
+def is_model_file(path: str | os.PathLike[str], kind: Kind = MODEL) -> bool:
+    """Whether a file of the kind, whole or damaged behind its table, stands at ``path``."""
     path = Path(path)
     try:
         if not path.is_file() or by_content(path) != CONTAINER:
             return False
         with open_state(path, CONTAINER) as reader:
-            return _has_text(reader)
+            return _has_text(reader, kind)
     except FileFormatError:
         return False
 
 
-def read_about(reader: Reader) -> dict[str, Any]:
-    """The parsed text of an open model file.
+@contextmanager
+def opened(path: str | os.PathLike[str], kind: Kind) -> Iterator[tuple[Reader, dict[str, Any]]]:
+    """The arrays and the parsed text of a file of ``kind``; errors inside name the file.
 
-    Errors: `FileFormatError` for one without it or with another text, `VersionError` for a newer
-    one, and those of `Reader.read`.
+    Errors: `FileFormatError` for a file of another kind, `VersionError` for a newer one, and
+    those of `Reader`.
     """
-    if not _has_text(reader):
-        raise _no_model(reader.where, f"arrays alone, {len(reader.entries)} of them")
-    if reader.entries[TEXT].nbytes > LONGEST:
-        raise _no_model(reader.where, f"a description of {reader.entries[TEXT].nbytes} bytes")
-    text = bytes(reader.read(TEXT))
+    path = Path(path)
+    where = f"{kind.text} file {str(path)!r}"
+    found = by_content(path)
+    if found != CONTAINER:
+        raise FileFormatError(
+            where,
+            expected=kind.what,
+            received=f"a file of the format {found}",
+            advice=_ADVICE[".keras" if path.suffix == ".keras" else kind],
+        )
+    with open_state(path, CONTAINER) as reader:
+        about = _about(reader, kind)
+        try:
+            yield reader, about
+        except CheckpointError:
+            raise
+        except SingaNetError as error:
+            raise error.within(where) from error
+
+
+def _about(reader: Reader, kind: Kind) -> dict[str, Any]:
+    if not _has_text(reader, kind):
+        others = [other for other in _KINDS if _has_text(reader, other)]
+        if others:
+            raise _other(reader.where, kind, others[0].what, others[0].advice)
+        raise _other(reader.where, kind, f"arrays alone, {len(reader.entries)} of them")
+    size = reader.entries[kind.text].nbytes
+    if size > LONGEST:
+        raise _other(reader.where, kind, f"a description of {size} bytes")
+    text = bytes(reader.read(kind.text))
     try:
         about = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _no_model(reader.where, f"a description that is no JSON: {error}") from None
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise _no_model(reader.where, "a description of something else")
+        raise _other(reader.where, kind, f"a description that is no JSON: {error}") from None
+    if not isinstance(about, dict) or about.get("format") != kind.format:
+        raise _other(reader.where, kind, "a description of something else")
     version = about.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
+    if type(version) is not int or not 1 <= version <= kind.version:
         raise VersionError(
             reader.where,
-            expected=f"model version 1 to {VERSION}, which this singanet knows",
-            received=f"model version {str(version)[:40]}",
-            advice="update singanet, or save the model with an older one",
+            expected=f"{kind.text} version 1 to {kind.version}, which this singanet knows",
+            received=f"{kind.text} version {str(version)[:40]}",
+            advice=f"update singanet, or save the {kind.text} with an older one",
         )
     return about
 
@@ -104,15 +174,12 @@ def below(reader: Reader, prefix: str) -> dict[str, Array]:
     return {name.removeprefix(prefix): reader.read(name) for name in names}
 
 
-def _has_text(reader: Reader) -> bool:
-    entry = reader.entries.get(TEXT)
+def _has_text(reader: Reader, kind: Kind) -> bool:
+    entry = reader.entries.get(kind.text)
     return entry is not None and entry.dtype == np.uint8 and len(entry.shape) == 1
 
 
-def _no_model(where: str, received: str) -> FileFormatError:
+def _other(where: str, kind: Kind, received: str, advice: str = "") -> FileFormatError:
     return FileFormatError(
-        where,
-        expected="a whole model, as net.save_model writes it",
-        received=received[:200],
-        advice="build the net and load weights with net.load",
+        where, expected=kind.what, received=received[:200], advice=advice or _ADVICE[kind]
     )

@@ -24,19 +24,20 @@ VERSION = 1
 """Raised when what is written today could not be read by yesterday's library."""
 
 
-def net_to_config(net: Net) -> dict[str, Any]:
+def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
     """The net's structure as JSON types; parameter values and state are not in it.
 
-    ``inputs`` and ``outputs`` are there where symbols gave their order, ``frozen`` and
-    ``untrained`` (parameter names) where there is something to say. Errors: a class that is
-    neither singanet's nor registered, or an argument JSON cannot hold.
+    Without ``metric`` that of the net is left out. ``inputs`` and ``outputs`` are there where
+    symbols gave their order, ``frozen`` and ``untrained`` (parameter names) where there is
+    something to say. Errors: a class that is neither singanet's nor registered, or an argument
+    JSON cannot hold.
     """
     config: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "layers": _uses(net),
         "loss": None if net.loss is None else object_to_config(net.loss),
-        "metric": None if net.metric is None else object_to_config(net.metric),
+        "metric": None if net.metric is None or not metric else object_to_config(net.metric),
     }
     declared = net.declared_ports
     if net.name is not None:

@@ -108,8 +108,8 @@ def _expect_writable(params: Iterable[Param]) -> None:
             raise CallOrderError(
                 "net.load",
                 expected="a net whose parameters may change",
-                received=f"a read-only array of {param.name!r}, as in a sealed one",
-                advice="call net.unseal() first, or set the array's flags.writeable",
+                received=f"a read-only array of {param.name!r}",
+                advice="set the array's flags.writeable, or assign a copy to the parameter",
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,15 +76,27 @@ def predict(net: Model, x: Any, batch_size: int | None) -> Any:
     if batch_size is None:
         out = widened(net.forward(False, x))
         return out if net.loss is None else net.loss.link(out)
-    parts = [predict(net, part, None) for part in _input_batches(net, x, batch_size)]
+    xp = net.device.ops.xp
+    return joined_batches(
+        lambda part: predict(net, part, None), x, batch_size, input_names(net), "net.predict", xp
+    )
+
+
+def joined_batches(
+    one: Callable[[Any], Any], x: Any, batch_size: int, names: Sequence[str], where: str, xp: Any
+) -> Any:
+    """What ``one`` predicts of batches of ``x``, for inputs ``names``, joined by the module ``xp``.
+
+    Errors: no batch.
+    """
+    parts = [one(part) for part in _input_batches(x, batch_size, names, where)]
     if not parts:
         raise ArgumentError(
-            "net.predict",
+            where,
             expected="at least one batch",
             received="none",
             advice="a generator ends once and for all: make a new one",
         )
-    xp = net.device.ops.xp
     if isinstance(parts[0], dict):
         return {name: xp.concatenate([part[name] for part in parts]) for name in parts[0]}
     return xp.concatenate(parts)
@@ -108,15 +120,14 @@ def on_device(device: Device, data: Any) -> Any:
     return device.put(data)
 
 
-def _input_batches(net: Model, x: Any, batch_size: int) -> Iterator[Any]:
-    size = checked_count("net.predict", "batch_size", batch_size, 1)
-    names = input_names(net)
+def _input_batches(x: Any, batch_size: int, names: Sequence[str], where: str) -> Iterator[Any]:
+    size = checked_count(where, "batch_size", batch_size, 1)
     if not holds_arrays(x):
         for item in x:
             first = item[0] if isinstance(item, (tuple, list)) else item
-            yield by_name("net.predict, x", first, names, all_of_them=True)
+            yield by_name(f"{where}, x", first, names, all_of_them=True)
         return
-    x = by_name("net.predict, x", x, names, all_of_them=True)
+    x = by_name(f"{where}, x", x, names, all_of_them=True)
     for start in range(0, sample_count({"x": x}), size):
         part = np.s_[start : start + size]
         if isinstance(x, Mapping):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from singanet.base.counts import checked_count
 from singanet.engine.net import expect_host
@@ -13,6 +13,7 @@ from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.choices import Measured
 from singanet.ops.onednn.library import INSTALL
+from singanet.program.prediction.net import ConstantNet
 from singanet.program.programs import programs_of
 from singanet.tuning.report import RouteTimes, TuningReport
 from singanet.tuning.timing import Feed, Record, open_routes, seconds_in_net
@@ -43,9 +44,14 @@ def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> 
     # That the file can be written is better known before minutes are spent.
     route_file.add(path, version, threads, {})
     feed, rows, met = ones(net._sorted(), size, net.device, net.dtype, extent), [], set[Case]()
-    ways: list[Record] = [lambda r: r.rehearsed_step(feed, None), lambda r: r.evaluation(feed)]
-    for record in ways[1:] if net.sealed else ways:
-        measured, cases = _measured(net, feed, record, threads, known | met)
+    constant: Any = ConstantNet(net, net.device)
+    ways: list[tuple[Net, Record]] = [
+        (net, lambda r: r.rehearsed_step(feed, None)),
+        (net, lambda r: r.evaluation(feed)),
+        (constant, lambda r: constant.record(r, feed)),
+    ]
+    for of, record in ways:
+        measured, cases = _measured(of, feed, record, threads, known | met)
         rows += measured
         met |= cases
     found = {row.case: row.chosen for row in rows}

@@ -15,28 +15,30 @@ from singanet.errors import SingaNetError
 from singanet.params.gradients import LayerGradients
 from singanet.program.call import NotRecordableError
 from singanet.program.guard import Guard
-from singanet.program.places import arrays_in, map_arrays, root_of
+from singanet.program.places import arrays_in, map_arrays
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.build import Recording, build
-from singanet.program.recording.constants import make_constants
 from singanet.program.recording.dead import drop_unread
 from singanet.program.recording.draws import Draws
 from singanet.program.recording.kernels import recording_kernels
 from singanet.program.recording.layers import TracedLayer, own, traced_plan
 from singanet.program.recording.live_rows import sources
 from singanet.program.recording.losses import LossStep
-from singanet.program.replaying.orders import Order, output_slots, zeros_in
 from singanet.program.recording.performing import Imagined, Performed
 from singanet.program.recording.rule_numbers import Numbers
-from singanet.program.recording.sealing import linked, prepare, show_nan
 from singanet.program.recording.tape import Tape
 from singanet.program.recording.traced import plain
 from singanet.program.recording.updates import Member, Updates
 from singanet.program.recording.users import expect_unpatched
+from singanet.program.replaying.orders import Order, output_slots, zeros_in
 from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
+
+
+Finish = Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]
+"""What makes what is handed out of the feed and the outputs by name."""
 
 
 class Recorder:
@@ -65,24 +67,13 @@ class Recorder:
         for step in self.plan.steps:
             self.guard.ties(step.recorded.layer)  # type: ignore[attr-defined]
 
-    def evaluation(self, feed: Mapping[str, Any], link: bool = False) -> None:
-        """A forward pass in evaluation, and what comes out; of a sealed net with folded layers.
-
-        With ``link`` one thing comes out, without a name: what the link of the loss makes of it.
-        """
+    def evaluation(self, feed: Mapping[str, Any], finish: Finish | None = None) -> None:
+        """A forward pass in evaluation, and what comes out: what ``finish`` makes of it."""
         self._expect_unpatched()
-        if self.net.sealed:
-            prepare(self.net, self.plan, self.tape.ops)
         with self._running():
             given = self._fed(feed)
             outputs, _ = self._forward(given, train=False)
-            if self.tape.ops.prepared is not None and self.tape.ops.prepared.drops_nan:
-                show_nan(self.tape.ops, given, outputs)
-            self.of_loss = link
-            out = linked(self.net.loss, _single(self.plan, outputs)) if link else None
-            self._hand_out({"": out} if link else outputs)
-        if self.net.sealed:
-            make_constants(self.tape, {id(root_of(value)) for _, value in self.params})
+            self._hand_out(outputs if finish is None else finish(given, outputs))
         drop_unread(self.tape)
 
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:

@@ -91,7 +91,7 @@ def alike(state: ParamState) -> tuple[Any, ...]:
 
 
 def has_own_schedules(optimizer: ElementWise) -> bool:
-    """Whether a schedule is of the user's: it is asked as often as by the layers, for it may count."""
+    """Whether a schedule is of the user's: it may count how often it is asked."""
     values = (getattr(optimizer, name) for name in optimizer.hypers)
     return any(callable(value) and not is_library(type(value)) for value in values)
 

@@ -39,47 +39,26 @@ class Latest:
 
     def __init__(self, program: Replay, feed: Mapping[str, Any], y: Any, *rest: Any) -> None:
         self.program = program
-        self._fed = _facts(dict(feed))
-        self._single = _facts(next(iter(feed.values()))) if len(feed) == 1 else self._fed
-        self._targets = _facts(y)
+        self._fed = facts(dict(feed))
+        self._single = facts(next(iter(feed.values()))) if len(feed) == 1 else self._fed
+        self._targets = facts(y)
         self._rest = rest
         self._thread = threading.get_ident()
 
     def alike(self, x: Any, y: Any, *rest: Any) -> bool:
         """Whether the program serves a step with ``x``, an array or a dict, and ``y``."""
         return (
-            _facts(x) == (self._fed if type(x) is dict else self._single)
-            and _facts(y) == self._targets
+            facts(x) == (self._fed if type(x) is dict else self._single)
+            and facts(y) == self._targets
             and rest == self._rest
             and threading.get_ident() == self._thread
         )
 
 
-class LatestPrediction:
-    """The prediction made last of a sealed net: one alike need not be looked up.
-
-    ``settings`` are those of the kernels.
-    """
-
-    def __init__(self, program: Replay, feed: Mapping[str, Any], settings: Any) -> None:
-        self.program = program
-        self._fed = _facts(dict(feed) if len(feed) != 1 else next(iter(feed.values())))
-        self._settings = settings
-        self._thread = threading.get_ident()
-
-    def alike(self, x: Any, settings: Any) -> bool:
-        """Whether the program serves ``x``, the array of a single input or a dict of several."""
-        return (
-            _facts(x) == self._fed
-            and settings == self._settings
-            and threading.get_ident() == self._thread
-        )
-
-
-def _facts(value: Any) -> Any:
+def facts(value: Any) -> Any:
     """What of an array, or of a dict of arrays, determines a program; all else is like nothing."""
     if type(value) is np.ndarray:
         return value.shape, value.strides, value.dtype
     if type(value) is dict:
-        return {name: _facts(part) for name, part in value.items()}
+        return {name: facts(part) for name, part in value.items()}
     return object()

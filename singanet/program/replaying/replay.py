@@ -46,7 +46,6 @@ class Replay:
         self.guard = recorder.guard
         self.values = {param.name: param for param, _ in recorder.params}
         self.state = [p for p, _ in recorder.params if p.is_state and not p.is_constant]
-        self._sealing = recorder.net.sealing
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
         self._numbers, self._members = recorder.numbers, recorder.members
         self._loss = recorder.loss
@@ -64,8 +63,6 @@ class Replay:
 
         ``begun`` says that its forward pass was replayed already.
         """
-        if net.sealing is not self._sealing:
-            return "it was sealed or unsealed"
         if self._of_loss and net.loss is not self._net_loss:
             return "it has another loss"
         if not all(numbers.holds() for numbers in self._numbers):
@@ -91,17 +88,6 @@ class Replay:
         run(iter(bound.segments[1]))
         found = bound.payloads[1][0]
         return {name: map_arrays(value, _copied) for name, value in found.items()}
-
-    def predict_alike(self, arena: Array, x: Any) -> Any:
-        """The one output for arrays known to be like those of the last prediction.
-
-        ``x`` is a dict, or the array of a single input.
-        """
-        bound = self.bound(arena)
-        _fill(bound.payloads[0][0], x)
-        run_all(bound.segments[1])
-        (found,) = bound.payloads[1][0].values()
-        return _copied(found) if type(found) is np.ndarray else map_arrays(found, _copied)
 
     def step(
         self,

@@ -9,8 +9,8 @@ from singanet.engine.backward import BackwardWalk
 from singanet.engine.plan import Plan
 from singanet.params.gradients import LayerGradients
 from singanet.program.recording.live_rows import RowsSource
-from singanet.program.replaying.orders import Order, order_of
 from singanet.program.recording.python_pass import keep
+from singanet.program.replaying.orders import Order, order_of
 from singanet.program.replaying.replay import Replay, run_all
 from singanet.types import Array
 

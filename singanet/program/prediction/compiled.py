@@ -1,0 +1,227 @@
+"""A net compiled for predictions: a program for each kind of arrays that came."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from singanet.base.text import size_text
+from singanet.engine.feeds import check_feed
+from singanet.program.call import NotRecordableError
+from singanet.program.places import map_arrays, root_of
+from singanet.program.planning.arena import ALIGNMENT
+from singanet.program.prediction.net import ConstantNet
+from singanet.program.recording.build import Recording
+from singanet.program.recording.layers import TracedStep
+from singanet.program.recording.python_pass import keep
+from singanet.program.recording.record import Recorder, rehearse
+from singanet.program.replaying.alike import facts, shapes_of_feed
+from singanet.program.replaying.bound import Bound
+from singanet.program.replaying.shared_arena import SharedArena
+from singanet.program.reporting.report import ProgramReport
+from singanet.types import Array, Shapes
+
+CAPACITY = 8
+"""Programs that a thread keeps: those that were used last, one for each kind of arrays."""
+
+_REMEMBERED = 64
+"""Kinds of arrays of which a thread knows that they came before."""
+
+
+class CompiledNet:
+    """Predictions of a net with its parameters as they were when this was made.
+
+    A program belongs to the thread that recorded it. It is recorded at the first call with arrays
+    of its shapes, types and memory layouts; where a thread has as many as it keeps, at the second.
+    All calls give the same bits.
+    """
+
+    def __init__(self, net: ConstantNet) -> None:
+        self._net = net
+        self._ops = net.device.ops
+        self._programs: weakref.WeakSet[Prediction] = weakref.WeakSet()
+        self._thread = _Thread()
+
+    def __call__(self, x: Any) -> Any:
+        """The output for ``x``, the array of the single input or a dict by name.
+
+        Batch axis first. It comes through the link of the net's loss, as `FeedForwardNet.predict`
+        gives it, in arrays of the caller's own. Errors: what is no input of the net.
+        """
+        mine = self._thread
+        latest, settings = mine.latest, self._ops.settings()
+        if latest is not None and latest.alike(x, settings):
+            return self._replayed(mine, latest.program, x)
+        feed = check_feed(self._net.plan, x, self._net.device, self._net.dtype, "predictor")
+        key = (*shapes_of_feed(feed), settings)
+        program = mine.known.get(key) or self._made(mine, key, feed)
+        if program is None:
+            return self._net.linked(self._net.by_layers(feed))
+        mine.known.move_to_end(key)
+        mine.latest = _Latest(program, feed, settings)
+        return self._replayed(mine, program, feed)
+
+    @property
+    def inputs(self) -> dict[str, Shapes | None]:
+        """Sample shapes by the names of the inputs; -1 is any extent."""
+        plan = self._net.plan
+        return {name: plan.by_name[name].layer.in_shapes for name in plan.inputs}
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs."""
+        return list(self._net.plan.outputs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the constants, in each order in which they are held."""
+        with self._net.constants.lock:
+            arrays = [array for each in self._net.constants.all for array in each.arrays]
+            arrays += [a for program in list(self._programs) for a in program.outside]
+        roots = {id(root): root for root in map(root_of, arrays)}
+        return sum(root.nbytes for root in roots.values())
+
+    @property
+    def notes(self) -> list[str]:
+        """What runs as Python, and why; for kinds of arrays that came so far."""
+        found = [note for program in list(self._programs) for note in program.notes]
+        return list(dict.fromkeys([*found, *self._thread.refused.values()]))
+
+    def reports(self) -> list[ProgramReport]:
+        """What each program consists of."""
+        return [program.report() for program in list(self._programs)]
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{name} {shape}" for name, shape in self.inputs.items())
+        outputs, programs = ", ".join(self.outputs), len(self._programs)
+        return (
+            f"{type(self).__name__}({inputs} -> {outputs}; {size_text(self.nbytes)} of constants, "
+            f"{programs} program{'' if programs == 1 else 's'})"
+        )
+
+    def _replayed(self, mine: _Thread, program: Prediction, x: Any) -> Any:
+        arena = mine.arena.take(program.arena_bytes, mine.forget)
+        try:
+            out = program.run(arena, x)
+        finally:
+            mine.arena.give_back(arena)
+        return self._net.linked(out)
+
+    def _made(self, mine: _Thread, key: Any, feed: Mapping[str, Any]) -> Prediction | None:
+        """The program of a kind of arrays, where it is to be recorded now and can be."""
+        if key in mine.refused or not mine.comes_again(key):
+            return None
+        with self._net.constants.lock:
+            try:
+                program = _recorded(self._net, feed)
+            except NotRecordableError as error:
+                mine.refused[key] = str(error)
+                return None
+        mine.known[key] = program
+        if len(mine.known) > CAPACITY:
+            mine.known.popitem(last=False)
+        self._programs.add(program)
+        return program
+
+
+class Prediction:
+    """A recorded prediction for one kind of arrays. ``notes`` tell what runs as Python."""
+
+    def __init__(self, recording: Recording, notes: list[str]) -> None:
+        self._recording = recording
+        self.notes = notes
+        self.arena_bytes = recording.layout.nbytes + ALIGNMENT
+        self._bound: Bound | None = None
+
+    @property
+    def outside(self) -> list[Array]:
+        """The constants that it reads."""
+        return list(self._recording.outside.values())
+
+    def forget(self) -> None:
+        """Drop the arrays of the arena it was bound to."""
+        self._bound = None
+
+    def run(self, arena: Array, x: Any) -> Any:
+        """What is predicted of ``x``, a dict or the array of a single input."""
+        bound = self._bound
+        if bound is None or bound.arena is not arena:
+            bound = self._bound = Bound(self._recording, arena)
+        (given,) = bound.payloads[0]
+        if type(x) is dict:
+            keep(x, given)
+        else:
+            (target,) = given.values()
+            target[...] = x
+        for call in bound.segments[1]:
+            call()
+        found = bound.payloads[1][0][""]
+        return _copied(found) if type(found) is np.ndarray else map_arrays(found, _copied)
+
+    def report(self) -> ProgramReport:
+        """What it consists of."""
+        made = self._recording
+        return ProgramReport(made.kernels, made.buffers, made.layout, None, self.notes)
+
+
+class _Thread(threading.local):
+    """What a thread has recorded, with the memory that its programs take turns with."""
+
+    def __init__(self) -> None:
+        self.known: OrderedDict[Any, Prediction] = OrderedDict()
+        self.refused: dict[Any, str] = {}
+        self.latest: _Latest | None = None
+        self.arena = SharedArena()
+        self._seen: OrderedDict[Any, None] = OrderedDict()
+
+    def comes_again(self, key: Any) -> bool:
+        """Whether a kind of arrays is worth a program: there is room, or it came before."""
+        if len(self.known) < CAPACITY or key in self._seen:
+            return True
+        self._seen[key] = None
+        if len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)
+        return False
+
+    def forget(self) -> None:
+        """Let every program forget the memory that it was bound to."""
+        for program in self.known.values():
+            program.forget()
+
+
+class _Latest:
+    """The prediction made last: arrays like its own need no look-up, nor a check."""
+
+    def __init__(self, program: Prediction, feed: Mapping[str, Any], settings: Any) -> None:
+        self.program = program
+        self._fed = facts(dict(feed) if len(feed) != 1 else next(iter(feed.values())))
+        self._settings = settings
+
+    def alike(self, x: Any, settings: Any) -> bool:
+        """Whether the program serves ``x``, the array of a single input or a dict of several."""
+        return facts(x) == self._fed and settings == self._settings
+
+
+def _copied(array: Array) -> Array:
+    return array.copy(order="K")
+
+
+def _recorded(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction:
+    stand_in: Any = net
+    recorder = rehearse(stand_in, lambda recorder: net.record(recorder, feed))
+    # Of the recorder's own list of parameters none is to be held.
+    recorder.params = []
+    recording = recorder.recording()
+    net.constants.settle(recording.outside.values(), _read_in_python(recorder))
+    return Prediction(recording, recorder.notes)
+
+
+def _read_in_python(recorder: Recorder) -> set[int]:
+    """Ids of the parameters of layers whose own Python runs."""
+    steps = [step for step in recorder.plan.steps if isinstance(step, TracedStep)]
+    return {id(p) for step in steps if step.recorded.reasons for p in step.layer.params.values()}

@@ -1,0 +1,172 @@
+"""What of a net predicts: copies of its layers, with constants in the place of parameters."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.engine.plan import Plan
+from singanet.errors import ArgumentError
+from singanet.ops.interface import Ops, Prepared
+from singanet.params.param import Param
+from singanet.program.guard import with_inner
+from singanet.program.places import arrays_in, map_arrays
+from singanet.program.prediction.constant import Constant
+from singanet.program.prediction.constants import Constants, make_constants
+from singanet.program.prediction.folding import fold_norms, foldable, fuse
+from singanet.program.recording.dead import drop_unread
+from singanet.program.recording.record import Recorder
+from singanet.program.recording.users import is_own
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.device import Device
+    from singanet.engine.net import Net
+    from singanet.loss.loss import Loss
+
+_WHERE = "net.predictor"
+
+
+class ConstantNet:
+    """Layers and loss of a net as they are now, for evaluations on ``device``, without the net.
+
+    ``norms`` names batch normalisations that are in the weights of convolutions, with these: of a
+    net whose parameters are yet to be filled, `Constants` then has room for both as one. None
+    folds what can be. Errors: a layer or a loss that cannot be copied.
+    """
+
+    def __init__(self, net: Net, device: Device, norms: Mapping[str, str] | None = None) -> None:
+        self.device, self.dtype = device, net.dtype
+        self.rng = copy.deepcopy(net.rng)
+        plan, self.loss = _copied(net._sorted() if norms is None else net.planned(), net.loss)
+        self._link = None if self.loss is None or is_own(self.loss) else self.loss.link
+        if norms is None:
+            # A kernel for several layers would hide a parameter that is NaN.
+            norms = {} if _constants(plan).hold_nan() else foldable(plan)
+        self.norms = dict(norms)
+        self._loose = fold_norms(plan, self.norms)
+        self._plan: Plan | None = None
+        self.constants = _constants(self._loose)
+        self.version = 0
+
+    @property
+    def plan(self) -> Plan:
+        """The steps, one for what one kernel does."""
+        if self._plan is None:
+            self.has_nan = self.constants.hold_nan()
+            self._plan = self._loose if self.has_nan else fuse(self._loose)
+        return self._plan
+
+    # -- what a recorder asks ---------------------------------------------------------------
+
+    def _sorted(self) -> Plan:
+        return self.plan
+
+    def params(self) -> list[Param]:
+        """The constants."""
+        return list(self.constants.all)
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Undo at the end what the forwards inside did to the generator."""
+        draws = self.rng.bit_generator.state
+        try:
+            yield
+        finally:
+            self.rng.bit_generator.state = draws
+
+    def record(self, recorder: Recorder, feed: Mapping[str, Any]) -> None:
+        """Write a prediction down; what follows from the constants alone is made now."""
+        ops = recorder.tape.ops
+        ops.prepared = self._prepared()
+        recorder.evaluation(feed, lambda given, outputs: self._finished(ops, given, outputs))
+        make_constants(recorder.tape, self.constants)
+        drop_unread(recorder.tape)
+
+    # -- what predicts ----------------------------------------------------------------------
+
+    def by_layers(self, feed: Mapping[str, Any]) -> Any:
+        """What `record` writes down, done at once."""
+        # A copy, in which kernels note what they passed over.
+        ops = copy.copy(self.device.ops)
+        ops.prepared = self._prepared()
+        outputs, _ = self.plan.forward(feed, self.plan.outputs, ops, self.rng, train=False)
+        return self._finished(ops, feed, outputs)[""]
+
+    def linked(self, out: Any) -> Any:
+        """``out`` through the link of a user's loss, which is done after all else."""
+        return out if self._link is None else self._link(out)
+
+    def _prepared(self) -> Prepared | None:
+        """Kernels for several layers would hide a parameter that is NaN already."""
+        return None if self.has_nan else Prepared()
+
+    def _finished(
+        self, ops: Ops, given: Mapping[str, Any], outputs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """What comes out, under no name: the output, or all by their names."""
+        if ops.prepared is not None and ops.prepared.drops_nan:
+            _show_nan(ops, given, outputs)
+        made: Any = map_arrays(outputs, _widened)
+        if len(self.plan.outputs) == 1:
+            made = made[self.plan.outputs[0]]
+        if self.loss is not None and self._link is None:
+            made = self.loss.link(made)
+        return {"": made}
+
+
+def _constants(plan: Plan) -> Constants:
+    return Constants(p for step in plan.steps for p in step.layer.params.values())  # type: ignore[misc]
+
+
+def _copied(plan: Plan, loss: Loss | None) -> tuple[Plan, Loss | None]:
+    """Plan and loss with layers of their own and constants in the place of parameters."""
+    memo: dict[int, Any] = {}
+    made: dict[int, Constant] = {}
+    for step in plan.steps:
+        for param in step.layer.params.values():
+            root = param.root
+            constant = made.setdefault(id(root), Constant.like(param))
+            memo[id(param)] = memo[id(root)] = constant
+    layers = []
+    for step in plan.steps:
+        with _copying(f"layer {step.name!r}"):
+            layers.append(copy.deepcopy(step.layer, memo))
+    with _copying("the loss"):
+        loss = copy.deepcopy(loss, memo)
+    if loss is not None:
+        for inner in with_inner(loss):
+            inner.forget()
+    steps = [copy.copy(step) for step in plan.steps]
+    for step, layer in zip(steps, layers, strict=True):
+        step.layer = layer
+    return plan.of_steps(steps, plan.slot_shapes), loss
+
+
+@contextmanager
+def _copying(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise ArgumentError(
+            _WHERE,
+            expected="layers and a loss that can be copied, since a predictor has its own",
+            received=f"{what}: {error}"[:300],
+            advice="keep open files, locks and the like out of their attributes",
+        ) from error
+
+
+def _show_nan(ops: Ops, given: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+    """Let a NaN in a sample show in what comes out, whatever the kernels between make of it."""
+    for y in arrays_in(outputs):
+        for x in arrays_in(given):
+            if len(x) == len(y):
+                ops.pass_on_nan(y, x)
+
+
+def _widened(array: Array) -> Array:
+    return array.astype(np.float32) if array.dtype == np.float16 else array

@@ -1,0 +1,133 @@
+"""Predictors: what of a net predicts, as an object and in a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.checkpoint.formats import write_state
+from singanet.engine.net import Net, expect_host
+from singanet.errors import ArgumentError, ConfigError
+from singanet.program.prediction.compiled import CompiledNet
+from singanet.program.prediction.folding import foldable
+from singanet.program.prediction.net import ConstantNet
+from singanet.saving.model_layout import CONTAINER, PREDICTOR, check_path, encoded, opened
+from singanet.saving.model_reader import described, fill
+from singanet.saving.nets import net_to_config
+from singanet.saving.objects import kind_of, refusing, wrong
+from singanet.saving.parameters import distinct
+from singanet.training.arrays import input_names
+from singanet.training.evaluation import joined_batches
+from singanet.training.half_kernels import half_device
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_CONSTANT = "constant/"
+
+
+class Predictor(CompiledNet):
+    """What `FeedForwardNet.predictor` makes: the net's predictions, with its parameters constant.
+
+    ``predictor(x)`` gives what ``net.predict(x)`` gave when it was made, but for rounding. It may
+    be called from several threads. ``inputs`` and ``outputs`` tell what goes in and comes out,
+    ``nbytes`` how large the constants are, ``notes`` what runs as Python.
+    """
+
+    def __init__(self, net: ConstantNet, names: Sequence[str], about: Mapping[str, Any]) -> None:
+        super().__init__(net)
+        self._names = list(names)
+        self._about = about
+
+    @classmethod
+    def of(cls, net: Net) -> Self:
+        """See `FeedForwardNet.predictor`."""
+        expect_host(net, "net.predictor")
+        _expect_own_calls(net)
+        device = half_device(net.device) if net.dtype == np.float16 else net.device
+        constant = ConstantNet(net, device)
+        about: dict[str, Any] = {
+            "dtype": str(net.dtype),
+            "seed": int(net.seed),
+            "generator": net.rng.bit_generator.state,
+            "norms": constant.norms,
+        }
+        try:
+            about["net"] = net_to_config(net, metric=False)
+        except ConfigError as error:
+            # It predicts, but no file could tell what to build.
+            about["error"] = error
+        return cls(constant, input_names(net), about)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The predictor that `save` wrote to ``path``.
+
+        On the same machine it predicts the same bits. Classes come from singanet's own and from
+        those given to `singanet.register`; nothing in the file is run, and no array is made
+        before the file is seen to hold it. Errors: those of `singanet.load_model`.
+        """
+        with opened(path, PREDICTOR) as (reader, about), described(Net, about) as net:
+            norms = _norms(about.get("norms"), foldable(net.planned()))
+            device = half_device(net.device) if net.dtype == np.float16 else net.device
+            constant = ConstantNet(net, device, norms)
+            fill(constant.constants.named(), reader, _CONSTANT)
+            return cls(constant, input_names(net), about)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write net and constants to one file, which goes to any machine; whole or not at all.
+
+        Errors: `ConfigError` for a class that is neither singanet's nor registered,
+        `ArgumentError` for a suffix of another format, `FileAccessError`.
+        """
+        path = Path(path)
+        check_path(path)
+        if "error" in self._about:
+            raise self._about["error"]
+        state = {PREDICTOR.text: encoded(PREDICTOR, self._about)}
+        with self._net.constants.lock:
+            params = distinct(self._net.params())
+            write_state(path, state | {_CONSTANT + p.name: p.value for p in params}, CONTAINER)
+            self._net.constants.let_go()
+
+    def __call__(self, x: Any, batch_size: int | None = None) -> Any:
+        """The output for ``x``, through the link of the net's loss: softmax, sigmoid or none.
+
+        ``x`` is the array of the single input, batch axis first, or a dict by name; with
+        ``batch_size`` also a loader or another iterable of batches ``x`` or ``(x, ...)``. What
+        comes back is the caller's own. Errors: `ShapeError`, `UnknownNameError` and
+        `ArgumentError` for what is no input of the net.
+        """
+        if batch_size is None:
+            return super().__call__(x)
+        return joined_batches(super().__call__, x, batch_size, self._names, "predictor", np)
+
+
+def load_predictor(path: str | os.PathLike[str]) -> Predictor:
+    """See `Predictor.load`."""
+    return Predictor.load(path)
+
+
+def _expect_own_calls(net: Net) -> None:
+    """Refuse a net that does something else than its layers one after the other."""
+    for name in ("forward", "predict"):
+        found = getattr(net, name, None)
+        if found is not None and not str(found.__module__).startswith("singanet."):
+            raise ArgumentError(
+                "net.predictor",
+                expected=f"a net whose {name} is singanet's: a predictor has the layers alone",
+                received=f"a {type(net).__name__} with one of its own",
+                advice="put what it does into a layer or into the link of a loss",
+            )
+
+
+def _norms(given: Any, foldable: Mapping[str, str]) -> dict[str, str]:
+    with refusing("the predictor"):
+        if not isinstance(given, Mapping) or not given.items() <= foldable.items():
+            expected = "normalisations after convolutions under 'norms'"
+            raise wrong("the predictor", expected, kind_of(given))
+        return dict(given)
