@@ -23,6 +23,8 @@ from report import interleaved, publish, spread, table  # noqa: E402
 
 from singanet.ops import numpy_ops as ops  # noqa: E402
 from singanet.ops.numpy import windows  # noqa: E402
+from singanet.ops.numpy.conv.gather import gather  # noqa: E402
+from singanet.ops.numpy.conv.scatter import scatter  # noqa: E402
 from singanet.ops.numpy.windows import blocks, meetings  # noqa: E402
 from singanet.ops.window import Window  # noqa: E402
 
@@ -47,7 +49,7 @@ def width_columns(x: np.ndarray, w: np.ndarray, window: Window) -> np.ndarray:
     matrices = np.ascontiguousarray(w.transpose(2, 3, 1, 0)).reshape(kh, kw * c, f)
     y = np.empty((n, oh, ow, f), x.dtype)
     for samples, _ in blocks(n, 1, (oh + kh) * ow * (kw * c + f) * 4):
-        full = ops.band(x[samples], window, slice(0, oh))
+        full = windows.band(ops, x[samples], window, slice(0, oh))
         by_n, by_h, by_w, _ = full.strides
         m, height = full.shape[:2]
         shape, strides = (height, m, ow, kw * c), (by_h, by_n, by_w, 4)
@@ -66,7 +68,7 @@ def shifted(x: np.ndarray, w: np.ndarray, window: Window) -> np.ndarray:
     matrices = np.ascontiguousarray(w.transpose(2, 3, 1, 0)).reshape(kh, kw * c, f)
     y = np.empty((n, oh, ow, f), x.dtype)
     for samples, _ in blocks(n, 1, (oh + kh) * (ow + kw) * (c + 2 * f) * 4):
-        full = ops.band(x[samples], window, slice(0, oh))
+        full = windows.band(ops, x[samples], window, slice(0, oh))
         m, height, width, _ = full.shape
         count = -(-m * height * width // kw)
         flat = np.zeros((count * kw + kh * width + kw, c), x.dtype)
@@ -132,8 +134,8 @@ def main() -> None:
                     "width": lambda: width_columns(x, w, window),  # noqa: B023
                     "none": lambda: shifted(x, w, window)}  # noqa: B023  # fmt: skip
             forward.append([name, *rates(ways, flop)])
-        ways = {"flip": lambda: ops._gather_data(dy, w, x.shape, window, 1),  # noqa: B023
-                "rows": lambda: ops.scatter_data(dy, w, x.shape, window, 1),  # noqa: B023
+        ways = {"flip": lambda: gather(ops, dy, w, x.shape, window),  # noqa: B023
+                "rows": lambda: scatter(ops, dy, w, x.shape, window),  # noqa: B023
                 "each": lambda: a_sum_a_position(dy, w, x.shape, window),  # noqa: B023
                 "kept": lambda: ops.conv2d_backward_data(dy, w, x.shape, window)}  # noqa: B023  # fmt: skip
         data.append([name, *rates(ways, flop)])

@@ -24,6 +24,7 @@ from numpy.lib.stride_tricks import as_strided  # noqa: E402
 from report import interleaved, publish, spread, table  # noqa: E402
 
 from singanet.ops import numpy_ops as ops  # noqa: E402
+from singanet.ops.numpy import windows  # noqa: E402
 from singanet.ops.numpy.windows import blocks  # noqa: E402
 from singanet.ops.window import Window  # noqa: E402
 
@@ -70,10 +71,12 @@ def by_tap(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     kernels = np.repeat(w.reshape(c, -1).T[:, None], side, axis=1).reshape(-1, side * c)
     y = np.empty((n, side, side * c), x.dtype)
     for samples, rows in blocks(n, side, 3 * side * c * 4, 1 << 19):
-        full = ops.band(x[samples], window, rows)
+        full = windows.band(ops, x[samples], window, rows)
         part = y[samples, rows]
         product = np.empty_like(part)
-        for k, tap in enumerate(ops.taps(full, window, (rows.stop - rows.start, side))):
+        height, size = rows.stop - rows.start, w.shape[-1]
+        for k, (i, j) in enumerate(np.ndindex(size, size)):
+            tap = full[:, i : i + height, j : j + side]
             by_row = as_strided(tap, part.shape, (*tap.strides[:2], tap.strides[3]))
             np.multiply(by_row, kernels[k], out=product if k else part)
             if k:
@@ -101,7 +104,7 @@ def toeplitz(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     matrices = banded.reshape(c, reach * reach, 16)
     y = np.empty((n, side, side, c), x.dtype)
     for samples, _ in blocks(n, 1, 2 * c * tiles * tiles * reach * reach * 4):
-        full = ops.padded(x[samples], same(k).pads)
+        full = windows.padded(ops, x[samples], same(k).pads)
         m, (by_n, by_h, by_w, by_c) = len(full), full.strides
         shape = (c, m, tiles, tiles, reach, reach)
         views = as_strided(full, shape, (by_c, by_n, 4 * by_h, 4 * by_w, by_h, by_w))

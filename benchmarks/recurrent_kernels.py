@@ -22,7 +22,9 @@ from report import interleaved, publish, table  # noqa: E402
 import singanet  # noqa: E402
 from singanet.device import Device  # noqa: E402
 from singanet.layers import RNN  # noqa: E402
-from singanet.ops.onednn import OneDnnOps, elman, find_library, gru  # noqa: E402
+from singanet.ops import NumpyOps  # noqa: E402
+from singanet.ops.onednn import OneDnnOps, find_library  # noqa: E402
+from singanet.ops.onednn.recurrent import elman, gru  # noqa: E402
 
 # steps, batch, inputs, units
 SIZES = [
@@ -44,8 +46,8 @@ _LEAST = 2e-3
 class NumpySteps(OneDnnOps):
     """Everything else by oneDNN."""
 
-    def _states(self, *arguments: object) -> None:
-        return None
+    gru_layer, gru_layer_backward = NumpyOps.gru_layer, NumpyOps.gru_layer_backward
+    elman_layer, elman_layer_backward = NumpyOps.elman_layer, NumpyOps.elman_layer_backward
 
 
 def runs(kind: str, sizes: tuple[int, ...], ops: OneDnnOps) -> list[Callable[[], object]]:

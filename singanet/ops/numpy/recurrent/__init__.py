@@ -1,1 +1,5 @@
 """Recurrent layers, a whole direction a kernel."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

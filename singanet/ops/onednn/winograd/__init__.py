@@ -1,1 +1,5 @@
 """Convolutions by Winograd's transforms."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
