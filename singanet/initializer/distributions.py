@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from singanet.errors import ArgumentError
-from singanet.initializer.checks import check_finite, check_not_negative
-from singanet.initializer.initializer import Initializer
+from singanet.initializer.initializer import Initializer, check_finite, check_not_negative
 from singanet.types import Array, Shape
 
 

@@ -1,11 +1,14 @@
-"""What every initializer is."""
+"""What every initializer is, and the checks of numbers and shapes that they share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 
+from singanet.base.counts import is_number
+from singanet.errors import ArgumentError
 from singanet.types import Array, Shape
 
 
@@ -15,3 +18,37 @@ class Initializer(ABC):
     @abstractmethod
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
         """A new float64 array of ``shape``; ``fans`` is (fan in, fan out), (0, 0) if unknown."""
+
+
+def wrong_shape(name: str, expected: str, shape: Shape) -> ArgumentError:
+    """The error for a shape that the initializer ``name`` cannot fill."""
+    return ArgumentError(
+        name,
+        expected=expected,
+        received=f"shape {tuple(shape)}",
+        advice="choose another initializer for this parameter",
+    )
+
+
+def check_finite(initializer: object, **numbers: Any) -> None:
+    """Raise unless every one of ``numbers`` is a finite number."""
+    for key, number in numbers.items():
+        if not is_number(number):
+            raise ArgumentError(
+                type(initializer).__name__,
+                expected=f"{key} to be a finite number",
+                received=repr(number),
+                advice=f"give {key} a number",
+            )
+
+
+def check_not_negative(initializer: object, **numbers: float) -> None:
+    """Raise if one of ``numbers`` is negative."""
+    for key, number in numbers.items():
+        if number < 0:
+            raise ArgumentError(
+                type(initializer).__name__,
+                expected=f"{key} >= 0",
+                received=repr(number),
+                advice=f"give {key} a number that is not negative",
+            )

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from singanet.initializer.checks import check_finite, wrong_shape
-from singanet.initializer.initializer import Initializer
+from singanet.initializer.initializer import Initializer, check_finite, wrong_shape
 from singanet.types import Array, Shape
 
 

@@ -7,8 +7,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from singanet.initializer.checks import wrong_shape
-from singanet.initializer.initializer import Initializer
+from singanet.initializer.initializer import Initializer, wrong_shape
 from singanet.types import Array, Shape
 
 
