@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.engine.plan import Plan
 from singanet.errors import ArgumentError
+from singanet.loss.loss import Loss
 from singanet.ops import NumpyOps
 from singanet.params.param import Param
 from singanet.program.places import arrays_in, map_arrays
@@ -26,7 +27,6 @@ from singanet.types import Array
 if TYPE_CHECKING:
     from singanet.device import Device
     from singanet.engine.net import Net
-    from singanet.loss.loss import Loss
 
 _WHERE = "net.predictor"
 
@@ -94,7 +94,10 @@ class ConstantNet:
         ops = copy.copy(self.device.ops)
         ops.prepared = not self.has_nan
         outputs, _ = self.plan.forward(feed, self.plan.outputs, ops, self.rng, train=False)
-        return self._finished(ops, feed, outputs)[""]
+        # The link goes by its arrays: as in a program they name these kernels, for the same bits.
+        kind: Any = type("Output", (np.ndarray,), {"kernels": staticmethod(lambda: ops)})
+        made = self._finished(ops, feed, map_arrays(outputs, lambda y: y.view(kind)))[""]
+        return map_arrays(made, np.asarray)
 
     def linked(self, out: Any) -> Any:
         """``out`` through the link of a user's loss, which is done after all else."""
@@ -133,9 +136,9 @@ def _copied(plan: Plan, loss: Loss | None) -> tuple[Plan, Loss | None]:
             layers.append(copy.deepcopy(step.layer, memo))
     with _copying("the loss"):
         loss = copy.deepcopy(loss, memo)
-    if loss is not None:
-        for inner in with_inner(loss):
-            inner.forget()  # type: ignore[union-attr]
+    for inner in [] if loss is None else with_inner(loss):
+        if isinstance(inner, Loss):
+            inner.forget()
     steps = [copy.copy(step) for step in plan.steps]
     for step, layer in zip(steps, layers, strict=True):
         step.layer = layer
