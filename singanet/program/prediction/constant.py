@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from singanet.initializer import Constant as Fill
 from singanet.params.param import Param, ParamSpec
+from singanet.program.places import root_of
 from singanet.program.prediction.order import Order, order_of
 from singanet.types import Array, Shape
 
@@ -75,6 +77,10 @@ class Constant(Param):
     def arrays(self) -> list[Array]:
         """What is held."""
         return [array for array in (self._value, self._laid_out) if array is not None]
+
+    def is_among(self, roots: Collection[int]) -> bool:
+        """Whether the array, as it is, has one of these ids."""
+        return self._value is not None and id(root_of(self._value)) in roots
 
     def found(self, memory: Array, numbers: Array) -> None:
         """Know that ``memory`` may hold the elements whose `numbered` ones are ``numbers``."""

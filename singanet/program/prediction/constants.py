@@ -65,7 +65,7 @@ class Constants:
         roots = {id(root_of(array)) for array in read}
         for each in self.all:
             each.pinned |= id(each) in in_python
-            each.pinned |= any(id(root_of(array)) in roots for array in each.arrays[:1])
+            each.pinned |= each.is_among(roots)
         self.let_go()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.engine.plan import Plan
 from singanet.errors import ArgumentError
+from singanet.loss.loss import Loss
 from singanet.ops.interface import Ops, Prepared
 from singanet.params.param import Param
 from singanet.program.guard import with_inner
@@ -26,7 +27,6 @@ from singanet.types import Array
 if TYPE_CHECKING:
     from singanet.device import Device
     from singanet.engine.net import Net
-    from singanet.loss.loss import Loss
 
 _WHERE = "net.predictor"
 
@@ -95,7 +95,10 @@ class ConstantNet:
         ops = copy.copy(self.device.ops)
         ops.prepared = self._prepared()
         outputs, _ = self.plan.forward(feed, self.plan.outputs, ops, self.rng, train=False)
-        return self._finished(ops, feed, outputs)[""]
+        # The link goes by its arrays: as in a program they name these kernels, for the same bits.
+        kind: Any = type("Output", (np.ndarray,), {"kernels": staticmethod(lambda: ops)})
+        made = self._finished(ops, feed, map_arrays(outputs, lambda y: y.view(kind)))[""]
+        return map_arrays(made, np.asarray)
 
     def linked(self, out: Any) -> Any:
         """``out`` through the link of a user's loss, which is done after all else."""
@@ -138,8 +141,8 @@ def _copied(plan: Plan, loss: Loss | None) -> tuple[Plan, Loss | None]:
             layers.append(copy.deepcopy(step.layer, memo))
     with _copying("the loss"):
         loss = copy.deepcopy(loss, memo)
-    if loss is not None:
-        for inner in with_inner(loss):
+    for inner in [] if loss is None else with_inner(loss):
+        if isinstance(inner, Loss):
             inner.forget()
     steps = [copy.copy(step) for step in plan.steps]
     for step, layer in zip(steps, layers, strict=True):

@@ -41,7 +41,10 @@ def numbered(size: int) -> Array:
 
 
 def order_of(numbers: Array, size: int) -> Order | None:
-    """The order of ``size`` `numbered` elements, with zeros at the end of axes; None for others."""
+    """The order that ``size`` `numbered` elements may be in, zeros at the ends of axes, or None.
+
+    It goes by the first elements of each loop: that all others follow is to be seen by `array`.
+    """
     bits = numbers.view(np.int32)
     if not len(bits) or bits[0] != _FIRST:
         return None

@@ -1,0 +1,259 @@
+"""Predictors in files: the same bits on the same machine, and only our errors for any file."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import FeedForwardNet, Input, layers, loss, models
+from singanet.checkpoint import open_state, write_state
+from singanet.engine.ones import ones
+from singanet.errors import (
+    ArgumentError,
+    ConfigError,
+    FileAccessError,
+    FileFormatError,
+    SingaNetError,
+    StateMismatchError,
+    VersionError,
+)
+from singanet.metric import Accuracy
+from tests.layer_catalogue import CATALOGUE, net_of
+from tests.program.test_predictor import close, image_net, images, own_net, rows, small_net, stir
+from tests.saving.test_model_fuzz import MEMORY, changed, mutated
+
+
+def again(predictor, tmp_path):
+    predictor.save(tmp_path / "p.singanet")
+    return singanet.load_predictor(tmp_path / "p.singanet")
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_the_same_bits(kind, tmp_path):
+    predictor = image_net(kind).predictor()
+    x = images(kind=kind)
+    wanted = predictor(x)
+    loaded = again(predictor, tmp_path)
+    assert type(loaded) is singanet.Predictor
+    for _ in range(2):
+        np.testing.assert_array_equal(loaded(x), wanted)
+    # Also of one that was loaded, whatever lies elsewhere by now.
+    np.testing.assert_array_equal(again(loaded, tmp_path)(x), wanted)
+    np.testing.assert_array_equal(predictor(x), wanted)
+    assert loaded.inputs == predictor.inputs
+    assert loaded.outputs == predictor.outputs
+
+
+def test_half_precision(tmp_path):
+    net = image_net()
+    net.compile(singanet.optimizer.SGD(lr=0.1), mixed_precision="float16")
+    predictor = net.predictor()
+    np.testing.assert_array_equal(again(predictor, tmp_path)(images()), predictor(images()))
+
+
+@pytest.mark.parametrize("name", ["resnet20", "googlenet", "char_rnn", "wide_deep"])
+def test_ready_nets(name, tmp_path):
+    net = models.build(name, seed=0)
+    stir(net)
+    predictor = net.predictor()
+    feed = ones(net._sorted(), 2, net.device, net.dtype, 8)
+    wanted, made = predictor(feed), again(predictor, tmp_path)(feed)
+    np.testing.assert_array_equal(made, wanted)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_layer(name, tmp_path):
+    predictor = net_of(name).predictor()
+    loaded = again(predictor, tmp_path)
+    assert repr(loaded) == repr(predictor)
+    for one, two in zip(*(p._net.params() for p in (loaded, predictor)), strict=True):
+        np.testing.assert_array_equal(one.value, two.value)
+
+
+def test_nets_in_nets_with_tied_weights(tmp_path):
+    tower = FeedForwardNet([layers.Dense("fc", 4, input_sample_shape=(3,))], name="tower")
+    a, b = Input("a", (3,)), Input("b", (3,))
+    both = layers.Concat("c", 1)(tower(a), tower(b))
+    tied = layers.Dense("tied", 3, W_specs=tower["fc"].params["weight"], W_transpose=True)
+    outputs = [layers.Dense("top", 2)(both), tied(tower(a))]
+    net = FeedForwardNet(inputs=[b, a], outputs=outputs, seed=0)
+    net.loss = loss.MultiLoss({"top": loss.SoftmaxCrossEntropy(), "tied": loss.Huber()})
+    feed = {name: np.full((2, 3), k, np.float32) for k, name in enumerate("ab")}
+    predictor = net.predictor()
+    wanted, made = predictor(feed), again(predictor, tmp_path)(feed)
+    for name in ("top", "tied"):
+        close(wanted[name], net.predict(feed)[name])
+        np.testing.assert_array_equal(made[name], wanted[name])
+
+
+def test_what_is_in_the_file(tmp_path):
+    net = image_net()
+    net.metric = Accuracy()
+    net.compile(singanet.optimizer.Adam(lr=0.1))
+    net.train_on_batch(images(), np.arange(3))
+    net.predictor().save(tmp_path / "p.singanet")
+    with open_state(tmp_path / "p.singanet") as reader:
+        state = dict(reader)
+    assert "constant/c1+n1/weight" in state
+    assert "constant/n5/gamma" in state  # behind a tanh
+    gone = ("constant/n1/", "constant/c1/", "optimizer")
+    assert not [name for name in state if name.startswith(gone)]
+    about = json.loads(bytes(state["predictor"]))
+    assert about["norms"]["n1"] == "c1"
+    assert about["net"]["metric"] is None
+
+
+def test_a_layer_of_a_user(tmp_path):
+    predictor = own_net().predictor()
+    with pytest.raises(ConfigError, match="Doubled"):
+        predictor.save(tmp_path / "p.singanet")
+    assert not list(tmp_path.iterdir())
+    close(predictor(images()), own_net().predict(images()))
+
+
+def test_names_and_kinds_of_files(tmp_path):
+    net = small_net()
+    predictor = net.predictor()
+    with pytest.raises(ArgumentError, match=r"\.singanet"):
+        predictor.save(tmp_path / "p.h5")
+    predictor.save(tmp_path / "p.singanet")
+    net.save_model(tmp_path / "m.singanet")
+    net.save(tmp_path / "w.safetensors")
+    net.save(tmp_path / "w.npz")
+    with pytest.raises(FileFormatError, match="load_model"):
+        singanet.load_predictor(tmp_path / "m.singanet")
+    with pytest.raises(FileFormatError, match="load_predictor"):
+        singanet.load_model(tmp_path / "p.singanet")
+    for name in ("w.safetensors", "w.npz"):
+        with pytest.raises(FileFormatError, match=r"net\.predictor\(\)"):
+            singanet.load_predictor(tmp_path / name)
+    with pytest.raises(FileAccessError):
+        singanet.load_predictor(tmp_path / "none.singanet")
+
+
+def forged(tmp_path, net, change):
+    """A file whose text, and arrays, ``change`` has changed."""
+    net.predictor().save(tmp_path / "p.singanet")
+    with open_state(tmp_path / "p.singanet") as reader:
+        state = dict(reader)
+    about = json.loads(bytes(state["predictor"]))
+    change(about, state)
+    state["predictor"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    write_state(tmp_path / "p.singanet", state, "safetensors")
+    return tmp_path / "p.singanet"
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda about, state: about.update(version=2), VersionError),
+        (lambda about, state: about.update(version=True), VersionError),
+        (lambda about, state: about.update(format="singanet model"), FileFormatError),
+        (lambda about, state: about.update(norms=None), ConfigError),
+        (lambda about, state: about.update(norms={"n1": "c2"}), ConfigError),
+        (lambda about, state: about.update(norms={"n1": ["c1"]}), ConfigError),
+        (lambda about, state: about.update(norms={}), StateMismatchError),
+        (lambda about, state: about.update(dtype="object"), ConfigError),
+        (lambda about, state: about.pop("net"), ConfigError),
+        (lambda about, state: state.pop("constant/out/bias"), StateMismatchError),
+        (lambda about, state: state.update({"constant/more": np.ones(3)}), StateMismatchError),
+        (
+            lambda about, state: state.update({"constant/out/bias": np.ones(3, np.float32)}),
+            StateMismatchError,
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path, change, error):
+    path = forged(tmp_path, image_net(), change)
+    with pytest.raises(error) as caught:
+        singanet.load_predictor(path)
+    assert caught.value.advice
+    assert len(str(caught.value)) < 1500
+
+
+def outcome(path, size):
+    """What loading raises, or "loaded"; any error but ours, or too much memory, is raised."""
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    found, text = "loaded", ""
+    try:
+        singanet.load_predictor(path)
+    except SingaNetError as error:
+        found, text = type(error).__name__, str(error)
+    _, peak = tracemalloc.get_traced_memory()
+    assert len(text) < 1500
+    assert peak - before < 10 * size + MEMORY
+    return found
+
+
+def states(folder):
+    """The arrays of a few predictors' files that between them hold every layer."""
+    for net in [image_net(), *(net_of(name) for name in CATALOGUE)]:
+        net.predictor().save(folder / "seed.singanet")
+        with open_state(folder / "seed.singanet") as reader:
+            yield dict(reader)
+
+
+def of_texts(folder, count, seed):
+    """How many of ``count`` files with mutated texts, whole otherwise, came to which end."""
+    rng, whole, found = random.Random(seed), list(states(folder)), {}
+    path = folder / "mutated.singanet"
+    tracemalloc.start()
+    try:
+        for _ in range(count):
+            state = rng.choice(whole)
+            about = mutated(json.loads(bytes(state["predictor"])), rng)
+            text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+            write_state(path, {**state, "predictor": text}, "safetensors")
+            end = outcome(path, path.stat().st_size)
+            found[end] = found.get(end, 0) + 1
+    finally:
+        tracemalloc.stop()
+    return found
+
+
+def of_bytes(folder, count, seed):
+    """The same for files whose bytes are mutated."""
+    rng, found = random.Random(seed), {}
+    path = folder / "seed.singanet"
+    image_net().predictor().save(path)
+    raw = path.read_bytes()
+    tracemalloc.start()
+    try:
+        for _ in range(count):
+            path.write_bytes(changed(raw, rng))
+            end = outcome(path, path.stat().st_size)
+            found[end] = found.get(end, 0) + 1
+    finally:
+        tracemalloc.stop()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_mutated_texts_raise_only_our_errors(tmp_path, seed):
+    found = of_texts(tmp_path, 150, seed)
+    assert found["loaded"] > 5
+    assert len(found) > 4
+
+
+def test_mutated_bytes_raise_only_our_errors(tmp_path):
+    assert of_bytes(tmp_path, 200, 3)["ChecksumError"] > 20
+
+
+@pytest.mark.slow
+def test_mutated_files_raise_only_our_errors_by_the_thousand(tmp_path):
+    of_texts(tmp_path, 8000, 11)
+    of_bytes(tmp_path, 8000, 12)
+
+
+def test_loading_a_predictor_of_rows_says_how_to_feed_it(tmp_path):
+    loaded = again(small_net().predictor(), tmp_path)
+    assert loaded.inputs == {"one": (5,)}
+    x = copy.deepcopy(rows())
+    close(loaded(x), small_net().predict(x))
