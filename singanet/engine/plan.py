@@ -14,7 +14,6 @@ from singanet.layers.layer import Layer
 from singanet.ops import NumpyOps
 from singanet.types import Array
 
-
 _CASES = 64
 """What a plan remembers at most: nets whose layers are switched at random have many cases."""
 
@@ -97,6 +96,10 @@ class Plan:
         self.has_shared = max([*users.values(), *uses_of_layer.values()], default=0) > 1
         self._keeping: dict[Any, list[bool]] = {}
         self._backward: dict[Any, BackwardPlan] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was worked out, which knows the parameters by their ids."""
+        return {**vars(self), "_keeping": {}, "_backward": {}}
 
     def _let_integers_through(self) -> None:
         """Mark the steps that only move indices to layers that want them."""
