@@ -27,6 +27,11 @@ class ClipByGlobalNorm(Wrapper):
         self.max_norm = at(checked("ClipByGlobalNorm", "max_norm", max_norm), 0)
         self._factor: float | None = None
 
+    @property
+    def knows(self) -> bool:
+        """Whether the norm of the step in work was said."""
+        return self._factor is not None
+
     @contextmanager
     def knowing(self, norm: float) -> Iterator[None]:
         """Within the block, ``norm`` is that of all gradients that `update` is given."""

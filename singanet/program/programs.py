@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.engine.executor import LayerByLayer
 from singanet.engine.feeds import check_feed
+from singanet.engine.model import Measure, OnLayer
+from singanet.engine.passes import Pass
 from singanet.errors import CallOrderError
 from singanet.program.replaying.alike import (
     Latest,
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
     from singanet.program.recomputing.recompute import Recompute
     from singanet.program.recording.record import Recorder
     from singanet.program.replaying.replay import Replay
-    from singanet.program.replaying.replayed_pass import ReplayedPass
     from singanet.program.reporting.report import ProgramReport
 
 _NO_WAIT = Wait()
@@ -60,6 +63,7 @@ class Programs:
         self._refused: dict[Any, str] = {}
         self._waits: dict[Any, Wait] = {}
         self._arena = SharedArena()
+        self._layers = LayerByLayer()
         self._c_order = True
         self._latest: Latest | None = None
         self._predicted: LatestPrediction | None = None
@@ -89,14 +93,18 @@ class Programs:
 
         return self._recompute if value is None else checked_recompute(where, value)
 
-    def evaluate(self, net: Net, feed: Mapping[str, Any]) -> Any:
-        """The outputs by name; None where no program is there yet.
+    def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
+        """As `Executor`; that of a sealed net is recorded at the first call.
 
-        That of a sealed net is recorded at the first call, so that all calls give the same bits.
+        So all its calls give the same bits.
         """
-        key = ("sealed" if net.sealed else "evaluation", *shapes_of_feed(feed))
-        found = self._find(net, key, lambda r: r.evaluation(feed), at_once=net.sealed)
-        return None if found is None else self._outputs(found, feed)
+        found = None
+        if not asked:
+            key = ("sealed" if net.sealed else "evaluation", *shapes_of_feed(feed))
+            found = self._find(net, key, lambda r: r.evaluation(feed), at_once=net.sealed)
+        if found is None:
+            return self._layers.evaluate(net, feed, asked)
+        return self._outputs(found, feed)
 
     def predict(self, net: Net, x: Any) -> Any:
         """What a sealed net predicts of ``x``, so far unchecked; None where it is not recorded."""
@@ -110,7 +118,7 @@ class Programs:
                     return program.predict_alike(arena, x)
                 finally:
                     self.give_back(arena)
-        feed = check_feed(net._sorted(), x, net.device, net.dtype)
+        feed = check_feed(net.plan(), x, net.device, net.dtype)
         key = ("sealed", "link", *shapes_of_feed(feed))
         found = self._find(net, key, lambda r: r.evaluation(feed, link=True), at_once=True)
         if found is None:
@@ -119,21 +127,23 @@ class Programs:
         net._forget_pass()
         return self._outputs(found, feed)[""]
 
-    def forward(self, net: Net, feed: Mapping[str, Any]) -> ReplayedPass | None:
-        """A training forward that a walk back may follow; None where no program is there yet."""
-        found = self._find(
-            net,
-            ("passes", self._recompute, *shapes_of_feed(feed)),
-            lambda r: r.passes(feed, self._c_order),
-            recompute=self._recompute,
-        )
+    def forward(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
+        """As `Executor`: replayed where a program is there."""
+        found = None
+        if not asked:
+            found = self._find(
+                net,
+                ("passes", self._recompute, *shapes_of_feed(feed)),
+                lambda r: r.passes(feed, self._c_order),
+                recompute=self._recompute,
+            )
         if found is None or found.walked:
-            return None
+            return self._layers.forward(net, feed, asked, self._walked)
         from singanet.program.replaying.replayed_pass import ReplayedPass
 
         return ReplayedPass(net, found, self.take(found), feed, self.give_back)
 
-    def walked(self, slot_grads: Mapping[int, Array]) -> None:
+    def _walked(self, slot_grads: Mapping[int, Array]) -> None:
         """Remember how the gradients lay that a walk by the layers started from."""
         # The order of sums, and so the last bit, depends on it.
         self._c_order = all(grad.flags.c_contiguous for grad in slot_grads.values())
@@ -141,15 +151,54 @@ class Programs:
     def step(
         self,
         net: Net,
-        feed: Mapping[str, Any],
+        x: Any,
         y: Any,
         optimizer: Any,
-        weight: Any,
-        measure: Any,
-    ) -> tuple[float, float | None] | None:
-        """One training step; None where no program is there yet."""
+        weight: Array | None,
+        measure: Measure,
+        on_layer: OnLayer,
+    ) -> tuple[float, float | None]:
+        """As `Executor`: replayed where a program is there and nobody looks at the gradients."""
+        latest, settings = self._latest, net.device.ops.settings()
+        if (
+            latest is not None
+            and on_layer is None
+            and weight is None
+            and self.enabled
+            and latest.alike(x, y, optimizer, self._recompute, settings)
+            and not latest.program.stale(net)
+        ):
+            program = latest.program
+            program.replays += 1
+            arena = self.take(program)
+            try:
+                return program.step_alike(arena, x, y, measure)
+            finally:
+                self.give_back(arena)
+        from singanet.optimizer.stages import needs_all_gradients
+
+        feed = check_feed(net.plan(), x, net.device, net.dtype)
+        self._layers.register(net, optimizer)
+        by_layers = on_layer is not None or needs_all_gradients(optimizer)
+        found = None if by_layers else self._find_step(net, feed, y, optimizer, weight)
+        if found is None:
+            # Passes of their own for steps that no program will ever make.
+            run = self.forward if by_layers else self._layers.forward
+            forward = partial(run, net, feed, ())
+            return self._layers.train(net, forward, y, optimizer, weight, measure, on_layer)
+        if weight is None:
+            self._latest = Latest(found, feed, y, optimizer, self._recompute, settings)
+        arena = self.take(found)
+        try:
+            return found.step(arena, feed, y, weight, measure)
+        finally:
+            self.give_back(arena)
+
+    def _find_step(
+        self, net: Net, feed: Mapping[str, Any], y: Any, optimizer: Any, weight: Any
+    ) -> Replay | None:
         of_batch = (*shapes_of_feed(feed), *shapes_of_targets(y, weight))
-        found = self._find(
+        return self._find(
             net,
             ("step", id(optimizer), self._recompute, *of_batch),
             lambda r: r.step(feed, y, weight, optimizer),
@@ -158,39 +207,6 @@ class Programs:
             at_once=self._recompute != "none",
             recompute=self._recompute,
         )
-        if found is None:
-            return None
-        if weight is None:
-            settings = net.device.ops.settings()
-            self._latest = Latest(found, feed, y, optimizer, self._recompute, settings)
-        arena = self.take(found)
-        try:
-            return found.step(arena, feed, y, weight, measure)
-        finally:
-            self.give_back(arena)
-
-    def again(
-        self, net: Net, x: Any, y: Any, optimizer: Any, measure: Any
-    ) -> tuple[float, float | None] | None:
-        """One training step without weights, if it is like the last one; else None.
-
-        ``x`` is what the caller gave, so far unchecked.
-        """
-        latest = self._latest
-        if latest is None or not self.enabled:
-            return None
-        settings = net.device.ops.settings()
-        if not latest.alike(x, y, optimizer, self._recompute, settings):
-            return None
-        if latest.program.stale(net):
-            return None
-        net._forget_pass()
-        latest.program.replays += 1
-        arena = self.take(latest.program)
-        try:
-            return latest.program.step_alike(arena, x, y, measure)
-        finally:
-            self.give_back(arena)
 
     def reports(self) -> list[ProgramReport]:
         """What each program consists of, that used last at the end."""

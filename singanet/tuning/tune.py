@@ -41,7 +41,7 @@ def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> 
     known = set() if again else set(routes.choices(runtime))
     # That the file can be written is better known before minutes are spent.
     route_file.add(path, version, threads, {})
-    feed, rows, met = ones(net._sorted(), size, net.device, net.dtype, extent), [], set[Case]()
+    feed, rows, met = ones(net.plan(), size, net.device, net.dtype, extent), [], set[Case]()
     ways: list[Record] = [lambda r: r.rehearsed_step(feed, None), lambda r: r.evaluation(feed)]
     for record in ways[1:] if net.sealed else ways:
         measured, heard = _measured(net, feed, record, threads, known | met)

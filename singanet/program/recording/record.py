@@ -50,7 +50,7 @@ class Recorder:
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
         self.net: Net = proxy
-        self.plan: Plan = traced_plan(net._sorted(), self.net, self.tape)
+        self.plan: Plan = traced_plan(net.plan(), self.net, self.tape)
         self.numbers: list[Numbers] = []
         self.loss: LossStep | None = None
         self.of_loss = False

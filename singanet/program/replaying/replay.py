@@ -179,14 +179,15 @@ class Replay:
         loss = self._loss
         assert loss is not None
         refresh(self._numbers)
-        loss.y, loss.weight, loss.measure = y, weight, measure
+        seen = loss.seen
+        seen.y, loss.weight, seen.measure = y, weight, measure
         try:
             run(bound.segments[1])
         finally:
-            loss.y = loss.weight = loss.measure = None
+            seen.y = loss.weight = seen.measure = None
         for numbers in self._numbers:
             numbers.advance()
-        return loss.values
+        return seen.loss, seen.score
 
     def report(self, seconds: Sequence[float] | None = None) -> ProgramReport:
         """What it consists of, with the ``seconds`` of each call where they were measured."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from singanet.engine.backward import BackwardWalk
-from singanet.engine.plan import Plan
+from singanet.engine.feeds import shapes_of
 from singanet.params.gradients import LayerGradients
 from singanet.program.recording.live_rows import RowsSource
 from singanet.program.recording.python_pass import keep
@@ -32,6 +32,8 @@ class ReplayedPass:
         feed: Mapping[str, Any],
         give_back: Callable[[Array], None],
     ) -> None:
+        self.plan = net.plan()
+        self.shapes: Mapping[str, Any] = {}
         self.program = program
         self.arena = arena
         self.feed = feed
@@ -39,13 +41,15 @@ class ReplayedPass:
         self.draws = net.rng.bit_generator.state
         program.walk(self)
 
-    def forward(self) -> dict[str, Any]:
-        """Outputs by name, as new arrays."""
+    def hand_out(self) -> dict[str, Any]:
+        """As `Pass`: the forward is replayed, and its outputs are new arrays."""
         try:
-            return self.program.outputs(self.arena, self.feed)
+            outputs: dict[str, Any] = self.program.outputs(self.arena, self.feed)
         except BaseException:
             self.release()
             raise
+        self.shapes = {name: shapes_of(value) for name, value in outputs.items()}
+        return outputs
 
     def release(self) -> None:
         """Give the arena back, after a walk or without one."""
@@ -55,26 +59,25 @@ class ReplayedPass:
     def backward(
         self,
         net: Net,
-        plan: Plan,
         slot_grads: dict[int, Array],
         asked: tuple[str, ...],
     ) -> Generator[LayerGradients, None, None]:
-        """Yield once a visited layer, in reverse topological order."""
+        """As `Pass`."""
+        plan = self.plan
         full = {slot for name in plan.outputs for slot in plan.by_name[name].out_slots}
         if asked or slot_grads.keys() != full or self.program.stale(net):
             self.release()
-            return BackwardWalk(plan, self._again(net, plan, asked), slot_grads, asked).run()
-        return self._replayed(plan, slot_grads)
+            return BackwardWalk(plan, self._again(net, asked), slot_grads, asked).run()
+        return self._replayed(slot_grads)
 
-    def _again(self, net: Net, plan: Plan, asked: tuple[str, ...]) -> list[Any]:
+    def _again(self, net: Net, asked: tuple[str, ...]) -> list[Any]:
+        plan = self.plan
         with net.rehearsal(), net.device.scope():
             net.rng.bit_generator.state = self.draws
             return plan.forward(self.feed, plan.outputs, net.device.ops, net.rng, True, asked)[1]
 
-    def _replayed(
-        self, plan: Plan, slot_grads: dict[int, Array]
-    ) -> Generator[LayerGradients, None, None]:
-        dy = {}
+    def _replayed(self, slot_grads: dict[int, Array]) -> Generator[LayerGradients, None, None]:
+        dy, plan = {}, self.plan
         for name in plan.outputs:
             parts = [slot_grads[slot] for slot in plan.by_name[name].out_slots]
             dy[name] = parts if plan.by_name[name].many_out else parts[0]

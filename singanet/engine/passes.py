@@ -1,0 +1,69 @@
+"""A training forward and the walk back that follows it, as one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Protocol
+
+from singanet.engine.backward import BackwardWalk
+from singanet.engine.feeds import shapes_of
+from singanet.engine.plan import Plan
+from singanet.params.gradients import LayerGradients
+from singanet.types import Array
+
+
+class Pass(Protocol):
+    """What a training forward left; ``shapes`` are those of its outputs by name."""
+
+    plan: Plan
+    shapes: Mapping[str, Any]
+
+    def hand_out(self) -> dict[str, Any]:
+        """The outputs by name, which are the caller's from now on."""
+
+    def backward(
+        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
+    ) -> Generator[LayerGradients, None, None]:
+        """Yield once a visited layer, in reverse topological order; the pass is used up by it."""
+
+    def release(self) -> None:
+        """Let go of what the forward left, when no walk follows."""
+
+
+class LayerPass:
+    """The contexts that layers left, one for every step of ``plan``.
+
+    ``starts`` is told the gradients that a walk begins from.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        outputs: dict[str, Any],
+        contexts: list[Any],
+        starts: Callable[[Mapping[int, Array]], None] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.shapes: Mapping[str, Any] = {name: shapes_of(value) for name, value in outputs.items()}
+        self._outputs = outputs
+        self._contexts = contexts
+        self._starts = starts
+
+    def hand_out(self) -> dict[str, Any]:
+        """As `Pass`."""
+        outputs, self._outputs = self._outputs, {}
+        return outputs
+
+    def backward(
+        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
+    ) -> Generator[LayerGradients, None, None]:
+        """As `Pass`. Errors: the forward kept nothing where the walk has to go through."""
+        if self._starts is not None:
+            self._starts(slot_grads)
+        walk = BackwardWalk(self.plan, self._contexts, slot_grads, asked)
+        self._contexts = []
+        return walk.run()
+
+    def release(self) -> None:
+        """As `Pass`."""
+        self._contexts = []
