@@ -12,6 +12,7 @@ from singanet.layers.activation import Activation
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.ops import NumpyOps
+from singanet.params.param import Param
 from singanet.types import Array
 
 _CASES = 64
@@ -216,6 +217,17 @@ class Plan:
             for slot in frees:
                 slots[slot] = None
         return results, contexts
+
+    def params_of(self, walk: BackwardPlan) -> list[Param]:
+        """The parameters whose gradients ``walk`` yields, each once."""
+        found = {
+            id(param): param
+            for i, step in enumerate(self.steps)
+            if walk.visited[i] and walk.trained[i]
+            for param in step.layer.params.values()
+            if param.trainable
+        }
+        return list(found.values())
 
 
 class BackwardPlan:

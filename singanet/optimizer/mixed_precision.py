@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from singanet.ops import ops_for
 from singanet.optimizer.checks import Grad, checked_count
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.scale import Scale
+from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array, RowSparse
 
@@ -140,16 +141,16 @@ class ScaledUpdates(Wrapper):
         super().__init__(optimizer)
         self.precision = precision
 
-    def update(
+    def take(
         self,
         names: Sequence[str],
         values: Sequence[Array],
         grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
-        """As `Optimizer.update`."""
+        scale: Scale,
+    ) -> Iterator[Handed]:
+        """As `Wrapper.take`."""
         names, masters, exact = self.in_float32(names, values, grads)
-        self.optimizer.update(names, masters, exact, scale)
+        yield names, masters, exact, scale
         for value, master in zip(values, masters, strict=True):
             value[...] = master
 

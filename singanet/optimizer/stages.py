@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 from singanet.errors import ArgumentError
 from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.clip_by_global_norm import ClipByGlobalNorm
-from singanet.optimizer.global_norm import global_norm
+from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 
 
@@ -22,6 +23,13 @@ def stages_of(optimizer: Any) -> tuple[list[Wrapper], Any]:
         stages.append(optimizer)
         optimizer = optimizer.optimizer
     return stages, optimizer
+
+
+def case_of(optimizer: Any) -> Hashable:
+    """What decides over the arithmetic of the next step; a user's own optimizer has one case."""
+    stages, rule = stages_of(optimizer)
+    of_rule = rule.case() if isinstance(rule, Optimizer) else ()
+    return (*(stage.case() for stage in stages), of_rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ class TwoPasses:
         """What lets the step be updated whose gradients are ``items``, of which none is kept."""
         for accumulator in self.gathering:
             items = _previewed(accumulator, items)
-        return self.clip.knowing(global_norm(items))
+        return self.clip.knowing(norm_of(items))
 
 
 def two_passes(optimizer: Any) -> TwoPasses | None:

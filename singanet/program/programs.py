@@ -197,10 +197,12 @@ class Programs:
     def _find_step(
         self, net: Net, feed: Mapping[str, Any], y: Any, optimizer: Any, weight: Any
     ) -> Replay | None:
+        from singanet.optimizer.stages import case_of
+
         of_batch = (*shapes_of_feed(feed), *shapes_of_targets(y, weight))
         return self._find(
             net,
-            ("step", id(optimizer), self._recompute, *of_batch),
+            ("step", id(optimizer), case_of(optimizer), self._recompute, *of_batch),
             lambda r: r.step(feed, y, weight, optimizer),
             optimizer,
             # A step by the layers would take the memory that is not to be taken.

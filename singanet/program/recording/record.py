@@ -13,6 +13,7 @@ from singanet.engine.backward import BackwardWalk
 from singanet.engine.plan import Plan
 from singanet.errors import SingaNetError
 from singanet.params.gradients import LayerGradients
+from singanet.params.param import Param
 from singanet.program.call import NotRecordableError
 from singanet.program.places import arrays_in, map_arrays, root_of
 from singanet.program.recomputing.recompute import Recompute
@@ -29,7 +30,7 @@ from singanet.program.recording.rule_numbers import Numbers
 from singanet.program.recording.sealing import linked, prepare, show_nan
 from singanet.program.recording.tape import Tape
 from singanet.program.recording.traced import plain
-from singanet.program.recording.updates import Updates
+from singanet.program.recording.updates import StageGuard, Updates
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Recorder:
         self.net: Net = proxy
         self.plan: Plan = traced_plan(net.plan(), self.net, self.tape)
         self.numbers: list[Numbers] = []
+        self.guards: list[StageGuard] = []
         self.loss: LossStep | None = None
         self.of_loss = False
         self.notes: list[str] = []
@@ -80,7 +82,7 @@ class Recorder:
 
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
         """A training step: forward, loss, backward with the updates."""
-        updates = Updates(self.tape, optimizer)
+        updates = Updates(self.tape, optimizer, self._trained())
         beside = targets(y, weighted)
         with self._running():
             given, beside = own(self.tape, (dict(feed), beside))
@@ -95,7 +97,7 @@ class Recorder:
                 updates.record(item)
                 del item
             updates.finish()
-        self.numbers = updates.numbers
+        self.numbers, self.guards = updates.numbers, updates.guards
         self.notes += updates.reasons
 
     def rehearsed_step(self, feed: Mapping[str, Any], optimizer: Any) -> None:
@@ -103,7 +105,7 @@ class Recorder:
 
         It is for its memory alone.
         """
-        updates = None if optimizer is None else Updates(self.tape, optimizer)
+        updates = None if optimizer is None else Updates(self.tape, optimizer, self._trained())
         with self._running():
             outputs, contexts = self._forward(self._fed(feed), train=True)
             given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, "K")))
@@ -180,6 +182,11 @@ class Recorder:
             step = self.plan.by_name[name]
             slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
         return BackwardWalk(self.plan, contexts, slots, ()).run()
+
+    def _trained(self) -> list[Param]:
+        """The parameters that the walk back from the outputs trains."""
+        slots = [slot for name in self.plan.outputs for slot in self.plan.by_name[name].out_slots]
+        return self.plan.params_of(self.plan.backward(slots, ()))
 
     def _take_in(self, given: Any, seen: Any = ()) -> None:
         """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""

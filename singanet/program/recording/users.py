@@ -21,7 +21,7 @@ _Part = TypeVar("_Part", bound="Layer | Loss")
 
 def is_own(part: Layer | Loss) -> bool:
     """Whether the layer or loss, and each inside it, is of a class of singanet's."""
-    return all(_is_own(inner) for inner in with_inner(part))
+    return all(is_ours(inner) for inner in with_inner(part))
 
 
 def is_pure(layer: Layer) -> bool:
@@ -29,10 +29,11 @@ def is_pure(layer: Layer) -> bool:
 
     singanet's own do; a user's class says so by ``pure = True``.
     """
-    return all(_is_own(part) or getattr(part, "pure", False) for part in with_inner(layer))
+    return all(is_ours(part) or getattr(part, "pure", False) for part in with_inner(layer))
 
 
-def _is_own(part: object) -> bool:
+def is_ours(part: object) -> bool:
+    """Whether the class of ``part`` is singanet's."""
     return type(part).__module__.partition(".")[0] == "singanet"
 
 

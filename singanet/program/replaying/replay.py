@@ -59,6 +59,7 @@ class Replay:
         self._values = [value for _, value in recorder.params]
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
         self._numbers = recorder.numbers
+        self._guards = recorder.guards
         self._loss = recorder.loss
         self._settings = Settings(recorder.recorded_parts())
         self._looked = -1
@@ -99,6 +100,9 @@ class Replay:
             self._looked = now
         if not all(numbers.holds() for numbers in self._numbers):
             return "the optimizer's state was loaded or its constraints were changed"
+        for guard in self._guards:
+            if not guard.holds():
+                return "a stage of the optimizer was changed, or its next step is of another kind"
         return ""
 
     def _assigned(self) -> str:
