@@ -77,8 +77,10 @@ class Accumulator(Wrapper):
 
         Once for all of them where they go together.
         """
-        turns = [(count == 0, max(count + 1, self.every)) for count in self._counts.values()]
-        return together(turns or [(True, self.every)])
+        return together(map(self._turn, self._counts.values() or [0]))
+
+    def _turn(self, count: int) -> tuple[bool, int]:
+        return count == 0, count + 1 if count + 1 >= self.every else 0
 
     def skip(self, names: Sequence[str]) -> None:
         """As `Wrapper.skip`."""

@@ -68,12 +68,14 @@ class Updates:
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""
         self.tape.layer, self.tape.phase = item.layer, "update"
-        if not item.names:
-            return
         why = self._why
+        if not item.names and why is None:
+            return
         names, values, grads = list(item.names), list(item.values), list(item.grads)
         if why is None and self.stages:
-            why = self._staged(names, values, grads)
+            # How many rows there are no stage could see.
+            sparse = any(map(is_sparse, grads))
+            why = "rows of a table" if sparse else self._staged(names, values, grads)
         elif why is None:
             for name, value, grad in zip(names, values, grads, strict=True):
                 refused = self._ruled(name, value, grad, 1.0)
@@ -81,6 +83,8 @@ class Updates:
                     self._in_python([name], [value], [grad], refused)
         if why is not None:
             self._in_python(names, values, grads, why)
+            for stage in self._traced:
+                stage.skip(names)
 
     def _staged(self, names: list[str], values: list[Array], grads: list[Any]) -> str | None:
         """Record the way of a layer's gradients through the stages; why not, where that fails."""
@@ -100,8 +104,6 @@ class Updates:
             self._waiting, self._moves = waiting, moves
             for stage, state in zip(self._traced, before, strict=True):
                 vars(stage).update(state)
-                # As the Python step will.
-                stage.skip(names)
             return str(error)
         finally:
             self.tape.does = does
@@ -220,7 +222,8 @@ class Updates:
         self.numbers.append(numbers)
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
-        self.reasons.append(f"{', '.join(names)}: {why}")
+        if names:
+            self.reasons.append(f"{', '.join(names)}: {why}")
         optimizer, given = self.optimizer, sources(grads)
         dense = [grad for grad in given if not isinstance(grad, RowsSource)]
         # No array of the recording stays in the program.
