@@ -43,7 +43,7 @@ def _described(commands: Any) -> list[Command]:
     """Every command; argparse offers no other way to its options than ``_actions``."""
     from singanet.models.table import ENTRIES
     from singanet.runs.optimizers import USUAL_RATES
-    from singanet.training.clipping import WAYS
+    from singanet.training.steps import WAYS
 
     words = {
         "model": [entry.name for entry in ENTRIES],

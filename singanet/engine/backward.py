@@ -27,42 +27,17 @@ class BackwardWalk:
         self.plan = plan
         self.contexts = contexts
         self.slot_grads = slot_grads
-        self.wanted = wanted
+        self.steps = plan.backward(slot_grads.keys(), wanted)
         self.output_grads: dict[str, Any] = {}
         self.owned: set[int] = set()
-        self.trained = plan.trained()
-        self.below = plan.useful(self.trained, wanted)
-        self.goes_on = [any(self.below[k] for k in sources) for sources in plan.sources]
-        self.visited = self._reached()
-        self._expect_contexts()
-        self.uses_left = self._uses() if plan.has_shared else {}
+        self.uses_left = dict(self.steps.uses)
         self.partial: dict[int, Gradient] = {}
-
-    def _reached(self) -> list[bool]:
-        """For each step whether the walk visits it: it is of use and a gradient arrives."""
-        producer = self.plan.producer
-        reached = [False] * len(self.plan.steps)
-        for slot in self.slot_grads:
-            reached[producer[slot]] = True
-        for i in reversed(range(len(reached))):
-            reached[i] = reached[i] and self.below[i]
-            if reached[i]:
-                for slot in self.plan.steps[i].in_slots:
-                    reached[producer[slot]] = True
-        return reached
-
-    def _uses(self) -> dict[int, int]:
-        """How many visited steps use each trained parameter."""
-        uses: dict[int, int] = {}
-        for i, step in enumerate(self.plan.steps):
-            for param in step.layer.params.values() if self.visited[i] and self.trained[i] else ():
-                uses[id(param)] = uses.get(id(param), 0) + 1
-        return uses
+        self._expect_contexts()
 
     def _expect_contexts(self) -> None:
         """Refuse to walk through steps of which the forward kept nothing."""
-        for i, ctx in enumerate(self.contexts):
-            if not ctx.keep and self.visited[i] and (self.trained[i] or self.goes_on[i]):
+        for i in self.steps.needs_context:
+            if not self.contexts[i].keep:
                 raise CallOrderError(
                     f"net.backward, layer {self.plan.steps[i].name!r}",
                     expected="a layer whose context the training forward kept",
@@ -73,7 +48,7 @@ class BackwardWalk:
     def run(self) -> Generator[LayerGradients, None, None]:
         """Yield once a visited layer, in reverse topological order."""
         for i in reversed(range(len(self.plan.steps))):
-            if self.visited[i]:
+            if self.steps.visited[i]:
                 # Nothing of the step stays in this frame while the caller holds the item.
                 yield self._backward(i)
             self.contexts[i] = None
@@ -84,9 +59,9 @@ class BackwardWalk:
         ctx = self.contexts[i]
         self.contexts[i] = None
         dy = self._take_gradient(step, ctx)
-        if step.name in self.wanted:
+        if step.name in self.steps.wanted:
             self.output_grads[step.name] = dy
-        sources_useful, trained = self.goes_on[i], self.trained[i]
+        sources_useful, trained = self.steps.goes_on[i], self.steps.trained[i]
         item = LayerGradients([], [], [], step.name, self.output_grads)
         if not sources_useful and not trained:
             return item
@@ -94,7 +69,7 @@ class BackwardWalk:
         # None where all that read this output take no gradient, as indices do.
         if dy is not None:
             ctx.needs_input_grad = sources_useful
-            if step.relu_of in self.wanted:
+            if step.relu_of in self.steps.wanted:
                 # Doing it here as well makes the gradient between the two right, and no other.
                 ctx.through = False
             dx, by_suffix = step.layer.backward(ctx, dy)
@@ -127,7 +102,7 @@ class BackwardWalk:
     def _pass_on(self, step: Step, dx: Any, ops: Ops) -> None:
         """Add the input gradient(s) to what other consumers left at the same outputs."""
         for slot, grad in zip(step.in_slots, dx if step.many_in else (dx,), strict=True):
-            if grad is None or not self.below[self.plan.producer[slot]]:
+            if grad is None or not self.steps.below[self.plan.producer[slot]]:
                 continue
             before = self.slot_grads.get(slot)
             if before is None:

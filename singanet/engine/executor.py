@@ -2,75 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from singanet.engine.plan import Plan
-from singanet.params.gradients import LayerGradients
+from singanet.engine.feeds import check_feed
+from singanet.engine.model import Measure, NetCore, OnLayer
+from singanet.engine.passes import LayerPass, MethodPass, Pass
 from singanet.types import Array
 
-if TYPE_CHECKING:
-    from singanet.engine.net import Net
+N_contra = TypeVar("N_contra", contravariant=True)
 
 
-class Pass(Protocol):
-    """A training forward that an executor ran, and the walk back that may follow it."""
+class Executor(Protocol[N_contra]):
+    """Carries out the calls of a kind of net; ``asked`` names inner layers to be given as well."""
 
-    def forward(self) -> dict[str, Any]:
-        """The outputs by name."""
+    def evaluate(
+        self, net: N_contra, feed: Mapping[str, Any], asked: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """The outputs by name, with those of the layers ``asked`` for."""
 
-    def backward(
-        self, net: Any, plan: Plan, slot_grads: dict[int, Array], asked: tuple[str, ...]
-    ) -> Generator[LayerGradients, None, None]:
-        """Yield once a visited layer, in reverse topological order."""
-
-    def release(self) -> None:
-        """Let go of what the forward left, when no walk follows."""
-
-
-class Executor(Protocol):
-    """Carries out calls of a net; None where it leaves one to the layers."""
-
-    def evaluate(self, net: Net, feed: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The outputs by name."""
-
-    def forward(self, net: Net, feed: Mapping[str, Any]) -> Pass | None:
-        """A training forward."""
+    def forward(self, net: N_contra, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
+        """A training forward, and what its walk back needs."""
 
     def step(
         self,
-        net: Net,
-        feed: Mapping[str, Any],
+        net: N_contra,
+        x: Any,
         y: Any,
         optimizer: Any,
-        weight: Any,
-        measure: Any,
-    ) -> tuple[float, float | None] | None:
-        """One training step; ``(loss, metric)`` from before its updates."""
-
-    def again(
-        self, net: Net, x: Any, y: Any, optimizer: Any, measure: Any
-    ) -> tuple[float, float | None] | None:
-        """A step without weights, so far unchecked, if it is like the last one."""
-
-    def walked(self, slot_grads: Mapping[int, Array]) -> None:
-        """Learn how the gradients lay that a walk by the layers started from."""
+        weight: Array | None,
+        measure: Measure,
+        on_layer: OnLayer,
+    ) -> tuple[float, float | None]:
+        """One training step on ``x``, so far unchecked; ``(loss, metric)`` from before it."""
 
 
 class LayerByLayer:
-    """Leaves every call to the layers."""
+    """Runs the layers one after the other."""
 
-    def evaluate(self, net: Net, feed: Mapping[str, Any]) -> None:
-        """By the layers."""
+    def __init__(self) -> None:
+        self._registered: tuple[object, int] = (None, -1)
 
-    def forward(self, net: Net, feed: Mapping[str, Any]) -> None:
-        """By the layers."""
+    def evaluate(
+        self, net: NetCore, feed: Mapping[str, Any], asked: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """As `Executor`."""
+        return self._run(net, feed, False, asked)[0]
 
-    def step(self, net: Net, feed: Any, y: Any, optimizer: Any, weight: Any, measure: Any) -> None:
-        """By the layers."""
+    def forward(
+        self,
+        net: NetCore,
+        feed: Mapping[str, Any],
+        asked: tuple[str, ...],
+        starts: Callable[[Mapping[int, Array]], None] | None = None,
+    ) -> Pass:
+        """As `Executor`; ``starts`` is told the gradients that the walk begins from."""
+        return LayerPass(net.plan(), *self._run(net, feed, True, asked), starts)
 
-    def again(self, net: Net, x: Any, y: Any, optimizer: Any, measure: Any) -> None:
-        """By the layers."""
+    def step(
+        self,
+        net: NetCore,
+        x: Any,
+        y: Any,
+        optimizer: Any,
+        weight: Array | None,
+        measure: Measure,
+        on_layer: OnLayer,
+    ) -> tuple[float, float | None]:
+        """As `Executor`, by the net's methods where they are overridden."""
+        feed = check_feed(net.plan(), x, net.device, net.dtype)
+        self.register(net, optimizer)
+        run: Callable[[], Pass] = partial(MethodPass, net, x)
+        if net.passes_are_its_own:
+            run = partial(self.forward, net, feed, ())
+        return self.train(net, run, y, optimizer, weight, measure, on_layer)
 
-    def walked(self, slot_grads: Mapping[int, Array]) -> None:
-        """Nothing to learn."""
+    def train(
+        self,
+        net: NetCore,
+        forward: Callable[[], Pass],
+        y: Any,
+        optimizer: Any,
+        weight: Array | None,
+        measure: Measure,
+        on_layer: OnLayer,
+    ) -> tuple[float, float | None]:
+        """`singanet.engine.step.train_step`, which brings the optimizers and so is loaded late."""
+        from singanet.engine.step import train_step
+
+        return train_step(net, forward, y, optimizer, weight, measure, on_layer)
+
+    def register(self, net: NetCore, optimizer: Any) -> None:
+        """Tell ``optimizer`` the settings of the parameters, once for a net as it is."""
+        if self._registered != (optimizer, net.version):
+            optimizer.register_all(net.param_specs())
+            self._registered = (optimizer, net.version)
+
+    def _run(
+        self, net: NetCore, feed: Mapping[str, Any], train: bool, asked: tuple[str, ...]
+    ) -> tuple[dict[str, Any], list[Any]]:
+        plan = net.plan()
+        wanted = {*plan.outputs, *asked} if asked else plan.outputs
+        with net.device.scope():
+            return plan.forward(feed, wanted, net.device.ops, net.rng, train, asked)

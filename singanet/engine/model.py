@@ -1,20 +1,57 @@
-"""What is trained and saved like a net, whether or not it is a graph of layers."""
+"""What executors need of a net, and what is trained and saved like one without being one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from singanet.device import Device
+from singanet.engine.plan import Plan
 from singanet.graph.nesting import Ports
 from singanet.params.gradients import LayerGradients
-from singanet.params.param import Param
+from singanet.params.param import Param, ParamSpec
 
 if TYPE_CHECKING:
     from singanet.optimizer.optimizer import Optimizer
     from singanet.optimizer.wrapper import Wrapper
+
+Measure: TypeAlias = Callable[[Any, Any], Any] | None
+"""``measure(output, y)``: the metric of a batch, or what gathers it."""
+
+OnLayer: TypeAlias = Callable[[LayerGradients], None] | None
+"""What sees the gradients of each layer before they are applied."""
+
+
+class NetCore(Protocol):
+    """What an executor needs of a `Net`."""
+
+    loss: Any
+    device: Device
+    dtype: np.dtype[Any]
+    rng: np.random.Generator
+
+    @property
+    def version(self) -> int:
+        """Another number after each change of the graph."""
+
+    @property
+    def passes_are_its_own(self) -> bool:
+        """Whether `forward` and `backward` are not overridden."""
+
+    def plan(self) -> Plan:
+        """The sorted steps, with every parameter filled."""
+
+    def params(self) -> list[Param]:
+        """All parameters, a shared one once."""
+
+    def param_specs(self) -> list[ParamSpec]:
+        """Their training settings."""
+
+    def rehearsal(self) -> AbstractContextManager[None]:
+        """What undoes the draws and the running state of the forwards inside."""
 
 
 class Model(Protocol):
@@ -55,8 +92,8 @@ class Model(Protocol):
         x: Any,
         y: Any,
         optimizer: Optimizer | Wrapper,
-        on_layer: Callable[[LayerGradients], None] | None = None,
+        on_layer: OnLayer = None,
         sample_weight: Any = None,
-        measure: Callable[[Any, Any], float | None] | None = None,
+        measure: Measure = None,
     ) -> tuple[float, float | None]:
         """One training step; ``(loss, metric)`` from before the update."""

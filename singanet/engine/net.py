@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,14 @@ from singanet.base.flags import is_training
 from singanet.base.seeding import next_seed
 from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
-from singanet.engine.backward import BackwardWalk
 from singanet.engine.executor import Executor, LayerByLayer
+from singanet.engine.model import Measure, OnLayer
+from singanet.engine.passes import MethodPass, Pass
 from singanet.engine.plan import Plan
 from singanet.errors import (
     ArgumentError,
     BackendError,
     CallOrderError,
-    SingaNetError,
-    one_of,
 )
 from singanet.graph.arguments import checked_metric, told_apart
 from singanet.graph.building import GraphBuilder
@@ -68,13 +67,12 @@ class Net(GraphBuilder):
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self._plan: Plan | None = None
         self._planned_version = -1
-        self._pass: tuple[Plan, Any, dict[str, Any]] | None = None
-        self._registered: tuple[object, int] = (None, -1)
+        self._pass: Pass | None = None
         self.programs = self.make_executor()
         self.compiled: object | None = None
         self.start(parts, inputs, outputs)
 
-    def make_executor(self) -> Executor:
+    def make_executor(self) -> Executor[Net]:
         """What carries out the passes and steps of this net: the layers, one after the other."""
         return LayerByLayer()
 
@@ -84,9 +82,9 @@ class Net(GraphBuilder):
 
         Those of a nested net stand where it was nested, with its name before theirs.
         """
-        return list({id(step.layer): step.layer for step in self._sorted().steps}.values())
+        return list({id(step.layer): step.layer for step in self.plan().steps}.values())
 
-    def _sorted(self) -> Plan:
+    def plan(self) -> Plan:
         """The plan of the net as it is now, with every parameter filled."""
         if self._plan is None or self._planned_version != self._graph.version:
             self._plan = self.planned()
@@ -106,6 +104,20 @@ class Net(GraphBuilder):
     def version(self) -> int:
         """Another number after each change of the graph, freezing included."""
         return self._graph.version
+
+    @property
+    def passes_are_its_own(self) -> bool:
+        """Whether `forward` and `backward` are `Net`'s, overridden by no class nor on the instance.
+
+        Else only calls of the methods themselves do as they say.
+        """
+        kind, own = type(self), self.__dict__
+        return (
+            kind.forward is Net.forward
+            and kind.backward is Net.backward
+            and "forward" not in own
+            and "backward" not in own
+        )
 
     def _adopt(self, param: Param) -> None:
         """Fill a new parameter from the net's seed and put it on the net's device."""
@@ -153,7 +165,7 @@ class Net(GraphBuilder):
 
     def frozen(self) -> list[str]:
         """The names of the frozen layers, in topological order."""
-        return [step.name for step in self._sorted().steps if step.frozen]
+        return [step.name for step in self.plan().steps if step.frozen]
 
     @property
     def trainable(self) -> bool:
@@ -207,20 +219,16 @@ class Net(GraphBuilder):
         needs. Errors: an unknown, missing or extra name; a shape that does not fit.
         """
         train = is_training(flag)
-        plan = self._sorted()
+        plan = self.plan()
         asked = self._names(output)
         feed = checks.check_feed(plan, x, self.device, self.dtype)
-        wanted = {*plan.outputs, *asked} if asked else plan.outputs
         self._forget_pass()
-        results = None if asked else self._replayed(plan, feed, train)
-        if results is None:
-            with self.device.scope():
-                results, contexts = plan.forward(
-                    feed, wanted, self.device.ops, self.rng, train, asked
-                )
-            if train:
-                shapes = {name: checks.shapes_of(value) for name, value in results.items()}
-                self._pass = (plan, contexts, shapes)
+        if train:
+            made = self.programs.forward(self, feed, asked)
+            results = made.hand_out()
+            self._pass = made
+        else:
+            results = self.programs.evaluate(self, feed, asked)
         if len(plan.outputs) == 1 and not asked:
             return results[plan.outputs[0]]
         return results
@@ -246,34 +254,17 @@ class Net(GraphBuilder):
                 received="none, or one whose backward was already taken",
                 advice="call net.forward(True, x) first",
             )
-        plan, contexts, shapes = self._pass
-        asked = self._names(output)
-        slot_grads = checks.check_gradients(plan, dy, shapes, self.device, self.dtype)
-        if isinstance(contexts, list):
-            self.programs.walked(slot_grads)
-            walk = BackwardWalk(plan, contexts, slot_grads, asked).run()
-        else:
-            walk = contexts.backward(self, plan, slot_grads, asked)
+        made, asked = self._pass, self._names(output)
+        slot_grads = checks.check_gradients(made.plan, dy, made.shapes, self.device, self.dtype)
+        walk = made.backward(self, slot_grads, asked)
         self._pass = None
         return walk
 
-    def _replayed(self, plan: Plan, feed: dict[str, Any], train: bool) -> dict[str, Any] | None:
-        """The outputs by a recorded program; None where there is none."""
-        if not train:
-            return self.programs.evaluate(self, feed)
-        replay = self.programs.forward(self, feed)
-        if replay is None:
-            return None
-        results = replay.forward()
-        shapes = {name: checks.shapes_of(value) for name, value in results.items()}
-        self._pass = (plan, replay, shapes)
-        return results
-
     def _forget_pass(self) -> None:
         """Release what a training forward left for a backward that never came."""
-        if self._pass is not None and not isinstance(self._pass[1], list):
-            self._pass[1].release()
-        self._pass = None
+        if self._pass is not None:
+            self._pass.release()
+            self._pass = None
 
     def _names(self, output: Iterable[str]) -> tuple[str, ...]:
         """``output`` as a tuple of known layer names; one name may stand alone."""
@@ -291,51 +282,42 @@ class Net(GraphBuilder):
         The gradients stand in the order of `param_names`, None for what is not trained. This
         holds every gradient in memory; `step` and `backward` do not.
         """
-        dy, values = self._forward_loss(x, y)
+        from singanet.engine.step import one_pass
+
+        feed = checks.check_feed(self.plan(), x, self.device, self.dtype)
+        self._forget_pass()
+        measure = None if self.metric is None else self.metric.evaluate
         by_name: dict[str, Gradient] = {}
-        for names, _, grads in self.backward(dy):
+
+        def collect(names: list[str], _: list[Array], grads: list[Gradient]) -> None:
             by_name.update(zip(names, grads, strict=True))
-        return [by_name.get(name) for name in self.param_names()], values
+
+        made: Pass = MethodPass(self, x)
+        if self.passes_are_its_own:
+            made = self.programs.forward(self, feed, ())
+        seen = one_pass(self, made, y, collect, measure=measure)
+        return [by_name.get(name) for name in self.param_names()], seen
 
     def step(
         self,
         x: Any,
         y: Any,
         optimizer: Optimizer | Wrapper,
-        on_layer: Callable[[LayerGradients], None] | None = None,
+        on_layer: OnLayer = None,
         sample_weight: Array | None = None,
-        measure: Callable[[Any, Any], float | None] | None = None,
+        measure: Measure = None,
     ) -> tuple[float, float | None]:
         """The streaming loop for one batch: each layer is updated, then its gradients dropped.
 
         ``on_layer`` sees each layer's gradients before they are applied; ``measure(output, y)``
-        takes the place of the metric. Returns ``(loss, metric)`` from before the update.
+        takes the place of the metric. Returns ``(loss, metric)`` from before the update. With
+        `ClipByGlobalNorm` forward and backward run twice, and draw the same numbers.
         """
         if measure is None and self.metric is not None:
             measure = self.metric.evaluate
-        if on_layer is None and sample_weight is None:
-            replayed = self.programs.again(self, x, y, optimizer, measure)
-            if replayed is not None:
-                return replayed
-        plan = self._sorted()
-        if self._registered != (optimizer, self._graph.version):
-            optimizer.register_all(self.param_specs())
-            self._registered = (optimizer, self._graph.version)
-        if on_layer is None:
-            # Converted here once, also for a step by the layers.
-            x = checks.check_feed(plan, x, self.device, self.dtype)
+        if self._pass is not None:
             self._forget_pass()
-            replayed = self.programs.step(self, x, y, optimizer, sample_weight, measure)
-            if replayed is not None:
-                return replayed
-        dy, values = self._forward_loss(x, y, sample_weight, measure)
-        for item in self.backward(dy):
-            if on_layer is not None:
-                on_layer(item)
-            optimizer.update(*item)
-            # Else the loop variable would hold this layer's gradients through the next one's.
-            del item
-        return values
+        return self.programs.step(self, x, y, optimizer, sample_weight, measure, on_layer)
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
@@ -352,33 +334,6 @@ class Net(GraphBuilder):
             self.rng.bit_generator.state = draws
             for param, value in before:
                 param.value[...] = value
-
-    def _forward_loss(
-        self, x: Any, y: Any, weight: Array | None = None, measure: Any = None
-    ) -> tuple[Any, tuple[float, float | None]]:
-        """Training forward and loss: the gradient of the output, and ``(loss, metric)``."""
-        loss = self._expect_loss()
-        if measure is None and self.metric is not None:
-            measure = self.metric.evaluate
-        out = self.forward(True, x)
-        try:
-            # A user's own loss need not know of weights.
-            losses = loss.forward(True, out, y, *(() if weight is None else (weight,)))
-            value, score = float(losses.mean()), None if measure is None else measure(out, y)
-        except SingaNetError as error:
-            # Losses and metrics know no layers.
-            raise error.within(f"output of layer {one_of(self._sorted().outputs)}") from None
-        return loss.backward(), (value, score)
-
-    def _expect_loss(self) -> Loss:
-        if self.loss is None:
-            raise CallOrderError(
-                "net.train",
-                expected="a net with a loss",
-                received="none",
-                advice="build it with FeedForwardNet(loss), or use forward and backward",
-            )
-        return self.loss
 
 
 def expect_host(net: Net, where: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,13 @@ from singanet.layers.activation import Activation
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.ops.interface import Ops
+from singanet.params.param import Param
 from singanet.types import Array
+
+_CASES = 64
+"""What a plan remembers at most: nets whose layers are switched at random have many cases."""
+
+_Case = TypeVar("_Case")
 
 
 class Step:
@@ -96,6 +102,12 @@ class Plan:
         for step in self.steps:
             uses_of_layer[id(step.layer)] = uses_of_layer.get(id(step.layer), 0) + 1
         self.has_shared = max([*users.values(), *uses_of_layer.values()], default=0) > 1
+        self._keeping: dict[Any, list[bool]] = {}
+        self._backward: dict[Any, BackwardPlan] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was worked out, which knows the parameters by their ids."""
+        return {**vars(self), "_keeping": {}, "_backward": {}}
 
     def of_steps(self, steps: list[Step], slot_shapes: list[Any]) -> Plan:
         """A plan of other steps between the same inputs and outputs, for evaluations alone."""
@@ -129,7 +141,6 @@ class Plan:
 
     def _or_before(self, marks: list[bool]) -> list[bool]:
         """Mark each step that has a marked one before it, too."""
-        # A plain loop: this runs twice a training step, and small nets feel it.
         for i, sources in enumerate(self.sources):
             if not marks[i]:
                 for source in sources:
@@ -142,10 +153,10 @@ class Plan:
         """For each step whether backward yields parameters of it."""
         return [not step.frozen and step.layer.trainable for step in self.steps]
 
-    def useful(self, trained: list[bool], wanted: Collection[str]) -> list[bool]:
+    def useful(self, trained: Sequence[bool], wanted: Collection[str]) -> list[bool]:
         """For each step whether it, or anything before it, is trained or ``wanted``."""
         if not wanted:
-            return self._or_before(trained.copy())
+            return self._or_before(list(trained))
         marks = [t or step.name in wanted for step, t in zip(self.steps, trained, strict=True)]
         return self._or_before(marks)
 
@@ -155,11 +166,26 @@ class Plan:
         It does where a gradient has to pass, and where nothing yet has parameters: so an input
         gradient can always be asked for, unless parameters on its way are all untrained.
         """
-        keeps = self.useful(self.trained(), wanted)
-        for i, holds in enumerate(self.holds_params):
-            if not keeps[i] and not holds and not self.steps[i].frozen:
-                keeps[i] = True
+        trained = tuple(self.trained())
+        key = trained, frozenset(wanted)
+        keeps = self._keeping.get(key)
+        if keeps is None:
+            keeps = self.useful(trained, wanted)
+            for i, holds in enumerate(self.holds_params):
+                if not keeps[i] and not holds and not self.steps[i].frozen:
+                    keeps[i] = True
+            _remember(self._keeping, key, keeps)
         return keeps
+
+    def backward(self, given: Collection[int], wanted: Collection[str]) -> BackwardPlan:
+        """The walk from gradients of the slots ``given``, worked out once for what is trained."""
+        trained = tuple(self.trained())
+        key = trained, frozenset(given), frozenset(wanted)
+        found = self._backward.get(key)
+        if found is None:
+            found = BackwardPlan(self, trained, given, wanted)
+            _remember(self._backward, key, found)
+        return found
 
     def forward(
         self,
@@ -206,3 +232,64 @@ class Plan:
             for slot in frees:
                 slots[slot] = None
         return results, contexts
+
+    def params_of(self, walk: BackwardPlan) -> list[Param]:
+        """The parameters whose gradients ``walk`` yields, each once."""
+        found = {
+            id(param): param
+            for i, step in enumerate(self.steps)
+            if walk.visited[i] and walk.trained[i]
+            for param in step.layer.params.values()
+            if param.trainable
+        }
+        return list(found.values())
+
+
+class BackwardPlan:
+    """What a walk back over ``plan`` does at each step: a function of what is trained and asked.
+
+    ``visited`` are the steps that it comes to from the ``given`` slots, ``goes_on`` those whose
+    input gradients are of use, ``below`` those with something of use at or before them. ``uses``
+    counts by parameter (its id) the visited steps that train it.
+    """
+
+    __slots__ = ("below", "goes_on", "needs_context", "trained", "uses", "visited", "wanted")
+
+    def __init__(
+        self, plan: Plan, trained: Sequence[bool], given: Iterable[int], wanted: Collection[str]
+    ) -> None:
+        self.trained = trained
+        self.wanted = frozenset(wanted)
+        self.below = plan.useful(trained, wanted)
+        self.goes_on = [any(self.below[k] for k in sources) for sources in plan.sources]
+        self.visited = self._reached(plan, given)
+        steps = range(len(plan.steps))
+        self.needs_context = [
+            i for i in steps if self.visited[i] and (self.trained[i] or self.goes_on[i])
+        ]
+        self.uses = self._uses(plan) if plan.has_shared else {}
+
+    def _reached(self, plan: Plan, given: Iterable[int]) -> list[bool]:
+        producer = plan.producer
+        reached = [False] * len(plan.steps)
+        for slot in given:
+            reached[producer[slot]] = True
+        for i in reversed(range(len(reached))):
+            reached[i] = reached[i] and self.below[i]
+            if reached[i]:
+                for slot in plan.steps[i].in_slots:
+                    reached[producer[slot]] = True
+        return reached
+
+    def _uses(self, plan: Plan) -> dict[int, int]:
+        uses: dict[int, int] = {}
+        for i, step in enumerate(plan.steps):
+            for param in step.layer.params.values() if self.visited[i] and self.trained[i] else ():
+                uses[id(param)] = uses.get(id(param), 0) + 1
+        return uses
+
+
+def _remember(known: dict[Any, _Case], key: Any, case: _Case) -> None:
+    if len(known) >= _CASES:
+        known.clear()
+    known[key] = case

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from singanet.optimizer.adam import Adam, descend
@@ -10,7 +10,7 @@ from singanet.optimizer.checks import Grad, checked_count, refuse_rows
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.hyper import Hyper
 from singanet.optimizer.regularizer import Regularizer
-from singanet.optimizer.state import ParamState
+from singanet.optimizer.state import ParamState, together
 from singanet.types import Array
 
 
@@ -49,12 +49,17 @@ class AccumulatingAdam(Adam):
         refuse_rows("AccumulatingAdam", names, grads)
         super().update(names, values, grads, scale)
 
+    def case(self) -> Hashable:
+        """Whether the next micro-batch is the first or last; once for what goes together."""
+        turns = (state.step % self.every for state in self.states())
+        return together((turn == 0, turn == self.every - 1) for turn in turns)
+
     def _schedule_step(self, count: int) -> int:
         return count // self.every
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         turn = state.step % self.every
-        return (*super()._scalars(state, rate), float(turn == 0), float(turn == self.every - 1))
+        return (*super()._scalars(state, rate), turn == 0, turn == self.every - 1)
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         alpha, beta_1, beta_2, epsilon, begins, ends = n

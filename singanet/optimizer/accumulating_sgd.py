@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from singanet.errors import ArgumentError
@@ -11,7 +11,7 @@ from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.hyper import Hyper
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.sgd import SGD
-from singanet.optimizer.state import ParamState
+from singanet.optimizer.state import ParamState, together
 from singanet.types import Array
 
 
@@ -53,13 +53,17 @@ class AccumulatingSGD(SGD):
         refuse_rows("AccumulatingSGD", names, grads)
         super().update(names, values, grads, scale)
 
+    def case(self) -> Hashable:
+        """Whether the next micro-batch is the last; once for all parameters that go together."""
+        return together(state.step % self.every == self.every - 1 for state in self.states())
+
     def _schedule_step(self, count: int) -> int:
         return count // self.every
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         rate, momentum = super()._scalars(state, rate)
         turn = state.step % self.every
-        return rate / self.every, momentum if turn == 0 else 1.0, float(turn == self.every - 1)
+        return rate / self.every, momentum if turn == 0 else 1.0, turn == self.every - 1
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         rate, kept, last = n

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,51 +11,10 @@ from singanet.errors import DataError
 from singanet.ops import ops_for
 from singanet.optimizer.checks import Grad, check_fit, check_lists, checked_count
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.scale import Scale, in_type, is_one
+from singanet.optimizer.state import together
+from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.types import Array, RowSparse
-
-
-class _Buffer:
-    """The sum so far, over how many micro-batches, and which rows row-sparse ones touched."""
-
-    __slots__ = ("count", "total", "touched")
-
-    def __init__(self, total: Array, count: int = 0, touched: Array | None = None) -> None:
-        self.total = total
-        self.count = count
-        self.touched = touched
-
-    def add(self, grad: Any, scale: float) -> None:
-        xp = ops_for(self.total).xp
-        if isinstance(grad, tuple):
-            if self.count == 0:
-                self.total.fill(0)
-                self.touched = xp.zeros(len(self.total), bool)
-            indices, rows = grad
-            self.total[indices] += rows * scale if scale != 1.0 else rows
-            if self.touched is not None:
-                self.touched[indices] = True
-        elif self.count == 0:
-            xp.multiply(grad, scale, out=self.total)
-            self.touched = None
-        else:
-            self.total += grad * scale if scale != 1.0 else grad
-            self.touched = None
-        self.count += 1
-
-    def copy(self) -> _Buffer:
-        touched = None if self.touched is None else self.touched.copy()
-        return _Buffer(self.total.copy(), self.count, touched)
-
-    def move(self, xp: Any) -> None:
-        self.total = xp.asarray(self.total)
-        self.touched = None if self.touched is None else xp.asarray(self.touched)
-
-    def gradient(self) -> Grad:
-        if self.touched is None:
-            return self.total
-        rows = ops_for(self.total).xp.nonzero(self.touched)[0]
-        return RowSparse(rows, self.total[rows])
 
 
 class Accumulator(Wrapper):
@@ -69,48 +28,80 @@ class Accumulator(Wrapper):
         super().__init__(optimizer)
         self.every = checked_count("Accumulator(every=)", every)
         self.mean = bool(mean)
-        self._buffers: dict[str, _Buffer] = {}
+        # By name: the sum so far, over how many micro-batches, and the rows that row-sparse ones
+        # touched where there were no others.
+        self._totals: dict[str, Array] = {}
+        self._counts: dict[str, int] = {}
+        self._touched: dict[str, Array | None] = {}
 
-    def update(
+    def take(
         self,
         names: Sequence[str],
         values: Sequence[Array],
         grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
-        """As `Optimizer.update`; values change at every ``every``-th call for their name."""
+        scale: Scale,
+    ) -> Iterator[Handed]:
+        """As `Wrapper.take`; nothing is handed on before every ``every``-th call for a name."""
         check_lists("Accumulator", names, values, grads)
-        jobs = [job for job in zip(names, values, grads, strict=True) if job[2] is not None]
-        for name, value, grad in jobs:
-            buffer = self._buffers.get(name)
-            check_fit(
-                "Accumulator", name, value, grad, None if buffer is None else buffer.total.shape
-            )
-        due: dict[int, list[tuple[str, Array, _Buffer]]] = {}
-        for name, value, grad in jobs:
-            if name not in self._buffers:
-                self._buffers[name] = _Buffer(ops_for(value).xp.empty_like(value))
-            buffer = self._buffers[name]
-            if type(buffer.total) is not type(value):
-                buffer.move(ops_for(value).xp)
-            buffer.add(grad, scale)
-            if buffer.count >= self.every:
-                due.setdefault(buffer.count, []).append((name, value, buffer))
+        jobs = {n: (v, g) for n, v, g in zip(names, values, grads, strict=True) if g is not None}
+        for name, (value, grad) in jobs.items():
+            total = self._totals.get(name)
+            check_fit("Accumulator", name, value, grad, None if total is None else total.shape)
+        self.settle(list(jobs), [value for value, _ in jobs.values()])
+        for name, (value, grad) in jobs.items():
+            xp = ops_for(value).xp
+            total = self._totals[name] = xp.asarray(self._totals[name])
+            first = self._counts[name] == 0
+            touched = _add(xp, total, self._touched[name], grad, scale, first)
+            self._touched[name] = touched
         # The count goes back only after the update, so that a refused one loses nothing.
-        for count, ready in due.items():
-            self.optimizer.update(
-                [name for name, _, _ in ready],
-                [value for _, value, _ in ready],
-                [buffer.gradient() for _, _, buffer in ready],
+        for count, ready in self._gathered(jobs).items():
+            yield (
+                ready,
+                [jobs[name][0] for name in ready],
+                [_gathered(self._totals[name], self._touched[name]) for name in ready],
                 1.0 / count if self.mean else 1.0,
             )
-            for _, _, buffer in ready:
-                buffer.count = 0
+            self._begin(ready)
+
+    def settle(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        """As `Wrapper.settle`: a buffer for each of them that has none."""
+        for name, value in zip(names, values, strict=True):
+            if name not in self._totals:
+                self._totals[name] = ops_for(value).xp.empty_like(value)
+                self._counts[name] = 0
+                self._touched[name] = None
+
+    def case(self) -> Hashable:
+        """Of each parameter whether this is the first of its micro-batches, the last, or neither.
+
+        Once for all of them where they go together.
+        """
+        return together(map(self._turn, self._counts.values() or [0]))
+
+    def _turn(self, count: int) -> tuple[bool, int]:
+        return count == 0, count + 1 if count + 1 >= self.every else 0
+
+    def skip(self, names: Sequence[str]) -> None:
+        """As `Wrapper.skip`."""
+        for ready in self._gathered(names).values():
+            self._begin(ready)
+
+    def _gathered(self, names: Iterable[str]) -> dict[int, list[str]]:
+        """Count a micro-batch; the names whose gradients are to be handed on, by their counts."""
+        due: dict[int, list[str]] = {}
+        for name in names:
+            self._counts[name] += 1
+            if self._counts[name] >= self.every:
+                due.setdefault(self._counts[name], []).append(name)
+        return due
+
+    def _begin(self, names: Iterable[str]) -> None:
+        self._counts.update(dict.fromkeys(names, 0))
 
     def fills_next(self) -> bool:
         """Whether the next gradients are the last of their ``every``."""
-        gathered = max((buffer.count for buffer in self._buffers.values()), default=0)
-        return gathered + 1 >= self.every
+        return max(self._counts.values(), default=0) + 1 >= self.every
 
     def preview(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad]
@@ -118,35 +109,38 @@ class Accumulator(Wrapper):
         """What `update` would hand on for these gradients, nothing changed; None where not yet."""
         found: list[Grad] = []
         for name, value, grad in zip(names, values, grads, strict=True):
-            buffer = self._buffers.get(name)
-            trial = (
-                _Buffer(ops_for(value).xp.empty_like(value)) if buffer is None else buffer.copy()
-            )
-            if type(trial.total) is not type(value):
-                trial.move(ops_for(value).xp)
-            if grad is not None:
-                trial.add(grad, 1.0)
-            due = grad is not None and trial.count >= self.every
-            if due and self.mean:
-                trial.total *= 1.0 / trial.count
-            found.append(trial.gradient() if due else None)
+            count = self._counts.get(name, 0) + 1
+            if grad is None or count < self.every:
+                found.append(None)
+                continue
+            xp = ops_for(value).xp
+            if name in self._totals:
+                total, rows = xp.array(self._totals[name]), self._touched[name]
+            else:
+                total, rows = xp.empty_like(value), None
+            rows = None if rows is None else rows.copy()
+            rows = _add(xp, total, rows, grad, 1.0, count == 1)
+            if self.mean:
+                total *= 1.0 / count
+            found.append(_gathered(total, rows))
         return found
 
     def _own_state(self) -> dict[str, Array]:
         saved: dict[str, Array] = {}
-        for name, buffer in self._buffers.items():
-            if buffer.count:
-                saved[f"{name}/gathered"] = buffer.total.copy()
-                saved[f"{name}/gathered_count"] = np.array(buffer.count, np.int64)
-                if buffer.touched is not None:
-                    saved[f"{name}/gathered_rows"] = buffer.touched.copy()
+        for name, count in self._counts.items():
+            if count:
+                saved[f"{name}/gathered"] = self._totals[name].copy()
+                saved[f"{name}/gathered_count"] = np.array(count, np.int64)
+                touched = self._touched[name]
+                if touched is not None:
+                    saved[f"{name}/gathered_rows"] = touched.copy()
         return saved
 
     def _is_own(self, key: str) -> bool:
         return key.rpartition("/")[2] in ("gathered", "gathered_count", "gathered_rows")
 
     def _parsed(self, own: Mapping[str, Array]) -> Any:
-        buffers = {}
+        parsed: dict[str, tuple[Array, int, Array | None]] = {}
         for key in own:
             name, _, slot = key.rpartition("/")
             total, count = own.get(f"{name}/gathered"), own.get(f"{name}/gathered_count")
@@ -159,8 +153,42 @@ class Accumulator(Wrapper):
                 )
             touched = own.get(f"{name}/gathered_rows")
             copy = None if touched is None else touched.copy()
-            buffers[name] = _Buffer(total.copy(), int(count), copy)
-        return buffers
+            parsed[name] = total.copy(), int(count), copy
+        return parsed
 
     def _take(self, parsed: Any) -> None:
-        self._buffers = parsed
+        self._totals = {name: total for name, (total, _, _) in parsed.items()}
+        self._counts = {name: count for name, (_, count, _) in parsed.items()}
+        self._touched = {name: touched for name, (_, _, touched) in parsed.items()}
+
+
+def _add(
+    xp: Any, total: Array, touched: Array | None, grad: Any, scale: Scale, first: bool
+) -> Array | None:
+    """Add ``scale`` · ``grad`` to ``total``, which begins anew where it is the ``first``.
+
+    Returns which rows were touched, where all gradients are row-sparse.
+    """
+    scale = in_type(xp, scale, total.dtype)
+    if isinstance(grad, tuple):
+        if first:
+            total.fill(0)
+            touched = xp.zeros(len(total), bool)
+        indices, rows = grad
+        total[indices] += rows if is_one(scale) else rows * scale
+        if touched is not None:
+            touched = xp.asarray(touched)
+            touched[indices] = True
+        return touched
+    if first:
+        xp.multiply(grad, scale, out=total)
+    else:
+        xp.add(total, grad if is_one(scale) else grad * scale, out=total)
+    return None
+
+
+def _gathered(total: Array, touched: Array | None) -> Grad:
+    if touched is None:
+        return total
+    rows = ops_for(total).xp.nonzero(touched)[0]
+    return RowSparse(rows, total[rows])

@@ -9,13 +9,18 @@ import numpy as np
 
 from singanet.ops import ops_for
 from singanet.optimizer.constraint import Constraint
-from singanet.optimizer.element_wise import BLOCK, prepared
+from singanet.optimizer.element_wise import prepared
 from singanet.optimizer.factors import Factors, Rows
 from singanet.optimizer.hyper import Hyper, at, checked
+from singanet.optimizer.norm import BLOCK, sum_of_squares
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularizer import Regularizer
+from singanet.optimizer.scale import Scale, in_type, on_host
 from singanet.optimizer.state import ParamState
 from singanet.types import Array, RowSparse, Shape
+
+_MOST = 64
+"""Blocks of a parameter."""
 
 
 class Adafactor(Optimizer):
@@ -69,7 +74,7 @@ class Adafactor(Optimizer):
         arrays: list[Array],
         penalty: float,
         scalars: tuple[float, ...],
-        scale: float,
+        scale: Scale,
     ) -> None:
         if not value.size:
             return
@@ -84,10 +89,14 @@ class Adafactor(Optimizer):
             return _row_blocks(xp, w, g, regularizer, penalty, scale)
 
         second: Factors = Rows(xp, arrays) if value.ndim > 1 else Factors(xp, arrays)
-        size = float(xp.sqrt(xp.dot(w.reshape(-1), w.reshape(-1)) / w.size))
+        size = xp.sqrt(sum_of_squares(w) / w.size)
         second.learn(blocks(), w.shape, fresh, tiny)
-        squares = sum(second.divide(part, h, b, tiny) for part, _, h, b in blocks())
-        alpha = max(self.epsilon_2, size) * rate / max(1.0, math.sqrt(squares / w.size) / self.clip)
+        squares: Any = 0.0
+        for part, _, h, b in blocks():
+            squares = squares + second.divide(part, h, b, tiny)
+        step = xp.sqrt(squares / w.size) / self.clip
+        alpha = xp.fmax(self.epsilon_2, size) * rate / xp.fmax(1.0, step)
+        alpha = in_type(xp, alpha, value.dtype)
         for part, rows, h, b in blocks():
             second.divide(part, h, b, tiny)
             xp.multiply(b, alpha, out=b)
@@ -104,7 +113,7 @@ class Adafactor(Optimizer):
         grad: RowSparse,
         penalty: float,
         scalars: tuple[float, ...],
-        scale: float,
+        scale: Scale,
     ) -> None:
         rows, columns, full = state.arrays
         index = grad.indices
@@ -124,11 +133,12 @@ def _row_blocks(
     g: Array,
     regularizer: Regularizer | None,
     penalty: float,
-    scale: float,
+    scale: Scale,
 ) -> Any:
     """Rows of about a block: which, of the value, of the prepared gradient, and scratch."""
-    count = max(1, BLOCK // w.shape[1]) if xp is np else len(w)
-    a, b = xp.empty((min(count, len(w)), w.shape[1]), w.dtype), None
+    # Few enough that a program of them is soon recorded: it has to sum in the same order.
+    count = max(1, BLOCK // w.shape[1], -(-len(w) // _MOST)) if on_host(xp) else len(w)
+    a = xp.empty((min(count, len(w)), w.shape[1]), w.dtype)
     b = xp.empty_like(a)
     for start in range(0, len(w), count):
         part = slice(start, start + count)

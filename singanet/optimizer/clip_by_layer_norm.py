@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.global_norm import squares_of
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.scale import Scale, module_of, within
+from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.types import Array
 
 
@@ -23,15 +23,14 @@ class ClipByLayerNorm(Wrapper):
         super().__init__(optimizer)
         self.max_norm = at(checked("ClipByLayerNorm", "max_norm", max_norm), 0)
 
-    def update(
+    def take(
         self,
         names: Sequence[str],
         values: Sequence[Array],
         grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
-        """As `Optimizer.update`; the norm is that of ``scale`` · gradients."""
-        norm = abs(scale) * math.sqrt(squares_of(grads))
-        if norm > self.max_norm:
-            scale *= self.max_norm / norm
-        self.optimizer.update(names, values, grads, scale)
+        scale: Scale,
+    ) -> Iterator[Handed]:
+        """As `Wrapper.take`; the norm is that of ``scale`` · gradients."""
+        xp = module_of(values)
+        norm = abs(scale) * xp.sqrt(squares_of(grads))
+        yield names, values, grads, scale * within(xp, norm, self.max_norm)

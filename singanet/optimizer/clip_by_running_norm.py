@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from singanet.optimizer.checks import Grad
 from singanet.optimizer.global_norm import squares_of
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.scale import Scale, module_of, within
+from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.types import Array
 
 _KEYS = ("*/clip.estimate", "*/clip.squares")
@@ -33,33 +33,53 @@ class ClipByRunningNorm(Wrapper):
         super().__init__(optimizer)
         self.max_norm = at(checked("ClipByRunningNorm", "max_norm", max_norm), 0)
         self.decay = at(checked("ClipByRunningNorm", "decay", decay, 0.0, 1.0), 0)
-        self.estimate = 0.0
-        self._squares = 0.0
-        self._seen: frozenset[str] = frozenset()
+        self._estimate, self._squares = np.zeros(()), np.zeros(())
+        # In place of a set, for the order and for copies of it.
+        self._seen: dict[str, None] = {}
 
-    def update(
+    @property
+    def estimate(self) -> float:
+        """The moving mean of the norms of the steps before; 0 before there is one."""
+        return float(self._estimate)
+
+    def take(
         self,
         names: Sequence[str],
         values: Sequence[Array],
         grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
-        """As `Optimizer.update`; the norm is that of ``scale`` · gradients."""
-        estimate, squares, seen = self.estimate, self._squares, self._seen
-        if not seen.isdisjoint(names):
-            norm = math.sqrt(squares)
-            estimate = self.decay * estimate + (1.0 - self.decay) * norm if estimate else norm
-            squares, seen = 0.0, frozenset()
-        squares += scale * scale * squares_of(grads)
-        norm = max(estimate, math.sqrt(squares))
-        if norm > self.max_norm:
-            scale *= self.max_norm / norm
-        self.optimizer.update(names, values, grads, scale)
+        scale: Scale,
+    ) -> Iterator[Handed]:
+        """As `Wrapper.take`; the norm is that of ``scale`` · gradients."""
+        xp = module_of(values)
+        estimate = self._estimate = xp.asarray(self._estimate)
+        squares = self._squares = xp.asarray(self._squares)
+        if self._ends_with(names):
+            norm = xp.sqrt(squares)
+            mean = self.decay * estimate + (1.0 - self.decay) * norm
+            estimate, squares = xp.where(estimate != 0.0, mean, norm), 0.0
+        squares = squares + scale * scale * squares_of(grads)
+        norm = xp.fmax(estimate, xp.sqrt(squares))
+        yield names, values, grads, scale * within(xp, norm, self.max_norm)
         # Only now: an update that was refused leaves the estimate as it was.
-        self.estimate, self._squares, self._seen = estimate, squares, seen.union(names)
+        self._estimate[...], self._squares[...] = estimate, squares
+        self.skip(names)
+
+    def _ends_with(self, names: Sequence[str]) -> bool:
+        """Whether a step is over now that the gradients of ``names`` come."""
+        return any(name in self._seen for name in names)
+
+    def case(self) -> Hashable:
+        """The names seen since the step began."""
+        return tuple(self._seen)
+
+    def skip(self, names: Sequence[str]) -> None:
+        """As `Wrapper.skip`."""
+        if self._ends_with(names):
+            self._seen.clear()
+        self._seen.update(dict.fromkeys(names))
 
     def _own_state(self) -> dict[str, Array]:
-        numbers = dict(zip(_KEYS, (self.estimate, self._squares), strict=True))
+        numbers = dict(zip(_KEYS, (self.estimate, float(self._squares)), strict=True))
         numbers.update((_SEEN + name, 1.0) for name in sorted(self._seen))
         return {key: np.array(number, np.float64) for key, number in numbers.items()}
 
@@ -74,8 +94,9 @@ class ClipByRunningNorm(Wrapper):
                 received="a state without them",
                 advice="load the state of a ClipByRunningNorm",
             )
-        seen = frozenset(key[len(_SEEN) :] for key in own if key.startswith(_SEEN))
+        seen = dict.fromkeys(key[len(_SEEN) :] for key in own if key.startswith(_SEEN))
         return float(own[_KEYS[0]]), float(own[_KEYS[1]]), seen
 
     def _take(self, parsed: Any) -> None:
-        self.estimate, self._squares, self._seen = parsed
+        estimate, squares, self._seen = parsed
+        self._estimate, self._squares = np.array(estimate), np.array(squares)

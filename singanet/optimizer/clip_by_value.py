@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from singanet.ops import ops_for
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.scale import Scale, in_type, is_one
+from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.types import Array, RowSparse
 
 
@@ -22,17 +23,17 @@ class ClipByValue(Wrapper):
         super().__init__(optimizer)
         self.limit = at(checked("ClipByValue", "limit", limit), 0)
 
-    def update(
+    def take(
         self,
         names: Sequence[str],
         values: Sequence[Array],
         grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
-        """As `Optimizer.update`; the limit is on ``scale`` · gradient."""
-        self.optimizer.update(names, values, [self._clipped(grad, scale) for grad in grads])
+        scale: Scale,
+    ) -> Iterator[Handed]:
+        """As `Wrapper.take`; the limit is on ``scale`` · gradient."""
+        yield names, values, [self._clipped(grad, scale) for grad in grads], 1.0
 
-    def _clipped(self, grad: Grad, scale: float) -> Grad:
+    def _clipped(self, grad: Grad, scale: Scale) -> Grad:
         if grad is None:
             return None
         if isinstance(grad, tuple):
@@ -40,7 +41,8 @@ class ClipByValue(Wrapper):
             return RowSparse(indices, self._clip(rows, scale))
         return self._clip(grad, scale)
 
-    def _clip(self, array: Array, scale: float) -> Array:
-        if scale != 1.0:
-            array = array * scale
-        return ops_for(array).xp.clip(array, -self.limit, self.limit)
+    def _clip(self, array: Array, scale: Scale) -> Array:
+        xp = ops_for(array).xp
+        if not is_one(scale):
+            array = array * in_type(xp, scale, array.dtype)
+        return xp.clip(array, -self.limit, self.limit)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
+from singanet.ops import ops_for
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.norm import sum_of_squares
+from singanet.optimizer.scale import Scale, within
 from singanet.types import Array, RowSparse
 
 
@@ -15,7 +15,8 @@ class ClipNorm(Constraint):
     A number given as ``constraint`` means this: what SINGA's documents promise of theirs.
     """
 
-    def factor(self, grad: Array | RowSparse, scale: float = 1.0) -> float:
+    def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:
         """``scale`` · min(1, threshold / ‖scale g‖)."""
-        norm = scale * math.sqrt(sum_of_squares(grad))
-        return scale * self.threshold / norm if norm > self.threshold else scale
+        squares = sum_of_squares(grad)
+        xp = ops_for(squares).xp
+        return scale * within(xp, abs(scale) * xp.sqrt(squares), self.threshold)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted
 from singanet.errors import ArgumentError
+from singanet.ops import ops_for
 from singanet.optimizer.hyper import at, checked
+from singanet.optimizer.scale import Scale, in_type
 from singanet.types import Array, RowSparse
 
 
@@ -22,7 +24,7 @@ class Constraint(Counted, Configurable):
                 advice="leave the constraint out, or freeze the parameter",
             )
 
-    def factor(self, grad: Array | RowSparse, scale: float = 1.0) -> float:
+    def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:
         """What ``grad`` is multiplied by in place of ``scale``, before all else is done with it."""
         return scale
 
@@ -31,4 +33,4 @@ class Constraint(Counted, Configurable):
 
     def apply(self, epoch: int, value: Array, grad: Array, step: int = -1) -> Array:
         """The constrained gradient as a new array (SINGA's interface); only ``grad`` matters."""
-        return grad * self.factor(grad)
+        return grad * in_type(ops_for(grad).xp, self.factor(grad), grad.dtype)

@@ -11,12 +11,13 @@ import numpy as np
 from singanet.ops import ops_for
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.hyper import Hyper
+from singanet.optimizer.norm import BLOCK
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularizer import Regularizer
+from singanet.optimizer.scale import Scale, in_type, is_one
 from singanet.optimizer.state import ParamState
 from singanet.types import Array, RowSparse
 
-BLOCK = 1 << 15
 Block: TypeAlias = tuple[Array, Array, list[Array], Array, Array]
 
 
@@ -47,7 +48,7 @@ class ElementWise(Optimizer):
         arrays: list[Array],
         penalty: float,
         scalars: tuple[float, ...],
-        scale: float,
+        scale: Scale,
     ) -> None:
         xp = ops_for(value).xp
         regularizer = state.regularizer if penalty else None
@@ -79,7 +80,7 @@ class ElementWise(Optimizer):
         grad: RowSparse,
         penalty: float,
         scalars: tuple[float, ...],
-        scale: float,
+        scale: Scale,
     ) -> None:
         rows, xp = grad.indices, ops_for(value).xp
         whole = [array.reshape(value.shape) for array in state.arrays]
@@ -112,14 +113,15 @@ def prepared(
     g: Array,
     regularizer: Regularizer | None,
     penalty: float,
-    scale: float,
+    scale: Scale,
     out: Array,
     scratch: Array,
 ) -> Array:
     """``scale`` · ``g`` plus the penalty's gradient in ``out``; ``g`` itself where that is all."""
+    if not is_one(scale):
+        scale = in_type(xp, scale, w.dtype)
+        g = xp.multiply(g, scale, out=out if regularizer is None else scratch)
     if regularizer is None:
-        return g if scale == 1.0 else xp.multiply(g, scale, out=out)
-    if scale != 1.0:
-        g = xp.multiply(g, scale, out=scratch)
+        return g
     regularizer.add(xp, w, g, penalty, out)
     return out

@@ -26,7 +26,7 @@ class Factors:
             b *= fresh
             self.full += b[0]
 
-    def divide(self, part: slice, h: Array, out: Array, tiny: float) -> float:
+    def divide(self, part: slice, h: Array, out: Array, tiny: float) -> Array:
         """``out`` = g / √max(V, tiny²) for rows ``part``; returns the sum of its squares."""
         self._root(part, out)
         self.xp.maximum(out, tiny, out=out)
@@ -48,13 +48,15 @@ class Rows(Factors):
         over_rows = self.xp.zeros_like(self.columns)
         for part, _, h, b in blocks:
             self.xp.multiply(h, h, out=b)
-            over_rows += b.sum(axis=0)
-            self.rows[part] += fresh * (b.mean(axis=1) - self.rows[part])
+            over_rows += self.xp.sum(b, axis=0)
+            self.rows[part] += fresh * (self.xp.mean(b, axis=1) - self.rows[part])
         over_rows /= shape[0]
         self.columns += fresh * (over_rows - self.columns)
         # The root of a product is the product of roots, of which there are few.
         self._root_rows = self.xp.sqrt(self.rows)
-        self._root_columns = self.xp.sqrt(self.columns / max(float(self.rows.mean()), tiny))
+        self._root_columns = self.xp.sqrt(
+            self.columns / self.xp.maximum(self.xp.mean(self.rows), tiny)
+        )
 
     def _root(self, part: slice, out: Array) -> None:
         self.xp.multiply(self._root_rows[part, None], self._root_columns, out=out)

@@ -8,29 +8,40 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from singanet.errors import ArgumentError
+from singanet.ops import ops_for
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.norm import sum_of_squares
 from singanet.types import Array, RowSparse
 
 
-def squares_of(grads: Sequence[Grad]) -> float:
+def squares_of(grads: Sequence[Grad]) -> Any:
     """Σ g² over several gradients; None counts nothing."""
-    total = 0.0
+    total: Any = 0.0
     for grad in grads:
         if grad is not None:
-            total += sum_of_squares(RowSparse(*grad) if isinstance(grad, tuple) else grad)
+            total = total + sum_of_squares(RowSparse(*grad) if isinstance(grad, tuple) else grad)
     return total
+
+
+def norm_of(items: Iterable[tuple[Sequence[str], Sequence[Array], Sequence[Grad]]]) -> Any:
+    """`global_norm` as an array without axes."""
+    total: Any = 0.0
+    for item in items:
+        total = total + squares_of(item[2])
+        # The generator goes on to the next layer only after this one's gradients are let go.
+        del item
+    return root(total)
+
+
+def root(squares: Any) -> Any:
+    """√squares of a sum of squares; 0 where nothing was summed."""
+    return math.sqrt(squares) if isinstance(squares, float) else ops_for(squares).xp.sqrt(squares)
 
 
 def global_norm(items: Iterable[tuple[Sequence[str], Sequence[Array], Sequence[Grad]]]) -> float:
     """The L2 norm of all gradients of a backward pass, each layer's dropped once it is read."""
-    total = 0.0
-    for item in items:
-        total += squares_of(item[2])
-        # The generator goes on to the next layer only after this one's gradients are let go.
-        del item
-    return math.sqrt(total)
+    return float(norm_of(items))
 
 
 def clip_by_global_norm(

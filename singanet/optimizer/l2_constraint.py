@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
+from singanet.ops import ops_for
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.norm import sum_of_squares
+from singanet.optimizer.scale import Scale
 from singanet.types import Array, RowSparse
 
 
@@ -16,8 +16,10 @@ class L2Constraint(Constraint):
     norm. A zero gradient stays zero, where SINGA divides by zero.
     """
 
-    def factor(self, grad: Array | RowSparse, scale: float = 1.0) -> float:
+    def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:
         """Threshold · n / ‖g‖, or ``scale`` where g = 0."""
         array = grad.rows if isinstance(grad, RowSparse) else grad
-        norm = math.sqrt(sum_of_squares(grad))
-        return self.threshold * array.size / norm if norm > 0 else scale
+        squares = sum_of_squares(grad)
+        xp = ops_for(squares).xp
+        norm = xp.sqrt(xp.where(squares > 0.0, squares, 1.0))
+        return xp.where(squares > 0.0, self.threshold * array.size / norm, scale)

@@ -12,6 +12,7 @@ from singanet.optimizer.element_wise import prepared
 from singanet.optimizer.hyper import Hyper, at
 from singanet.optimizer.norm import sum_of_squares
 from singanet.optimizer.regularizer import Regularizer
+from singanet.optimizer.scale import Scale, in_type
 from singanet.optimizer.state import ParamState
 from singanet.types import Array
 
@@ -54,22 +55,25 @@ class LAMB(Adam):
         arrays: list[Array],
         penalty: float,
         scalars: tuple[float, ...],
-        scale: float,
+        scale: Scale,
     ) -> None:
         xp = ops_for(value).xp
         rate, beta_1, beta_2, epsilon, correction, decay = scalars
         regularizer = state.regularizer if penalty else None
-        of_value = of_step = 0.0
+        of_value: Any = 0.0
+        of_step: Any = 0.0
         for w, g, (first, second), a, b in self._blocks(xp, value, grad, arrays):
             g = prepared(xp, w, g, regularizer, penalty, scale, a, b)
             moments(xp, g, first, second, b, beta_1, beta_2)
             _direction((xp, w, first, second, a, b), epsilon, correction, decay)
-            of_value += sum_of_squares(w)
-            of_step += sum_of_squares(a)
-        ratio = math.sqrt(of_value / of_step) if of_value and of_step else 1.0
+            of_value = of_value + sum_of_squares(w)
+            of_step = of_step + sum_of_squares(a)
+        both = xp.logical_and(of_value != 0.0, of_step != 0.0)
+        ratio = xp.sqrt(xp.where(both, of_value / xp.where(both, of_step, 1.0), 1.0))
+        pace = in_type(xp, rate * ratio, value.dtype)
         for w, _, (first, second), a, b in self._blocks(xp, value, grad, arrays):
             _direction((xp, w, first, second, a, b), epsilon, correction, decay)
-            xp.multiply(a, rate * ratio, out=a)
+            xp.multiply(a, pace, out=a)
             xp.subtract(w, a, out=w)
 
 
@@ -85,6 +89,6 @@ def _direction(
     xp.add(a, epsilon, out=a)
     xp.divide(first, a, out=a)
     xp.multiply(a, correction, out=a)
-    if decay:
+    if decay != 0.0:
         xp.multiply(w, decay, out=b)
         xp.add(a, b, out=a)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,10 @@ from singanet.errors import ArgumentError, BackendError, DataError, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.checks import Grad, checked_count
 from singanet.optimizer.hyper import at, checked
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.scale import Scale
+from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.params.gradients import LayerGradients
 from singanet.types import Array, RowSparse
 
 _LEAST, _MOST = 2.0**-24, 2.0**128
@@ -119,11 +123,70 @@ class MixedPrecision(Configurable):
         self._masters = {name: array.copy() for name, array in masters.items()}
 
 
+class NotFiniteError(Exception):
+    """The gradients of ``layer`` are not all finite, so that a step is not taken."""
+
+    def __init__(self, layer: str) -> None:
+        super().__init__(layer)
+        self.layer = layer
+
+
+class ScaledUpdates(Wrapper):
+    """Float16 parameters, and gradients times the scale of ``precision``, for ``optimizer``.
+
+    It updates the float32 masters by the gradients without the scale, and rounds them.
+    """
+
+    def __init__(self, optimizer: Optimizer | Wrapper, precision: MixedPrecision) -> None:
+        super().__init__(optimizer)
+        self.precision = precision
+
+    def take(
+        self,
+        names: Sequence[str],
+        values: Sequence[Array],
+        grads: Sequence[Grad],
+        scale: Scale,
+    ) -> Iterator[Handed]:
+        """As `Wrapper.take`."""
+        names, masters, exact = self.in_float32(names, values, grads)
+        yield names, masters, exact, scale
+        for value, master in zip(values, masters, strict=True):
+            value[...] = master
+
+    def in_float32(
+        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad]
+    ) -> tuple[Sequence[str], list[Array], list[Grad]]:
+        """Names, masters, and gradients without the scale."""
+        masters = [self.precision.master(n, v) for n, v in zip(names, values, strict=True)]
+        return names, masters, [self.precision.unscaled(grad) for grad in grads]
+
+    def unscaled(self, item: LayerGradients) -> LayerGradients:
+        """``item`` with its gradients as they are without the scale."""
+        grads: list[Any] = list(map(self.precision.unscaled, item.grads))
+        return LayerGradients(item.names, item.values, grads, item.layer)
+
+    def held(self, items: Iterable[LayerGradients]) -> list[LayerGradients]:
+        """All ``items``, the last first. Raises `NotFiniteError` at one that is not finite."""
+        held: list[LayerGradients] = []
+        for item in items:
+            if not all(map(_finite, item.grads)):
+                raise NotFiniteError(item.layer)
+            held.append(item)
+        held.reverse()
+        return held
+
+
 def as_precision(given: Any) -> MixedPrecision | None:
     """``given`` where it is one or None; a text is the type of one."""
     if given is None or isinstance(given, MixedPrecision):
         return given
     return MixedPrecision(given)
+
+
+def _finite(grad: Any) -> bool:
+    array = grad[1] if isinstance(grad, tuple) else grad
+    return bool(ops_for(array).xp.isfinite(array).all())
 
 
 def _checked_type(dtype: Any) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from singanet.ops import ops_for
 from singanet.types import Array, RowSparse
 
-_BLOCK = 1 << 17
+BLOCK = 1 << 15
+"""Elements that are summed in their own type."""
 
 
-def sum_of_squares(grad: Array | RowSparse) -> float:
-    """Σ g² over a gradient, dense or row-sparse.
+def sum_of_squares(grad: Array | RowSparse) -> Array:
+    """Σ g² over a gradient, dense or row-sparse, as an array of float64 without axes.
 
     Blocks are summed in the array's own type and then as doubles, so that the error does not
     grow with the number of elements.
@@ -18,7 +21,8 @@ def sum_of_squares(grad: Array | RowSparse) -> float:
     xp = ops_for(array).xp
     # In memory order where there is one, so that no copy is made of a transposed gradient.
     flat = array.T.reshape(-1) if array.flags.f_contiguous else array.reshape(-1)
-    if flat.size <= _BLOCK:
-        return float(xp.dot(flat, flat))
-    blocks = range(0, flat.size, _BLOCK)
-    return sum(float(xp.dot(part, part)) for part in (flat[i : i + _BLOCK] for i in blocks))
+    total: Array = xp.zeros((), np.float64)
+    for start in range(0, flat.size, BLOCK):
+        part = flat[start : start + BLOCK]
+        xp.add(total, xp.dot(part, part), out=total)
+    return total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from singanet.base.described import Configurable
@@ -23,6 +23,7 @@ from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.hyper import Hyper, at, checked, dump_schedules, load_schedules
 from singanet.optimizer.l2_regularizer import L2Regularizer
 from singanet.optimizer.regularizer import Regularizer
+from singanet.optimizer.scale import Scale, plain
 from singanet.optimizer.settings import as_constraint, as_regularizer, configured
 from singanet.optimizer.state import ParamState, dump, parse
 from singanet.params.param import ParamSpec
@@ -165,7 +166,7 @@ class Optimizer(Counted, Configurable, ABC):
                 check_fit(where, name, value, grad, state.shape)
                 if state.shape is None and state.arrays:
                     check_loaded(where, state, self._slot_sizes(value.shape), value)
-                jobs.append((state, value, grad, *self._numbers(state, lr)))
+                jobs.append((state, value, grad, *self.numbers(state, lr)))
         for job in jobs:
             self._update_one(*job, scale)
 
@@ -173,18 +174,33 @@ class Optimizer(Counted, Configurable, ABC):
         fresh = ParamState(name, self.regularizer, self.constraint)
         return self._states.setdefault(name, fresh)
 
-    def _settle(self, name: str, value: Array) -> None:
-        """Make the state of a parameter before its first update."""
-        state = self._states[name]
-        if state.shape is not None:
-            return
-        sizes = self._slot_sizes(value.shape)
-        if state.arrays:
-            check_loaded(type(self).__name__, state, sizes, value)
-        state.settle_on(value, sizes)
+    # -- the rule, for those that carry it out step by step ---------------------------------------
 
-    def _numbers(self, state: ParamState, lr: float | None) -> tuple[float, tuple[float, ...]]:
-        """The regularizer's coefficient and the rule's own numbers for this step."""
+    def settle(self, name: str, value: Array) -> ParamState:
+        """The state of a parameter, made before its first update where it is not there."""
+        state = self._states.get(name) or self._state(name)
+        if state.shape is None:
+            sizes = self._slot_sizes(value.shape)
+            if state.arrays:
+                check_loaded(type(self).__name__, state, sizes, value)
+            state.settle_on(value, sizes)
+        return state
+
+    def states(self) -> Collection[ParamState]:
+        """The states of all parameters met so far."""
+        return self._states.values()
+
+    def case(self) -> Hashable:
+        """What of the states, other than numbers of `numbers`, decides what `apply_rule` does."""
+        return ()
+
+    def numbers(
+        self, state: ParamState, lr: float | None = None
+    ) -> tuple[float, tuple[float, ...]]:
+        """The regularizer's coefficient and the rule's own numbers for this step.
+
+        Errors: a rate that is not finite.
+        """
         step = self._schedule_step(state.step)
         if lr is None:
             lr = at(expect_rate(type(self).__name__, self.lr), step)
@@ -195,6 +211,40 @@ class Optimizer(Counted, Configurable, ABC):
         if state.regularizer is not None:
             penalty = at(state.regularizer.coefficient, step) * state.penalty_mult
         return penalty, self._scalars(state, rate)
+
+    def apply_rule(
+        self,
+        state: ParamState,
+        value: Array,
+        grad: Array,
+        arrays: list[Array],
+        penalty: float,
+        scalars: tuple[Any, ...],
+        scale: Scale = 1.0,
+    ) -> None:
+        """Change ``value`` and the flat state ``arrays`` in place, by the arithmetic of arrays.
+
+        The constraint, the regularizer, the rule. No step is counted.
+        """
+        if state.constraint is not None:
+            scale = plain(state.constraint.factor(grad, scale))
+        self._sweep(state, value, grad, arrays, penalty, scalars, scale)
+        if state.constraint is not None:
+            state.constraint.project(value)
+
+    def apply_rule_to_rows(
+        self,
+        state: ParamState,
+        value: Array,
+        grad: RowSparse,
+        penalty: float,
+        scalars: tuple[Any, ...],
+        scale: Scale = 1.0,
+    ) -> None:
+        """`apply_rule` for the rows of ``value`` and of the state that ``grad`` names."""
+        if state.constraint is not None:
+            scale = plain(state.constraint.factor(grad, scale))
+        self._sweep_rows(state, value, grad, penalty, scalars, scale)
 
     def _update_one(
         self,
@@ -207,14 +257,10 @@ class Optimizer(Counted, Configurable, ABC):
     ) -> None:
         if state.shape is None:
             state.settle_on(value, self._slot_sizes(value.shape))
-        if state.constraint is not None:
-            scale = state.constraint.factor(grad, scale)
         if isinstance(grad, tuple):
-            self._sweep_rows(state, value, RowSparse(*grad), penalty, scalars, scale)
+            self.apply_rule_to_rows(state, value, RowSparse(*grad), penalty, scalars, scale)
         else:
-            self._sweep(state, value, grad, state.arrays, penalty, scalars, scale)
-            if state.constraint is not None:
-                state.constraint.project(value)
+            self.apply_rule(state, value, grad, state.arrays, penalty, scalars, scale)
         state.step += 1
 
     def _schedule_step(self, count: int) -> int:
@@ -238,7 +284,7 @@ class Optimizer(Counted, Configurable, ABC):
         arrays: list[Array],
         penalty: float,
         scalars: tuple[float, ...],
-        scale: float,
+        scale: Scale,
     ) -> None:
         """Update ``value`` and the flat state ``arrays`` in place."""
 
@@ -250,6 +296,6 @@ class Optimizer(Counted, Configurable, ABC):
         grad: RowSparse,
         penalty: float,
         scalars: tuple[float, ...],
-        scale: float,
+        scale: Scale,
     ) -> None:
         """`_sweep` for the rows of ``value`` and of the state that ``grad`` names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -62,6 +62,12 @@ class ParamState:
     def forget(self) -> None:
         """Back to before the first update; the settings stay."""
         self.step, self.shape, self.arrays = 0, None, []
+
+
+def together(cases: Iterable[Hashable]) -> Hashable:
+    """The one case of all parameters, or all of them where they differ."""
+    found = tuple(cases)
+    return found[0] if len(set(found)) == 1 else found
 
 
 def dump(states: Mapping[str, ParamState], slots: Sequence[str]) -> dict[str, Array]:

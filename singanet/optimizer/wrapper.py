@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.scale import Scale
 from singanet.params.param import ParamSpec
 from singanet.types import Array
 
+Handed: TypeAlias = tuple[Sequence[str], Sequence[Array], Sequence[Grad], Scale]
+"""Names, values and gradients, and what the gradients are multiplied by."""
+
 
 class Wrapper(Counted, Configurable, ABC):
-    """Changes gradients on their way to ``optimizer``, which may be a wrapper itself.
+    """A stage: it changes gradients on their way to ``optimizer``, which may be a wrapper itself.
 
-    It is used like an optimizer: `update`, `register`, `state_dict`.
+    It is used like an optimizer: `update`, `register`, `state_dict`. A subclass says in `take`
+    what becomes of the gradients of a layer, or overrides `update` altogether.
     """
 
     def __init__(self, optimizer: Optimizer | Wrapper) -> None:
@@ -30,7 +36,6 @@ class Wrapper(Counted, Configurable, ABC):
             )
         self.optimizer = optimizer
 
-    @abstractmethod
     def update(
         self,
         names: Sequence[str],
@@ -39,6 +44,33 @@ class Wrapper(Counted, Configurable, ABC):
         scale: float = 1.0,
     ) -> None:
         """As `Optimizer.update`."""
+        for some, their, handed, factor in self.take(names, values, grads, scale):
+            self.optimizer.update(some, their, handed, float(factor))
+
+    def take(
+        self,
+        names: Sequence[str],
+        values: Sequence[Array],
+        grads: Sequence[Grad],
+        scale: Scale,
+    ) -> Iterator[Handed]:
+        """What the optimizer inside is to update for the gradients of a layer.
+
+        Code after a ``yield`` runs once that update is done. Where the arithmetic is that of
+        arrays, and state is arrays that are changed in place, programs record it; what else
+        decides over it is told by `case`, and goes on by `skip`.
+        """
+        yield names, values, grads, scale
+
+    def settle(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        """Make the state of these parameters, so that `take` finds it."""
+
+    def case(self) -> Hashable:
+        """What of the state, other than the numbers in its arrays, decides what `take` does."""
+        return ()
+
+    def skip(self, names: Sequence[str]) -> None:
+        """Go on as `take` does, the arrays apart: a program has changed those."""
 
     def register(self, name: str, spec: ParamSpec) -> None:
         """As `Optimizer.register`."""

@@ -8,14 +8,13 @@ from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.edits import Counted, changes
-from singanet.engine.net import Net
 from singanet.layers.layer import Layer
 from singanet.types import Array
 
 if TYPE_CHECKING:
+    from singanet.engine.net import Net
     from singanet.params.param import Param
 
-_PASSES = Net.forward, Net.backward
 _WRITEABLE = attrgetter("flags.writeable")
 _METHODS = (
     "forward", "backward", "_forward", "_backward", "update", "_scalars", "_sweep", "_rule", "add",
@@ -130,17 +129,6 @@ class Guard:
             if not same or is_patched(part):
                 return f"{_other(part, get, before)!r} of {_name(part)} was assigned"
         return ""
-
-
-def passes_are_its_own(net: Net) -> bool:
-    """Whether ``net`` runs `Net`'s own forward and backward: no override of class or instance."""
-    kind, own = type(net), net.__dict__
-    return (
-        kind.forward is _PASSES[0]
-        and kind.backward is _PASSES[1]
-        and "forward" not in own
-        and "backward" not in own
-    )
 
 
 def is_library(kind: type) -> bool:

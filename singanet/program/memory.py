@@ -31,7 +31,7 @@ def planned_memory(
         extent = checked_count("net.memory", "extent", extent, 1)
     expect_host(net, "net.memory")
     level = programs_of(net).level("net.memory", recompute)
-    plan = net._sorted()
+    plan = net.plan()
     feed = ones(plan, size, net.device, net.dtype, extent)
     recorder = rehearse(net, lambda recorder: recorder.rehearsed_step(feed, optimizer))
     recording = recorder.recording(level)

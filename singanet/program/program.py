@@ -14,7 +14,6 @@ from singanet.engine import feeds as checks
 from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.program.call import NotRecordableError
-from singanet.program.guard import passes_are_its_own
 from singanet.program.programs import programs_of
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.record import Recorder, rehearse
@@ -57,7 +56,7 @@ class Program:
                 advice="pass net.record(x, y, optimizer), or net.record(x) for an evaluation",
             )
         expect_host(net, "net.record")
-        if not passes_are_its_own(net):
+        if not net.passes_are_its_own:
             raise CallOrderError(
                 "net.record",
                 expected="a net that runs FeedForwardNet's own forward and backward",
@@ -109,13 +108,12 @@ class Program:
 
     def _feed(self, x: Any) -> dict[str, Any]:
         net = self.net
-        return checks.check_feed(net._sorted(), x, net.device, net.dtype)
+        return checks.check_feed(net.plan(), x, net.device, net.dtype)
 
     def _record(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:
         optimizer = self.optimizer
-        registered = optimizer, self.net.version
-        if optimizer is not None and self.net._registered != registered:
-            optimizer.register_all(self.net.param_specs())
+        if optimizer is not None:
+            programs_of(self.net).register(self.net, optimizer)
 
         def record(recorder: Recorder) -> None:
             if optimizer is None:

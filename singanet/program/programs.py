@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.engine.executor import LayerByLayer
+from singanet.engine.feeds import check_feed
+from singanet.engine.model import Measure, OnLayer
+from singanet.engine.passes import Pass
 from singanet.errors import CallOrderError
-from singanet.program.guard import passes_are_its_own
 from singanet.program.replaying.alike import (
     Latest,
     shapes_of_feed,
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
     from singanet.program.recomputing.recompute import Recompute
     from singanet.program.recording.record import Recorder
     from singanet.program.replaying.replay import Replay
-    from singanet.program.replaying.replayed_pass import ReplayedPass
     from singanet.program.reporting.report import ProgramReport
 
 _NO_WAIT = Wait()
@@ -60,6 +63,7 @@ class Programs:
         self._refused: dict[Any, str] = {}
         self._waits: dict[Any, Wait] = {}
         self._arena = SharedArena()
+        self._layers = LayerByLayer()
         self._orders: dict[int, Order] = {}
         self._latest: Latest | None = None
 
@@ -88,35 +92,41 @@ class Programs:
 
         return self._recompute if value is None else checked_recompute(where, value)
 
-    def evaluate(self, net: Net, feed: Mapping[str, Any]) -> Any:
-        """The outputs by name; None where no program is there yet."""
-        found = self._find(net, ("evaluation", *shapes_of_feed(feed)), lambda r: r.evaluation(feed))
+    def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
+        """As `Executor`: replayed where a program is there."""
+        found = None
+        if not asked:
+            key = ("evaluation", *shapes_of_feed(feed))
+            found = self._find(net, key, lambda r: r.evaluation(feed))
         if found is None:
-            return None
+            return self._layers.evaluate(net, feed, asked)
         arena = self.take(found)
         try:
-            return found.outputs(arena, feed)
+            outputs: dict[str, Any] = found.outputs(arena, feed)
+            return outputs
         finally:
             self.give_back(arena)
 
-    def forward(self, net: Net, feed: Mapping[str, Any]) -> ReplayedPass | None:
-        """A training forward that a walk back may follow; None where no program is there yet."""
+    def forward(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
+        """As `Executor`: replayed where a program is there."""
         # The order of sums, and so the last bit, depends on how gradients lie.
-        orders = {slot: self._orders.get(slot) for slot in output_slots(net._sorted())}
-        found = self._find(
-            net,
-            ("passes", self._recompute, *orders.values(), *shapes_of_feed(feed)),
-            lambda r: r.passes(feed, orders),
-            recompute=self._recompute,
-        )
+        orders = {slot: self._orders.get(slot) for slot in output_slots(net.plan())}
+        found = None
+        if not asked:
+            found = self._find(
+                net,
+                ("passes", self._recompute, *orders.values(), *shapes_of_feed(feed)),
+                lambda r: r.passes(feed, orders),
+                recompute=self._recompute,
+            )
         if found is None:
-            return None
+            return self._layers.forward(net, feed, asked, self._walked)
         from singanet.program.replaying.replayed_pass import ReplayedPass
 
         arena = self.take(found)
-        return ReplayedPass(net, found, arena, feed, orders, self.give_back, self.walked)
+        return ReplayedPass(net, found, arena, feed, orders, self.give_back, self._walked)
 
-    def walked(self, slot_grads: Mapping[int, Array]) -> None:
+    def _walked(self, slot_grads: Mapping[int, Array]) -> None:
         """Remember how the gradients lay that a walk by the layers started from."""
         for slot, grad in slot_grads.items():
             order = order_of(grad)
@@ -125,29 +135,44 @@ class Programs:
     def step(
         self,
         net: Net,
-        feed: Mapping[str, Any],
+        x: Any,
         y: Any,
         optimizer: Any,
-        weight: Any,
-        measure: Any,
-    ) -> tuple[float, float | None] | None:
-        """One training step; None where no program is there yet."""
-        if not passes_are_its_own(net):
-            return None
-        of_batch = (*shapes_of_feed(feed), *shapes_of_targets(y, weight))
-        found = self._find(
-            net,
-            ("step", id(optimizer), self._recompute, *of_batch),
-            lambda r: r.step(feed, y, weight, optimizer),
-            optimizer,
-            # A step by the layers would take the memory that is not to be taken.
-            at_once=self._recompute != "none",
-            recompute=self._recompute,
-        )
+        weight: Array | None,
+        measure: Measure,
+        on_layer: OnLayer,
+    ) -> tuple[float, float | None]:
+        """As `Executor`: replayed where a program is there and nobody looks at the gradients."""
+        if not net.passes_are_its_own:
+            return self._layers.step(net, x, y, optimizer, weight, measure, on_layer)
+        latest, settings = self._latest, net.device.ops.settings()
+        if (
+            latest is not None
+            and on_layer is None
+            and weight is None
+            and self.enabled
+            and latest.alike(x, y, optimizer, self._recompute, settings)
+            and not latest.program.stale(net)
+        ):
+            program = latest.program
+            program.replays += 1
+            arena = self.take(program)
+            try:
+                return program.step_alike(arena, x, y, measure)
+            finally:
+                self.give_back(arena)
+        from singanet.optimizer.stages import needs_all_gradients
+
+        feed = check_feed(net.plan(), x, net.device, net.dtype)
+        self._layers.register(net, optimizer)
+        by_layers = on_layer is not None or needs_all_gradients(optimizer)
+        found = None if by_layers else self._find_step(net, feed, y, optimizer, weight)
         if found is None:
-            return None
+            # Passes of their own for steps that no program will ever make.
+            run = self.forward if by_layers else self._layers.forward
+            forward = partial(run, net, feed, ())
+            return self._layers.train(net, forward, y, optimizer, weight, measure, on_layer)
         if weight is None:
-            settings = net.device.ops.settings()
             self._latest = Latest(found, feed, y, optimizer, self._recompute, settings)
         arena = self.take(found)
         try:
@@ -155,28 +180,25 @@ class Programs:
         finally:
             self.give_back(arena)
 
-    def again(
-        self, net: Net, x: Any, y: Any, optimizer: Any, measure: Any
-    ) -> tuple[float, float | None] | None:
-        """One training step without weights, if it is like the last one; else None.
+    def register(self, net: Net, optimizer: Any) -> None:
+        """Tell ``optimizer`` the settings of the parameters, once for a net as it is."""
+        self._layers.register(net, optimizer)
 
-        ``x`` is what the caller gave, so far unchecked.
-        """
-        latest = self._latest
-        if latest is None or not self.enabled or not passes_are_its_own(net):
-            return None
-        settings = net.device.ops.settings()
-        if not latest.alike(x, y, optimizer, self._recompute, settings):
-            return None
-        if latest.program.stale(net):
-            return None
-        net._forget_pass()
-        latest.program.replays += 1
-        arena = self.take(latest.program)
-        try:
-            return latest.program.step_alike(arena, x, y, measure)
-        finally:
-            self.give_back(arena)
+    def _find_step(
+        self, net: Net, feed: Mapping[str, Any], y: Any, optimizer: Any, weight: Any
+    ) -> Replay | None:
+        from singanet.optimizer.stages import case_of
+
+        of_batch = (*shapes_of_feed(feed), *shapes_of_targets(y, weight))
+        return self._find(
+            net,
+            ("step", id(optimizer), case_of(optimizer), self._recompute, *of_batch),
+            lambda r: r.step(feed, y, weight, optimizer),
+            optimizer,
+            # A step by the layers would take the memory that is not to be taken.
+            at_once=self._recompute != "none",
+            recompute=self._recompute,
+        )
 
     def reports(self) -> list[ProgramReport]:
         """What each program consists of, that used last at the end."""

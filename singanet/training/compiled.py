@@ -13,8 +13,8 @@ from singanet.loss import Loss
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
 from singanet.optimizer.mixed_precision import as_precision
-from singanet.training.clipping import wrapped
 from singanet.training.half_kernels import half_device
+from singanet.training.steps import wrapped
 
 
 class Compiled:

@@ -10,11 +10,11 @@ import numpy as np
 from singanet.base.counts import checked_count
 from singanet.device import Device
 from singanet.engine.model import Model
-from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
+from singanet.engine.step import of_output, weights_for, widened
+from singanet.errors import ArgumentError, CallOrderError, SingaNetError
 from singanet.training.arrays import by_name, input_names, output_names, sample_count
 from singanet.training.batches import WeightedBatch
 from singanet.training.feeding import array_batches, holds_arrays, iterated
-from singanet.training.loss_gradient import widened
 from singanet.training.measures import Measures, batch_length
 
 USUAL_BATCH = 256
@@ -27,12 +27,11 @@ def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> 
         y = on_device(net.device, y)
         try:
             if net.loss is not None:
-                # A user's own loss need not know of weights.
-                weights = () if weight is None else (on_device(net.device, weight),)
+                weights = weights_for(on_device(net.device, weight))
                 measures.add_loss(net.loss.evaluate(False, out, y, *weights), batch_length(y))
             measures.update(out, y)
         except SingaNetError as error:
-            raise error.within(f"output of layer {one_of(output_names(net))}") from None
+            raise of_output(error, output_names(net)) from None
 
 
 def evaluate(
@@ -108,7 +107,7 @@ def _in_one_go(net: Model, x: Any, y: Any) -> tuple[float | None, float | None]:
         loss = None if net.loss is None else net.loss.evaluate(False, out, y)
         return loss, None if net.metric is None else net.metric.evaluate(out, y)
     except SingaNetError as error:
-        raise error.within(f"output of layer {one_of(output_names(net))}") from None
+        raise of_output(error, output_names(net)) from None
 
 
 def on_device(device: Device, data: Any) -> Any:

@@ -1,56 +1,84 @@
-"""One step of a training, as the optimizer in use needs it."""
+"""How the step of a training is chosen: clipping and accumulation by argument, precision, model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from singanet.engine.model import Model
+import numpy as np
+
+from singanet.engine.model import Model, OnLayer
 from singanet.engine.net import Net
-from singanet.errors import ArgumentError
-from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
-from singanet.params.gradients import LayerGradients
-from singanet.training.global_clip import global_clip, norm_handed_on
-from singanet.training.half_step import HalfStep
-from singanet.training.loss_gradient import loss_gradient
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.optimizer import (
+    Accumulator,
+    ClipByGlobalNorm,
+    ClipByLayerNorm,
+    ClipByRunningNorm,
+    ClipByValue,
+    MixedPrecision,
+    Optimizer,
+    Wrapper,
+)
+from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer.stages import two_passes
 from singanet.types import Array
 
-OnLayer: TypeAlias = Callable[[LayerGradients], None] | None
 Step: TypeAlias = Callable[[Any, Any, Array | None, OnLayer, Callable[[Any, Any], None]], float]
 """``step(x, y, sample_weight, on_layer, measure)``: the loss from before the update."""
 
+WAYS: dict[str, Callable[[Optimizer | Wrapper, float], Wrapper]] = {
+    "layer": ClipByLayerNorm,
+    "global": ClipByGlobalNorm,
+    "running": ClipByRunningNorm,
+    "value": ClipByValue,
+}
+
+
+def wrapped(
+    optimizer: Optimizer | Wrapper, clip: float | None, clip_by: str, accumulate: int
+) -> Optimizer | Wrapper:
+    """``optimizer`` behind what the arguments of `fit` ask for.
+
+    Micro-batches are gathered first; it is their mean that is clipped. Errors: an unknown
+    ``clip_by``, numbers out of range.
+    """
+    if clip_by not in WAYS:
+        raise UnknownNameError(
+            "net.fit, clip_by",
+            expected=f"one of {one_of(WAYS)}",
+            received=repr(clip_by),
+            advice=did_you_mean(str(clip_by), WAYS, "choose one of these"),
+        )
+    if clip is not None:
+        optimizer = WAYS[clip_by](optimizer, clip)
+    return optimizer if accumulate == 1 else Accumulator(optimizer, accumulate)
+
 
 def stepper(net: Model, optimizer: Optimizer | Wrapper, precision: MixedPrecision | None) -> Step:
-    """The step for ``optimizer``: one pass, or two where a norm has to be known before.
+    """The step of ``net`` with ``optimizer``.
 
-    Errors: `ClipByGlobalNorm` inside of other clipping, where its norm would not be that.
+    Errors: `ClipByGlobalNorm` inside of other clipping, or for a model whose steps have no
+    backward that can be run twice.
     """
-
-    def one_pass(x: Any, y: Any, weight: Array | None, on_layer: Any, measure: Any) -> float:
-        return net.step(x, y, optimizer, on_layer, weight, measure)[0]
-
-    gathering, clip = global_clip(optimizer)
-    if not isinstance(net, Net):
-        if clip is None:
-            return one_pass
+    if two_passes(optimizer) is not None and not isinstance(net, Net):
         raise ArgumentError(
             "net.fit, clip_by='global'",
             expected="a FeedForwardNet, whose backward can be run twice",
             received=f"a {type(net).__name__}",
             advice="clip by 'layer', 'running' or 'value'",
         )
-    if precision is not None:
-        return HalfStep(net, optimizer, precision, gathering, clip)
-    if clip is None:
-        return one_pass
+    if precision is None:
 
-    def two_passes(x: Any, y: Any, weight: Array | None, on_layer: Any, measure: Any) -> float:
-        if not all(each.fills_next() for each in gathering):
-            return one_pass(x, y, weight, on_layer, measure)
-        with net.rehearsal():
-            items = net.backward(loss_gradient(net, x, y, weight)[0])
-            norm = norm_handed_on(gathering, items)
-        with clip.knowing(norm):
-            return one_pass(x, y, weight, on_layer, measure)
+        def step(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
+            return net.step(x, y, optimizer, on_layer, weight, measure)[0]
 
-    return two_passes
+        return step
+    update = ScaledUpdates(optimizer, precision)
+
+    def scaled_step(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
+        # What overflows is looked for; NumPy need not say it.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return net.step(x, y, update, on_layer, weight, measure)[0]
+
+    return scaled_step

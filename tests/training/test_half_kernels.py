@@ -66,10 +66,8 @@ def test_gradients_are_those_of_float32(model, rng):
         a.value[...] = b.value
     grads = []
     for net in nets:
-        dy, _ = net._forward_loss(x, y)
-        found = {}
-        for names, _, layer_grads in net.backward(dy):
-            found.update(zip(names, layer_grads, strict=True))
+        found = dict(zip(net.param_names(), net.train(x, y)[0], strict=True))
+        found = {k: g for k, g in found.items() if g is not None}
         grads.append({k: g[1] if isinstance(g, tuple) else g for k, g in found.items()})
     assert {g.dtype.name for g in grads[1].values()} == {"float16"}
     for name, exact in grads[0].items():

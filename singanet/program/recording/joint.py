@@ -36,6 +36,7 @@ class Waiting:
     state: ParamState
     value: Array
     grad: Array
+    scale: Any = 1.0
 
     def fits(self, tape: Tape, moves: Moves) -> bool:
         """Whether value, gradient and state are dense, and the gradient a memory by itself."""
@@ -74,8 +75,10 @@ def joint_update(
     tape.does = Imagined()
     try:
         traced: list[Array] = [array.view(Traced) for array in (whole, grads, *arrays)]
-        optimizer._sweep(
-            numbers.state, traced[0], traced[1], traced[2:], numbers.penalty, numbers.read(), 1.0
+        value, grad, *parts = traced
+        scale = group[0].scale
+        optimizer.apply_rule(
+            numbers.state, value, grad, parts, numbers.penalty, numbers.read(), scale
         )
         made = tape.calls[mark:]
         owners = [(waiting.layer, tape.ref(waiting.value.reshape(-1))) for waiting in group]

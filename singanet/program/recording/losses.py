@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from singanet.engine.plan import Plan
-from singanet.errors import SingaNetError, one_of
+from singanet.engine.step import Seen, differentiated, expected_loss, of_output, widened
+from singanet.errors import SingaNetError
 from singanet.program.call import NotRecordableError
 from singanet.program.places import arrays_in, map_arrays
 from singanet.program.recording.layers import own
@@ -27,26 +25,18 @@ if TYPE_CHECKING:
 class LossStep:
     """Loss, metric and the gradient of the outputs.
 
-    ``y``, ``weight`` and ``measure`` are those of the batch that is replayed; ``values`` are its
-    ``(loss, metric)`` afterwards. ``note`` says why the loss is a Python step, if it is one.
+    ``seen`` has the targets and the measure of the batch that is replayed, and afterwards what
+    they gave; ``weight`` are its weights. ``note`` says why the loss is a Python step, if it is.
     """
 
     def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
         self.net = net
-        self.loss = net._expect_loss()
+        self.loss = expected_loss(net)
         self.names = plan.outputs
-        self.y: Any = y
+        self.seen = Seen(y)
         self.weight = weight
-        self.measure: Callable[[Any, Any], float | None] | None = None
         self.note = ""
         self._count = 0
-        self._value: Any = 0.0
-        self._score: float | None = None
-
-    @property
-    def values(self) -> tuple[float, float | None]:
-        """The loss and the metric of the last replay."""
-        return self._value, self._score
 
     def record(self, tape: Tape, outputs: Any, y: Any, weight: Any) -> dict[str, Any]:
         """Write the step down; the gradients by the name of the output.
@@ -54,6 +44,7 @@ class LossStep:
         ``y`` and ``weight`` are what the batch gives, traced.
         """
         tape.layer, tape.phase = "loss", "loss"
+        outputs = widened(outputs)
         mark = len(tape.calls)
         tape.refine = self._refined
         try:
@@ -64,39 +55,33 @@ class LossStep:
             dy = self._in_python(tape, outputs)
         finally:
             tape.refine = None
-        self.y = self.weight = None
-        return dy
+        self.seen.y = self.weight = None
+        return {name: map_arrays(grad, self._in_type) for name, grad in dy.items()}
 
     def _kernels(self, tape: Tape, outputs: Any, y: Any, weight: Any) -> dict[str, Any]:
         if not is_own(self.loss):
             raise NotRecordableError("a class that is not singanet's")
         if y is None:
             raise NotRecordableError("targets or weights that are no arrays of numbers")
-        weights = () if weight is None else (weight,)
-        try:
-            losses = self.loss.forward(True, outputs, y, *weights)
-        except SingaNetError as error:
-            raise self._refined(error) from None
-        if losses.dtype == np.float16:
-            raise NotRecordableError("losses in float16, whose mean NumPy takes in float32")
-        self._count = losses.size
-        tape.add(self._read, (losses.sum(),), {}, (), "hidden", name="read").barrier = True
-        tape.add(self._score_now, (outputs,), {}, (), "hidden", name="metric").barrier = True
-        dy = self.loss.backward()
-        return dy if isinstance(dy, dict) else {self.names[0]: dy}
+
+        def look(losses: Array, outputs: Any) -> None:
+            self._count = losses.size
+            tape.add(self._read, (losses.sum(),), {}, (), "hidden", name="read").barrier = True
+            tape.add(self._score_now, (outputs,), {}, (), "hidden", name="metric").barrier = True
+
+        return self._by_name(differentiated(self.loss, outputs, y, weight, look, self.names))
 
     def _read(self, total: Array) -> None:
         # As NumPy's mean: the quotient in float64, rounded to the type of the losses.
         mean = float(total) / self._count if self._count else math.nan
-        self._value = float(total.dtype.type(mean))
+        self.seen.loss = float(total.dtype.type(mean))
 
     def _score_now(self, outputs: Any) -> None:
-        if self.measure is None:
-            self._score = None
-            return
         try:
-            # A copy: metrics may keep what they are shown, or change it.
-            self._score = self.measure(map_arrays(outputs, copied), self.y)
+            if self.seen.measure is not None:
+                # A copy: metrics may keep what they are shown, or change it.
+                outputs = map_arrays(outputs, copied)
+            self.seen.measured(outputs)
         except SingaNetError as error:
             raise self._refined(error) from None
 
@@ -105,7 +90,7 @@ class LossStep:
         tape.does.expect_values()
         with no_draws():
             dy = self._gradient(stand_in(self.loss), map_arrays(outputs, plain))
-        made: dict[str, Any] = own(tape, dy if isinstance(dy, dict) else {self.names[0]: dy})
+        made: dict[str, Any] = own(tape, self._by_name(dy))
         filled = arrays_in(made)
         call = tape.add(self._run, (outputs, made), {}, filled, "hidden", name="loss")
         call.barrier = True
@@ -113,19 +98,17 @@ class LossStep:
 
     def _run(self, outputs: Any, out: dict[str, Any]) -> None:
         dy = self._gradient(self.loss, map_arrays(outputs, copied))
-        keep(dy if isinstance(dy, dict) else {self.names[0]: dy}, out)
+        keep(self._by_name(dy), out)
 
     def _gradient(self, loss: Loss, outputs: Any) -> Any:
-        try:
-            # A user's own loss need not know of weights.
-            weights = () if self.weight is None else (self.weight,)
-            losses = loss.forward(True, outputs, self.y, *weights)
-            self._value = float(losses.mean())
-        except SingaNetError as error:
-            raise self._refined(error) from None
-        self._score_now(outputs)
-        return loss.backward()
+        seen = self.seen
+        return differentiated(loss, outputs, seen.y, self.weight, seen, self.names)
+
+    def _in_type(self, grad: Array) -> Array:
+        return grad if grad.dtype == self.net.dtype else grad.astype(self.net.dtype)
+
+    def _by_name(self, dy: Any) -> dict[str, Any]:
+        return dy if isinstance(dy, dict) else {self.names[0]: dy}
 
     def _refined(self, error: SingaNetError) -> SingaNetError:
-        """The error with the output's name, since losses know no layers."""
-        return error.within(f"output of layer {one_of(self.names)}")
+        return of_output(error, self.names)

@@ -13,6 +13,7 @@ from singanet.engine.backward import BackwardWalk
 from singanet.engine.plan import Plan
 from singanet.errors import SingaNetError
 from singanet.params.gradients import LayerGradients
+from singanet.params.param import Param
 from singanet.program.call import NotRecordableError
 from singanet.program.guard import Guard
 from singanet.program.places import arrays_in, map_arrays
@@ -53,7 +54,7 @@ class Recorder:
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
         self.net: Net = proxy
-        self.plan: Plan = traced_plan(net._sorted(), self.net, self.tape)
+        self.plan: Plan = traced_plan(net.plan(), self.net, self.tape)
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
         self.loss: LossStep | None = None
@@ -79,7 +80,7 @@ class Recorder:
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
         """A training step: forward, loss, backward with the updates."""
         self._expect_unpatched()
-        updates = Updates(self.tape, optimizer, self.guard)
+        updates = Updates(self.tape, optimizer, self.guard, self._trained())
         beside = targets(y, weighted)
         with self._running():
             given, beside = own(self.tape, (dict(feed), beside))
@@ -102,7 +103,8 @@ class Recorder:
 
         It is for its memory alone.
         """
-        updates = None if optimizer is None else Updates(self.tape, optimizer, self.guard)
+        trained = self._trained()
+        updates = None if optimizer is None else Updates(self.tape, optimizer, self.guard, trained)
         with self._running():
             outputs, contexts = self._forward(self._fed(feed), train=True)
             given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, "K")))
@@ -187,6 +189,11 @@ class Recorder:
             step = self.plan.by_name[name]
             slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
         return BackwardWalk(self.plan, contexts, slots, ()).run()
+
+    def _trained(self) -> list[Param]:
+        """The parameters that the walk back from the outputs trains."""
+        slots = [slot for name in self.plan.outputs for slot in self.plan.by_name[name].out_slots]
+        return self.plan.params_of(self.plan.backward(slots, ()))
 
     def _take_in(self, given: Any, seen: Any = ()) -> None:
         """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import ParamState
 from singanet.program.guard import is_library
 from singanet.program.recording.scalars import StepScalar
@@ -19,13 +19,13 @@ class Numbers:
     The update is of one parameter, or of several whose settings and steps are the same.
     """
 
-    def __init__(self, optimizer: ElementWise, states: Sequence[ParamState]) -> None:
+    def __init__(self, optimizer: Optimizer, states: Sequence[ParamState]) -> None:
         self.optimizer = optimizer
         self.state = states[0]
         self.states = tuple(states)
-        self._kept = [(state, state.arrays, _regularizing(state)) for state in states]
+        self._kept = [(state, state.arrays, _bounds(state)) for state in states]
         with _schedules_held(optimizer):
-            self.penalty, self.values = optimizer._numbers(self.state, None)
+            self.penalty, self.values = optimizer.numbers(self.state)
         self.scalars: list[StepScalar] = []
         # What the scalars look at, so that they need not know these numbers in turn.
         self._current = [self.values]
@@ -38,17 +38,14 @@ class Numbers:
     def holds(self) -> bool:
         """Whether the program's kernels are still right for the parameters."""
         step, rate, decay = self.settings()
-        for state, arrays, regularizing in self._kept:
+        for state, arrays, bounds in self._kept:
+            bare = state.regularizer is None and state.constraint is None
             if (
                 state.arrays is not arrays
-                or state.constraint is not None
                 or state.step != step
                 or state.lr_mult != rate
                 or state.decay_mult != decay
-                or (
-                    (regularizing is not None or state.regularizer is not None)
-                    and _regularizing(state) != regularizing
-                )
+                or ((bounds is not None or not bare) and _bounds(state) != bounds)
             ):
                 return False
         return True
@@ -60,7 +57,7 @@ class Numbers:
 
     def asked(self) -> tuple[float, ...]:
         """The numbers of this step."""
-        return self.optimizer._numbers(self.state, None)[1]
+        return self.optimizer.numbers(self.state)[1]
 
     def take(self, values: tuple[float, ...]) -> None:
         """Let the kernels of the next replay see ``values``."""
@@ -82,22 +79,23 @@ class Numbers:
         def reader(k: int) -> StepScalar:
             return StepScalar(lambda: current[0][k])
 
-        return tuple(reader(k) for k in range(len(self.values)))
+        # What is true or false belongs to the optimizer's case.
+        return tuple(v if isinstance(v, bool) else reader(k) for k, v in enumerate(self.values))
 
 
 def alike(state: ParamState) -> tuple[Any, ...]:
     """What parameters have to have in common to have the same numbers."""
-    return state.step, state.lr_mult, state.decay_mult, _regularizing(state)
+    return state.step, state.lr_mult, state.decay_mult, _bounds(state)
 
 
-def has_own_schedules(optimizer: ElementWise) -> bool:
+def has_own_schedules(optimizer: Optimizer) -> bool:
     """Whether a schedule is of the user's: it may count how often it is asked."""
     values = (getattr(optimizer, name) for name in optimizer.hypers)
     return any(callable(value) and not is_library(type(value)) for value in values)
 
 
 @contextmanager
-def _schedules_held(optimizer: ElementWise) -> Iterator[None]:
+def _schedules_held(optimizer: Optimizer) -> Iterator[None]:
     """Numbers in the place of the user's schedules, which recording does not ask."""
     values = {name: getattr(optimizer, name) for name in optimizer.hypers}
     own = {n: v for n, v in values.items() if callable(v) and not is_library(type(v))}
@@ -121,9 +119,11 @@ def refresh(every: Sequence[Numbers]) -> None:
         numbers.take(values)
 
 
-def _regularizing(state: ParamState) -> tuple[Any, ...] | None:
-    """What makes the penalty, which is no number of the step but a constant of the kernels."""
-    regularizer = state.regularizer
-    if regularizer is None:
+def _bounds(state: ParamState) -> tuple[Any, ...] | None:
+    """What makes penalty and constraint, which are no numbers of the step but constants."""
+    regularizer, constraint = state.regularizer, state.constraint
+    if regularizer is None and constraint is None:
         return None
-    return regularizer, regularizer.coefficient, state.penalty_mult
+    made = () if regularizer is None else (regularizer.coefficient, state.penalty_mult)
+    kept = () if constraint is None else tuple(vars(constraint).values())
+    return regularizer, made, constraint, kept

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter, is_not
 from typing import Any
 
 import numpy as np
 
 from singanet.errors import SingaNetError
-from singanet.optimizer import Optimizer
 from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.scale import is_one
+from singanet.optimizer.stages import stages_of
 from singanet.optimizer.state import ParamState
+from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
+from singanet.params.param import Param
 from singanet.program.call import NotRecordableError, Ref
 from singanet.program.guard import Guard, is_library, is_patched
+from singanet.program.places import map_arrays
 from singanet.program.recording.joint import Waiting, join_gradients, joint_update
 from singanet.program.recording.live_rows import RowsSource, source_of, sources
 from singanet.program.recording.moved import relocated
+from singanet.program.recording.performing import Imagined
 from singanet.program.recording.python_pass import is_sparse
 from singanet.program.recording.rule_numbers import Numbers, alike, has_own_schedules
 from singanet.program.recording.tape import Tape
-from singanet.program.recording.traced import Traced
+from singanet.program.recording.traced import Traced, plain
 from singanet.program.recording.users import is_own
 from singanet.types import Array
 
@@ -32,7 +40,10 @@ _SMALL, _TOGETHER = 1 << 16, 1 << 17
 
 @dataclass
 class Member:
-    """A parameter that recorded kernels update: its ``layer``, and where its gradient lies."""
+    """A parameter that recorded kernels update: its ``layer``, and where its gradient lies.
+
+    ``grad`` is None where what lies there is not what the optimizer is given.
+    """
 
     layer: str
     state: ParamState
@@ -41,18 +52,39 @@ class Member:
 
 
 class Updates:
-    """Writes the update of each layer's parameters on the tape, and undoes what it did.
+    """Writes the update of each layer's parameters on the tape.
 
-    Small parameters wait, to be updated together. `finish` has to be called at the end.
+    Gradients go through the stages of ``optimizer`` to its rule, as they do by the layers; both
+    are arithmetic of arrays, which the tape writes down. What is not becomes a Python step of
+    the whole optimizer. Small parameters wait, to be updated together. ``trained`` are the
+    parameters that will be updated. `finish` has to be called at the end.
     """
 
-    def __init__(self, tape: Tape, optimizer: Any, guard: Guard) -> None:
+    def __init__(self, tape: Tape, optimizer: Any, guard: Guard, trained: Iterable[Param]) -> None:
         self.tape = tape
         self.guard = guard
         self.optimizer = optimizer
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
         self.reasons: list[str] = []
+        self.stages, self.rule = stages_of(optimizer)
+        self._why = refusal(optimizer)
+        self._traced: list[Wrapper] = []
+        if self._why is None:
+            params = list(trained)
+            names, values = [p.name for p in params], [p.value for p in params]
+            for stage in self.stages:
+                stage.settle(names, values)
+            self._traced = [_traced(stage) for stage in self.stages]
+            for part in [*self.stages, self.rule]:
+                guard.part(part)
+            guarded = [*self.stages, *([self.rule] if self.rule.case() != () else [])]
+            for stage in guarded:
+                what = "a stage of the optimizer was changed, or its next step is of another kind"
+                guard.watch(what, StageGuard(stage).holds)
+        # After the update of a layer a user's stage may look at its parameters.
+        by_element = getattr(type(self.rule), "_sweep", None) is ElementWise._sweep
+        self._together = by_element and all(is_library(type(stage)) for stage in self.stages)
         self._recordable: bool | None = None
         self._waiting: dict[Any, list[Waiting]] = {}
         self._moves: dict[int, tuple[int, int]] = {}
@@ -60,23 +92,75 @@ class Updates:
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""
         self.tape.layer, self.tape.phase = item.layer, "update"
-        why = self._refuses()
-        if why is not None:
-            # A layer without parameters too: what a user writes may count.
-            self._in_python(list(item.names), list(item.values), list(item.grads), why)
+        why = self._why
+        if not item.names and why is None:
             return
-        for name, value, grad in zip(*item, strict=True):
-            self.optimizer._state(name)
-            why = self._unfit(name, value, grad)
-            if why is None and not is_sparse(grad) and self._waits(name, value, grad):
-                continue
-            source = source_of(grad)
-            if why is None and source is not None:
-                self._rows(name, value, source)
-                continue
-            why = why or self._kernels(name, value, grad)
-            if why is not None:
-                self._in_python([name], [value], [grad], why)
+        names, values, grads = list(item.names), list(item.values), list(item.grads)
+        if why is None and self.stages:
+            # How many rows there are no stage could see.
+            sparse = any(map(is_sparse, grads))
+            why = "rows of a table" if sparse else self._staged(names, values, grads)
+        elif why is None:
+            for name, value, grad in zip(names, values, grads, strict=True):
+                refused = self._ruled(name, value, grad, 1.0)
+                if refused is not None:
+                    self._in_python([name], [value], [grad], refused)
+        if why is not None:
+            self._in_python(names, values, grads, why)
+            for stage in self._traced:
+                stage.skip(names)
+
+    def _staged(self, names: list[str], values: list[Array], grads: list[Any]) -> str | None:
+        """Record the way of a layer's gradients through the stages; why not, where that fails."""
+        mark, known, ruled = len(self.tape.calls), len(self.tape.scalars), len(self.numbers)
+        waiting = {key: list(group) for key, group in self._waiting.items()}
+        moves = dict(self._moves)
+        before = [map_arrays(vars(stage), lambda array: array) for stage in self._traced]
+        traced: list[Array] = [value.view(Traced) for value in values]
+        # Nothing is computed, so that nothing is to be undone.
+        does, self.tape.does = self.tape.does, Imagined()
+        try:
+            self._handed(0, names, traced, grads, 1.0)
+        except NotRecordableError as error:
+            del self.tape.calls[mark:]
+            del self.tape.scalars[known:]
+            del self.numbers[ruled:], self.members[ruled:]
+            self._waiting, self._moves = waiting, moves
+            for stage, state in zip(self._traced, before, strict=True):
+                vars(stage).update(state)
+            return str(error)
+        finally:
+            self.tape.does = does
+        return None
+
+    def _handed(self, depth: int, names: Any, values: Any, grads: Any, scale: Any) -> None:
+        """What the stage at ``depth`` hands on, and so on to the rule."""
+        if depth == len(self._traced):
+            for name, value, grad in zip(names, values, grads, strict=True):
+                why = self._ruled(name, plain(value), grad, scale)
+                if why is not None:
+                    raise NotRecordableError(why)
+            return
+        for given in self._traced[depth].take(names, values, grads, scale):
+            self._handed(depth + 1, *given)
+        stage = self.stages[depth]
+        if type(stage).skip is not Wrapper.skip:
+            skip = partial(stage.skip, list(names))
+            self.tape.add(skip, (), {}, (), "hidden", name="count").barrier = True
+
+    def _ruled(self, name: str, value: Array, grad: Any, scale: Any) -> str | None:
+        """Record the update of one parameter by the rule, or let it wait; why not, if so."""
+        state = self.rule.settle(name, value)
+        why = self._unfit(state, value, grad)
+        if why is not None:
+            return why
+        source = source_of(grad)
+        if source is not None:
+            self._rows(name, value, source, scale)
+            return None
+        if self._waits(state, value, grad, scale):
+            return None
+        return self._kernels(name, value, grad, scale)
 
     def finish(self) -> None:
         """Write down the updates that wait, and lay their gradients side by side."""
@@ -86,30 +170,31 @@ class Updates:
             if member.grad is not None:
                 member.grad = relocated(member.grad, self._moves)
 
-    def _waits(self, name: str, value: Array, grad: Any) -> bool:
+    def _waits(self, state: ParamState, value: Array, grad: Any, scale: Any) -> bool:
         """Let the update wait for others, where it can be made together with them."""
-        if value.nbytes > _SMALL or has_own_schedules(self.optimizer):
+        if value.nbytes > _SMALL or state.constraint is not None or not self._together:
+            return False
+        if has_own_schedules(self.rule):
             return False
         if self._recordable is None:
-            self._recordable = self._is_recordable(name, value, grad)
+            self._recordable = self._is_recordable(state.name, value, grad, scale)
         if not self._recordable:
             return False
-        self.optimizer._settle(name, value)
-        state = self.optimizer._states[name]
-        waiting = Waiting(self.tape.layer, state, value, grad)
+        waiting = Waiting(self.tape.layer, state, value, grad, scale)
         if not waiting.fits(self.tape, self._moves):
             return False
         others = sum(w.value.nbytes for group in self._waiting.values() for w in group)
         if others + value.nbytes > _TOGETHER:
             self._update_waiting()
-        self._waiting.setdefault((value.dtype, alike(state)), []).append(waiting)
+        scaled = 0 if is_one(scale) else id(scale)
+        self._waiting.setdefault((value.dtype, scaled, alike(state)), []).append(waiting)
         return True
 
-    def _is_recordable(self, name: str, value: Array, grad: Any) -> bool:
+    def _is_recordable(self, name: str, value: Array, grad: Any, scale: Any) -> bool:
         """Whether the rule leaves kernels, of which no trace stays here."""
         tape = self.tape
         calls, scalars, numbers = len(tape.calls), len(tape.scalars), len(self.numbers)
-        recorded = self._kernels(name, value, grad) is None
+        recorded = self._kernels(name, value, grad, scale) is None
         del tape.calls[calls:], tape.scalars[scalars:]
         del self.numbers[numbers:], self.members[numbers:]
         return recorded
@@ -121,7 +206,7 @@ class Updates:
             if len(group) > 1:
                 self.tape.layer, self.tape.phase = "", "update"
                 try:
-                    numbers, moves = joint_update(self.tape, self.optimizer, group)
+                    numbers, moves = joint_update(self.tape, self.rule, group)
                 except NotRecordableError:
                     pass
                 else:
@@ -131,91 +216,79 @@ class Updates:
             for waiting in group:
                 self.tape.layer, self.tape.phase = waiting.layer, "update"
                 name = waiting.state.name
-                why = self._kernels(name, waiting.value, waiting.grad)
+                why = self._kernels(name, waiting.value, waiting.grad, waiting.scale)
                 if why is not None:
+                    if self.stages:
+                        raise NotRecordableError(why)
                     self._in_python([name], [waiting.value], [waiting.grad], why)
         self.tape.layer, self.tape.phase = now
 
-    def _refuses(self) -> str | None:
-        """Why no update of this optimizer is recorded, if so."""
-        kind = type(self.optimizer)
-        if not isinstance(self.optimizer, ElementWise):
-            return f"{kind.__name__} is not element by element"
-        if not is_library(kind):
-            return f"{kind.__name__} is not singanet's"
-        if is_patched(self.optimizer):
-            return f"a method of this {kind.__name__} was replaced"
-        self.guard.part(self.optimizer)
-        return None
-
-    def _unfit(self, name: str, value: Array, grad: Any) -> str | None:
-        """Why the update of this parameter is not recorded, if so."""
-        if is_sparse(grad) and source_of(grad) is None:
-            return "rows of a table"
-        state = self.optimizer._states[name]
-        if state.constraint is not None:
-            return "it has a constraint"
-        if is_sparse(grad) and type(self.optimizer).update is not Optimizer.update:
-            return "its optimizer looks at rows before"
-        if state.regularizer is not None:
-            if not is_own(state.regularizer):
-                return "its regularizer is not singanet's"
-            self.guard.part(state.regularizer)
-        try:
-            check_fit("", name, value, value if is_sparse(grad) else grad, state.shape)
-        except SingaNetError as error:
-            return str(error)
-        scheduled = callable(getattr(state.regularizer, "coefficient", None))
-        return "its regularizer is scheduled" if scheduled else None
-
-    def _kernels(self, name: str, value: Array, grad: Any) -> str | None:
+    def _kernels(self, name: str, value: Array, grad: Any, scale: Any) -> str | None:
         """Record the rule's kernels; why not, where that fails."""
         mark, known = len(self.tape.calls), len(self.tape.scalars)
-        self.optimizer._settle(name, value)
-        numbers = Numbers(self.optimizer, [self.optimizer._states[name]])
-        does = self.tape.does
-        before = [does.copied(array, array.dtype, "K") for array in (value, *numbers.arrays)]
+        numbers = Numbers(self.rule, [self.rule.settle(name, value)])
+        does, self.tape.does = self.tape.does, Imagined()
         try:
-            self.optimizer._sweep(
+            self.rule.apply_rule(
                 numbers.state,
                 value.view(Traced),
                 grad,
                 [array.view(Traced) for array in numbers.arrays],
                 numbers.penalty,
                 numbers.read(),
-                1.0,
+                scale,
             )
         except NotRecordableError as error:
             del self.tape.calls[mark:]
             del self.tape.scalars[known:]
             return str(error)
         finally:
-            for array, old in zip((value, *numbers.arrays), before, strict=True):
-                does.run(np.copyto, array, old)
+            self.tape.does = does
         numbers.scalars = self.tape.scalars[known:]
-        self._add(numbers, [Waiting(self.tape.layer, numbers.state, value, grad)])
+        self._add(numbers, [Waiting(self.tape.layer, numbers.state, value, grad, scale)])
         return None
 
     def _add(self, numbers: Numbers, group: Sequence[Waiting]) -> None:
         self.numbers.append(numbers)
+        refs = [None if self.stages else self.tape.ref(w.grad) for w in group]
         self.members.append(
-            [Member(w.layer, w.state, w.value, self.tape.ref(w.grad)) for w in group]
+            [Member(w.layer, w.state, w.value, ref) for w, ref in zip(group, refs, strict=True)]
         )
 
-    def _rows(self, name: str, value: Array, source: RowsSource) -> None:
+    def _rows(self, name: str, value: Array, source: RowsSource, scale: Any) -> None:
         """Record the update of those rows of a table that ``source`` has."""
-        optimizer = self.optimizer
-        optimizer._settle(name, value)
-        numbers = Numbers(optimizer, [optimizer._states[name]])
+        rule = self.rule
+        numbers = Numbers(rule, [rule.settle(name, value)])
 
-        def update() -> None:
-            now = numbers.state, value, source.now(), numbers.penalty, numbers.values, 1.0
-            optimizer._sweep_rows(*now)
+        def update(scale: Any) -> None:
+            now = numbers.state, value, source.now(), numbers.penalty, numbers.values
+            rule.apply_rule_to_rows(*now, float(scale))
 
-        call = self.tape.add(update, (), {}, [value], "hidden", changes=True, name="update rows")
+        call = self.tape.add(
+            update, (scale,), {}, [value], "hidden", changes=True, name="update rows"
+        )
         call.barrier = True
         self.numbers.append(numbers)
         self.members.append([Member(self.tape.layer, numbers.state, value, None)])
+
+    def _unfit(self, state: ParamState, value: Array, grad: Any) -> str | None:
+        """Why the update of this parameter is not recorded, if so."""
+        if is_sparse(grad) and source_of(grad) is None:
+            return "rows of a table"
+        if is_sparse(grad) and type(self.rule).update is not Optimizer.update:
+            return "its optimizer looks at rows before"
+        for part in (state.constraint, state.regularizer):
+            if part is None:
+                continue
+            if not is_own(part):
+                return f"{type(part).__name__} is not singanet's"
+            self.guard.part(part)
+        try:
+            check_fit("", state.name, value, value if is_sparse(grad) else grad, state.shape)
+        except SingaNetError as error:
+            return str(error)
+        scheduled = callable(getattr(state.regularizer, "coefficient", None))
+        return "its regularizer is scheduled" if scheduled else None
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
         if names:
@@ -235,3 +308,46 @@ class Updates:
             update, (dense,), {}, values, "hidden", changes=True, name="python step"
         )
         call.barrier = True
+
+
+class StageGuard:
+    """Whether a stage, or a rule with cases, is as it was when its arithmetic was recorded."""
+
+    def __init__(self, stage: Any) -> None:
+        self._stage = stage
+        self._case = stage.case()
+        names = [
+            name
+            for name, value in vars(stage).items()
+            if not name.startswith("_") or isinstance(value, (dict, np.ndarray))
+        ]
+        self._get = attrgetter(*names, "__class__", "__class__")
+        self._before = self._get(stage)
+
+    def holds(self) -> bool:
+        """Whether attributes are the same objects, and the next step is of the same case."""
+        same = not any(map(is_not, self._get(self._stage), self._before))
+        return same and self._stage.case() == self._case
+
+
+def refusal(optimizer: Any) -> str | None:
+    """Why no update of ``optimizer`` is recorded, if so."""
+    stages, rule = stages_of(optimizer)
+    for part in (*stages, rule):
+        kind = type(part).__name__
+        if not is_library(type(part)) and not getattr(part, "pure", False):
+            return f"{kind} is not singanet's"
+        if not isinstance(part, Optimizer) and type(part).update is not Wrapper.update:
+            return f"{kind} has an update of its own"
+        if is_patched(part):
+            return f"a method of this {kind} was replaced"
+    return None
+
+
+def _traced(stage: Wrapper) -> Wrapper:
+    """A copy of ``stage`` whose arrays are traced, and whose counts are its own."""
+    made: Wrapper = object.__new__(type(stage))
+    for name, value in vars(stage).items():
+        state = name != "optimizer"
+        vars(made)[name] = map_arrays(value, lambda a: a.view(Traced)) if state else value
+    return made

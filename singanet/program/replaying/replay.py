@@ -125,7 +125,8 @@ class Replay:
         loss = self._loss
         assert loss is not None
         refresh(self._numbers)
-        loss.y, loss.weight, loss.measure = y, weight, measure
+        seen = loss.seen
+        seen.y, loss.weight, seen.measure = y, weight, measure
         calls = iter(bound.segments[1])
         try:
             run(calls)
@@ -133,10 +134,10 @@ class Replay:
             self._interrupted(bound, length_hint(calls) + 1)
             raise
         finally:
-            loss.y = loss.weight = loss.measure = None
+            seen.y = loss.weight = seen.measure = None
         for numbers in self._numbers:
             numbers.advance()
-        return loss.values
+        return seen.loss, seen.score
 
     def _interrupted(self, bound: Bound, left: int) -> None:
         """Count and make the updates that the layers would have made before the last calls."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from singanet.engine.backward import BackwardWalk
-from singanet.engine.plan import Plan
+from singanet.engine.feeds import shapes_of
 from singanet.params.gradients import LayerGradients
 from singanet.program.recording.live_rows import RowsSource
 from singanet.program.recording.python_pass import keep
@@ -36,6 +36,8 @@ class ReplayedPass:
         give_back: Callable[[Array], None],
         walked: Callable[[Mapping[int, Array]], None],
     ) -> None:
+        self.plan = net.plan()
+        self.shapes: Mapping[str, Any] = {}
         self.program = program
         self.arena = arena
         self.feed = feed
@@ -49,13 +51,15 @@ class ReplayedPass:
         """Refused, as for a pass by the layers."""
         raise TypeError("a pass under way cannot be copied")
 
-    def forward(self) -> dict[str, Any]:
-        """Outputs by name, as new arrays."""
+    def hand_out(self) -> dict[str, Any]:
+        """As `Pass`: the forward is replayed, and its outputs are new arrays."""
         try:
-            return self.program.outputs(self.arena, self.feed)
+            outputs: dict[str, Any] = self.program.outputs(self.arena, self.feed)
         except BaseException:
             self.release()
             raise
+        self.shapes = {name: shapes_of(value) for name, value in outputs.items()}
+        return outputs
 
     def release(self) -> None:
         """Give the arena back, after a walk or without one."""
@@ -64,20 +68,20 @@ class ReplayedPass:
     def backward(
         self,
         net: Net,
-        plan: Plan,
         slot_grads: dict[int, Array],
         asked: tuple[str, ...],
     ) -> Generator[LayerGradients, None, None]:
-        """Yield once a visited layer, in reverse topological order."""
+        """As `Pass`."""
         orders = {slot: order_of(grad) for slot, grad in slot_grads.items()}
         if asked or orders != self.orders or self.program.stale(net, begun=True):
             self.release()
             self.walked(slot_grads)
-            return BackwardWalk(plan, self._by_layers(net, plan), slot_grads, asked).run()
-        return self._replayed(net, plan, slot_grads)
+            return BackwardWalk(self.plan, self._by_layers(net), slot_grads, asked).run()
+        return self._replayed(net, slot_grads)
 
-    def _by_layers(self, net: Net, plan: Plan) -> list[Any]:
+    def _by_layers(self, net: Net) -> list[Any]:
         """The contexts of the forward pass, run again."""
+        plan = self.plan
         with net.rehearsal(), net.device.scope():
             net.rng.bit_generator.state = self.draws
             for param, value in self.state:
@@ -85,10 +89,10 @@ class ReplayedPass:
             return plan.forward(self.feed, plan.outputs, net.device.ops, net.rng, True)[1]
 
     def _replayed(
-        self, net: Net, plan: Plan, slot_grads: dict[int, Array]
+        self, net: Net, slot_grads: dict[int, Array]
     ) -> Generator[LayerGradients, None, None]:
         # The generator holds ``net``, which its caller may have let go.
-        dy = {}
+        dy, plan = {}, self.plan
         for name in plan.outputs:
             parts = [slot_grads[slot] for slot in plan.by_name[name].out_slots]
             dy[name] = parts if plan.by_name[name].many_out else parts[0]

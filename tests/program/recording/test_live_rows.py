@@ -7,7 +7,15 @@ import pytest
 
 import singanet
 from singanet.layers import Dense, Embedding, Flatten, LayerNorm
-from singanet.optimizer import SGD, Adam, ClipNorm
+from singanet.optimizer import (
+    SGD,
+    Accumulator,
+    Adam,
+    ClipByLayerNorm,
+    ClipByRunningNorm,
+    ClipByValue,
+    ClipNorm,
+)
 from tests.program.twins import Twins
 
 
@@ -60,11 +68,30 @@ def test_gradients_that_are_no_array_of_rows_in_order(rng):
         twins.step(*batch(rng))
 
 
-def test_a_constraint_makes_the_update_a_python_step(rng):
+def test_a_constraint_on_rows_goes_along(rng):
     twins = Twins(words(), lambda: SGD(lr=0.1, constraint=ClipNorm(0.01)))
     for _ in range(5):
         twins.step(*batch(rng))
-    assert any("words/weight" in note for note in twins.expect_recorded())
+    assert twins.expect_recorded() == []
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda rule: ClipByValue(rule, 1e-3),
+        lambda rule: ClipByLayerNorm(rule, 1e-3),
+        lambda rule: ClipByRunningNorm(rule, 1e-3),
+        lambda rule: Accumulator(rule, 2),
+        lambda rule: ClipByRunningNorm(Accumulator(ClipByLayerNorm(rule, 1e-3), 2), 0.1),
+    ],
+)
+def test_layers_with_rows_go_through_stages_in_python_the_others_as_kernels(rng, wrap):
+    twins = Twins(words(), lambda: wrap(SGD(lr=0.1, momentum=0.5)))
+    for _ in range(9):
+        twins.step(*batch(rng))
+    notes = twins.expect_recorded()
+    assert notes
+    assert all("words/weight" in note for note in notes)
 
 
 def test_a_constraint_set_later_is_seen(rng):

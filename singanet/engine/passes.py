@@ -1,0 +1,103 @@
+"""A training forward and the walk back that follows it, as one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Protocol
+
+from singanet.engine.backward import BackwardWalk
+from singanet.engine.feeds import shapes_of
+from singanet.engine.plan import Plan
+from singanet.params.gradients import LayerGradients
+from singanet.types import Array
+
+
+class Pass(Protocol):
+    """What a training forward left; ``shapes`` are those of its outputs by name."""
+
+    plan: Plan
+    shapes: Mapping[str, Any]
+
+    def hand_out(self) -> dict[str, Any]:
+        """The outputs by name, which are the caller's from now on."""
+
+    def backward(
+        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
+    ) -> Generator[LayerGradients, None, None]:
+        """Yield once a visited layer, in reverse topological order; the pass is used up by it."""
+
+    def release(self) -> None:
+        """Let go of what the forward left, when no walk follows."""
+
+
+class MethodPass:
+    """A pass by the net's own methods, which its class or a user has overridden."""
+
+    def __init__(self, net: Any, x: Any) -> None:
+        self.plan: Plan = net.plan()
+        outputs = net.forward(True, x)
+        names = self.plan.outputs
+        self._outputs: dict[str, Any] = {names[0]: outputs} if len(names) == 1 else outputs
+        self.shapes: Mapping[str, Any] = {n: shapes_of(y) for n, y in self._outputs.items()}
+
+    def hand_out(self) -> dict[str, Any]:
+        """As `Pass`."""
+        outputs, self._outputs = self._outputs, {}
+        return outputs
+
+    def backward(
+        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
+    ) -> Generator[LayerGradients, None, None]:
+        """As `Pass`."""
+        dy: dict[str, Any] = {}
+        for name in self.plan.outputs:
+            step = self.plan.by_name[name]
+            parts = [slot_grads[slot] for slot in step.out_slots]
+            dy[name] = parts if step.many_out else parts[0]
+        walk: Generator[LayerGradients, None, None] = net.backward(
+            dy if len(dy) > 1 else next(iter(dy.values())), *((asked,) if asked else ())
+        )
+        return walk
+
+    def release(self) -> None:
+        """As `Pass`; the net lets go of its own."""
+        self._outputs = {}
+
+
+class LayerPass:
+    """The contexts that layers left, one for every step of ``plan``.
+
+    ``starts`` is told the gradients that a walk begins from.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        outputs: dict[str, Any],
+        contexts: list[Any],
+        starts: Callable[[Mapping[int, Array]], None] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.shapes: Mapping[str, Any] = {name: shapes_of(value) for name, value in outputs.items()}
+        self._outputs = outputs
+        self._contexts = contexts
+        self._starts = starts
+
+    def hand_out(self) -> dict[str, Any]:
+        """As `Pass`."""
+        outputs, self._outputs = self._outputs, {}
+        return outputs
+
+    def backward(
+        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
+    ) -> Generator[LayerGradients, None, None]:
+        """As `Pass`. Errors: the forward kept nothing where the walk has to go through."""
+        if self._starts is not None:
+            self._starts(slot_grads)
+        walk = BackwardWalk(self.plan, self._contexts, slot_grads, asked)
+        self._contexts = []
+        return walk.run()
+
+    def release(self) -> None:
+        """As `Pass`."""
+        self._contexts = []

@@ -1,0 +1,191 @@
+"""What a training step is: forward, loss and metric, backward, and an update for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
+from typing import Any, TypeAlias
+
+from singanet.engine.feeds import check_gradients
+from singanet.engine.model import Measure, NetCore, OnLayer
+from singanet.engine.passes import Pass
+from singanet.errors import CallOrderError, SingaNetError, one_of
+from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
+from singanet.optimizer.stages import two_passes
+from singanet.types import Array
+
+Update: TypeAlias = Callable[..., object]
+"""``update(names, values, grads)`` for the gradients of one layer."""
+
+
+def train_step(
+    net: NetCore,
+    forward: Callable[[], Pass],
+    y: Any,
+    optimizer: Any,
+    weight: Array | None,
+    measure: Measure,
+    on_layer: OnLayer,
+) -> tuple[float, float | None]:
+    """One step on the batch that ``forward`` runs the net on; ``(loss, metric)`` from before it.
+
+    Where the norm of all gradients has to be known first, forward and backward run twice, with
+    the same draws; in mixed precision the gradients are held instead, and nothing is updated
+    unless all of them are finite.
+    """
+    if isinstance(optimizer, ScaledUpdates):
+        return _scaled_step(net, forward, y, optimizer, weight, measure, on_layer)
+    ahead = two_passes(optimizer)
+    if ahead is None or not ahead.due():
+        return one_pass(net, forward(), y, optimizer.update, weight, measure, on_layer)
+    with net.rehearsal():
+        made = forward()
+        slot_grads = gradients_of_loss(net, made, Seen(y), weight)
+        knowing = ahead.knowing(made.backward(net, slot_grads, ()))
+    with knowing:
+        return one_pass(net, forward(), y, optimizer.update, weight, measure, on_layer)
+
+
+def one_pass(
+    net: NetCore,
+    made: Pass,
+    y: Any,
+    update: Update,
+    weight: Array | None = None,
+    measure: Measure = None,
+    on_layer: OnLayer = None,
+) -> tuple[float, float | None]:
+    """Loss and metric of the forward ``made``, and ``update`` for each layer of its walk back."""
+    seen = Seen(y, measure)
+    for item in made.backward(net, gradients_of_loss(net, made, seen, weight), ()):
+        if on_layer is not None:
+            on_layer(item)
+        update(*item)
+        # Else the loop variable would hold this layer's gradients through the next one's.
+        del item
+    return seen.loss, seen.score
+
+
+def _scaled_step(
+    net: NetCore,
+    forward: Callable[[], Pass],
+    y: Any,
+    optimizer: ScaledUpdates,
+    weight: Array | None,
+    measure: Measure,
+    on_layer: OnLayer,
+) -> tuple[float, float | None]:
+    """`train_step` in mixed precision: all gradients are there before the first update."""
+    state = [(param, param.value.copy()) for param in net.params() if param.is_state]
+    seen = Seen(y, measure)
+    made = forward()
+    slot_grads = gradients_of_loss(net, made, seen, weight, optimizer.precision.scale)
+    try:
+        held = optimizer.held(made.backward(net, slot_grads, ()))
+    except NotFiniteError as error:
+        for param, value in state:
+            param.value[...] = value
+        optimizer.precision.failed(error.layer)
+        return seen.loss, seen.score
+    ahead = two_passes(optimizer)
+    knowing = (
+        nullcontext()
+        if ahead is None or not ahead.due()
+        else ahead.knowing(optimizer.in_float32(*item) for item in reversed(held))
+    )
+    with knowing:
+        while held:
+            item = held.pop()
+            if on_layer is not None:
+                on_layer(optimizer.unscaled(item))
+            optimizer.update(*item)
+    optimizer.precision.succeeded()
+    return seen.loss, seen.score
+
+
+class Seen:
+    """Looks at the loss of a batch with targets ``y``, and at the metric by ``measure``."""
+
+    def __init__(self, y: Any, measure: Measure = None) -> None:
+        self.y = y
+        self.measure = measure
+        self.loss = 0.0
+        self.score: float | None = None
+
+    def __call__(self, losses: Array, outputs: Any) -> None:
+        """Note the mean of ``losses`` and what is measured of ``outputs``."""
+        self.loss = float(losses.mean())
+        self.measured(outputs)
+
+    def measured(self, outputs: Any) -> None:
+        """Note what is measured of ``outputs``."""
+        self.score = None if self.measure is None else self.measure(outputs, self.y)
+
+
+def gradients_of_loss(
+    net: NetCore, made: Pass, seen: Seen, weight: Array | None, scale: float = 1.0
+) -> dict[int, Array]:
+    """The gradients of ``scale`` · loss, by the slot of the output that each belongs to."""
+    outputs = made.hand_out()
+    names = made.plan.outputs
+    out = widened(outputs[names[0]] if len(names) == 1 else outputs)
+    dy = differentiated(expected_loss(net), out, seen.y, weight, seen, names)
+    return check_gradients(made.plan, times(dy, scale), made.shapes, net.device, net.dtype)
+
+
+def differentiated(
+    loss: Any,
+    outputs: Any,
+    y: Any,
+    weight: Array | None,
+    look: Callable[[Array, Any], object],
+    names: Collection[str],
+) -> Any:
+    """The gradient of the loss by ``outputs``; ``look(losses, outputs)`` comes before it.
+
+    Errors: what loss and metric refuse, with the ``names`` of the outputs.
+    """
+    with_weight = weights_for(weight)
+    try:
+        look(loss.forward(True, outputs, y, *with_weight), outputs)
+    except SingaNetError as error:
+        raise of_output(error, names) from None
+    return loss.backward()
+
+
+def weights_for(weight: Array | None) -> tuple[Array, ...]:
+    """The last arguments of a loss: a user's own need not know of weights."""
+    return () if weight is None else (weight,)
+
+
+def of_output(error: SingaNetError, names: Collection[str]) -> SingaNetError:
+    """``error`` with the output's name, since losses and metrics know no layers."""
+    return error.within(f"output of layer {one_of(names)}")
+
+
+def expected_loss(net: Any) -> Any:
+    """The loss of ``net``. Errors: it has none."""
+    if net.loss is None:
+        raise CallOrderError(
+            "net.train",
+            expected="a net with a loss",
+            received="none",
+            advice="build it with FeedForwardNet(loss), or use forward and backward",
+        )
+    return net.loss
+
+
+def widened(out: Any) -> Any:
+    """float16 arrays as float32, in which losses and metrics work; all others as they are."""
+    if isinstance(out, Mapping):
+        return {name: widened(part) for name, part in out.items()}
+    return out.astype("float32") if getattr(out, "dtype", None) == "float16" else out
+
+
+def times(dy: Any, scale: float) -> Any:
+    """``scale`` · ``dy``, an array or a dict of them."""
+    if scale == 1.0:
+        return dy
+    if isinstance(dy, Mapping):
+        return {name: times(part, scale) for name, part in dy.items()}
+    return dy * scale

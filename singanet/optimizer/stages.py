@@ -1,0 +1,93 @@
+"""What stands between a gradient and its parameter: the stages of an optimizer, and its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from singanet.errors import ArgumentError
+from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.clip_by_global_norm import ClipByGlobalNorm
+from singanet.optimizer.global_norm import norm_of
+from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.wrapper import Wrapper
+
+
+def stages_of(optimizer: Any) -> tuple[list[Wrapper], Any]:
+    """The stages of ``optimizer``, which gradients come to first before, and the rule inside."""
+    stages: list[Wrapper] = []
+    while isinstance(optimizer, Wrapper):
+        stages.append(optimizer)
+        optimizer = optimizer.optimizer
+    return stages, optimizer
+
+
+def case_of(optimizer: Any) -> Hashable:
+    """What decides over the arithmetic of the next step; a user's own optimizer has one case."""
+    stages, rule = stages_of(optimizer)
+    of_rule = rule.case() if isinstance(rule, Optimizer) else ()
+    return (*(stage.case() for stage in stages), of_rule)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPasses:
+    """A clipping that has to know the norm of a whole step before its first update.
+
+    ``gathering`` are the accumulators before ``clip``, which see that norm only where theirs is
+    the last of their micro-batches.
+    """
+
+    gathering: tuple[Accumulator, ...]
+    clip: ClipByGlobalNorm
+
+    def due(self) -> bool:
+        """Whether the next step is clipped, and its norm not known yet."""
+        return not self.clip.knows and all(each.fills_next() for each in self.gathering)
+
+    def knowing(self, items: Iterable[Any]) -> AbstractContextManager[None]:
+        """What lets the step be updated whose gradients are ``items``, of which none is kept."""
+        for accumulator in self.gathering:
+            items = _previewed(accumulator, items)
+        return self.clip.knowing(norm_of(items))
+
+
+def two_passes(optimizer: Any) -> TwoPasses | None:
+    """The clipping of ``optimizer`` that has to know a norm before the first update, if any.
+
+    Errors: `ClipByGlobalNorm` inside of other clipping, where its norm would not be that.
+    """
+    around: list[Wrapper] = []
+    for stage in stages_of(optimizer)[0]:
+        if isinstance(stage, ClipByGlobalNorm):
+            return TwoPasses(tuple(_gathering(around)), stage)
+        if not isinstance(stage, ScaledUpdates):
+            around.append(stage)
+    return None
+
+
+def needs_all_gradients(optimizer: Any) -> bool:
+    """Whether something has to see all gradients of a step before any is applied."""
+    return isinstance(optimizer, ScaledUpdates) or two_passes(optimizer) is not None
+
+
+def _gathering(around: Iterable[Wrapper]) -> Iterator[Accumulator]:
+    for stage in around:
+        if not isinstance(stage, Accumulator):
+            kind = type(stage).__name__
+            raise ArgumentError(
+                "ClipByGlobalNorm",
+                expected="ClipByGlobalNorm around other clipping",
+                received=f"{kind} around it",
+                advice=f"write ClipByGlobalNorm({kind}(...), max_norm)",
+            )
+        yield stage
+
+
+def _previewed(accumulator: Accumulator, items: Iterable[Any]) -> Iterator[Any]:
+    for names, values, grads in items:
+        yield names, values, accumulator.preview(names, values, grads)
+        # As the walk itself: one layer's gradients are let go before the next one's exist.
+        del names, values, grads

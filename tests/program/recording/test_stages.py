@@ -1,0 +1,227 @@
+"""Optimizers put together at random, and users' own, recorded and by the layers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import singanet
+from singanet import optimizer as kinds
+from singanet.layers import Activation, Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD, Adam, Wrapper
+from tests.program.twins import Twins
+
+RULES = [
+    lambda bound: kinds.SGD(0.1, 0.9, constraint=bound),
+    lambda bound: kinds.Adam(lr=0.01, constraint=bound),
+    lambda bound: kinds.LAMB(lr=0.01, constraint=bound),
+    lambda bound: kinds.Adafactor(lr=0.01, constraint=bound),
+    lambda bound: kinds.AccumulatingSGD(2, lr=0.1, constraint=bound),
+    lambda bound: kinds.AccumulatingAdam(3, lr=0.01, constraint=bound),
+]
+STAGES = [
+    lambda inner: kinds.ClipByValue(inner, 0.02),
+    lambda inner: kinds.ClipByLayerNorm(inner, 0.05),
+    lambda inner: kinds.ClipByRunningNorm(inner, 0.1),
+    lambda inner: kinds.Accumulator(inner, 2),
+    lambda inner: kinds.Accumulator(inner, 3, mean=False),
+]
+BOUNDS = [None, 0.05, kinds.MaxNorm(0.8, axis=0), kinds.L2Constraint(1e-4)]
+
+
+def net():
+    made = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=1)
+    made.add(Dense("a", 9, input_sample_shape=(5,)))
+    made.add(Activation("tanh"))
+    made.add(Dense("b", 4))
+    return made
+
+
+def batch(k, size=6):
+    rng = np.random.default_rng(k)
+    return rng.standard_normal((size, 5)).astype(np.float32), rng.integers(0, 4, size)
+
+
+def halved(optimizer):
+    """Another limit for every clipping that there is."""
+    while isinstance(optimizer, Wrapper):
+        for name in ("limit", "max_norm"):
+            if hasattr(optimizer, name):
+                setattr(optimizer, name, getattr(optimizer, name) / 2)
+        optimizer = optimizer.optimizer
+    if optimizer.constraint is not None:
+        optimizer.constraint.threshold /= 2
+
+
+def reloaded(optimizer):
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+@given(
+    rule=st.sampled_from(RULES),
+    # Two of a kind would have their state under the same keys.
+    stages=st.lists(
+        st.sampled_from(STAGES), max_size=3, unique_by=lambda make: make(SGD()).__class__
+    ),
+    bound=st.integers(0, 3),
+    changes=st.lists(st.sampled_from(["step", "step", "short", "halved", "reloaded"]), max_size=14),
+)
+def test_any_chain_is_recorded_as_it_runs_by_the_layers(rule, stages, bound, changes):
+    def make():
+        limits = [None, 0.05, kinds.MaxNorm(0.8, axis=0), kinds.L2Constraint(1e-4)]
+        optimizer = rule(limits[bound])
+        for stage in stages:
+            optimizer = stage(optimizer)
+        return optimizer
+
+    twins = Twins(net, make)
+    for k in range(4):
+        twins.step(*batch(k))
+    for k, change in enumerate(changes):
+        if change in ("halved", "reloaded"):
+            for optimizer in twins.optimizers:
+                {"halved": halved, "reloaded": reloaded}[change](optimizer)
+        twins.step(*batch(k, 3 if change == "short" else 6))
+    for k in range(4):
+        twins.step(*batch(k))
+    reports = twins.recorded.programs.reports()
+    assert [note for report in reports for note in report.notes] == []
+
+
+class Logged(Wrapper):
+    """A user's own, by `update`: it keeps what it is given."""
+
+    def __init__(self, optimizer):
+        super().__init__(optimizer)
+        self.norms = []
+
+    def update(self, names, values, grads, scale=1.0):
+        self.norms += [float(np.linalg.norm(grad)) for grad in grads]
+        self.optimizer.update(names, values, grads, scale)
+
+
+class Halved(Wrapper):
+    """A user's own, by `take`, that counts."""
+
+    def __init__(self, optimizer):
+        super().__init__(optimizer)
+        self.calls = 0
+
+    def take(self, names, values, grads, scale):
+        self.calls += 1
+        yield names, values, [0.5 * grad for grad in grads], scale
+
+
+class Centred(Wrapper):
+    """A user's own, by `take`, that says that it is arithmetic and nothing else."""
+
+    pure = True
+
+    def take(self, names, values, grads, scale):
+        yield names, values, [grad - grad.mean() for grad in grads], scale
+
+
+class Duck:
+    """Nothing but what a step asks of an optimizer."""
+
+    def __init__(self):
+        self.specs = []
+
+    def register_all(self, specs):
+        self.specs = [spec.name for spec in specs]
+
+    def update(self, names, values, grads, scale=1.0):
+        assert set(names) <= set(self.specs)
+        for value, grad in zip(values, grads, strict=True):
+            value -= 0.1 * scale * grad
+
+    def state_dict(self):
+        return {}
+
+
+@pytest.mark.parametrize(
+    "around", [lambda inner: inner, lambda inner: kinds.ClipByValue(inner, 0.01)]
+)
+@pytest.mark.parametrize("inside", [SGD, lambda **k: kinds.ClipByLayerNorm(Adam(**k), 0.1)])
+@pytest.mark.parametrize("own", [Logged, Halved])
+def test_a_users_stage_is_a_python_step_of_the_whole_optimizer(own, around, inside):
+    twins = Twins(net, lambda: around(own(inside(lr=0.1))))
+    for k in range(6):
+        twins.step(*batch(k))
+    assert any(own.__name__ in note for note in twins.expect_recorded())
+    first, second = twins.optimizers
+    while not isinstance(first, own):
+        first, second = first.optimizer, second.optimizer
+    assert vars(first).get("norms") == vars(second).get("norms")
+    assert vars(first).get("calls") == vars(second).get("calls")
+
+
+def test_a_users_stage_of_arithmetic_alone_is_recorded():
+    twins = Twins(net, lambda: Centred(kinds.Accumulator(SGD(lr=0.1), 2)))
+    for k in range(9):
+        twins.step(*batch(k))
+    assert twins.expect_recorded() == []
+
+
+def test_an_optimizer_by_its_methods_alone():
+    twins = Twins(net, Duck)
+    for k in range(5):
+        twins.step(*batch(k))
+    assert any("Duck" in note for note in twins.expect_recorded())
+
+
+def test_an_update_assigned_to_an_optimizer_is_called():
+    def make():
+        optimizer = SGD(lr=0.1)
+        whole = optimizer.update
+        optimizer.update = lambda names, values, grads, scale=1.0: whole(names, values, grads, 2.0)
+        return optimizer
+
+    twins = Twins(net, make)
+    for k in range(5):
+        twins.step(*batch(k))
+    assert any("'update'" in note for note in twins.expect_recorded())
+
+
+def test_a_stage_shared_with_a_loop_of_the_users():
+    twins = Twins(net, lambda: kinds.ClipByRunningNorm(kinds.Accumulator(SGD(lr=0.1), 2), 0.1))
+    for k in range(12):
+        if k % 4 == 3:
+            # Out of turn, as in a training loop of one's own.
+            for made, optimizer in zip(twins.nets, twins.optimizers, strict=True):
+                for item in list(made.backward(made.forward(True, batch(k)[0])))[:1]:
+                    optimizer.update(*item)
+        twins.step(*batch(k))
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_accumulated_steps_are_a_step_of_the_mean(every):
+    gathered, plain = net(), net()
+    accumulator, rule = kinds.Accumulator(SGD(lr=0.1), every), SGD(lr=0.1)
+    for k in range(6):
+        parts = [batch(every * k + i) for i in range(every)]
+        for part in parts:
+            gathered.step(*part, accumulator)
+        x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        plain.step(x, y, rule)
+    for a, b in zip(gathered.param_values(), plain.param_values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("limit", [0.01, 0.1, 10.0])
+def test_recorded_clipping_follows_its_formula(limit):
+    clipped, plain = net(), net()
+    optimizer = kinds.ClipByLayerNorm(SGD(lr=1.0), limit)
+    for k in range(6):
+        x, y = batch(k)
+        grads = plain.train(x, y)[0]
+        for i in range(0, len(grads), 2):
+            norm = np.sqrt(sum(np.sum(g.astype(float) ** 2) for g in grads[i : i + 2]))
+            for value, grad in zip(plain.param_values()[i : i + 2], grads[i : i + 2], strict=True):
+                value -= (grad * min(1.0, limit / norm)).astype(np.float32)
+        clipped.step(x, y, optimizer)
+        for a, b in zip(clipped.param_values(), plain.param_values(), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
