@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 from singanet.ops.kernel import cheapest
 from singanet.ops.onednn import route_file
 from singanet.ops.onednn.cases import Case, Choices
-
-if TYPE_CHECKING:
-    from singanet.ops.onednn.base import OneDnnBase
-    from singanet.ops.onednn.runtime import Runtime
+from singanet.ops.onednn.runtime import Runtime
 
 
 class Measured:
@@ -24,9 +21,9 @@ class Measured:
         self.version = 0
         self._choices: dict[int, Mapping[Case, str]] | None = None
 
-    def choose(self, ops: OneDnnBase, case: Case, estimates: Mapping[str, float]) -> str:
+    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
         """See `Chooser`."""
-        runtime = ops.runtime()
+        runtime: Runtime | None = ops.runtime()
         chosen = "" if runtime is None else self.choices(runtime).get(case, "")
         return chosen if chosen in estimates else cheapest(estimates)
 
