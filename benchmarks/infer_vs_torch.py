@@ -1,6 +1,6 @@
 """Predictions of singanet against PyTorch's, at its best of eager and compiled.
 
-As `train_vs_torch.py`; singanet's side is `net.predict`, PyTorch's in inference mode, both to
+As `train_vs_torch.py`; singanet's side is `net.predictor()`, PyTorch's in inference mode, both to
 probabilities.
 """
 

@@ -17,6 +17,7 @@ def imports(name: str, row: int, compile_all: bool = False) -> None:
     if name == "singanet":
         import singanet.models
         import singanet.optimizer
+        import singanet.saving.predictor
         import singanet.training.evaluation  # noqa: F401
 
         return
@@ -42,11 +43,11 @@ def our_step(row: int) -> Entrant:
 
 
 def our_prediction(row: int) -> Entrant:
-    """A prediction of singanet, sealed as PyTorch's compiled twin has its weights as constants."""
+    """A prediction of singanet's predictor: PyTorch's compiled twin has constant weights, too."""
     case = CASES[row]
     net, (x, _) = build(case.model), batch_of(case.model, case.batch)
-    net.seal()
-    return Entrant(lambda: net.predict(x), {"parameters": parameters(net)})
+    predictor = net.predictor()
+    return Entrant(lambda: predictor(x), {"parameters": parameters(net)})
 
 
 def their_step(form: str, row: int) -> Entrant:

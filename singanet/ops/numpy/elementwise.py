@@ -13,7 +13,7 @@ class Elementwise:
     """Kernels that treat every element alike, and the reductions over them.
 
     ``prepared`` says that each call is readied once and then made often, and may differ from other
-    kernels' by rounding: so it is in programs of sealed nets, where a library costs little to call.
+    kernels' by rounding: so it is in predictors, where a library costs little to call.
     ``drops_nan`` says then that a kernel has passed over NaN, which is shown once at the end.
     """
 
