@@ -17,6 +17,7 @@ def imports(name: str, row: int, compile_all: bool = False) -> None:
     if name == "singanet":
         import singanet.models
         import singanet.optimizer
+        import singanet.saving.predictor
         import singanet.training.evaluation  # noqa: F401
 
         return

@@ -28,6 +28,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from singanet.engine.net import Net
     from singanet.loss import SoftmaxCrossEntropy
     from singanet.model_file import is_model_file, load_model
     from singanet.runs.predictions import bare_samples, check_target, write_predictions
@@ -42,7 +43,9 @@ def _run(arguments: argparse.Namespace) -> int:
         data = arguments.data if x is None else None
         net, task = trained(arguments.path, arguments.model, data, arguments.best)
         samples = task.test_batches() if x is None else x
-    out = net.predict(samples, BATCH)
+    # A machine that is no net of layers has its predictions alone.
+    predict = net.predictor() if isinstance(net, Net) else net.predict
+    out = predict(samples, BATCH)
     classes = isinstance(net.loss, SoftmaxCrossEntropy) and out.ndim == 2
     write_predictions(arguments.out, out, classes)
     print(f"{arguments.out}: {len(out):,} predictions of shape {tuple(out.shape[1:])}")

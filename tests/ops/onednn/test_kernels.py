@@ -191,7 +191,7 @@ def test_softmax(ops, only_onednn, shape):
 
 
 @pytest.mark.parametrize("shape", [(1, 10), (3, 1), (2, 5, 7)])
-def test_softmax_of_few_in_programs_of_sealed_nets(ops, only_onednn, shape):
+def test_softmax_of_few_in_predictors(ops, only_onednn, shape):
     ops.prepared = Prepared()
     only_onednn("softmax")
     x = 5 * draw(*shape)

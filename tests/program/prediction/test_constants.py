@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from singanet.params.param import ParamSpec
 from singanet.program.call import Ref
 from singanet.program.places import address
-from singanet.program.recording.constants import make_constants
+from singanet.program.prediction.constant import Constant
+from singanet.program.prediction.constants import Constants, make_constants
 from singanet.program.recording.performing import Performed
 from singanet.program.recording.tape import Tape
 
@@ -17,7 +19,9 @@ class Recorded:
 
     def __init__(self):
         self.tape = Tape(Performed())
-        self.weight, self.live = np.arange(4.0), np.arange(4.0)
+        self.constant = Constant(ParamSpec("weight"), (4,))
+        self.constant.fill(np.arange(4.0))
+        self.weight, self.live = self.constant.value, np.arange(4.0)
         self.tape.hold(self.weight)
         self.tape.hold(self.live)
         self.fed = self.planned()
@@ -33,7 +37,7 @@ class Recorded:
         return self.tape.add(function, reads, {}, (out,), name=name)
 
     def left(self):
-        make_constants(self.tape, {id(self.weight)})
+        make_constants(self.tape, Constants([self.constant]))
         return [call.name for call in self.tape.calls]
 
     def operand(self, name):
