@@ -12,7 +12,7 @@ import numpy as np
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import is_one
-from singanet.optimizer.stages import stages_of
+from singanet.optimizer.stages import TwoPasses, stages_of, two_passes
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
@@ -62,8 +62,25 @@ class Updates:
         # After the update of a layer a user's stage may look at its parameters.
         by_element = getattr(type(self.rule), "_sweep", None) is ElementWise._sweep
         self._together = by_element and all(map(is_ours, self.stages))
+        self._two_passes = False
         self._waiting: dict[Any, list[Waiting]] = {}
         self._moves: dict[int, tuple[int, int]] = {}
+
+    def ahead(self) -> TwoPasses | None:
+        """The clipping that has to see all gradients of this step first, if any does.
+
+        Raises `NotRecordableError` where a Python step would have to know what it found.
+        """
+        ahead = two_passes(self.optimizer)
+        if ahead is None or not ahead.due():
+            return None
+        if self._why is not None:
+            raise NotRecordableError(self._why)
+        self._two_passes = True
+        traced = dict(zip(map(id, self.stages), self._traced, strict=True))
+        gathering: Any = tuple(traced[id(each)] for each in ahead.gathering)
+        clip: Any = traced[id(ahead.clip)]
+        return TwoPasses(gathering, clip)
 
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""
@@ -222,6 +239,8 @@ class Updates:
         self.numbers.append(numbers)
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
+        if self._two_passes:
+            raise NotRecordableError(why)
         if names:
             self.reasons.append(f"{', '.join(names)}: {why}")
         optimizer, given = self.optimizer, sources(grads)
