@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -34,6 +34,10 @@ class ClipByGlobalNorm(Wrapper):
     def knows(self) -> bool:
         """Whether the norm of the step in work was said."""
         return self._factor is not None
+
+    def case(self) -> Hashable:
+        """Whether the norm of the next step was said."""
+        return self.knows
 
     @contextmanager
     def knowing(self, norm: Scale) -> Iterator[None]:

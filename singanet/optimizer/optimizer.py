@@ -146,7 +146,7 @@ class Optimizer(Counted, Configurable, ABC):
         for known in self._states.values():
             known.forget()
         for name, (step, arrays) in parsed.items():
-            entry = self._state(name)
+            entry = self.state(name)
             entry.step, entry.arrays = step, arrays
 
     def _run(
@@ -162,7 +162,7 @@ class Optimizer(Counted, Configurable, ABC):
         jobs = []
         for name, value, grad in zip(names, values, grads, strict=True):
             if grad is not None:
-                state = self._states.get(name) or self._state(name)
+                state = self._states.get(name) or self.state(name)
                 check_fit(where, name, value, grad, state.shape)
                 if state.shape is None and state.arrays:
                     check_loaded(where, state, self._slot_sizes(value.shape), value)
@@ -170,7 +170,8 @@ class Optimizer(Counted, Configurable, ABC):
         for job in jobs:
             self._update_one(*job, scale)
 
-    def _state(self, name: str) -> ParamState:
+    def state(self, name: str) -> ParamState:
+        """What is known of a parameter, as it was registered or as the optimizer's own settings."""
         fresh = ParamState(name, self.regularizer, self.constraint)
         return self._states.setdefault(name, fresh)
 
@@ -178,7 +179,7 @@ class Optimizer(Counted, Configurable, ABC):
 
     def settle(self, name: str, value: Array) -> ParamState:
         """The state of a parameter, made before its first update where it is not there."""
-        state = self._states.get(name) or self._state(name)
+        state = self._states.get(name) or self.state(name)
         if state.shape is None:
             sizes = self._slot_sizes(value.shape)
             if state.arrays:

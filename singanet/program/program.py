@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from singanet.engine import feeds as checks
 from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, CallOrderError
+from singanet.optimizer.stages import case_of
 from singanet.program.call import NotRecordableError
 from singanet.program.programs import programs_of
 from singanet.program.recomputing.recompute import Recompute
@@ -67,6 +68,9 @@ class Program:
         self.optimizer = optimizer
         self.rerecord = rerecord
         self.recompute = programs_of(net).level("net.record", recompute)
+        self._shapes: tuple[Any, ...] = ()
+        self._beside: tuple[Any, ...] = ()
+        self._replays: dict[Hashable, Replay] = {}
         self._record(self._feed(x), y, None)
 
     @property
@@ -130,19 +134,36 @@ class Program:
                 received=str(error),
                 advice="run net.step, which needs no recording",
             ) from error
+        if (shapes_of_feed(feed), shapes_of_targets(y, weight)) != (self._shapes, self._beside):
+            self._replays.clear()
         self._replay = Replay(recorder, self.optimizer, self.recompute)
+        self._replays[self._case()] = self._replay
         self._shapes = shapes_of_feed(feed)
         self._beside = shapes_of_targets(y, weight)
         self._thread = threading.get_ident()
         self._seconds: list[float] = []
         self._runs = 0
 
+    def _case(self) -> Hashable:
+        return () if self.optimizer is None else case_of(self.optimizer)
+
     def _expect_recorded(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:
-        """Record again, or refuse, where the program does not fit."""
-        changed = self._replay.stale(self.net)
+        """Record again, or refuse, where the program does not fit.
+
+        An optimizer whose steps differ, such as the last of several micro-batches, has one for
+        each kind, which is recorded when it comes.
+        """
         shapes, beside = shapes_of_feed(feed), shapes_of_targets(y, weight)
         here = self._thread == threading.get_ident()
-        if here and not changed and shapes == self._shapes and beside == self._beside:
+        alike = here and shapes == self._shapes and beside == self._beside
+        found = self._replays.get(self._case())
+        if found is None and alike:
+            self._record(feed, y, weight)
+            return
+        if found is not None and found is not self._replay:
+            self._replay, self._seconds, self._runs = found, [], 0
+        changed = self._replay.stale(self.net)
+        if alike and not changed:
             return
         if self.rerecord:
             self._record(feed, y, weight)

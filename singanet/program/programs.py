@@ -161,15 +161,16 @@ class Programs:
                 return program.step_alike(arena, x, y, measure)
             finally:
                 self.give_back(arena)
-        from singanet.optimizer.stages import needs_all_gradients
+        from singanet.optimizer.stages import by_passes, two_passes
 
         feed = check_feed(net.plan(), x, net.device, net.dtype)
         self._layers.register(net, optimizer)
-        by_layers = on_layer is not None or needs_all_gradients(optimizer)
+        by_layers = on_layer is not None or by_passes(optimizer)
         found = None if by_layers else self._find_step(net, feed, y, optimizer, weight)
         if found is None:
-            # Passes of their own for steps that no program will ever make.
-            run = self.forward if by_layers else self._layers.forward
+            # Passes of their own for steps that no program may ever make.
+            alone = by_layers or two_passes(optimizer) is not None
+            run = self.forward if alone else self._layers.forward
             forward = partial(run, net, feed, ())
             return self._layers.train(net, forward, y, optimizer, weight, measure, on_layer)
         if weight is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from singanet.engine.plan import Plan
@@ -38,33 +39,41 @@ class LossStep:
         self.note = ""
         self._count = 0
 
-    def record(self, tape: Tape, outputs: Any, y: Any, weight: Any) -> dict[str, Any]:
+    def record(
+        self, tape: Tape, outputs: Any, y: Any, weight: Any, looks: bool = True
+    ) -> dict[str, Any]:
         """Write the step down; the gradients by the name of the output.
 
-        ``y`` and ``weight`` are what the batch gives, traced.
+        ``y`` and ``weight`` are what the batch gives, traced. It ``looks`` at loss and metric, but
+        not in a pass for the norm of the gradients.
         """
         tape.layer, tape.phase = "loss", "loss"
         outputs = widened(outputs)
         mark = len(tape.calls)
         tape.refine = self._refined
         try:
-            dy = self._kernels(tape, outputs, y, weight)
+            dy = self._kernels(tape, outputs, y, weight, looks)
         except NotRecordableError as error:
             del tape.calls[mark:]
             self.note = f"loss: {error}"
-            dy = self._in_python(tape, outputs)
+            dy = self._in_python(tape, outputs, looks)
         finally:
             tape.refine = None
-        self.seen.y = self.weight = None
+        if looks:
+            self.seen.y = self.weight = None
         return {name: map_arrays(grad, self._in_type) for name, grad in dy.items()}
 
-    def _kernels(self, tape: Tape, outputs: Any, y: Any, weight: Any) -> dict[str, Any]:
+    def _kernels(
+        self, tape: Tape, outputs: Any, y: Any, weight: Any, looks: bool
+    ) -> dict[str, Any]:
         if not is_own(self.loss):
             raise NotRecordableError("a class that is not singanet's")
         if y is None:
             raise NotRecordableError("targets or weights that are no arrays of numbers")
 
         def look(losses: Array, outputs: Any) -> None:
+            if not looks:
+                return
             self._count = losses.size
             tape.add(self._read, (losses.sum(),), {}, (), "hidden", name="read").barrier = True
             tape.add(self._score_now, (outputs,), {}, (), "hidden", name="metric").barrier = True
@@ -85,24 +94,26 @@ class LossStep:
         except SingaNetError as error:
             raise self._refined(error) from None
 
-    def _in_python(self, tape: Tape, outputs: Any) -> dict[str, Any]:
+    def _in_python(self, tape: Tape, outputs: Any, looks: bool) -> dict[str, Any]:
         expect_unpatched(self.loss)
         tape.does.expect_values()
         with no_draws():
-            dy = self._gradient(stand_in(self.loss), map_arrays(outputs, plain))
+            dy = self._gradient(stand_in(self.loss), map_arrays(outputs, plain), looks)
         made: dict[str, Any] = own(tape, self._by_name(dy))
         filled = arrays_in(made)
-        call = tape.add(self._run, (outputs, made), {}, filled, "hidden", name="loss")
+        call = tape.add(
+            partial(self._run, looks), (outputs, made), {}, filled, "hidden", name="loss"
+        )
         call.barrier = True
         return made
 
-    def _run(self, outputs: Any, out: dict[str, Any]) -> None:
-        dy = self._gradient(self.loss, map_arrays(outputs, copied))
+    def _run(self, looks: bool, outputs: Any, out: dict[str, Any]) -> None:
+        dy = self._gradient(self.loss, map_arrays(outputs, copied), looks)
         keep(self._by_name(dy), out)
 
-    def _gradient(self, loss: Loss, outputs: Any) -> Any:
-        seen = self.seen
-        return differentiated(loss, outputs, seen.y, self.weight, seen, self.names)
+    def _gradient(self, loss: Loss, outputs: Any, looks: bool) -> Any:
+        look = self.seen if looks else _nothing
+        return differentiated(loss, outputs, self.seen.y, self.weight, look, self.names)
 
     def _in_type(self, grad: Array) -> Array:
         return grad if grad.dtype == self.net.dtype else grad.astype(self.net.dtype)
@@ -112,3 +123,7 @@ class LossStep:
 
     def _refined(self, error: SingaNetError) -> SingaNetError:
         return of_output(error, self.names)
+
+
+def _nothing(losses: Array, outputs: Any) -> None:
+    """A look at loss and metric that nobody asked for."""

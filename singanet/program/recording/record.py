@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,9 +26,10 @@ from singanet.program.recording.layers import TracedLayer, own, traced_plan
 from singanet.program.recording.live_rows import sources
 from singanet.program.recording.losses import LossStep
 from singanet.program.recording.performing import Imagined, Performed
+from singanet.program.recording.python_pass import is_sparse
 from singanet.program.recording.rule_numbers import Numbers
 from singanet.program.recording.tape import Tape
-from singanet.program.recording.traced import plain
+from singanet.program.recording.traced import Traced, plain
 from singanet.program.recording.updates import Member, Updates
 from singanet.program.recording.users import expect_unpatched
 from singanet.program.replaying.orders import Order, output_slots, zeros_in
@@ -85,18 +86,53 @@ class Recorder:
         with self._running():
             given, beside = own(self.tape, (dict(feed), beside))
             self._take_in((given, beside))
-            outputs, contexts = self._forward(given, train=True)
             self.of_loss = True
             self.loss = LossStep(self.net, self.plan, y, weighted)
-            dy = self.loss.record(self.tape, _single(self.plan, outputs), *beside)
-            del given
-            del outputs
-            for item in self._backward(contexts, dy):
-                updates.record(item)
-                del item
-            updates.finish()
+            ahead = updates.ahead()
+            knowing: Any = nullcontext()
+            if ahead is not None:
+                with self._undone():
+                    items = self._walked(given, beside, looks=False)
+                    knowing = ahead.knowing(_traced(items))
+            with knowing:
+                for item in self._walked(given, beside):
+                    updates.record(item)
+                    del item
+                updates.finish()
         self.numbers, self.members = updates.numbers, updates.members
         self.notes += updates.reasons
+
+    def _walked(self, given: Any, beside: Any, looks: bool = True) -> Iterator[LayerGradients]:
+        """Forward, loss and the walk back."""
+        outputs, contexts = self._forward(given, train=True)
+        assert self.loss is not None
+        y, weight = beside
+        single = _single(self.plan, outputs)
+        dy = self.loss.record(self.tape, single, y, weight, looks)
+        del single
+        del outputs
+        return self._backward(contexts, dy)
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        """Undo, at each replay, the draws and the running state of the forward inside."""
+        draws: list[Any] = []
+        net, tape = self.net, self.tape
+        state = [value.view(Traced) for param, value in self.params if param.is_state]
+        before = [value.copy() for value in state]
+
+        def remember() -> None:
+            draws[:] = [net.rng.bit_generator.state]
+
+        def restore() -> None:
+            net.rng.bit_generator.state = draws.pop()
+
+        tape.add(remember, (), {}, (), "hidden", name="draws").barrier = True
+        yield
+        tape.layer, tape.phase = "", "backward"
+        tape.add(restore, (), {}, (), "hidden", name="draws").barrier = True
+        for value, old in zip(state, before, strict=True):
+            value[...] = old
 
     def rehearsed_step(self, feed: Mapping[str, Any], optimizer: Any) -> None:
         """A training step without targets: gradients of zeros, updates where there is an optimizer.
@@ -158,6 +194,8 @@ class Recorder:
             self.notes.append(self.loss.note)
         elif loss is not None:
             self.guard.part(loss)
+        # A step of two passes has met each layer twice.
+        self.notes = list(dict.fromkeys(self.notes))
         made = build(self.tape, frozenset(id(value) for _, value in self.params), recompute)
         # Its kernels know the tape: neither is needed now, and no collector need come for them.
         self.tape.ops = None
@@ -238,6 +276,16 @@ def targets(y: Any, weight: Any) -> tuple[Any, Any]:
     if not plain_ones or not (weight is None or type(weight) is np.ndarray):
         return None, None
     return (dict(y) if isinstance(y, Mapping) else y), weight
+
+
+def _traced(items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:
+    """``items``, traced; none may have rows of a table, since how many there are nobody knows."""
+    for item in items:
+        if any(map(is_sparse, item.grads)):
+            raise NotRecordableError("rows of a table in the norm of all gradients")
+        values: list[Array] = [value.view(Traced) for value in item.values]
+        yield LayerGradients(item.names, values, item.grads, item.layer)
+        del item
 
 
 def _single(plan: Plan, outputs: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import is_one
-from singanet.optimizer.stages import stages_of
+from singanet.optimizer.stages import TwoPasses, stages_of, two_passes
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
@@ -86,8 +86,25 @@ class Updates:
         by_element = getattr(type(self.rule), "_sweep", None) is ElementWise._sweep
         self._together = by_element and all(is_library(type(stage)) for stage in self.stages)
         self._recordable: bool | None = None
+        self._two_passes = False
         self._waiting: dict[Any, list[Waiting]] = {}
         self._moves: dict[int, tuple[int, int]] = {}
+
+    def ahead(self) -> TwoPasses | None:
+        """The clipping that has to see all gradients of this step first, if any does.
+
+        Raises `NotRecordableError` where a Python step would have to know what it found.
+        """
+        ahead = two_passes(self.optimizer)
+        if ahead is None or not ahead.due():
+            return None
+        if self._why is not None:
+            raise NotRecordableError(self._why)
+        self._two_passes = True
+        traced = dict(zip(map(id, self.stages), self._traced, strict=True))
+        gathering: Any = tuple(traced[id(each)] for each in ahead.gathering)
+        clip: Any = traced[id(ahead.clip)]
+        return TwoPasses(gathering, clip)
 
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""
@@ -150,10 +167,10 @@ class Updates:
 
     def _ruled(self, name: str, value: Array, grad: Any, scale: Any) -> str | None:
         """Record the update of one parameter by the rule, or let it wait; why not, if so."""
-        state = self.rule.settle(name, value)
-        why = self._unfit(state, value, grad)
+        why = self._unfit(self.rule.state(name), value, grad)
         if why is not None:
             return why
+        state = self.rule.settle(name, value)
         source = source_of(grad)
         if source is not None:
             self._rows(name, value, source, scale)
@@ -291,6 +308,8 @@ class Updates:
         return "its regularizer is scheduled" if scheduled else None
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
+        if self._two_passes:
+            raise NotRecordableError(why)
         if names:
             self.reasons.append(f"{', '.join(names)}: {why}")
         optimizer, given = self.optimizer, sources(grads)

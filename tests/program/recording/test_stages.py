@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet import optimizer as kinds
-from singanet.layers import Activation, Dense
+from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
+from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam, Wrapper
 from tests.program.twins import Twins
 
@@ -89,6 +90,87 @@ def test_any_chain_is_recorded_as_it_runs_by_the_layers(rule, stages, bound, cha
         twins.step(*batch(k))
     reports = twins.recorded.programs.reports()
     assert [note for report in reports for note in report.notes] == []
+
+
+def drawing():
+    made = singanet.FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=1)
+    made.add(Dense("a", 9, input_sample_shape=(5,)))
+    made.add(BatchNormalization("norm"))
+    made.add(Activation("tanh"))
+    made.add(Dropout("drop", 0.4))
+    made.add(Dense("b", 4))
+    return made
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("limit", [0.05, 0.5, 1e3])
+@pytest.mark.parametrize("rule", RULES[:4])
+def test_clipping_by_the_norm_of_all_gradients_is_recorded(every, limit, rule):
+    def make():
+        clip = kinds.ClipByGlobalNorm(kinds.ClipByValue(rule(None), 1.0), limit)
+        return clip if every == 1 else kinds.Accumulator(clip, every)
+
+    twins = Twins(drawing, make)
+    for k in range(4 * every):
+        twins.step(*batch(k))
+        twins.step(*batch(k), sample_weight=np.arange(6.0))
+    assert twins.expect_recorded() == []
+    told = twins.optimizers[0] if every == 1 else twins.optimizers[0].optimizer
+    assert not told.knows
+
+
+@pytest.mark.parametrize("level", ["none", "cheap"])
+def test_two_passes_with_parts_of_the_users(level):
+    class Own(SoftmaxCrossEntropy):
+        calls = 0
+
+        def forward(self, flag, x, y):
+            type(self).calls += 1
+            return super().forward(flag, x, y)
+
+    class Doubled(Activation):
+        def forward(self, ctx, x):
+            return super().forward(ctx, 2 * x)
+
+    def make():
+        made = drawing()
+        made.loss = Own()
+        made.add(Doubled("own", "relu"))
+        made.programs.recompute = level
+        return made
+
+    twins = Twins(make, lambda: kinds.ClipByGlobalNorm(Adam(lr=0.01), 0.2))
+    seen = []
+    for k in range(5):
+        twins.step(*batch(k), measure=lambda out, y: seen.append(out.copy()))
+    assert len(seen) == 10
+    for one, two in zip(seen[::2], seen[1::2], strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_norm_said_by_the_caller_is_that_of_the_step():
+    twins = Twins(net, lambda: kinds.ClipByGlobalNorm(SGD(lr=0.1), 0.1))
+    for k in range(4):
+        twins.step(*batch(k))
+    for k in range(4):
+        with twins.optimizers[0].knowing(2.0 + k), twins.optimizers[1].knowing(2.0 + k):
+            twins.step(*batch(k))
+        twins.step(*batch(k))
+
+
+def test_recorded_global_clipping_follows_its_formula():
+    clipped, plain = net(), net()
+    optimizer = kinds.ClipByGlobalNorm(SGD(lr=1.0), 0.1)
+    for k in range(6):
+        grads = plain.train(*batch(k))[0]
+        norm = np.sqrt(sum(np.sum(g.astype(float) ** 2) for g in grads))
+        assert norm > 0.1
+        for value, grad in zip(plain.param_values(), grads, strict=True):
+            value -= (grad * (0.1 / norm)).astype(np.float32)
+        clipped.step(*batch(k), optimizer)
+        for a, b in zip(clipped.param_values(), plain.param_values(), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert clipped.programs.reports()
 
 
 class Logged(Wrapper):
@@ -225,3 +307,15 @@ def test_recorded_clipping_follows_its_formula(limit):
         clipped.step(x, y, optimizer)
         for a, b in zip(clipped.param_values(), plain.param_values(), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_program_by_hand_has_every_kind_of_step():
+    by_hand, by_layers = net(), net()
+    by_layers.programs.enabled = False
+    ours, theirs = (kinds.Accumulator(kinds.AdamW(lr=0.01), 3) for _ in range(2))
+    program = by_hand.record(*batch(0), ours)
+    for k in range(9):
+        assert program.run(*batch(k)) == by_layers.step(*batch(k), theirs)
+        for a, b in zip(by_hand.param_values(), by_layers.param_values(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert program.notes == []
