@@ -53,6 +53,8 @@ class Updates:
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
         self.reasons: list[str] = []
+        self._waiting_bytes = 0
+        self._refused = self._refuses()
         self._recordable: bool | None = None
         self._waiting: dict[Any, list[Waiting]] = {}
         self._moves: dict[int, tuple[int, int]] = {}
@@ -60,7 +62,7 @@ class Updates:
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""
         self.tape.layer, self.tape.phase = item.layer, "update"
-        why = self._refuses()
+        why = self._refused
         if why is not None:
             # A layer without parameters too: what a user writes may count.
             self._in_python(list(item.names), list(item.values), list(item.grads), why)
@@ -99,9 +101,9 @@ class Updates:
         waiting = Waiting(self.tape.layer, state, value, grad)
         if not waiting.fits(self.tape, self._moves):
             return False
-        others = sum(w.value.nbytes for group in self._waiting.values() for w in group)
-        if others + value.nbytes > _TOGETHER:
+        if self._waiting_bytes + value.nbytes > _TOGETHER:
             self._update_waiting()
+        self._waiting_bytes += value.nbytes
         self._waiting.setdefault((value.dtype, alike(state)), []).append(waiting)
         return True
 
@@ -115,7 +117,7 @@ class Updates:
         return recorded
 
     def _update_waiting(self) -> None:
-        groups, self._waiting = self._waiting, {}
+        groups, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         now = self.tape.layer, self.tape.phase
         for group in groups.values():
             if len(group) > 1:
