@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from singanet.base.edits import Counted, changes
 from singanet.layers.layer import Layer
@@ -138,26 +139,38 @@ def is_library(kind: type) -> bool:
 
 def is_patched(part: object) -> bool:
     """Whether a method of the object was replaced on it, and not in its class."""
-    kind = type(part)
-    return any(callable(getattr(kind, name, None)) for name in vars(part))
+    return not _methods_of(type(part)).isdisjoint(vars(part))
 
 
-def with_inner(part: Counted) -> Iterator[Any]:
+def _methods_of(kind: type) -> frozenset[str]:
+    found = _methods.get(kind)
+    if found is None:
+        names = (name for name in dir(kind) if callable(getattr(kind, name, None)))
+        found = _methods[kind] = frozenset(names)
+    return found
+
+
+_methods: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+"""The names of the methods of classes: nets of many layers ask often."""
+
+
+def with_inner(part: Counted) -> list[Any]:
     """``part``, and the layers, losses, ... among its attributes and in lists and dicts there."""
-    seen: set[int] = set()
-    waiting: list[Any] = [part]
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
+    found = [part]
+    for one in found:
         for name, value in vars(one).items():
-            if name == "arguments":
+            if isinstance(value, Counted):
+                inside: Iterable[Any] = (value,)
+            elif type(value) is dict and name != "arguments":
+                inside = value.values()
+            elif type(value) is list:
+                inside = value
+            else:
                 continue
-            held = value.values() if isinstance(value, dict) else value
-            inside = held if isinstance(value, (dict, list, tuple)) else (value,)
-            waiting += [inner for inner in inside if isinstance(inner, Counted)]
+            for inner in inside:
+                if isinstance(inner, Counted) and all(inner is not known for known in found):
+                    found.append(inner)
+    return found
 
 
 def _same(live: Iterable[Any], held: list[Any]) -> bool:
@@ -175,9 +188,9 @@ def _taken(part: Counted) -> list[str]:
 
 
 def _other(part: Counted, get: Callable[[Any], Any], before: Any) -> str:
-    for name in vars(part):
-        if callable(getattr(type(part), name, None)):
-            return name
+    patched = _methods_of(type(part)).intersection(vars(part))
+    if patched:
+        return min(patched)
     names = [*_taken(part), "class"]
     try:
         now = get(part)

@@ -15,7 +15,9 @@ def root_of(array: Any) -> Any:
     while True:
         base = getattr(array, "base", None)
         # An array's interface is made anew when asked for; strided views have another base.
-        if not isinstance(base, np.ndarray) and not hasattr(base, "__array_interface__"):
+        if base is None or (
+            not isinstance(base, np.ndarray) and not hasattr(base, "__array_interface__")
+        ):
             return array
         array = base
 

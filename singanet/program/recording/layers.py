@@ -51,9 +51,11 @@ class TracedLayer:
         self.name = step.name
         self.params = step.layer.params
         self.own = is_own(self.layer)
+        self.pure = self.own or is_pure(self.layer)
         self.reasons: list[str] = []
-        self.stand_in = stand_in(self.layer)
-        self._constants = frozenset(id(root_of(array)) for array in arrays_of(self.stand_in))
+        self.stand_in: Any = self.layer if self.own else stand_in(self.layer)
+        arrays = [] if self.own else arrays_of(self.stand_in)
+        self._constants = frozenset(id(root_of(array)) for array in arrays)
         self._python: dict[int, PythonPass] = {}
         # An error of a user's own comes again where its Python runs, if it is one.
         self._refusals: Any = NotRecordableError if self.own else Exception
@@ -66,7 +68,7 @@ class TracedLayer:
     def forward(self, ctx: Context, x: Any) -> Any:
         """As the layer's."""
         self._enter("forward")
-        if not is_pure(self.layer):
+        if not self.pure:
             return self._forward_in_python(ctx, x, "a class that does not say that it is pure")
         mark = len(self.tape.calls)
         draws = self.net.rng.bit_generator.state

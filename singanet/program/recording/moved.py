@@ -11,9 +11,10 @@ from singanet.program.places import map_leaves
 
 def moved(call: Call, moves: Mapping[int, tuple[int, int]]) -> Call:
     """``call`` with the tokens of ``moves`` as parts of others, from the byte given there on."""
-    touched = moves.keys() & {*call.reads, *call.writes}
-    if not touched:
+    keys = moves.keys()
+    if keys.isdisjoint(call.reads) and keys.isdisjoint(call.writes):
         return call
+    touched = keys & {*call.reads, *call.writes}
 
     def place(ref: Ref) -> Ref:
         return relocated(ref, moves)

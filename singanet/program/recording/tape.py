@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from singanet.program.recording.scalars import StepScalar
 from singanet.types import Array
 
 Place = Literal["out", "first", "last", "hidden"]
-_Value = TypeVar("_Value")
 
 
 _active = threading.local()
@@ -93,24 +93,26 @@ class Tape:
     def ref(self, array: Array) -> Ref:
         """``array`` as a place in numbered memory; what was not met before is held from outside."""
         root = root_of(array)
-        if id(root) not in self._roots:
+        known = self._roots.get(id(root))
+        if known is None:
             if self.allowed is not None and id(root) not in self.allowed:
                 raise NotRecordableError("an array that no kernel is known to have made")
             self.hold(root)
-        number = self._roots[id(root)][1]
+            known = self._roots[id(root)]
+        number = known[1]
         token = self.tokens[number]
         if token.poison:
             raise NotRecordableError(token.poison)
-        offset = address(array) - token.address if array.size else 0
-        shape, strides = self._once_only(array.shape), self._once_only(array.strides)
-        ref = self._once_only(Ref(number, offset, shape, strides, array.dtype))
+        # Addresses are slow to ask for, and mostly it is the whole memory.
+        whole = array.nbytes == token.nbytes and array.flags.c_contiguous
+        offset = 0 if whole or not array.size else address(array) - token.address
+        once = self._same.setdefault
+        shape, strides = array.shape, array.strides
+        ref = Ref(number, offset, once(shape, shape), once(strides, strides), array.dtype)
+        ref = once(ref, ref)
         if token.held is not None and ref not in self.outside:
             self.outside[ref] = array.view(np.ndarray)
         return ref
-
-    def _once_only(self, value: _Value) -> _Value:
-        """``value``, or the equal one that was met before."""
-        return self._same.setdefault(value, value)
 
     def scalars_among(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
         """``operands`` with arrays in the place of numbers that change from step to step."""
@@ -155,8 +157,13 @@ class Tape:
             read.append(self.ref(array))
             return read[-1]
 
-        given = map_arrays(arguments, seen)
-        named = {key: map_arrays(value, seen) for key, value in keywords.items()}
+        def placed(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                return seen(value)
+            return map_arrays(value, seen) if isinstance(value, (tuple, list, dict)) else value
+
+        given = tuple([placed(value) for value in arguments])
+        named = {key: placed(value) for key, value in keywords.items()}
         filled = tuple(self._written(array) for array in outs)
         if place == "out":
             named["out"] = filled[0] if len(filled) == 1 else filled
@@ -200,7 +207,7 @@ class Tape:
 
     def _covers(self, ref: Ref) -> bool:
         """Whether ``ref`` is all of its token's memory."""
-        size = int(np.prod(ref.shape, dtype=np.int64)) * ref.dtype.itemsize
+        size = math.prod(ref.shape) * ref.dtype.itemsize
         return size == self.tokens[ref.token].nbytes
 
 

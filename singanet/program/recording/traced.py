@@ -187,8 +187,8 @@ def record_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: Any
     does = tape.does
     outs = keywords.pop("out", ())
     outs = outs if isinstance(outs, tuple) else (outs,)
-    given = tuple(_given(value) for value in inputs)
-    named = {key: map_arrays(value, plain) for key, value in keywords.items()}
+    given = tuple([_given(value) for value in inputs])
+    named = {key: _plain(value) for key, value in keywords.items()}
     scalars = tape.scalars_among(inputs)
     if method == "at":
         does.run(run, *given)
@@ -220,7 +220,13 @@ def record_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: Any
 
 
 def _given(value: Any) -> Any:
-    return value.value if isinstance(value, StepScalar) else map_arrays(value, plain)
+    return value.value if isinstance(value, StepScalar) else _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.view(np.ndarray)
+    return map_arrays(value, plain) if isinstance(value, (tuple, list, dict)) else value
 
 
 def _is_basic(index: Any) -> bool:

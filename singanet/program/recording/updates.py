@@ -85,6 +85,7 @@ class Updates:
         # After the update of a layer a user's stage may look at its parameters.
         by_element = getattr(type(self.rule), "_sweep", None) is ElementWise._sweep
         self._together = by_element and all(is_library(type(stage)) for stage in self.stages)
+        self._waiting_bytes = 0
         self._recordable: bool | None = None
         self._two_passes = False
         self._waiting: dict[Any, list[Waiting]] = {}
@@ -131,7 +132,7 @@ class Updates:
         """Record the way of a layer's gradients through the stages; why not, where that fails."""
         mark, known, ruled = len(self.tape.calls), len(self.tape.scalars), len(self.numbers)
         waiting = {key: list(group) for key, group in self._waiting.items()}
-        moves = dict(self._moves)
+        moves, held = dict(self._moves), self._waiting_bytes
         before = [map_arrays(vars(stage), lambda array: array) for stage in self._traced]
         traced: list[Array] = [value.view(Traced) for value in values]
         # Nothing is computed, so that nothing is to be undone.
@@ -142,7 +143,7 @@ class Updates:
             del self.tape.calls[mark:]
             del self.tape.scalars[known:]
             del self.numbers[ruled:], self.members[ruled:]
-            self._waiting, self._moves = waiting, moves
+            self._waiting, self._moves, self._waiting_bytes = waiting, moves, held
             for stage, state in zip(self._traced, before, strict=True):
                 vars(stage).update(state)
             return str(error)
@@ -200,11 +201,11 @@ class Updates:
         waiting = Waiting(self.tape.layer, state, value, grad, scale)
         if not waiting.fits(self.tape, self._moves):
             return False
-        others = sum(w.value.nbytes for group in self._waiting.values() for w in group)
-        if others + value.nbytes > _TOGETHER:
+        if self._waiting_bytes + value.nbytes > _TOGETHER:
             self._update_waiting()
         scaled = 0 if is_one(scale) else id(scale)
         self._waiting.setdefault((value.dtype, scaled, alike(state)), []).append(waiting)
+        self._waiting_bytes += value.nbytes
         return True
 
     def _is_recordable(self, name: str, value: Array, grad: Any, scale: Any) -> bool:
@@ -217,7 +218,7 @@ class Updates:
         return recorded
 
     def _update_waiting(self) -> None:
-        groups, self._waiting = self._waiting, {}
+        groups, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         now = self.tape.layer, self.tape.phase
         for group in groups.values():
             if len(group) > 1:
