@@ -276,7 +276,7 @@ def _traced(items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:
     for item in items:
         if any(map(is_sparse, item.grads)):
             raise NotRecordableError("rows of a table in the norm of all gradients")
-        values = [value.view(Traced) for value in item.values]
+        values: list[Array] = [value.view(Traced) for value in item.values]
         yield LayerGradients(item.names, values, item.grads, item.layer)
         del item
 

@@ -18,6 +18,7 @@ from singanet.program.recording.record import targets
 from singanet.program.recording.rule_numbers import refresh
 from singanet.program.recording.settings import Settings
 from singanet.program.replaying.bound import Bound
+from singanet.program.replaying.python_share import PythonShare
 from singanet.program.replaying.ready import Ready
 from singanet.program.reporting.report import ProgramReport
 from singanet.types import Array
@@ -61,6 +62,8 @@ class Replay:
         self._numbers = recorder.numbers
         self._guards = recorder.guards
         self._loss = recorder.loss
+        share = PythonShare(self.recording.calls, self.notes)
+        self._share = share if self._loss is not None and not share.known else None
         self._settings = Settings(recorder.recorded_parts())
         self._looked = -1
         self._optimizer = optimizer
@@ -185,6 +188,11 @@ class Replay:
         refresh(self._numbers)
         seen = loss.seen
         seen.y, loss.weight, seen.measure = y, weight, measure
+        share = self._share
+        if share is not None and share.known:
+            share = self._share = None
+        if share is not None and run is run_all:
+            run = share.run
         try:
             run(bound.segments[1])
         finally:
