@@ -292,9 +292,11 @@ class Net(GraphBuilder):
         def collect(names: list[str], _: list[Array], grads: list[Gradient]) -> None:
             by_name.update(zip(names, grads, strict=True))
 
-        made: Pass = MethodPass(self, x)
-        if self.passes_are_its_own:
-            made = self.programs.forward(self, feed, ())
+        made: Pass = (
+            self.programs.forward(self, feed, ())
+            if self.passes_are_its_own
+            else MethodPass(self, x)
+        )
         seen = one_pass(self, made, y, collect, measure=measure)
         return [by_name.get(name) for name in self.param_names()], seen
 

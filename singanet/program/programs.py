@@ -206,6 +206,12 @@ class Programs:
         return [replay.report() for replay in self._known.values() if replay is not None]
 
     @property
+    def notes(self) -> list[str]:
+        """What of the programs runs as a Python step, and why."""
+        told = [note for replay in self._known.values() if replay for note in replay.notes]
+        return list(dict.fromkeys(told))
+
+    @property
     def refusals(self) -> list[str]:
         """Why calls are not recorded, where they are not."""
         return list(self._refused.values())

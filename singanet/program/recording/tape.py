@@ -16,7 +16,7 @@ from singanet.program.kernel import Phase
 from singanet.program.places import address, map_arrays, root_of
 from singanet.program.recording.performing import Performed
 from singanet.program.recording.scalars import StepScalar
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 Place = Literal["out", "first", "last", "hidden"]
 
@@ -107,7 +107,8 @@ class Tape:
         whole = array.nbytes == token.nbytes and array.flags.c_contiguous
         offset = 0 if whole or not array.size else address(array) - token.address
         once = self._same.setdefault
-        shape, strides = array.shape, array.strides
+        shape: Shape = array.shape
+        strides: tuple[int, ...] = array.strides
         ref = Ref(number, offset, once(shape, shape), once(strides, strides), array.dtype)
         ref = once(ref, ref)
         if token.held is not None and ref not in self.outside:

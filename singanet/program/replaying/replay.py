@@ -15,6 +15,7 @@ from singanet.program.recording.python_pass import keep
 from singanet.program.recording.record import targets
 from singanet.program.recording.rule_numbers import refresh
 from singanet.program.replaying.bound import Bound
+from singanet.program.replaying.python_share import PythonShare
 from singanet.program.replaying.ready import Ready
 from singanet.program.reporting.report import ProgramReport
 from singanet.types import Array
@@ -49,6 +50,8 @@ class Replay:
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
         self._numbers, self._members = recorder.numbers, recorder.members
         self._loss = recorder.loss
+        share = PythonShare(self.recording.calls, self.notes)
+        self._share = share if self._loss is not None and not share.known else None
         self._optimizer = optimizer
         self.replays = 0
         self._bound: Bound | None = None
@@ -128,6 +131,11 @@ class Replay:
         seen = loss.seen
         seen.y, loss.weight, seen.measure = y, weight, measure
         calls = iter(bound.segments[1])
+        share = self._share
+        if share is not None and share.known:
+            share = self._share = None
+        if share is not None and run is run_all:
+            run = share.run
         try:
             run(calls)
         except BaseException:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -265,7 +269,7 @@ def test_an_update_assigned_to_an_optimizer_is_called():
     twins = Twins(net, make)
     for k in range(5):
         twins.step(*batch(k))
-    assert any("'update'" in note for note in twins.expect_recorded())
+    assert any("a method of this SGD was replaced" in note for note in twins.expect_recorded())
 
 
 def test_a_stage_shared_with_a_loop_of_the_users():
@@ -319,3 +323,33 @@ def test_a_program_by_hand_has_every_kind_of_step():
         for a, b in zip(by_hand.param_values(), by_layers.param_values(), strict=True):
             np.testing.assert_array_equal(a, b)
     assert program.notes == []
+
+
+def slow(seconds):
+    class Slow(SGD):
+        def update(self, names, values, grads, scale=1.0):
+            time.sleep(seconds)
+            super().update(names, values, grads, scale)
+
+    return Slow(lr=0.1)
+
+
+def test_dear_python_steps_are_told_once():
+    made, optimizer = net(), slow(0.01)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for k in range(12):
+            made.step(*batch(k), optimizer)
+    (one,) = told
+    assert re.match(r"net.step: Python steps take (9\d|100)% .*Slow is not", str(one.message))
+    assert made.programs.notes
+    assert all("Slow is not singanet's" in note for note in made.programs.notes)
+
+
+def test_kernels_are_not_told():
+    made, optimizer = net(), kinds.Accumulator(SGD(lr=0.1), 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k in range(20):
+            made.step(*batch(k), optimizer)
+    assert made.programs.notes == []
