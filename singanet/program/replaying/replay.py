@@ -157,7 +157,9 @@ class Replay:
         addresses = {id(root_of(array)) for r, array in bound.outside() if r.token in written}
         for numbers, members in zip(self._numbers, self._members, strict=True):
             for member in members:
-                if id(root_of(member.value)) not in addresses:
+                # A rule that only gathers writes to its state alone.
+                changed = (member.value, *member.state.arrays)
+                if not any(id(root_of(array)) in addresses for array in changed):
                     member.state.step += 1
                 elif len(members) > 1 and member.layer not in pending and member.grad is not None:
                     # It was to be updated together with those of later layers.
