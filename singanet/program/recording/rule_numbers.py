@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 from singanet.optimizer.element_wise import ElementWise
@@ -11,6 +12,9 @@ from singanet.optimizer.state import ParamState
 from singanet.program.guard import is_library
 from singanet.program.recording.scalars import StepScalar
 from singanet.types import Array
+
+
+_SETTINGS = attrgetter("step", "lr_mult", "decay_mult", "regularizer", "constraint")
 
 
 class Numbers:
@@ -24,6 +28,7 @@ class Numbers:
         self.state = states[0]
         self.states = tuple(states)
         self._kept = [(state, state.arrays, _regularizing(state)) for state in states]
+        self._plain = all(regularizing is None for _, _, regularizing in self._kept)
         with _schedules_held(optimizer):
             self.penalty, self.values = optimizer._numbers(self.state, None)
         self.scalars: list[StepScalar] = []
@@ -37,6 +42,13 @@ class Numbers:
 
     def holds(self) -> bool:
         """Whether the program's kernels are still right for the parameters."""
+        state = self.state
+        if self._plain:
+            now = state.step, state.lr_mult, state.decay_mult, None, None
+            for state, arrays, _ in self._kept:
+                if _SETTINGS(state) != now or state.arrays is not arrays:
+                    return False
+            return True
         step, rate, decay = self.settings()
         for state, arrays, regularizing in self._kept:
             if (
