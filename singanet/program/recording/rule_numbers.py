@@ -13,7 +13,6 @@ from singanet.program.guard import is_library
 from singanet.program.recording.scalars import StepScalar
 from singanet.types import Array
 
-
 _SETTINGS = attrgetter("step", "lr_mult", "decay_mult", "regularizer", "constraint")
 
 
@@ -103,7 +102,7 @@ def alike(state: ParamState) -> tuple[Any, ...]:
 
 
 def has_own_schedules(optimizer: ElementWise) -> bool:
-    """Whether a schedule is of the user's: it is asked as often as by the layers, for it may count."""
+    """Whether a schedule is a user's: it may count, so it is asked as often as by the layers."""
     values = (getattr(optimizer, name) for name in optimizer.hypers)
     return any(callable(value) and not is_library(type(value)) for value in values)
 

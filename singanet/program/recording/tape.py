@@ -106,10 +106,10 @@ class Tape:
         # Addresses are slow to ask for, and mostly it is the whole memory.
         whole = array.nbytes == token.nbytes and array.flags.c_contiguous
         offset = 0 if whole or not array.size else address(array) - token.address
-        once = self._same.setdefault
+        once: Callable[[Any, Any], Any] = self._same.setdefault
         shape, strides = array.shape, array.strides
-        ref = Ref(number, offset, once(shape, shape), once(strides, strides), array.dtype)
-        ref = once(ref, ref)
+        made = Ref(number, offset, once(shape, shape), once(strides, strides), array.dtype)
+        ref: Ref = once(made, made)
         if token.held is not None and ref not in self.outside:
             self.outside[ref] = array.view(np.ndarray)
         return ref

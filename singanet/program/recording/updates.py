@@ -18,8 +18,8 @@ from singanet.program.call import NotRecordableError, Ref
 from singanet.program.guard import Guard, is_library, is_patched
 from singanet.program.recording.joint import Waiting, join_gradients, joint_update
 from singanet.program.recording.live_rows import RowsSource, source_of, sources
-from singanet.program.recording.python_pass import is_sparse
 from singanet.program.recording.moved import relocated
+from singanet.program.recording.python_pass import is_sparse
 from singanet.program.recording.rule_numbers import Numbers, alike, has_own_schedules
 from singanet.program.recording.tape import Tape
 from singanet.program.recording.traced import Traced
@@ -200,7 +200,9 @@ class Updates:
 
     def _add(self, numbers: Numbers, group: Sequence[Waiting]) -> None:
         self.numbers.append(numbers)
-        self.members.append([Member(w.layer, w.state, w.value, self.tape.ref(w.grad)) for w in group])
+        self.members.append(
+            [Member(w.layer, w.state, w.value, self.tape.ref(w.grad)) for w in group]
+        )
 
     def _rows(self, name: str, value: Array, source: RowsSource) -> None:
         """Record the update of those rows of a table that ``source`` has."""

@@ -87,9 +87,10 @@ class Replay:
     def outputs(self, arena: Array, feed: Mapping[str, Any], run: Run = run_all) -> Any:
         """Outputs by name, as new arrays."""
         bound = self.bound(arena)
-        keep(feed, bound.payloads[0][0])
-        run(iter(bound.segments[1]))
-        found = bound.payloads[1][0]
+        assert bound.outputs is not None
+        keep(feed, bound.feed.arrays[0])
+        run(iter(bound.feed.calls))
+        (found,) = bound.outputs.arrays
         return {name: map_arrays(value, _copied) for name, value in found.items()}
 
     def predict_alike(self, arena: Array, x: Any) -> Any:
@@ -98,9 +99,10 @@ class Replay:
         ``x`` is a dict, or the array of a single input.
         """
         bound = self.bound(arena)
-        _fill(bound.payloads[0][0], x)
-        run_all(bound.segments[1])
-        (found,) = bound.payloads[1][0].values()
+        assert bound.outputs is not None
+        _fill(bound.feed.arrays[0], x)
+        run_all(bound.feed.calls)
+        (found,) = bound.outputs.arrays[0].values()
         return _copied(found) if type(found) is np.ndarray else map_arrays(found, _copied)
 
     def step(
@@ -114,7 +116,7 @@ class Replay:
     ) -> tuple[float, float | None]:
         """One training step; ``(loss, metric)`` from before its updates."""
         bound = self.bound(arena)
-        given, beside = bound.payloads[0]
+        given, beside = bound.feed.arrays
         keep(feed, given)
         keep(targets(y, weight), beside)
         return self._stepped(bound, y, weight, measure, run)
@@ -125,7 +127,7 @@ class Replay:
         ``x`` is a dict, or the array of a single input.
         """
         bound = self.bound(arena)
-        given, (into, _) = bound.payloads[0]
+        given, (into, _) = bound.feed.arrays
         _fill(given, x)
         if type(into) is np.ndarray:
             into[...] = y
@@ -140,7 +142,7 @@ class Replay:
         assert loss is not None
         refresh(self._numbers)
         loss.y, loss.weight, loss.measure = y, weight, measure
-        calls = iter(bound.segments[1])
+        calls = iter(bound.feed.calls)
         try:
             run(calls)
         except BaseException:
