@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
-from typing import Any
+from abc import ABCMeta
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 _count = itertools.count(1)
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 class Changes:
@@ -21,10 +24,22 @@ class Changes:
 
 
 changes = Changes()
-"""Of all parameters, layers and losses: programs look closer only where it has moved."""
+"""Of all parameters, layers, losses and optimizers: programs look closer only where it moved."""
 
 
-class Counted:
+class CountedType(ABCMeta):
+    """Classes of which every assignment to an attribute, such as a method, is a change."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        changes.add()
+
+    def __delattr__(cls, name: str) -> None:
+        super().__delattr__(name)
+        changes.add()
+
+
+class Counted(metaclass=CountedType):
     """Objects of which every assignment to a public attribute, a method or the class is a change.
 
     But to those in ``asked_anew``, which are read again whenever they are needed.
@@ -43,3 +58,25 @@ class Counted:
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
         changes.add()
+
+
+def _counting(name: str) -> Callable[..., Any]:
+    inner = getattr(dict, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = inner(self, *args, **kwargs)
+        changes.add()
+        return made
+
+    method.__doc__ = "As that of a dict."
+    return method
+
+
+class CountedDict(dict[_Key, _Value]):
+    """A dict of which every change of what it holds is counted."""
+
+
+for _name in (
+    "__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update",
+):  # fmt: skip
+    setattr(CountedDict, _name, _counting(_name))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from singanet.base.described import Configurable
-from singanet.base.edits import Counted
+from singanet.base.edits import Counted, CountedDict
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.layers.context import Context
@@ -52,7 +52,7 @@ class Layer(Counted, Configurable):
             )
         self.name = name
         self.input_sample_shape = input_sample_shape
-        self.params: dict[str, Param] = {}
+        self.params: dict[str, Param] = CountedDict()
         self._trainable: bool | None = None
         self.in_shapes: Shapes | None = None
         self.out_shapes: Shapes | None = None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from singanet.base.described import Configurable
-from singanet.base.edits import Counted
+from singanet.base.edits import Counted, CountedDict
 from singanet.base.flags import is_training
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.loss.loss import Loss
@@ -41,8 +41,8 @@ class MultiLoss(Counted, Configurable):
                     received=repr(weight),
                     advice="1 is the default",
                 )
-        self.losses = dict(losses)
-        self.weights = {name: float(given.get(name, 1.0)) for name in losses}
+        self.losses = CountedDict(losses)
+        self.weights = CountedDict((name, float(given.get(name, 1.0))) for name in losses)
         self._ready = False
 
     def forward(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from singanet.program.kernel import Phase
 from singanet.program.places import map_leaves
 from singanet.types import Array, Shape
+
+MarkName = Literal["feed", "outputs", "dy", "layer"]
+"""Where a program meets its caller, who fills arrays or gets them."""
 
 
 class NotRecordableError(Exception):

@@ -8,7 +8,7 @@ from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from singanet.base.edits import Counted, changes
+from singanet.base.edits import Counted, CountedDict, changes
 from singanet.layers.layer import Layer
 from singanet.types import Array
 
@@ -27,35 +27,34 @@ class Guard:
     """What a recording of ``net`` has read and will not read again.
 
     Assignments to parameters, and to attributes of layers, losses, optimizers and what these hold,
-    are counted as they are made: nothing is compared while their number stands still. What nobody
-    counts (the contents of lists and dicts, methods of classes, arrays made read-only) is compared
-    each time.
+    to them and to their classes, are counted as they are made: nothing is compared while their
+    number stands still. What nobody counts (the contents of other lists and dicts, arrays made
+    read-only) is compared each time.
     """
 
     def __init__(self, net: Net) -> None:
         self._version = net.version
         self._seen = -1
         self._params: list[tuple[Param, Array, bool]] = []
-        self._arrays: list[Array] = []
-        self._writeable: list[bool] = []
+        self._writeable: list[Array] = []
         self._parts: dict[int, tuple[Any, Callable[[Any], Any], Any]] = {}
+        self._counted: list[tuple[str, Iterable[Any], list[Any]]] = []
         self._live: list[Iterable[Any]] = []
         self._held: list[Any] = []
-        self._classes: dict[type, Callable[[Any], Any]] = {}
-        self._code: list[Any] = []
+        self._classes: dict[type, tuple[Callable[[Any], Any], Any]] = {}
         self._watched: list[tuple[str, Callable[[], object], object]] = []
 
     # -- declared while recording -----------------------------------------------------------
 
     def param(self, param: Param, value: Array) -> None:
-        """The array of a parameter, whether it is trained, and whether it may be written to."""
+        """The array of a parameter, whether it is trained, and that it may be written to."""
         self._params.append((param, value, param.trainable))
-        self._arrays.append(value)
-        self._writeable.append(_WRITEABLE(value))
+        if _WRITEABLE(value):
+            self._writeable.append(value)
 
     def ties(self, layer: Layer) -> None:
         """Which parameters a layer has, of its own or others'."""
-        self._contents(layer.params)
+        self._contents("the parameters", layer, layer.params)
 
     def part(self, part: Counted) -> None:
         """Attributes and methods of a layer, loss, optimizer, ..., and of those that it holds."""
@@ -68,15 +67,17 @@ class Guard:
             self._parts[id(inner)] = inner, get, get(inner)
             for name in names:
                 if name != "params":
-                    self._contents(getattr(inner, name))
+                    self._contents(repr(name), inner, getattr(inner, name))
             self._methods(type(inner))
 
     def watch(self, what: str, look: Callable[[], object]) -> None:
         """Anything else: ``look()`` has to go on giving what equals what it gives now."""
         self._watched.append((what, look, look()))
 
-    def _contents(self, value: object) -> None:
-        if isinstance(value, (list, dict)):
+    def _contents(self, what: str, part: object, value: object) -> None:
+        if isinstance(value, CountedDict):
+            self._counted.append((f"{what} of {_name(part)}", value.values(), [*value.values()]))
+        elif isinstance(value, (list, dict)):
             live = value.values() if isinstance(value, dict) else value
             self._live.append(live)
             self._held += live
@@ -85,9 +86,8 @@ class Guard:
         if kind not in self._classes:
             own = [] if is_library(kind) else [n for n, f in vars(kind).items() if callable(f)]
             names = [n for n in dict.fromkeys((*_METHODS, *own)) if hasattr(kind, n)]
-            if names:
-                get = self._classes[kind] = attrgetter(*names)
-                self._code.append(get(kind))
+            get = attrgetter(*names, "__class__", "__class__")
+            self._classes[kind] = get, get(kind)
 
     # -- asked before each replay -----------------------------------------------------------
 
@@ -105,12 +105,10 @@ class Guard:
                 return found
             if not begun:
                 self._seen = now
-        if not _same(chain.from_iterable(self._live), self._held):
+        if self._live and not _same(chain.from_iterable(self._live), self._held):
             return "a list or dict of a layer or loss has other contents"
-        if [get(kind) for kind, get in self._classes.items()] != self._code:
-            return "a method of a class was replaced"
-        if not begun and list(map(_WRITEABLE, self._arrays)) != self._writeable:
-            return "an array of a parameter was made read-only, or writeable"
+        if not begun and not all(map(_WRITEABLE, self._writeable)):
+            return "an array of a parameter was made read-only"
         for what, look, was in self._watched:
             if look() != was:
                 return what
@@ -129,6 +127,12 @@ class Guard:
                 same = False
             if not same or is_patched(part):
                 return f"{_other(part, get, before)!r} of {_name(part)} was assigned"
+        for what, live, held in self._counted:
+            if not _same(live, held):
+                return f"{what} are others"
+        for kind, (code, was) in self._classes.items():
+            if code(kind) != was:
+                return f"a method of {kind.__name__} was replaced"
         return ""
 
 
@@ -140,6 +144,11 @@ def is_library(kind: type) -> bool:
 def is_patched(part: object) -> bool:
     """Whether a method of the object was replaced on it, and not in its class."""
     return not _methods_of(type(part)).isdisjoint(vars(part))
+
+
+def patched_methods(part: object) -> frozenset[str]:
+    """Which these are."""
+    return _methods_of(type(part)).intersection(vars(part))
 
 
 def _methods_of(kind: type) -> frozenset[str]:
@@ -161,7 +170,7 @@ def with_inner(part: Counted) -> list[Any]:
         for name, value in vars(one).items():
             if isinstance(value, Counted):
                 inside: Iterable[Any] = (value,)
-            elif type(value) is dict and name != "arguments":
+            elif isinstance(value, dict) and name != "arguments":
                 inside = value.values()
             elif type(value) is list:
                 inside = value
@@ -188,7 +197,7 @@ def _taken(part: Counted) -> list[str]:
 
 
 def _other(part: Counted, get: Callable[[Any], Any], before: Any) -> str:
-    patched = _methods_of(type(part)).intersection(vars(part))
+    patched = patched_methods(part)
     if patched:
         return min(patched)
     names = [*_taken(part), "class"]

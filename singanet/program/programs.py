@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.edits import changes
 from singanet.engine.executor import LayerByLayer
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import Measure, OnLayer
@@ -52,15 +53,15 @@ def programs_of(net: Net) -> Programs:
 class Programs:
     """Programs by what determines them, and one arena that they take turns with.
 
-    None in the place of a program says that the call came once. Where ``enabled`` is False every
-    call runs the layers.
+    A call is recorded when it comes again. Where ``enabled`` is False every call runs the layers.
     """
 
     def __init__(self, enabled: bool = True, recompute: Recompute = "none") -> None:
         self.enabled = enabled
         self._recompute = recompute
-        self._known: OrderedDict[Any, Replay | None] = OrderedDict()
-        self._refused: dict[Any, str] = {}
+        self._known: OrderedDict[Any, Replay] = OrderedDict()
+        self._seen: OrderedDict[Any, None] = OrderedDict()
+        self._refused: dict[Any, tuple[str, int]] = {}
         self._waits: dict[Any, Wait] = {}
         self._arena = SharedArena()
         self._layers = LayerByLayer()
@@ -203,22 +204,23 @@ class Programs:
 
     def reports(self) -> list[ProgramReport]:
         """What each program consists of, that used last at the end."""
-        return [replay.report() for replay in self._known.values() if replay is not None]
+        return [replay.report() for replay in self._known.values()]
 
     @property
     def notes(self) -> list[str]:
         """What of the programs runs as a Python step, and why."""
-        told = [note for replay in self._known.values() if replay for note in replay.notes]
+        told = [note for replay in self._known.values() for note in replay.notes]
         return list(dict.fromkeys(told))
 
     @property
     def refusals(self) -> list[str]:
         """Why calls are not recorded, where they are not."""
-        return list(self._refused.values())
+        return [reason for reason, _ in self._refused.values()]
 
     def clear(self) -> None:
         """Forget every program, and give the arena back."""
         self._known.clear()
+        self._seen.clear()
         self._refused.clear()
         self._waits.clear()
         self._arena.clear()
@@ -236,35 +238,48 @@ class Programs:
         """The program of ``key``, recorded now where the same call came before or ``at_once``."""
         key = (*key, threading.get_ident(), net.device.ops.settings())
         self._latest = None
-        if not self.enabled or key in self._refused or net.device.ops.xp is not np:
+        if not self.enabled or net.device.ops.xp is not np or self._is_refused(key):
             return None
-        if key not in self._known:
-            self._known[key] = None
-            if len(self._known) > CAPACITY:
-                self._known.popitem(last=False)
-            if not at_once:
-                return None
-        found = self._known[key]
-        if found is not None and found.stale(net):
-            self._known[key] = None
-            if not at_once:
-                self._waits.setdefault(key, Wait()).start(found.replays)
-                return None
-            found = None
-        if found is None and not at_once and self._waits.get(key, _NO_WAIT).goes_on():
-            return None
-        if found is None:
-            from singanet.program.replaying.recorded import recorded
-
-            made = recorded(net, record, optimizer, recompute)
-            if isinstance(made, str):
-                self._refused[key] = made
-                return None
-            found = self._known[key] = made
-        else:
+        found = self._known.get(key)
+        if found is not None and not found.stale(net):
             self._known.move_to_end(key)
-        found.replays += 1
-        return found
+            found.replays += 1
+            return found
+        if found is not None:
+            del self._known[key]
+            self._waits.setdefault(key, Wait()).start(found.replays)
+        if not at_once and (self._is_new(key) or self._waits.get(key, _NO_WAIT).goes_on()):
+            return None
+        from singanet.program.replaying.recorded import recorded
+
+        made = recorded(net, record, optimizer, recompute)
+        if isinstance(made, str):
+            self._refused[key] = made, changes.now
+            return None
+        self._known[key] = made
+        if len(self._known) > CAPACITY:
+            self._known.popitem(last=False)
+        made.replays += 1
+        return made
+
+    def _is_new(self, key: Any) -> bool:
+        """Whether such a call comes for the first time, as far as is remembered."""
+        new = key not in self._seen
+        self._seen[key] = None
+        self._seen.move_to_end(key)
+        if len(self._seen) > 4 * CAPACITY:
+            self._seen.popitem(last=False)
+        return new
+
+    def _is_refused(self, key: Any) -> bool:
+        """Whether the call was refused, and nothing was assigned since."""
+        if key not in self._refused:
+            return False
+        if self._refused[key][1] == changes.now:
+            return True
+        del self._refused[key]
+        self._waits.setdefault(key, Wait()).start(0)
+        return False
 
     def take(self, program: Replay) -> Array:
         """Memory for ``program``; until it is given back nobody else has it."""
@@ -273,8 +288,7 @@ class Programs:
     def _let_go(self) -> None:
         """Let every program forget the memory that it was bound to."""
         for program in list(self._known.values()):
-            if program is not None:
-                program.forget()
+            program.forget()
 
     def give_back(self, arena: Array) -> None:
         """Let the next replay have the memory."""

@@ -90,15 +90,15 @@ class _Run:
         """Run it once. What is fed are the inputs, later on zeros for gradients."""
         bound = self._bound = self._bound or Bound(self._recording, arena)
         taken: list[float] = []
-        for number, segment in enumerate(bound.segments):
-            for call in segment:
+        for segment in bound.segments:
+            if segment.name == "feed":
+                keep(feed, segment.arrays[0])
+            else:
+                map_arrays(segment.arrays, _clear)
+            for call in segment.calls:
                 start = clock()
                 call()
                 taken.append(clock() - start)
-            if number == 0:
-                keep(feed, bound.payloads[0][0])
-            elif number < len(bound.payloads):
-                map_arrays(bound.payloads[number], _clear)
         self._best = list(map(min, self._best, taken))
 
     def taken(self) -> Mapping[Case, Taken]:

@@ -63,6 +63,14 @@ def test_contents_of_dicts_count():
     loss = MultiLoss({"a": SquaredError(), "b": SquaredError()})
     made, guard = guard_of(loss)
     loss.weights["b"] = 0.25
+    assert guard.broken(made) == "'weights' of the MultiLoss are others"
+
+
+def test_contents_of_lists_count():
+    drop = Dropout("drop", 0.3)
+    drop.mine = [1, 2]
+    made, guard = guard_of(drop)
+    drop.mine.append(3)
     assert "other contents" in guard.broken(made)
 
 
@@ -136,7 +144,7 @@ def test_an_array_made_read_only_and_a_parameter_tied():
     layer.params["bias"].value.flags.writeable = True
     assert guard.broken(made) == ""
     layer.params["bias"] = Dense("other", 3, input_sample_shape=(2,)).params.get("bias")
-    assert "other contents" in guard.broken(made)
+    assert guard.broken(made) == "the parameters of layer 'fc' are others"
 
 
 def test_whatever_else_is_watched():

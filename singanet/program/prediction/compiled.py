@@ -152,15 +152,16 @@ class Prediction:
         bound = self._bound
         if bound is None or bound.arena is not arena:
             bound = self._bound = Bound(self._recording, arena)
-        (given,) = bound.payloads[0]
+        (given,) = bound.feed.arrays
         if type(x) is dict:
             keep(x, given)
         else:
             (target,) = given.values()
             target[...] = x
-        for call in bound.segments[1]:
+        for call in bound.feed.calls:
             call()
-        found = bound.payloads[1][0][""]
+        assert bound.outputs is not None
+        found = bound.outputs.arrays[0][""]
         return _copied(found) if type(found) is np.ndarray else map_arrays(found, _copied)
 
     def report(self) -> ProgramReport:

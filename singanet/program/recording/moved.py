@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from typing import Any
 
 from singanet.program.call import Bind, Call, Ref
 from singanet.program.places import map_leaves
@@ -22,7 +22,8 @@ def moved(call: Call, moves: Mapping[int, tuple[int, int]]) -> Call:
     made = placed(call, place, {token: moves[token][0] for token in touched})
     kept = tuple(pair for pair in call.in_place if not touched & {*pair})
     parts = (moves[token][0] for token in call.writes if token in touched)
-    return replace(made, partly=_once((*made.partly, *parts)), in_place=kept)
+    made.partly, made.in_place = _once((*made.partly, *parts)), kept
+    return made
 
 
 def relocated(ref: Ref, moves: Mapping[int, tuple[int, int]]) -> Ref:
@@ -37,16 +38,29 @@ def placed(call: Call, place: Callable[[Ref], Ref], tokens: Mapping[int, int]) -
     def other(numbers: Iterable[int]) -> tuple[int, ...]:
         return _once(tokens.get(number, number) for number in numbers)
 
-    return replace(
-        call,
-        arguments=map_leaves(call.arguments, Ref, place),
-        keywords=map_leaves(call.keywords, Ref, place),
-        reads=other(call.reads),
-        writes=other(call.writes),
-        partly=other(call.partly),
-        in_place=tuple((tokens.get(a, a), tokens.get(b, b)) for a, b in call.in_place),
-        bind=None if call.bind is None else _bound(call.bind, place),
+    def led(value: Any) -> Any:
+        return place(value) if type(value) is Ref else map_leaves(value, Ref, place)
+
+    # By the constructor: a copy of a dataclass takes ten times as long.
+    made = Call(
+        call.function,
+        tuple([led(value) for value in call.arguments]),
+        {key: led(value) for key, value in call.keywords.items()},
+        other(call.reads),
+        other(call.writes),
+        other(call.partly),
+        tuple([(tokens.get(a, a), tokens.get(b, b)) for a, b in call.in_place]),
+        call.layer,
+        call.phase,
+        call.name,
+        call.barrier,
+        None if call.bind is None else _bound(call.bind, place),
+        call.passes,
+        call.lane,
+        call.parts,
+        call.once,
     )
+    return made
 
 
 def _bound(bind: Bind, place: Callable[[Ref], Ref]) -> Bind:

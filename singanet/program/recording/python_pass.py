@@ -66,7 +66,7 @@ class PythonPass:
         return dx, grads
 
     def _theirs(self, arrays: Any) -> Any:
-        """Arrays for the layer to keep or change: the arena's only where it is singanet's."""
+        """Arrays to keep or change; those of the arena where the layer is singanet's."""
         return arrays if self.layer.own else map_arrays(arrays, copied)
 
     def sparse_now(self, key: str) -> RowSparse:

@@ -15,7 +15,7 @@ from singanet.engine.plan import Plan
 from singanet.errors import SingaNetError
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
-from singanet.program.call import NotRecordableError
+from singanet.program.call import MarkName, NotRecordableError
 from singanet.program.guard import Guard
 from singanet.program.places import arrays_in, map_arrays
 from singanet.program.recomputing.recompute import Recompute
@@ -86,7 +86,7 @@ class Recorder:
         beside = targets(y, weighted)
         with self._running():
             given, beside = own(self.tape, (dict(feed), beside))
-            self._take_in((given, beside))
+            self._take_in("feed", (given, beside))
             self.of_loss = True
             self.loss = LossStep(self.net, self.plan, y, weighted)
             ahead = updates.ahead()
@@ -145,7 +145,7 @@ class Recorder:
         with self._running():
             outputs, contexts = self._forward(self._fed(feed), train=True)
             given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, "K")))
-            self._take_in((given,), outputs)
+            self._take_in("dy", (given,), outputs)
             del outputs
             for item in self._backward(contexts, given):
                 if updates is not None:
@@ -171,11 +171,11 @@ class Recorder:
             zeros = map_arrays(outputs, lambda y: zeros_in(orders[next(slots)], y.shape, y.dtype))
             given = own(self.tape, zeros)
             del outputs
-            self._take_in((given,))
+            self._take_in("dy", (given,))
             for item in self._backward(contexts, given):
                 grads, names = sources(item.grads), list(item.names)
                 # The caller may update the parameters then, which no kernel may read afterwards.
-                self._mark("yield", (grads, item.layer, names), (grads,), list(item.values))
+                self._mark("layer", (grads, item.layer, names), (grads,), list(item.values))
                 del item
         for step in self.plan.steps:
             reasons = step.recorded.reasons  # type: ignore[attr-defined]
@@ -215,7 +215,7 @@ class Recorder:
 
     def _fed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         given: dict[str, Any] = own(self.tape, dict(feed))
-        self._take_in((given,))
+        self._take_in("feed", (given,))
         return given
 
     def _forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
@@ -235,19 +235,21 @@ class Recorder:
         slots = [slot for name in self.plan.outputs for slot in self.plan.by_name[name].out_slots]
         return self.plan.params_of(self.plan.backward(slots, ()))
 
-    def _take_in(self, given: Any, seen: Any = ()) -> None:
+    def _take_in(self, name: MarkName, given: Any, seen: Any = ()) -> None:
         """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""
         filled = arrays_in(given)
         if not all(array.size for array in filled):
             # Loops over samples that run no time leave arrays that nobody writes.
             raise NotRecordableError("a batch of no samples")
-        self._mark("feed", given, seen, filled)
+        self._mark(name, given, seen, filled)
 
     def _hand_out(self, given: Any) -> None:
         """Mark where the caller gets the arrays of ``given``."""
-        self._mark("yield", (given,), (given,), [])
+        self._mark("outputs", (given,), (given,), [])
 
-    def _mark(self, name: str, payload: tuple[Any, ...], read: Any, filled: list[Array]) -> None:
+    def _mark(
+        self, name: MarkName, payload: tuple[Any, ...], read: Any, filled: list[Array]
+    ) -> None:
         call = self.tape.add(_nothing, (read,), {}, filled, "hidden", name=name)
         call.function = None
         call.arguments = map_arrays(payload, self.tape.ref)

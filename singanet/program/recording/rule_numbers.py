@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 from singanet.optimizer.optimizer import Optimizer
@@ -11,6 +12,8 @@ from singanet.optimizer.state import ParamState
 from singanet.program.guard import is_library
 from singanet.program.recording.scalars import StepScalar
 from singanet.types import Array
+
+_SETTINGS = attrgetter("step", "lr_mult", "decay_mult", "regularizer", "constraint")
 
 
 class Numbers:
@@ -24,6 +27,7 @@ class Numbers:
         self.state = states[0]
         self.states = tuple(states)
         self._kept = [(state, state.arrays, _bounds(state)) for state in states]
+        self._plain = all(bounds is None for _, _, bounds in self._kept)
         with _schedules_held(optimizer):
             self.penalty, self.values = optimizer.numbers(self.state)
         self.scalars: list[StepScalar] = []
@@ -37,6 +41,13 @@ class Numbers:
 
     def holds(self) -> bool:
         """Whether the program's kernels are still right for the parameters."""
+        state = self.state
+        if self._plain:
+            now = state.step, state.lr_mult, state.decay_mult, None, None
+            for state, arrays, _ in self._kept:
+                if _SETTINGS(state) != now or state.arrays is not arrays:
+                    return False
+            return True
         step, rate, decay = self.settings()
         for state, arrays, bounds in self._kept:
             bare = state.regularizer is None and state.constraint is None
@@ -89,7 +100,7 @@ def alike(state: ParamState) -> tuple[Any, ...]:
 
 
 def has_own_schedules(optimizer: Optimizer) -> bool:
-    """Whether a schedule is of the user's: it may count how often it is asked."""
+    """Whether a schedule is a user's: it may count, so it is asked as often as by the layers."""
     values = (getattr(optimizer, name) for name in optimizer.hypers)
     return any(callable(value) and not is_library(type(value)) for value in values)
 

@@ -16,7 +16,7 @@ from singanet.program.kernel import Phase
 from singanet.program.places import address, map_arrays, root_of
 from singanet.program.recording.performing import Performed
 from singanet.program.recording.scalars import StepScalar
-from singanet.types import Array, Shape
+from singanet.types import Array
 
 Place = Literal["out", "first", "last", "hidden"]
 
@@ -106,11 +106,10 @@ class Tape:
         # Addresses are slow to ask for, and mostly it is the whole memory.
         whole = array.nbytes == token.nbytes and array.flags.c_contiguous
         offset = 0 if whole or not array.size else address(array) - token.address
-        once = self._same.setdefault
-        shape: Shape = array.shape
-        strides: tuple[int, ...] = array.strides
-        ref = Ref(number, offset, once(shape, shape), once(strides, strides), array.dtype)
-        ref = once(ref, ref)
+        once: Callable[[Any, Any], Any] = self._same.setdefault
+        shape, strides = array.shape, array.strides
+        made = Ref(number, offset, once(shape, shape), once(strides, strides), array.dtype)
+        ref: Ref = once(made, made)
         if token.held is not None and ref not in self.outside:
             self.outside[ref] = array.view(np.ndarray)
         return ref

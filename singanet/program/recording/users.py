@@ -13,7 +13,7 @@ import numpy as np
 from singanet.layers.layer import Layer
 from singanet.loss.loss import Loss
 from singanet.program.call import NotRecordableError
-from singanet.program.guard import is_library, is_patched, with_inner
+from singanet.program.guard import is_library, is_patched, patched_methods, with_inner
 from singanet.types import Array
 
 _Part = TypeVar("_Part", bound="Layer | Loss")
@@ -61,9 +61,14 @@ def stand_in(part: _Part) -> _Part:
     kept = with_inner(part) if is_pure(part) else ()
     inner = [params for one in kept for params in getattr(one, "params", {}).values()]
     try:
-        return copy.deepcopy(part, {id(param): param for param in inner})
+        made = copy.deepcopy(part, {id(param): param for param in inner})
     except Exception as error:
         raise NotRecordableError(f"{type(part).__name__} cannot be copied: {error}") from error
+    for one in with_inner(made):
+        # Functions are not copied: what they count would be counted.
+        for name in patched_methods(one):
+            delattr(one, name)
+    return made
 
 
 @contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from singanet.program.call import Ref
+from singanet.program.call import MarkName, Ref
 from singanet.program.places import address, map_leaves
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recording.build import Recording
@@ -12,11 +14,23 @@ from singanet.program.replaying.ready import Ready, ready_call
 from singanet.types import Array
 
 
-class Bound:
-    """Calls on the arrays of one arena, in segments that end where the program hands out arrays.
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A place where the program meets its caller, and the calls up to the next such place.
 
-    ``payloads`` holds for each segment the arrays that stand at its end: what is fed before the
-    next one, or what the caller gets.
+    At "feed" and "dy" the caller fills ``arrays``, at "outputs" and "layer" it gets them.
+    """
+
+    name: MarkName
+    arrays: Any
+    calls: tuple[Ready, ...]
+
+
+class Bound:
+    """The calls of a recording on the arrays of one arena, in segments.
+
+    An evaluation has ``feed`` and ``outputs``, a step ``feed`` alone, a pass both ways ``dy`` and
+    one of ``layers`` for each item as well.
     """
 
     def __init__(self, recording: Recording, arena: Array) -> None:
@@ -25,17 +39,17 @@ class Bound:
         self._arrays: dict[Ref, Array] = dict(recording.outside)
         self._place = {token: start + offset for token, offset in recording.place.items()}
         self.arena = arena
-        self.segments: list[tuple[Ready, ...]] = []
-        self.payloads: list[Any] = []
-        calls: list[Ready] = []
-        for call in recording.calls:
-            if call.function is None:
-                self.segments.append(tuple(calls))
-                self.payloads.append(self._filled(call.arguments))
-                calls = []
-            else:
-                calls.append(ready_call(call, self.array))
-        self.segments.append(tuple(calls))
+        marks = [at for at, call in enumerate(recording.calls) if call.function is None]
+        self.segments: list[Segment] = []
+        for at, end in pairwise([*marks, len(recording.calls)]):
+            mark: Any = recording.calls[at]
+            calls = [ready_call(call, self.array) for call in recording.calls[at + 1 : end]]
+            self.segments.append(Segment(mark.name, self._filled(mark.arguments), tuple(calls)))
+        named = {segment.name: segment for segment in self.segments}
+        self.feed = named["feed"]
+        self.outputs = named.get("outputs")
+        self.dy = named.get("dy")
+        self.layers = [segment for segment in self.segments if segment.name == "layer"]
 
     def outside(self) -> list[tuple[Ref, Array]]:
         """What lies outside of the arena."""

@@ -87,9 +87,10 @@ class Replay:
     def outputs(self, arena: Array, feed: Mapping[str, Any], run: Run = run_all) -> Any:
         """Outputs by name, as new arrays."""
         bound = self.bound(arena)
-        keep(feed, bound.payloads[0][0])
-        run(iter(bound.segments[1]))
-        found = bound.payloads[1][0]
+        assert bound.outputs is not None
+        keep(feed, bound.feed.arrays[0])
+        run(iter(bound.feed.calls))
+        (found,) = bound.outputs.arrays
         return {name: map_arrays(value, _copied) for name, value in found.items()}
 
     def step(
@@ -103,7 +104,7 @@ class Replay:
     ) -> tuple[float, float | None]:
         """One training step; ``(loss, metric)`` from before its updates."""
         bound = self.bound(arena)
-        given, beside = bound.payloads[0]
+        given, beside = bound.feed.arrays
         keep(feed, given)
         keep(targets(y, weight), beside)
         return self._stepped(bound, y, weight, measure, run)
@@ -114,7 +115,7 @@ class Replay:
         ``x`` is a dict, or the array of a single input.
         """
         bound = self.bound(arena)
-        given, (into, _) = bound.payloads[0]
+        given, (into, _) = bound.feed.arrays
         _fill(given, x)
         if type(into) is np.ndarray:
             into[...] = y
@@ -130,7 +131,7 @@ class Replay:
         refresh(self._numbers)
         seen = loss.seen
         seen.y, loss.weight, seen.measure = y, weight, measure
-        calls = iter(bound.segments[1])
+        calls = iter(bound.feed.calls)
         share = self._share
         if share is not None and share.known:
             share = self._share = None

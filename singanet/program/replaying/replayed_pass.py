@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from singanet.engine.backward import BackwardWalk
@@ -98,12 +99,13 @@ class ReplayedPass:
             dy[name] = parts if plan.by_name[name].many_out else parts[0]
         slot_grads.clear()
         bound = self.program.bound(self.arena)
-        keep(dy, bound.payloads[2][0])
+        assert bound.dy is not None
+        keep(dy, bound.dy.arrays[0])
         del dy
         try:
-            for segment, payload in zip(bound.segments[3:], bound.payloads[3:], strict=False):
-                run_all(segment)
-                grads, layer, names = payload
+            for before, segment in pairwise([bound.dy, *bound.layers]):
+                run_all(before.calls)
+                grads, layer, names = segment.arrays
                 values = [self.program.values[name].value for name in names]
                 # Copies, since the arena serves the next layer; the caller may keep them.
                 yield LayerGradients(list(names), values, [_owned(g) for g in grads], layer, {})
