@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import is_one
 from singanet.optimizer.stages import TwoPasses, stages_of, two_passes
@@ -55,14 +56,16 @@ class Updates:
             params = list(trained)
             names, values = [p.name for p in params], [p.value for p in params]
             for stage in self.stages:
-                stage.settle(names, values)
+                values = list(stage.settle(names, values))
             self._traced = [_traced(stage) for stage in self.stages]
             guarded = [*self.stages, *([self.rule] if self.rule.case() != () else [])]
             self.guards = [StageGuard(stage) for stage in guarded]
-        # After the update of a layer a user's stage may look at its parameters.
+        # A stage may look at a layer's parameters once they are updated, as for rounding them.
+        first = self._traced[0] if self._traced else None
+        self.scaled = first if isinstance(first, ScaledUpdates) else None
         by_element = getattr(type(self.rule), "_sweep", None) is ElementWise._sweep
-        self._together = by_element and all(map(is_ours, self.stages))
-        self._two_passes = False
+        self._together = by_element and self.scaled is None and all(map(is_ours, self.stages))
+        self._whole = False
         self._waiting: dict[Any, list[Waiting]] = {}
         self._moves: dict[int, tuple[int, int]] = {}
 
@@ -72,11 +75,13 @@ class Updates:
         Raises `NotRecordableError` where a Python step would have to know what it found.
         """
         ahead = two_passes(self.optimizer)
-        if ahead is None or not ahead.due():
+        due = ahead is not None and ahead.due()
+        if due or isinstance(self.optimizer, ScaledUpdates):
+            if self._why is not None:
+                raise NotRecordableError(self._why)
+            self._whole = True
+        if ahead is None or not due:
             return None
-        if self._why is not None:
-            raise NotRecordableError(self._why)
-        self._two_passes = True
         traced = dict(zip(map(id, self.stages), self._traced, strict=True))
         gathering: Any = tuple(traced[id(each)] for each in ahead.gathering)
         clip: Any = traced[id(ahead.clip)]
@@ -239,7 +244,7 @@ class Updates:
         self.numbers.append(numbers)
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
-        if self._two_passes:
+        if self._whole:
             raise NotRecordableError(why)
         if names:
             self.reasons.append(f"{', '.join(names)}: {why}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.edits import changes
+from singanet.optimizer.mixed_precision import NotFiniteError
 from singanet.program.places import map_arrays
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recomputing.recompute import Recompute
@@ -195,6 +196,9 @@ class Replay:
             run = share.run
         try:
             run(bound.segments[1])
+        except NotFiniteError:
+            # A step that is not taken; all is undone by the look that found it.
+            return seen.loss, seen.score
         finally:
             seen.y = loss.weight = seen.measure = None
         for numbers in self._numbers:
