@@ -79,7 +79,8 @@ def _scaled_step(
     state = [(param, param.value.copy()) for param in net.params() if param.is_state]
     seen = Seen(y, measure)
     made = forward()
-    slot_grads = gradients_of_loss(net, made, seen, weight, optimizer.precision.scale)
+    scaled = optimizer.precision.scaled
+    slot_grads = gradients_of_loss(net, made, seen, weight, scaled)
     try:
         held = optimizer.held(made.backward(net, slot_grads, ()))
     except NotFiniteError as error:
@@ -123,14 +124,18 @@ class Seen:
 
 
 def gradients_of_loss(
-    net: NetCore, made: Pass, seen: Seen, weight: Array | None, scale: float = 1.0
+    net: NetCore,
+    made: Pass,
+    seen: Seen,
+    weight: Array | None,
+    scaled: Callable[[Array], Array] | None = None,
 ) -> dict[int, Array]:
-    """The gradients of ``scale`` · loss, by the slot of the output that each belongs to."""
+    """The gradients of the loss, ``scaled``, by the slot of the output that each belongs to."""
     outputs = made.hand_out()
     names = made.plan.outputs
     out = widened(outputs[names[0]] if len(names) == 1 else outputs)
     dy = differentiated(expected_loss(net), out, seen.y, weight, seen, names)
-    return check_gradients(made.plan, times(dy, scale), made.shapes, net.device, net.dtype)
+    return check_gradients(made.plan, changed(dy, scaled), made.shapes, net.device, net.dtype)
 
 
 def differentiated(
@@ -182,10 +187,10 @@ def widened(out: Any) -> Any:
     return out.astype("float32") if getattr(out, "dtype", None) == "float16" else out
 
 
-def times(dy: Any, scale: float) -> Any:
-    """``scale`` · ``dy``, an array or a dict of them."""
-    if scale == 1.0:
+def changed(dy: Any, change: Callable[[Array], Array] | None) -> Any:
+    """``dy``, an array or a dict of them, with every one changed."""
+    if change is None:
         return dy
     if isinstance(dy, Mapping):
-        return {name: times(part, scale) for name, part in dy.items()}
-    return dy * scale
+        return {name: changed(part, change) for name, part in dy.items()}
+    return change(dy)

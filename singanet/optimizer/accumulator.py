@@ -64,13 +64,14 @@ class Accumulator(Wrapper):
             )
             self._begin(ready)
 
-    def settle(self, names: Sequence[str], values: Sequence[Array]) -> None:
+    def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
         """As `Wrapper.settle`: a buffer for each of them that has none."""
         for name, value in zip(names, values, strict=True):
             if name not in self._totals:
                 self._totals[name] = ops_for(value).xp.empty_like(value)
                 self._counts[name] = 0
                 self._touched[name] = None
+        return values
 
     def case(self) -> Hashable:
         """Of each parameter whether this is the first of its micro-batches, the last, or neither.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from singanet.ops import ops_for
 from singanet.optimizer.checks import Grad, checked_count
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.scale import Scale
+from singanet.optimizer.scale import Scale, in_type, on_host
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array, RowSparse
@@ -44,7 +44,8 @@ class MixedPrecision(Configurable):
     ) -> None:
         where = "MixedPrecision"
         self.dtype = _checked_type(dtype)
-        self.scale = at(checked(where, "scale", scale, _LEAST), 0)
+        # An array, so that programs read what it has become.
+        self._scale = np.array(at(checked(where, "scale", scale, _LEAST), 0))
         self.growth = at(checked(where, "growth", growth, 1.0), 0)
         self.backoff = at(checked(where, "backoff", backoff, 2.0**-10, 1.0), 0)
         self.growth_interval = checked_count(
@@ -52,20 +53,41 @@ class MixedPrecision(Configurable):
         )
         self.good = 0
         self.skipped = 0
-        self._masters: dict[str, Array] = {}
+        self.masters: dict[str, Array] = {}
+
+    @property
+    def scale(self) -> float:
+        """What the loss is multiplied by."""
+        return float(self._scale)
+
+    @scale.setter
+    def scale(self, value: float) -> None:
+        self._scale[...] = value
+
+    def scaled(self, dy: Array) -> Array:
+        """``dy`` times the scale."""
+        xp = ops_for(dy).xp
+        return dy * in_type(xp, xp.asarray(self._scale), dy.dtype)
+
+    def settle(self, name: str, value: Array) -> Array:
+        """The float32 array behind the parameter ``value``, whatever is in it."""
+        xp = ops_for(value).xp
+        kept = self.masters.get(name)
+        if kept is None or kept.shape != value.shape:
+            kept = self.masters[name] = value.astype("float32")
+        elif type(kept) is not (np.ndarray if on_host(xp) else type(value)):
+            kept = self.masters[name] = xp.asarray(kept)
+        return kept
 
     def master(self, name: str, value: Array) -> Array:
         """The float32 array behind the parameter ``value``, brought up to date with it."""
         xp = ops_for(value).xp
-        kept = self._masters.get(name)
-        if kept is None or kept.shape != value.shape:
-            kept = self._masters[name] = value.astype("float32")
-        elif type(kept) is not type(value):
-            kept = self._masters[name] = xp.asarray(kept)
+        kept = self.settle(name, value)
+        if on_host(xp):
+            # Traced where the value is.
+            kept = xp.asarray(kept)
         # Where they differ, somebody wrote to the parameter: a file was loaded, say.
-        written = kept.astype(value.dtype) != value
-        if written.any():
-            kept[written] = value[written]
+        xp.copyto(kept, value, where=kept.astype(value.dtype) != value)
         return kept
 
     def unscaled(self, grad: Grad) -> Grad:
@@ -74,8 +96,12 @@ class MixedPrecision(Configurable):
             return None
         if isinstance(grad, tuple):
             indices, rows = grad
-            return RowSparse(indices, rows.astype("float32") / self.scale)
-        return grad.astype("float32") / self.scale
+            return RowSparse(indices, self._unscaled(rows))
+        return self._unscaled(grad)
+
+    def _unscaled(self, array: Array) -> Array:
+        xp = ops_for(array).xp
+        return array.astype("float32") / in_type(xp, xp.asarray(self._scale), np.float32)
 
     def succeeded(self) -> None:
         """Count a step that was taken; the scale may grow."""
@@ -106,7 +132,7 @@ class MixedPrecision(Configurable):
         """Copies of the masters, the scale, and the counts."""
         numbers = (self.scale, self.good, self.skipped)
         state = {k: np.array(v, np.float64) for k, v in zip(_NUMBERS, numbers, strict=True)}
-        return {**state, **{_MASTER + name: a.copy() for name, a in self._masters.items()}}
+        return {**state, **{_MASTER + name: a.copy() for name, a in self.masters.items()}}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on where the one of the `state_dict` stood. Errors: an entry is missing or unknown."""
@@ -120,7 +146,7 @@ class MixedPrecision(Configurable):
             )
         self.scale = float(state["scale"])
         self.good, self.skipped = int(state["good"]), int(state["skipped"])
-        self._masters = {name: array.copy() for name, array in masters.items()}
+        self.masters = {name: array.copy() for name, array in masters.items()}
 
 
 class NotFiniteError(Exception):
@@ -153,6 +179,14 @@ class ScaledUpdates(Wrapper):
         yield names, masters, exact, scale
         for value, master in zip(values, masters, strict=True):
             value[...] = master
+
+    def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
+        """As `Wrapper.settle`: the masters."""
+        return [self.precision.settle(n, v) for n, v in zip(names, values, strict=True)]
+
+    def case(self) -> Hashable:
+        """Which masters these are: loaded ones are others."""
+        return id(self.precision.masters)
 
     def in_float32(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad]

@@ -68,10 +68,15 @@ def two_passes(optimizer: Any) -> TwoPasses | None:
     return None
 
 
+def needs_all_gradients(optimizer: Any) -> bool:
+    """Whether something has to see all gradients of a step before any is applied."""
+    return isinstance(optimizer, ScaledUpdates) or two_passes(optimizer) is not None
+
+
 def by_passes(optimizer: Any) -> bool:
-    """Whether a step is made of passes alone: in mixed precision, or with a norm that was said."""
+    """Whether a step is made of passes alone, since somebody has said a norm for it."""
     ahead = two_passes(optimizer)
-    return isinstance(optimizer, ScaledUpdates) or (ahead is not None and ahead.clip.knows)
+    return ahead is not None and ahead.clip.knows
 
 
 def _gathering(around: Iterable[Wrapper]) -> Iterator[Accumulator]:

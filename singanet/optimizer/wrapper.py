@@ -62,8 +62,12 @@ class Wrapper(Counted, Configurable, ABC):
         """
         yield names, values, grads, scale
 
-    def settle(self, names: Sequence[str], values: Sequence[Array]) -> None:
-        """Make the state of these parameters, so that `take` finds it."""
+    def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
+        """Make the state of these parameters, so that `take` finds it.
+
+        Returns the arrays that the optimizer inside is to update.
+        """
+        return values
 
     def case(self) -> Hashable:
         """What of the state, other than the numbers in its arrays, decides what `take` does."""

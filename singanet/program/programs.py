@@ -162,7 +162,7 @@ class Programs:
                 return program.step_alike(arena, x, y, measure)
             finally:
                 self.give_back(arena)
-        from singanet.optimizer.stages import by_passes, two_passes
+        from singanet.optimizer.stages import by_passes, needs_all_gradients
 
         feed = check_feed(net.plan(), x, net.device, net.dtype)
         self._layers.register(net, optimizer)
@@ -170,7 +170,7 @@ class Programs:
         found = None if by_layers else self._find_step(net, feed, y, optimizer, weight)
         if found is None:
             # Passes of their own for steps that no program may ever make.
-            alone = by_layers or two_passes(optimizer) is not None
+            alone = by_layers or needs_all_gradients(optimizer)
             run = self.forward if alone else self._layers.forward
             forward = partial(run, net, feed, ())
             return self._layers.train(net, forward, y, optimizer, weight, measure, on_layer)

@@ -12,7 +12,7 @@ from singanet.errors import ArgumentError, CallOrderError, one_of
 from singanet.loss import Loss
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
-from singanet.optimizer.mixed_precision import as_precision
+from singanet.optimizer.mixed_precision import ScaledUpdates, as_precision
 from singanet.training.half_kernels import half_device
 from singanet.training.steps import wrapped
 
@@ -35,6 +35,7 @@ class Compiled:
         self.metrics = metrics
         self.epochs = 0
         self._wrapped: dict[tuple[Any, ...], Optimizer | Wrapper] = {}
+        self._scaled: list[ScaledUpdates] = []
 
     def clipped(self, clip: float | None, clip_by: str, accumulate: int) -> Optimizer | Wrapper:
         """The optimizer behind these wrappers; asked again, the same, with what it gathered."""
@@ -42,6 +43,16 @@ class Compiled:
         if key not in self._wrapped:
             self._wrapped[key] = wrapped(self.optimizer, clip, clip_by, accumulate)
         return self._wrapped[key]
+
+    def scaled(self, optimizer: Optimizer | Wrapper) -> Optimizer | Wrapper:
+        """``optimizer`` as the precision has it; asked again, the same."""
+        if self.precision is None:
+            return optimizer
+        found = next((each for each in self._scaled if each.optimizer is optimizer), None)
+        if found is None:
+            found = ScaledUpdates(optimizer, self.precision)
+            self._scaled.append(found)
+        return found
 
     @property
     def around(self) -> dict[tuple[Any, ...], Optimizer | Wrapper]:

@@ -56,7 +56,7 @@ class Session:
         self.net = net
         self.compiled = compiled
         self.optimizer = optimizer
-        self.train_batch = stepper(net, optimizer, compiled.precision)
+        self.train_batch = stepper(net, compiled.scaled(optimizer))
         self.data = data
         self.validation = validation
         self.epochs = epochs

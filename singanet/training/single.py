@@ -20,7 +20,7 @@ def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> d
     compiled = expect_compiled(net, "net.train_on_batch")
     x, y, weight = _batch(net, x, y, sample_weight)
     measures = Measures.alone(compiled.metrics)
-    step = stepper(net, compiled.optimizer, compiled.precision)
+    step = stepper(net, compiled.scaled(compiled.optimizer))
     loss = step(x, y, weight, None, measures.update)
     measures.add_loss(loss, batch_length(y))
     return measures.result()

@@ -16,7 +16,6 @@ from singanet.optimizer import (
     ClipByLayerNorm,
     ClipByRunningNorm,
     ClipByValue,
-    MixedPrecision,
     Optimizer,
     Wrapper,
 )
@@ -55,7 +54,7 @@ def wrapped(
     return optimizer if accumulate == 1 else Accumulator(optimizer, accumulate)
 
 
-def stepper(net: Model, optimizer: Optimizer | Wrapper, precision: MixedPrecision | None) -> Step:
+def stepper(net: Model, optimizer: Optimizer | Wrapper) -> Step:
     """The step of ``net`` with ``optimizer``.
 
     Errors: `ClipByGlobalNorm` inside of other clipping, or for a model whose steps have no
@@ -68,17 +67,13 @@ def stepper(net: Model, optimizer: Optimizer | Wrapper, precision: MixedPrecisio
             received=f"a {type(net).__name__}",
             advice="clip by 'layer', 'running' or 'value'",
         )
-    if precision is None:
 
-        def step(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
-            return net.step(x, y, optimizer, on_layer, weight, measure)[0]
+    def step(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
+        return net.step(x, y, optimizer, on_layer, weight, measure)[0]
 
-        return step
-    update = ScaledUpdates(optimizer, precision)
-
-    def scaled_step(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
+    def scaled(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
         # What overflows is looked for; NumPy need not say it.
         with np.errstate(over="ignore", invalid="ignore"):
-            return net.step(x, y, update, on_layer, weight, measure)[0]
+            return step(x, y, weight, on_layer, measure)
 
-    return scaled_step
+    return scaled if isinstance(optimizer, ScaledUpdates) else step

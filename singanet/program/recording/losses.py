@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from singanet.engine.plan import Plan
-from singanet.engine.step import Seen, differentiated, expected_loss, of_output, widened
+from singanet.engine.step import Seen, changed, differentiated, expected_loss, of_output, widened
 from singanet.errors import SingaNetError
 from singanet.program.call import NotRecordableError
 from singanet.program.places import arrays_in, map_arrays
@@ -40,12 +40,12 @@ class LossStep:
         self._count = 0
 
     def record(
-        self, tape: Tape, outputs: Any, y: Any, weight: Any, looks: bool = True
+        self, tape: Tape, outputs: Any, y: Any, weight: Any, looks: bool, scaled: Any = None
     ) -> dict[str, Any]:
         """Write the step down; the gradients by the name of the output.
 
         ``y`` and ``weight`` are what the batch gives, traced. It ``looks`` at loss and metric, but
-        not in a pass for the norm of the gradients.
+        not in a pass for the norm of the gradients, which may be ``scaled``.
         """
         tape.layer, tape.phase = "loss", "loss"
         outputs = widened(outputs)
@@ -61,7 +61,7 @@ class LossStep:
             tape.refine = None
         if looks:
             self.seen.y = self.weight = None
-        return {name: map_arrays(grad, self._in_type) for name, grad in dy.items()}
+        return {name: map_arrays(changed(g, scaled), self._in_type) for name, g in dy.items()}
 
     def _kernels(
         self, tape: Tape, outputs: Any, y: Any, weight: Any, looks: bool

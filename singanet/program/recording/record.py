@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.plan import Plan
 from singanet.errors import SingaNetError
+from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
+from singanet.optimizer.stages import TwoPasses
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.program.call import MarkName, NotRecordableError
@@ -90,26 +93,70 @@ class Recorder:
             self.of_loss = True
             self.loss = LossStep(self.net, self.plan, y, weighted)
             ahead = updates.ahead()
-            knowing: Any = nullcontext()
-            if ahead is not None:
-                with self._undone():
-                    items = self._walked(given, beside, looks=False)
-                    knowing = ahead.knowing(_traced(items))
-            with knowing:
-                for item in self._walked(given, beside):
-                    updates.record(item)
-                    del item
-                updates.finish()
+            if updates.scaled is not None:
+                self._scaled_updates(updates.scaled, given, beside, ahead, updates)
+            else:
+                knowing: Any = nullcontext()
+                if ahead is not None:
+                    with self._undone():
+                        knowing = ahead.knowing(_traced(self._walked(given, beside, False)))
+                with knowing:
+                    for item in self._walked(given, beside):
+                        updates.record(item)
+                        del item
+                    updates.finish()
         self.numbers, self.members = updates.numbers, updates.members
         self.notes += updates.reasons
 
-    def _walked(self, given: Any, beside: Any, looks: bool = True) -> Iterator[LayerGradients]:
+    def _scaled_updates(
+        self,
+        scaled: ScaledUpdates,
+        given: Any,
+        beside: Any,
+        ahead: TwoPasses | None,
+        updates: Updates,
+    ) -> None:
+        """A step in mixed precision, whose updates come after a look at all gradients."""
+        precision, xp = scaled.precision, self.tape.ops.xp
+        state = [(value, value.copy()) for param, value in self.params if param.is_state]
+
+        def remember() -> None:
+            for value, copy in state:
+                copy[...] = value
+
+        def look(layer: str, finite: Array) -> None:
+            if not finite:
+                for value, copy in state:
+                    value[...] = copy
+                precision.failed(layer)
+                raise NotFiniteError(layer)
+
+        self.tape.add(remember, (), {}, (), "hidden", name="remember").barrier = True
+        held = []
+        for item in _traced(self._walked(given, beside, True, precision.scaled)):
+            for grad in item.grads:
+                finite = xp.isfinite(grad).all()
+                call = self.tape.add(partial(look, item.layer), (finite,), {}, (), "hidden")
+                call.name, call.barrier = "finite", True
+            held.append(item)
+        knowing: Any = nullcontext()
+        if ahead is not None:
+            knowing = ahead.knowing(scaled.in_float32(*item) for item in held)
+        with knowing:
+            for item in held:
+                updates.record(item)
+            updates.finish()
+        self.tape.add(precision.succeeded, (), {}, (), "hidden", name="count").barrier = True
+
+    def _walked(
+        self, given: Any, beside: Any, looks: bool = True, scaled: Any = None
+    ) -> Iterator[LayerGradients]:
         """Forward, loss and the walk back."""
         outputs, contexts = self._forward(given, train=True)
         assert self.loss is not None
         y, weight = beside
         single = _single(self.plan, outputs)
-        dy = self.loss.record(self.tape, single, y, weight, looks)
+        dy = self.loss.record(self.tape, single, y, weight, looks, scaled)
         del single
         del outputs
         return self._backward(contexts, dy)

@@ -13,6 +13,7 @@ import numpy as np
 from singanet.errors import SingaNetError
 from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import is_one
 from singanet.optimizer.stages import TwoPasses, stages_of, two_passes
@@ -74,7 +75,7 @@ class Updates:
             params = list(trained)
             names, values = [p.name for p in params], [p.value for p in params]
             for stage in self.stages:
-                stage.settle(names, values)
+                values = list(stage.settle(names, values))
             self._traced = [_traced(stage) for stage in self.stages]
             for part in [*self.stages, self.rule]:
                 guard.part(part)
@@ -82,12 +83,15 @@ class Updates:
             for stage in guarded:
                 what = "a stage of the optimizer was changed, or its next step is of another kind"
                 guard.watch(what, StageGuard(stage).holds)
-        # After the update of a layer a user's stage may look at its parameters.
+        # A stage may look at a layer's parameters once they are updated, as for rounding them.
+        first = self._traced[0] if self._traced else None
+        self.scaled = first if isinstance(first, ScaledUpdates) else None
         by_element = getattr(type(self.rule), "_sweep", None) is ElementWise._sweep
-        self._together = by_element and all(is_library(type(stage)) for stage in self.stages)
+        own = all(is_library(type(stage)) for stage in self.stages)
+        self._together = by_element and self.scaled is None and own
         self._waiting_bytes = 0
         self._recordable: bool | None = None
-        self._two_passes = False
+        self._whole = False
         self._waiting: dict[Any, list[Waiting]] = {}
         self._moves: dict[int, tuple[int, int]] = {}
 
@@ -97,11 +101,13 @@ class Updates:
         Raises `NotRecordableError` where a Python step would have to know what it found.
         """
         ahead = two_passes(self.optimizer)
-        if ahead is None or not ahead.due():
+        due = ahead is not None and ahead.due()
+        if due or isinstance(self.optimizer, ScaledUpdates):
+            if self._why is not None:
+                raise NotRecordableError(self._why)
+            self._whole = True
+        if ahead is None or not due:
             return None
-        if self._why is not None:
-            raise NotRecordableError(self._why)
-        self._two_passes = True
         traced = dict(zip(map(id, self.stages), self._traced, strict=True))
         gathering: Any = tuple(traced[id(each)] for each in ahead.gathering)
         clip: Any = traced[id(ahead.clip)]
@@ -309,7 +315,7 @@ class Updates:
         return "its regularizer is scheduled" if scheduled else None
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
-        if self._two_passes:
+        if self._whole:
             raise NotRecordableError(why)
         if names:
             self.reasons.append(f"{', '.join(names)}: {why}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.optimizer.mixed_precision import NotFiniteError
 from singanet.program.places import map_arrays, root_of
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recomputing.recompute import Recompute
@@ -139,6 +140,9 @@ class Replay:
             run = share.run
         try:
             run(calls)
+        except NotFiniteError:
+            # A step that is not taken; all is undone by the look that found it.
+            return seen.loss, seen.score
         except BaseException:
             self._interrupted(bound, length_hint(calls) + 1)
             raise

@@ -353,3 +353,37 @@ def test_kernels_are_not_told():
         for k in range(20):
             made.step(*batch(k), optimizer)
     assert made.programs.notes == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"accumulate": 2}, {"clip": 0.1}, {"clip": 0.1, "clip_by": "global"},
+     {"clip": 0.1, "clip_by": "global", "accumulate": 2}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("scale", [2.0**4, 2.0**40])
+def test_mixed_precision_is_recorded(arguments, scale):
+    nets = drawing(), drawing()
+    nets[1].programs.enabled = False
+    x = np.random.default_rng(0).standard_normal((36, 5)).astype(np.float32)
+    y = np.arange(36) % 4
+    found = []
+    for made in nets:
+        precision = kinds.MixedPrecision(scale=scale, backoff=2.0**-6, growth_interval=5)
+        made.compile(Adam(lr=0.01), metrics=[Accuracy()], mixed_precision=precision)
+        history = made.fit(x, y, 6, epochs=4, verbose=False, **arguments)
+        # A parameter written to from elsewhere takes its master along.
+        made.params()[0].value[0] = 0.25
+        losses = [made.train_on_batch(x[:6], y[:6])["loss"] for _ in range(5)]
+        state = precision.state_dict() | made.compiled.optimizer.state_dict()
+        state |= {p.name: p.value for p in made.params()}
+        found.append((history["loss"], losses, precision.skipped, state))
+    (*one, ours), (*other, theirs) = found
+    assert one == other
+    assert (one[2] > 0) == (scale > 2.0**30)
+    assert ours.keys() == theirs.keys()
+    for key, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[key], err_msg=key)
+    assert nets[0].programs.notes == []
+    assert nets[0].programs.refusals == []
+    assert nets[0].programs.reports()
