@@ -248,6 +248,8 @@ class Programs:
         if found is not None:
             del self._known[key]
             self._waits.setdefault(key, Wait()).start(found.replays)
+            if not at_once:
+                return None
         if not at_once and (self._is_new(key) or self._waits.get(key, _NO_WAIT).goes_on()):
             return None
         from singanet.program.replaying.recorded import recorded

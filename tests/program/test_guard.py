@@ -9,7 +9,7 @@ import singanet
 from singanet.layers import Activation, Dense, Dropout, TimeDistributed
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD, L2Regularizer
-from singanet.program.guard import Guard, is_patched, passes_are_its_own
+from singanet.program.guard import Guard, is_patched
 
 
 def net():
@@ -162,7 +162,7 @@ def test_overridden_passes():
             return super().backward(np.float32(2) * dy, output)
 
     plain = net()
-    assert passes_are_its_own(plain)
-    assert not passes_are_its_own(Mine())
+    assert plain.passes_are_its_own
+    assert not Mine().passes_are_its_own
     plain.forward = plain.forward
-    assert not passes_are_its_own(plain)
+    assert not plain.passes_are_its_own
