@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.program.call import NotRecordableError
+from singanet.program.ir import NotRecordableError
 from singanet.program.places import map_arrays
 from singanet.program.recording.tape import Tape
 from singanet.types import Array

@@ -68,7 +68,7 @@ for _name in ("add", "sub", "mul", "truediv", "pow"):
 
 def _refused(name: str) -> Any:
     def method(self: StepScalar, *_: Any) -> Any:
-        from singanet.program.call import NotRecordableError
+        from singanet.program.ir import NotRecordableError
 
         raise NotRecordableError(f"{name} of a number that changes from step to step")
 

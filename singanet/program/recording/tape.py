@@ -11,8 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from singanet.errors import SingaNetError
-from singanet.program.call import Call, NotRecordableError, Ref, Token
-from singanet.program.kernel import Phase
+from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
 from singanet.program.places import address, map_arrays, root_of
 from singanet.program.recording.performing import Performed
 from singanet.program.recording.scalars import StepScalar
