@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from singanet.ops import numpy_ops
-from singanet.program.call import NotRecordableError
+from singanet.program.ir import NotRecordableError
 from singanet.program.places import map_arrays
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recording.build import build

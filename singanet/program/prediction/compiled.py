@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet.base.text import size_text
 from singanet.engine.feeds import check_feed
-from singanet.program.call import NotRecordableError
+from singanet.program.ir import NotRecordableError
 from singanet.program.places import map_arrays, root_of
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.prediction.net import ConstantNet

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.program.call import Call, Ref, refs_of
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
 from singanet.program.planning.arena import Layout, plan_arena
 from singanet.program.recomputing.flow import Flow
 from singanet.program.recomputing.kept_parameters import with_kept_parameters

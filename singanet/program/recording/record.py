@@ -18,8 +18,8 @@ from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
 from singanet.optimizer.stages import TwoPasses
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
-from singanet.program.call import MarkName, NotRecordableError
 from singanet.program.guard import Guard
+from singanet.program.ir import MarkName, NotRecordableError
 from singanet.program.places import arrays_in, map_arrays
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.build import Recording, build

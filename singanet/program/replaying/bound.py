@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from singanet.program.call import MarkName, Ref
+from singanet.program.ir import MarkName, Ref
 from singanet.program.places import address, map_leaves
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recording.build import Recording
