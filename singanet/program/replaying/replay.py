@@ -102,11 +102,11 @@ class Replay:
             if assigned:
                 return assigned
             self._looked = now
-        if not all(numbers.holds() for numbers in self._numbers):
-            return "the optimizer's state was loaded or its constraints were changed"
         for guard in self._guards:
             if not guard.holds():
                 return "a stage of the optimizer was changed, or its next step is of another kind"
+        if not all(numbers.holds() for numbers in self._numbers):
+            return "the optimizer's state was loaded or its constraints were changed"
         return ""
 
     def _assigned(self) -> str:
