@@ -89,6 +89,9 @@ class Ops(Protocol):
     def settings(self) -> Hashable:
         """What else than the arrays decides which kernels run, so that a program knows."""
 
+    def trim(self) -> None:
+        """Let go of working memory that later calls would make again."""
+
     def remarks(self) -> list[str]:
         """What users should know of how kernels are chosen, a phrase each."""
 

@@ -70,6 +70,9 @@ class NumpyOps:
         """See `Ops`: the number of threads may have been set anew."""
         return changes()
 
+    def trim(self) -> None:
+        """See `Ops`: none is held."""
+
     def remarks(self) -> list[str]:
         """See `Ops`: there is no choice."""
         return []

@@ -73,6 +73,12 @@ class OneDnnBase(NumpyOps):
         """See `Ops`: routes may have been measured in the meantime."""
         return super().settings(), self.chooser.version
 
+    def trim(self) -> None:
+        """See `Ops`: the calling thread's scratch memory."""
+        runtime: Runtime | None = getattr(self._local, "runtime", None)
+        if runtime is not None:
+            runtime.trim()
+
     def remarks(self) -> list[str]:
         """See `Ops`: how many measured choices are in use."""
         runtime = self.runtime()

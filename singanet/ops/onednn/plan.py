@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from singanet.ops.onednn.binding import ExecArg, check
 
@@ -92,6 +92,32 @@ class Calls:
             status = self._execute(primitive, self._stream, count, arguments)
             if status:
                 check(status, "a kernel")
+
+
+class Runnable(Protocol):
+    """What a runtime runs: stages of oneDNN, or NumPy's steps around products of oneDNN."""
+
+    threads: int
+    scratch: int
+    """The bytes of working memory that it needs."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The bytes of each operand that only oneDNN reads, 0 of the others."""
+
+    @property
+    def reads(self) -> Sequence[int]:
+        """The numbers of the operands that it reads."""
+
+    @property
+    def writes(self) -> Sequence[int]:
+        """The numbers of the operands that it writes."""
+
+    def run(self, addresses: Sequence[int], scratch: int) -> None:
+        """Run on the operands at ``addresses``, with `scratch` bytes to use at ``scratch``."""
+
+    def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
+        """What does `run` on these addresses when called, pointed at them once and for all."""
 
 
 class Plan:

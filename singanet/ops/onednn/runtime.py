@@ -15,14 +15,11 @@ from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
 from singanet.ops.onednn.openmp import Team
-from singanet.ops.onednn.plan import Place, Plan
-from singanet.ops.onednn.winograd.plan import WinogradPlan
+from singanet.ops.onednn.plan import Place, Runnable
 from singanet.ops.threads import changes
 from singanet.types import Array
 
-AnyPlan = Plan | WinogradPlan
-
-Build = Callable[..., WinogradPlan | None]
+Build = Callable[..., Runnable | None]
 """``build(builder, *key)`` adds the stages of a plan to the builder, or returns one of its own."""
 
 _CAPACITY = 1024
@@ -57,7 +54,7 @@ class Runtime:
         self._attributes = self._made("primitive_attr_create")
         set_mode = library.c.dnnl_primitive_attr_set_scratchpad_mode
         check(set_mode(self._attributes, SCRATCHPAD_USER), "giving scratch memory")
-        self._plans: OrderedDict[Hashable, AnyPlan | None] = OrderedDict()
+        self._plans: OrderedDict[Hashable, Runnable | None] = OrderedDict()
         self._buffer: Array = np.empty(0, np.uint8)
         self._base = 0
 
@@ -67,7 +64,7 @@ class Runtime:
         check(status, function)
         return made
 
-    def plan(self, build: Build, key: tuple[Any, ...], work: int) -> AnyPlan | None:
+    def plan(self, build: Build, key: tuple[Any, ...], work: int) -> Runnable | None:
         """The plan that ``build(builder, *key)`` makes, or None where oneDNN offers none.
 
         Little ``work`` is one thread's: waking the others takes longer, and where other processes
@@ -84,7 +81,7 @@ class Runtime:
         self._plans.move_to_end(full)
         return plan
 
-    def _built(self, build: Build, key: tuple[Any, ...], work: int) -> AnyPlan | None:
+    def _built(self, build: Build, key: tuple[Any, ...], work: int) -> Runnable | None:
         threads = self.threads if work >= SHARED else 1
         builder = Builder(self._place, self._attributes, threads)
         self.team.use(threads)
@@ -95,7 +92,11 @@ class Runtime:
         finally:
             builder.close()
 
-    def run(self, plan: AnyPlan, arrays: tuple[Array, ...]) -> None:
+    def trim(self) -> None:
+        """Let the scratch memory go; the next kernel that needs some makes it again."""
+        self._buffer = np.empty(0, np.uint8)
+
+    def run(self, plan: Runnable, arrays: tuple[Array, ...]) -> None:
         """Run ``plan`` on the memory of ``arrays``."""
         if plan.scratch > len(self._buffer) - _ALIGNMENT:
             self._buffer = np.empty(0, np.uint8)

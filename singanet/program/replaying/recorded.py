@@ -22,6 +22,9 @@ def recorded(
 ) -> Replay | str:
     """The program that ``record`` writes down of ``net``, or the reason why it cannot be."""
     try:
-        return Replay(rehearse(net, record), optimizer, recompute)
+        made = Replay(rehearse(net, record), optimizer, recompute)
     except NotRecordableError as error:
         return str(error)
+    # The arena has room for what kernels work in; the layers' calls before needed their own.
+    net.device.ops.trim()
+    return made
