@@ -16,7 +16,7 @@ from report import publish, table
 from shared_pieces import share_pieces
 
 import singanet
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.planning.arena import STRATEGIES, Layout, Strategy, plan_arena
 from singanet.program.recording.performing import Imagined
 from singanet.program.recording.record import Recorder

@@ -17,6 +17,6 @@ class ClipNorm(Constraint):
 
     def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:
         """``scale`` · min(1, threshold / ‖scale g‖)."""
-        squares = sum_of_squares(grad)
-        xp = ops_for(squares).xp
-        return scale * within(xp, abs(scale) * xp.sqrt(squares), self.threshold)
+        xp = ops_for(grad.rows if isinstance(grad, RowSparse) else grad).xp
+        norm = abs(scale) * xp.sqrt(sum_of_squares(grad))
+        return scale * within(xp, norm, self.threshold)

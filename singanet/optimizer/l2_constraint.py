@@ -20,6 +20,6 @@ class L2Constraint(Constraint):
         """Threshold · n / ‖g‖, or ``scale`` where g = 0."""
         array = grad.rows if isinstance(grad, RowSparse) else grad
         squares = sum_of_squares(grad)
-        xp = ops_for(squares).xp
+        xp = ops_for(array).xp
         norm = xp.sqrt(xp.where(squares > 0.0, squares, 1.0))
         return xp.where(squares > 0.0, self.threshold * array.size / norm, scale)

@@ -39,7 +39,9 @@ def planned_memory(
     # That of small parameters lies side by side.
     roots = [root_of(array) for n in recorder.numbers for array in n.arrays]
     state = {id(root): root.nbytes for root in roots}
-    tokens = [token for token in recorder.tape.tokens if token.held is not None]
+    used = {token for call in recording.calls for token in (*call.reads, *call.writes)}
+    tokens = [recorder.tape.tokens[token] for token in sorted(used)]
+    tokens = [token for token in tokens if token.held is not None]
     held = {id(token.held): token.nbytes for token in tokens}
     other = [size for key, size in held.items() if key not in params and key not in state]
     folded = [ref.token for ref in recording.outside if ref.token in recorder.tape.folded]

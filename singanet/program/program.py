@@ -14,7 +14,7 @@ from singanet.engine import feeds as checks
 from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.stages import case_of
-from singanet.program.call import NotRecordableError
+from singanet.program.ir import NotRecordableError
 from singanet.program.programs import programs_of
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.record import Recorder, rehearse

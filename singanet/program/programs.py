@@ -38,6 +38,10 @@ CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
 
 
+_TURNS = 3
+"""Steps that are known without a lookup: the first, those between, and the last of several."""
+
+
 def programs_of(net: Net) -> Programs:
     """The programs of ``net``. Errors: `CallOrderError` for one that runs by its layers alone."""
     if not isinstance(net.programs, Programs):
@@ -66,7 +70,7 @@ class Programs:
         self._arena = SharedArena()
         self._layers = LayerByLayer()
         self._orders: dict[int, Order] = {}
-        self._latest: Latest | None = None
+        self._latest: tuple[Latest, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
@@ -144,29 +148,28 @@ class Programs:
         on_layer: OnLayer,
     ) -> tuple[float, float | None]:
         """As `Executor`: replayed where a program is there and nobody looks at the gradients."""
-        if not net.passes_are_its_own:
+        if not (self.enabled and net.passes_are_its_own):
             return self._layers.step(net, x, y, optimizer, weight, measure, on_layer)
-        latest, settings = self._latest, net.device.ops.settings()
-        if (
-            latest is not None
-            and on_layer is None
-            and weight is None
-            and self.enabled
-            and latest.alike(x, y, optimizer, self._recompute, settings)
-            and not latest.program.stale(net)
-        ):
-            program = latest.program
-            program.replays += 1
-            arena = self.take(program)
-            try:
-                return program.step_alike(arena, x, y, measure)
-            finally:
-                self.give_back(arena)
+        settings = net.device.ops.settings()
+        if on_layer is None and weight is None:
+            for latest in self._latest:
+                if not latest.alike(x, y, optimizer, self._recompute, settings):
+                    continue
+                program = latest.program
+                if program.stale(net):
+                    continue
+                program.replays += 1
+                arena = self.take(program)
+                try:
+                    return program.step_alike(arena, x, y, measure)
+                finally:
+                    self.give_back(arena)
         from singanet.optimizer.stages import by_passes, needs_all_gradients
 
         feed = check_feed(net.plan(), x, net.device, net.dtype)
         self._layers.register(net, optimizer)
         by_layers = on_layer is not None or by_passes(optimizer)
+        before = self._latest
         found = None if by_layers else self._find_step(net, feed, y, optimizer, weight)
         if found is None:
             # Passes of their own for steps that no program may ever make.
@@ -175,7 +178,10 @@ class Programs:
             forward = partial(run, net, feed, ())
             return self._layers.train(net, forward, y, optimizer, weight, measure, on_layer)
         if weight is None:
-            self._latest = Latest(found, feed, y, optimizer, self._recompute, settings)
+            now = Latest(found, feed, y, optimizer, self._recompute, settings)
+            others = (latest for latest in before if latest.program is not found)
+            # The steps of an optimizer that accumulates take turns.
+            self._latest = (now, *others)[:_TURNS]
         arena = self.take(found)
         try:
             return found.step(arena, feed, y, weight, measure)
@@ -224,7 +230,7 @@ class Programs:
         self._refused.clear()
         self._waits.clear()
         self._arena.clear()
-        self._latest = None
+        self._latest = ()
 
     def _find(
         self,
@@ -237,7 +243,7 @@ class Programs:
     ) -> Replay | None:
         """The program of ``key``, recorded now where the same call came before or ``at_once``."""
         key = (*key, threading.get_ident(), net.device.ops.settings())
-        self._latest = None
+        self._latest = ()
         if not self.enabled or net.device.ops.xp is not np or self._is_refused(key):
             return None
         found = self._known.get(key)

@@ -13,9 +13,9 @@ import numpy as np
 
 from singanet.ops.kernel import kernels_by_cost
 from singanet.ops.onednn.cases import ROUTES, Case
+from singanet.program.compile import Recording
 from singanet.program.places import map_arrays
 from singanet.program.planning.arena import ALIGNMENT
-from singanet.program.recording.build import Recording
 from singanet.program.recording.python_pass import keep
 from singanet.program.recording.record import Recorder, rehearse
 from singanet.program.recording.tape import Tape

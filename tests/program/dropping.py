@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from singanet.program import compile as compiling
 from singanet.program.recomputing.again import Again, CannotRepeatError
-from singanet.program.recording import build
 
 
 def drop_all(monkeypatch, seed=0):
@@ -28,6 +28,6 @@ def drop_all(monkeypatch, seed=0):
         counts["again"] += len(state.slot)
         return state
 
-    monkeypatch.setattr(build, "chosen", chosen)
-    monkeypatch.setattr(build, "_smaller", lambda kept, tried: tried)
+    monkeypatch.setattr(compiling, "chosen", chosen)
+    monkeypatch.setattr(compiling, "_smaller", lambda kept, tried: tried)
     return counts

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from singanet.ops import numpy_ops
-from singanet.program.call import NotRecordableError
+from singanet.program.compile import compile_tape
+from singanet.program.ir import NotRecordableError
 from singanet.program.places import map_arrays
 from singanet.program.planning.arena import ALIGNMENT
-from singanet.program.recording.build import build
 from singanet.program.recording.kernels import recording_kernels
 from singanet.program.recording.layers import own
 from singanet.program.recording.performing import Imagined, Performed
@@ -27,16 +27,16 @@ class Expression:
         self.tape.ops = recording_kernels(numpy_ops, self.tape)
         with np.errstate(all="ignore"), self.tape:
             given = own(self.tape, list(arrays))
-            self._mark(given, (), given)
+            self._mark("feed", given, (), given)
             result = function(self.tape.ops.xp, *given)
             self.result = result
             results = list(result) if isinstance(result, (list, tuple)) else [result]
-            self._mark(results, (results,), [])
-        self.recording = build(self.tape)
+            self._mark("outputs", results, (results,), [])
+        self.recording = compile_tape(self.tape)
         self._arena = np.empty(self.recording.layout.nbytes + ALIGNMENT, np.uint8)
 
-    def _mark(self, payload, read, filled):
-        call = self.tape.add(lambda: None, (read,), {}, filled, "hidden", name="mark")
+    def _mark(self, name, payload, read, filled):
+        call = self.tape.add(lambda: None, (read,), {}, filled, "hidden", name=name)
         call.function, call.barrier = None, True
         call.arguments = map_arrays(payload, self.tape.ref)
 
@@ -44,12 +44,12 @@ class Expression:
         # What nobody wrote shows.
         self._arena[...] = 0xA5
         bound = Bound(self.recording, self._arena)
-        for place, array in zip(bound.payloads[0], arrays, strict=True):
+        for place, array in zip(bound.feed.arrays, arrays, strict=True):
             place[...] = array
         with np.errstate(all="ignore"):
-            for call in bound.segments[1]:
+            for call in bound.feed.calls:
                 call()
-        return [array.copy() for array in bound.payloads[1]]
+        return [array.copy() for array in bound.outputs.arrays]
 
 
 def expect_replays(function, *batches, imagined=(False, True)):

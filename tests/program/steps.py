@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 
 
 class Steps:

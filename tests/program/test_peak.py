@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.peak import peak_memory
 from singanet.program.planning.arena import plan_arena
 

@@ -7,7 +7,7 @@ import pytest
 
 from singanet import models
 from singanet.optimizer import SGD
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.recomputing.again import MOST_KERNELS, Again, CannotRepeatError
 from singanet.program.recomputing.flow import Flow
 from singanet.program.recomputing.recompute import chosen

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.planning.in_place import Pair, merge_in_place, merged_lifetimes
 from singanet.program.planning.liveness import Ints, lifetimes, live_bytes
 from singanet.program.planning.placing import Intervals, place, pressure

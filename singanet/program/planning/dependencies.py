@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from singanet.program.kernel import Kernel
+from singanet.program.ir import Kernel
 
 EdgeKind = Literal["read", "overwrite after read", "overwrite after write"]
 

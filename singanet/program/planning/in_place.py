@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.planning.liveness import Lifetimes
 
 Pair = tuple[int, int]

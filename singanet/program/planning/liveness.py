@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from singanet.errors import ArgumentError
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 
 Ints = npt.NDArray[np.int64]
 

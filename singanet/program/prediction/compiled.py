@@ -12,11 +12,11 @@ import numpy as np
 
 from singanet.base.text import size_text
 from singanet.engine.feeds import check_feed
-from singanet.program.call import NotRecordableError
+from singanet.program.compile import Recording
+from singanet.program.ir import NotRecordableError
 from singanet.program.places import map_arrays, root_of
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.prediction.net import ConstantNet
-from singanet.program.recording.build import Recording
 from singanet.program.recording.layers import TracedStep
 from singanet.program.recording.python_pass import keep
 from singanet.program.recording.record import Recorder, rehearse

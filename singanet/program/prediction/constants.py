@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from singanet.program.call import Call, Ref, refs_of
+from singanet.program.ir import Call, Ref, refs_of
 from singanet.program.places import address, root_of
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.prediction.constant import Constant

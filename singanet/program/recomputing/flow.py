@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.planning.arena import rounded_sizes
 
 LATER = frozenset(("recompute", "backward", "communication", "update"))

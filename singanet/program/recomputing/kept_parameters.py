@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from singanet.program.call import Call, Ref, Token, refs_of
+from singanet.program.ir import Call, Ref, Token, refs_of
 from singanet.program.recording.moved import placed
 from singanet.types import Array
 

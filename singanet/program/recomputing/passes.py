@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from singanet.program.call import Call, Ref, Token, refs_of
+from singanet.program.ir import Call, Ref, Token, refs_of
 
 _ADDS_A_PASS = 8
 """Multiply-adds for each value of operands and result; with fewer a product waits for memory."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from singanet.program.call import Call, Token
+from singanet.program.ir import Call, Token
 from singanet.program.recomputing.again import Again
 from singanet.program.recording.moved import placed
 

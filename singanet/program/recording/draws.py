@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.program.call import NotRecordableError
+from singanet.program.ir import NotRecordableError
 from singanet.types import Array
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.state import ParamState
-from singanet.program.call import Call, NotRecordableError, Ref
+from singanet.program.ir import Call, NotRecordableError, Ref
 from singanet.program.places import address
 from singanet.program.recording.moved import moved, placed
 from singanet.program.recording.performing import Imagined

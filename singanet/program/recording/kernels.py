@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops
-from singanet.program.call import NotRecordableError
+from singanet.program.ir import NotRecordableError
 from singanet.program.places import address
 from singanet.program.recording.live_rows import record_sum_rows
 from singanet.program.recording.module import TracingModule

@@ -10,8 +10,7 @@ from functools import partial
 from itertools import groupby
 
 from singanet.ops.workers import side_by_side
-from singanet.program.call import Call, Ref, Token, refs_of
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Call, Kernel, Ref, Token, refs_of
 from singanet.program.planning.arena import plan_arena
 from singanet.program.recomputing.passes import passes_of
 from singanet.program.recording.moved import moved

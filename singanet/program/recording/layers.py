@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from singanet.engine.plan import Plan, Step
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.program.call import NotRecordableError
+from singanet.program.ir import NotRecordableError
 from singanet.program.places import arrays_in, map_arrays, root_of
 from singanet.program.recording.live_rows import RowsSource, live_rows
 from singanet.program.recording.python_pass import PythonPass, is_sparse

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from singanet.engine.plan import Plan
 from singanet.engine.step import Seen, changed, differentiated, expected_loss, of_output, widened
 from singanet.errors import SingaNetError
-from singanet.program.call import NotRecordableError
+from singanet.program.ir import NotRecordableError
 from singanet.program.places import arrays_in, map_arrays
 from singanet.program.recording.layers import own
 from singanet.program.recording.python_pass import copied, keep

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from singanet.program.recording.functions import filled
 from singanet.program.recording.tape import Tape
-from singanet.program.recording.traced import Traced, plain, recording
+from singanet.program.recording.traced import Traced, filled, plain, recording
 
 
 class TracingModule:

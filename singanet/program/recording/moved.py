@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from singanet.program.call import Bind, Call, Ref
+from singanet.program.ir import Bind, Call, Ref
 from singanet.program.places import map_leaves
 
 

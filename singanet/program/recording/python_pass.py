@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
 
+from singanet.engine.plan import Step
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.program.places import map_arrays
 from singanet.types import Array, RowSparse
 
 if TYPE_CHECKING:
-    from singanet.program.recording.layers import TracedLayer
+    from singanet.engine.net import Net
+
+
+class Recorded(Protocol):
+    """The layer of a step of a net; ``own`` says that it is singanet's."""
+
+    layer: Layer
+    step: Step
+    net: Net
+    own: bool
 
 
 class PythonPass:
@@ -23,7 +33,7 @@ class PythonPass:
     hold ``inputs``.
     """
 
-    def __init__(self, layer: TracedLayer, ctx: Context) -> None:
+    def __init__(self, layer: Recorded, ctx: Context) -> None:
         self.layer = layer
         self.train, self.keep = ctx.train, ctx.keep
         self.needs_input_grad = ctx.needs_input_grad

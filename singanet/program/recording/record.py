@@ -18,11 +18,11 @@ from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
 from singanet.optimizer.stages import TwoPasses
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
-from singanet.program.call import MarkName, NotRecordableError
+from singanet.program.compile import Recording, compile_tape
 from singanet.program.guard import Guard
+from singanet.program.ir import MarkName, NotRecordableError
 from singanet.program.places import arrays_in, map_arrays
 from singanet.program.recomputing.recompute import Recompute
-from singanet.program.recording.build import Recording, build
 from singanet.program.recording.dead import drop_unread
 from singanet.program.recording.draws import Draws
 from singanet.program.recording.kernels import recording_kernels
@@ -244,7 +244,9 @@ class Recorder:
             self.guard.part(loss)
         # A step of two passes has met each layer twice.
         self.notes = list(dict.fromkeys(self.notes))
-        made = build(self.tape, frozenset(id(value) for _, value in self.params), recompute)
+        parameters = frozenset(id(value) for _, value in self.params)
+        with no_collections():
+            made = compile_tape(self.tape, parameters, recompute)
         # Its kernels know the tape: neither is needed now, and no collector need come for them.
         self.tape.ops = None
         return made
@@ -308,7 +310,7 @@ def rehearse(net: Net, record: Callable[[Recorder], None]) -> Recorder:
 
     Raises `NotRecordableError`, and what the net refuses.
     """
-    with _no_collections():
+    with no_collections():
         recorder = Recorder(net, Imagined())
         try:
             record(recorder)
@@ -322,7 +324,7 @@ def rehearse(net: Net, record: Callable[[Recorder], None]) -> Recorder:
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
+def no_collections() -> Iterator[None]:
     """Keep Python from looking for cycles among objects that all stay: it takes a third."""
     enabled = gc.isenabled()
     gc.disable()

@@ -10,7 +10,7 @@ from typing import Any
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import ParamState
 from singanet.program.guard import is_library
-from singanet.program.recording.scalars import StepScalar
+from singanet.program.recording.traced import StepScalar
 from singanet.types import Array
 
 _SETTINGS = attrgetter("step", "lr_mult", "decay_mult", "regularizer", "constraint")

@@ -11,11 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from singanet.errors import SingaNetError
-from singanet.program.call import Call, NotRecordableError, Ref, Token
-from singanet.program.kernel import Phase
+from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
 from singanet.program.places import address, map_arrays, root_of
 from singanet.program.recording.performing import Performed
-from singanet.program.recording.scalars import StepScalar
 from singanet.types import Array
 
 Place = Literal["out", "first", "last", "hidden"]
@@ -45,7 +43,7 @@ class Tape:
         self.interrupted = False
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
-        self.scalars: list[StepScalar] = []
+        self.scalars: list[Any] = []
         self._roots: dict[int, tuple[weakref.ref[Any], int]] = {}
         # Programs have tens of thousands of places, most of them met often: each is one object.
         self._same: dict[Any, Any] = {}
@@ -113,22 +111,6 @@ class Tape:
         if token.held is not None and ref not in self.outside:
             self.outside[ref] = array.view(np.ndarray)
         return ref
-
-    def scalars_among(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-        """``operands`` with arrays in the place of numbers that change from step to step."""
-        if not any(isinstance(value, StepScalar) for value in operands):
-            return operands
-        types = [value.dtype for value in operands if isinstance(value, np.ndarray)]
-        if not types or types[0].kind != "f":
-            raise NotRecordableError("a number of the step without an array of floats")
-        given: list[Any] = []
-        for value in operands:
-            if isinstance(value, StepScalar):
-                if value not in self.scalars:
-                    self.scalars.append(value)
-                value = value.array(types[0])
-            given.append(value)
-        return tuple(given)
 
     # -- calls ------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.program.call import Call, NotRecordableError, Ref
+from singanet.program.ir import Call, NotRecordableError, Ref
 from singanet.program.places import arrays_in, map_arrays
 from singanet.program.recording.tape import Tape
 from singanet.program.replaying.ready import ready_call

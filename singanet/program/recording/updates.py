@@ -21,8 +21,8 @@ from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
-from singanet.program.call import NotRecordableError, Ref
 from singanet.program.guard import Guard, is_library, is_patched
+from singanet.program.ir import NotRecordableError, Ref
 from singanet.program.places import map_arrays
 from singanet.program.recording.joint import Waiting, join_gradients, joint_update
 from singanet.program.recording.live_rows import RowsSource, source_of, sources

@@ -12,8 +12,8 @@ import numpy as np
 
 from singanet.layers.layer import Layer
 from singanet.loss.loss import Loss
-from singanet.program.call import NotRecordableError
 from singanet.program.guard import is_library, is_patched, patched_methods, with_inner
+from singanet.program.ir import NotRecordableError
 from singanet.types import Array
 
 _Part = TypeVar("_Part", bound="Layer | Loss")

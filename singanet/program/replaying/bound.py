@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from singanet.program.call import MarkName, Ref
+from singanet.program.compile import Recording
+from singanet.program.ir import MarkName, Ref
 from singanet.program.places import address, map_leaves
 from singanet.program.planning.arena import ALIGNMENT
-from singanet.program.recording.build import Recording
 from singanet.program.replaying.ready import Ready, ready_call
 from singanet.types import Array
 

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 
-from singanet.program.call import Call
+from singanet.program.ir import Call
 from singanet.program.replaying.ready import Ready
 
 MUCH = 0.1

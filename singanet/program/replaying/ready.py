@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.program.call import Call, Ref
+from singanet.program.ir import Call, Ref
 from singanet.program.places import map_leaves
 from singanet.types import Array
 

@@ -14,7 +14,7 @@ from singanet.program.planning.liveness import lifetimes
 from singanet.program.reporting.shares import PHASES
 
 if TYPE_CHECKING:
-    from singanet.program.reporting.report import ProgramReport
+    from singanet.program.reporting.figures import Figures
 
 _WIDTH, _HEIGHT = 920, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 34, 40
@@ -35,7 +35,7 @@ _STYLE = """
 """
 
 
-def plot_arena(report: ProgramReport, path: str | PathLike[str] | None) -> str:
+def plot_arena(report: Figures, path: str | PathLike[str] | None) -> str:
     """`ProgramReport.plot`."""
     svg = arena_svg(report)
     if path is not None:
@@ -44,7 +44,7 @@ def plot_arena(report: ProgramReport, path: str | PathLike[str] | None) -> str:
     return svg
 
 
-def arena_svg(report: ProgramReport) -> str:
+def arena_svg(report: Figures) -> str:
     """Rectangles from first to last use, at their offsets; a line for the bytes needed."""
     scale = _Scale(max(len(report.kernels), 1), max(report.layout.nbytes, 1))
     title = f"arena of {size_text(report.layout.nbytes)}, {len(report.kernels):,} kernels"
@@ -92,7 +92,7 @@ def _axes(scale: _Scale) -> Iterator[str]:
     yield f'<text x="{middle:.1f}" y="{_HEIGHT - 6}" text-anchor="middle">kernel</text>'
 
 
-def _boxes(report: ProgramReport, scale: _Scale) -> Iterator[str]:
+def _boxes(report: Figures, scale: _Scale) -> Iterator[str]:
     lives = lifetimes(report.kernels, report.buffers)
     for number, (buffer, offset) in enumerate(
         zip(report.buffers, report.layout.offsets, strict=True)
@@ -116,7 +116,7 @@ def _boxes(report: ProgramReport, scale: _Scale) -> Iterator[str]:
         )
 
 
-def _made_in(report: ProgramReport, number: int, first: int) -> tuple[str, str]:
+def _made_in(report: Figures, number: int, first: int) -> tuple[str, str]:
     """Phase and layer of the kernel that writes the buffer first."""
     if report.buffers[number].kind == "input":
         return "input", ""
@@ -125,7 +125,7 @@ def _made_in(report: ProgramReport, number: int, first: int) -> tuple[str, str]:
     return report.kernels[first].phase, report.kernels[first].layer
 
 
-def _needed(report: ProgramReport, scale: _Scale) -> str:
+def _needed(report: Figures, scale: _Scale) -> str:
     path = "".join(
         f"{'M' if k == 0 else 'L'}{scale.x(k):.1f},{scale.y(size):.1f}H{scale.x(k + 1):.1f}"
         for k, size in enumerate(report.live_bytes)
@@ -133,7 +133,7 @@ def _needed(report: ProgramReport, scale: _Scale) -> str:
     return f'<path d="{path}"><title>bytes needed at each kernel</title></path>' if path else ""
 
 
-def _legend(report: ProgramReport) -> Iterator[str]:
+def _legend(report: Figures) -> Iterator[str]:
     shown = {kernel.phase for kernel in report.kernels}
     names: list[str] = [phase for phase in PHASES if phase in shown]
     if any(buffer.kind == "input" for buffer in report.buffers):

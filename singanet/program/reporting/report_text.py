@@ -7,13 +7,13 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from singanet.base.text import megabytes, milliseconds, size_text, text_table
-from singanet.program.reporting.shares import OUTSIDE, Share, made_bytes
+from singanet.program.reporting.shares import OUTSIDE, Share, by_phase, made_bytes
 
 if TYPE_CHECKING:
-    from singanet.program.reporting.report import ProgramReport
+    from singanet.program.reporting.figures import Figures
 
 
-def memory_lines(report: ProgramReport) -> list[str]:
+def memory_lines(report: Figures) -> list[str]:
     """What it consists of, and the memory that it takes."""
     layout, kernel = report.layout, report.peak_kernel
     over = layout.nbytes / layout.lower_bound - 1 if layout.lower_bound else 0.0
@@ -56,7 +56,7 @@ def share_table(title: str, shares: dict[str, Share]) -> list[str]:
     return text_table(head, rows)
 
 
-def kernel_table(report: ProgramReport, chosen: Iterable[int]) -> list[str]:
+def kernel_table(report: Figures, chosen: Iterable[int]) -> list[str]:
     """A line for each of the kernels ``chosen``."""
     made, seconds = made_bytes(report.kernels, report.buffers), report.seconds
     rows = []
@@ -69,14 +69,14 @@ def kernel_table(report: ProgramReport, chosen: Iterable[int]) -> list[str]:
     return text_table(head, rows, names=4)
 
 
-def report_html(report: ProgramReport) -> str:
+def report_html(report: Figures) -> str:
     """The figures of the memory, and a table of the phases."""
     timed = report.seconds is not None
     head = ["phase", "kernels", "MB made", *(["ms"] if timed else [])]
     rows = [
         [name, f"{share.kernels:,}", megabytes(share.nbytes)]
         + ([milliseconds(share.seconds)] if timed else [])
-        for name, share in report.phases().items()
+        for name, share in by_phase(report).items()
     ]
     titles = "".join(f"<th>{title}</th>" for title in head)
     body = "".join(
@@ -90,7 +90,7 @@ def _part(seconds: float | None, whole: float) -> str:
     return f"{100 * (seconds or 0.0) / whole:.1f}" if whole else "0.0"
 
 
-def _named(report: ProgramReport, number: int) -> str:
+def _named(report: Figures, number: int) -> str:
     kernel = report.kernels[number]
     layer = f" of layer {kernel.layer!r}" if kernel.layer else ""
     return f" {kernel.name!r}{layer}, {kernel.phase}"

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
-from singanet.program.kernel import Buffer, Kernel, Phase
+from singanet.program.ir import Buffer, Kernel, Phase
 from singanet.program.planning.in_place import merge_in_place
 from singanet.program.planning.liveness import lifetimes
 
 if TYPE_CHECKING:
-    from singanet.program.reporting.report import ProgramReport
+    from singanet.program.reporting.figures import Figures
 
 PHASES: tuple[str, ...] = get_args(Phase)
 OUTSIDE = "(no layer)"
@@ -65,7 +65,7 @@ def made_bytes(
     return made
 
 
-def shares(report: ProgramReport, key: Callable[[Kernel], str]) -> dict[str, Share]:
+def shares(report: Figures, key: Callable[[Kernel], str]) -> dict[str, Share]:
     """The kernels gathered by ``key``, in the order in which the keys come first."""
     kernels, buffers, seconds = report.kernels, report.buffers, report.seconds
     members: dict[str, list[int]] = {}
@@ -83,12 +83,12 @@ def shares(report: ProgramReport, key: Callable[[Kernel], str]) -> dict[str, Sha
     }
 
 
-def by_phase(report: ProgramReport) -> dict[str, Share]:
+def by_phase(report: Figures) -> dict[str, Share]:
     """Shares of the phases that there are, in the order of a step."""
     found = shares(report, lambda kernel: kernel.phase)
     return {phase: found[phase] for phase in PHASES if phase in found}
 
 
-def by_layer(report: ProgramReport) -> dict[str, Share]:
+def by_layer(report: Figures) -> dict[str, Share]:
     """Shares of the layers, in the order in which they run forward."""
     return shares(report, lambda kernel: kernel.layer or OUTSIDE)

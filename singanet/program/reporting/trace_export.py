@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.base.files import replacing
 from singanet.errors import ArgumentError, CallOrderError
-from singanet.program.kernel import Kernel
+from singanet.program.ir import Kernel
 from singanet.program.reporting.shares import OUTSIDE, PHASES, made_bytes
 
 if TYPE_CHECKING:
-    from singanet.program.reporting.report import ProgramReport
+    from singanet.program.reporting.figures import Figures
 
 _LANES: dict[str, Callable[[Kernel], str]] = {
     "phase": lambda kernel: kernel.phase,
@@ -27,7 +27,7 @@ _LANES: dict[str, Callable[[Kernel], str]] = {
 _PROCESS = 1
 
 
-def write_trace(report: ProgramReport, path: str | PathLike[str] | None, lanes: str) -> str:
+def write_trace(report: Figures, path: str | PathLike[str] | None, lanes: str) -> str:
     """`ProgramReport.trace`."""
     text = json.dumps({"traceEvents": trace_events(report, lanes), "displayTimeUnit": "ms"})
     if path is not None:
@@ -36,7 +36,7 @@ def write_trace(report: ProgramReport, path: str | PathLike[str] | None, lanes: 
     return text
 
 
-def trace_events(report: ProgramReport, lanes: str = "phase") -> list[dict[str, Any]]:
+def trace_events(report: Figures, lanes: str = "phase") -> list[dict[str, Any]]:
     """The events: kernels one after the other, each in its lane, and the bytes needed with it."""
     if lanes not in _LANES:
         raise ArgumentError(

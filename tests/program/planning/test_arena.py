@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.planning.arena import ALIGNMENT, STRATEGIES, plan_arena, smallest
 from singanet.program.planning.placing import Intervals, pressure
 from tests.program.steps import at_random, chain, residual

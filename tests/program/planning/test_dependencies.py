@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.planning.dependencies import dependency_order, edges, serial_order
 from singanet.program.planning.liveness import lifetimes, releases
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.planning.arena import plan_arena
 from singanet.program.planning.in_place import merge_in_place
 from singanet.program.planning.liveness import lifetimes

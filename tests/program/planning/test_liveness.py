@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.planning.liveness import lifetimes, live_bytes, never_read, releases
 from tests.program.steps import at_random
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.params.param import ParamSpec
-from singanet.program.call import Ref
+from singanet.program.ir import Ref
 from singanet.program.places import address
 from singanet.program.prediction.constant import Constant
 from singanet.program.prediction.constants import Constants, make_constants

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
+from singanet.program.compile import compile_tape
 from singanet.program.places import map_arrays
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recomputing.again import Again, CannotRepeatError
 from singanet.program.recomputing.flow import Flow
 from singanet.program.recomputing.passes import bytes_of, passes_of
 from singanet.program.recomputing.repeated import with_repeated
-from singanet.program.recording.build import build
 from singanet.program.recording.kernels import recording_kernels
 from singanet.program.recording.layers import own
 from singanet.program.recording.performing import Performed
@@ -120,13 +120,13 @@ class Walk:
 
         with np.errstate(all="ignore"), self.tape:
             arrays = own(self.tape, start())
-            self._mark(arrays, (), arrays)
+            self._mark("feed", arrays, (), arrays)
             drawn = lambda ops, shape: ops.uniform(self.source, shape)  # noqa: E731
             self.tape.phase = "forward"
             arrays = walked(ops, arrays, steps, drawn, turn, back)
             turn()
-            self._mark(arrays, (arrays,), [])
-        self.recording = build(self.tape)
+            self._mark("outputs", arrays, (arrays,), [])
+        self.recording = compile_tape(self.tape)
         calls = self.recording.calls
         passes = [passes_of(call) for call in calls]
         touched = [bytes_of(call, self.tape.tokens) for call in calls]
@@ -136,8 +136,8 @@ class Walk:
             for token in (*call.reads, *call.writes):
                 self.numbers.setdefault(token, len(self.numbers))
 
-    def _mark(self, payload, read, filled):
-        call = self.tape.add(lambda: None, (read,), {}, filled, "hidden", name="mark")
+    def _mark(self, name, payload, read, filled):
+        call = self.tape.add(lambda: None, (read,), {}, filled, "hidden", name=name)
         call.function, call.barrier = None, True
         call.arguments = map_arrays(payload, self.tape.ref)
 
@@ -164,16 +164,16 @@ class Walk:
         """What comes out where ``state`` runs kernels again, and the recording."""
         calls = self.recording.calls
         self.tape.calls = with_repeated(calls, self.numbers, state, self.tape.tokens)
-        made = build(self.tape)
+        made = compile_tape(self.tape)
         arena = np.full(made.layout.nbytes + ALIGNMENT, 0xA5, np.uint8)
         bound = Bound(made, arena)
-        for place, array in zip(bound.payloads[0], start(), strict=True):
+        for place, array in zip(bound.feed.arrays, start(), strict=True):
             place[...] = array
         self.source.count = 0
         with np.errstate(all="ignore"):
-            for call in bound.segments[1]:
+            for call in bound.feed.calls:
                 call()
-        return [array.copy() for array in bound.payloads[1]], made
+        return [array.copy() for array in bound.outputs.arrays], made
 
 
 def start():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.recomputing.flow import Flow
 
 W, X, A, B, C, D = range(6)

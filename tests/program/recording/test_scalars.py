@@ -8,10 +8,10 @@ import operator
 import numpy as np
 import pytest
 
-from singanet.program.call import NotRecordableError
+from singanet.program.ir import NotRecordableError
 from singanet.program.recording.performing import Performed
-from singanet.program.recording.scalars import StepScalar
 from singanet.program.recording.tape import Tape
+from singanet.program.recording.traced import StepScalar
 
 
 class Source:

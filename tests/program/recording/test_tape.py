@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from singanet.program.call import NotRecordableError, Ref
+from singanet.program.ir import NotRecordableError, Ref
 from singanet.program.places import address, map_arrays, root_of
 from singanet.program.recording.performing import Performed
 from singanet.program.recording.tape import Tape, current_tape

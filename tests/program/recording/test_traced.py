@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
-from singanet.program.call import NotRecordableError
+from singanet.program.ir import NotRecordableError
 from singanet.program.recording.performing import Imagined, Performed
 from singanet.program.recording.tape import Tape
 from singanet.program.recording.traced import Traced

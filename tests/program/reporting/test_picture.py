@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from singanet.errors import FileAccessError
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.planning.arena import plan_arena
 from singanet.program.reporting.report import ProgramReport
 from tests.program.reporting.test_report import KERNELS, report

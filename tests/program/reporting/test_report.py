@@ -7,7 +7,7 @@ import json
 import pytest
 
 from singanet.errors import ArgumentError
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Kernel
 from singanet.program.planning.arena import plan_arena
 from singanet.program.reporting.report import ProgramReport
 from tests.html_check import read_html

@@ -1,15 +1,14 @@
-"""From the tape to a program: constants folded, what pays made again, memory planned."""
+"""From a trace to a program: passes over its calls, recompute, layout."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from singanet.program.call import Call, Ref, refs_of
-from singanet.program.kernel import Buffer, Kernel
+from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
 from singanet.program.planning.arena import Layout, plan_arena
 from singanet.program.recomputing.flow import Flow
 from singanet.program.recomputing.kept_parameters import with_kept_parameters
@@ -43,20 +42,74 @@ class Recording:
     kept_bytes: int
 
 
-def build(
+@dataclass
+class Draft:
+    """What passes work on: the calls of a trace, and the arrays that these find ``outside``.
+
+    ``parameters`` are ids of arrays of the net.
+    """
+
+    tape: Tape
+    calls: list[Call]
+    outside: dict[Ref, Array]
+    parameters: frozenset[int]
+    recompute: Recompute
+
+
+def compile_tape(
     tape: Tape, parameters: frozenset[int] = frozenset(), recompute: Recompute = "none"
 ) -> Recording:
-    """Plan the memory of what ``tape`` holds; ``parameters`` are ids of arrays of the net.
+    """What ``tape`` holds, with its memory planned; ``parameters`` are ids of arrays of the net.
 
     Errors: a number of bytes for ``recompute`` in which the arena cannot be kept.
     """
-    outside = dict(tape.outside)
-    calls = _fold_fills(tape, outside)
-    if recompute != "none" and tape.interrupted:
-        calls = with_kept_parameters(calls, tape.tokens, outside)
-    calls = with_lanes_joined(calls, tape.tokens, tape.folded)
-    kept = _planned(tape, calls, outside, parameters)
-    if recompute == "none" or not any(call.phase == "backward" for call in calls):
+    draft = Draft(tape, tape.calls, dict(tape.outside), parameters, recompute)
+    for run in PASSES:
+        draft.calls = run(draft)
+    return recomputed(draft, laid_out(draft, draft.calls))
+
+
+def fold_fills(draft: Draft) -> list[Call]:
+    """Without the calls that fill small arrays which nothing changes: these are kept."""
+    tape, outside = draft.tape, draft.outside
+    for number, token in enumerate(tape.tokens):
+        if token.fill is not None and not token.writes and token.nbytes <= _SMALL:
+            tape.folded.add(number)
+    calls = []
+    for call in tape.calls:
+        if call.name == "fill" and call.writes and call.writes[0] in tape.folded:
+            continue
+        calls.append(call)
+    for call in calls:
+        for ref in refs_of(call):
+            if ref.token in tape.folded and ref not in outside:
+                token = tape.tokens[ref.token]
+                # In the order of its strides: kernels are slow on operands that lie differently.
+                memory = np.full(token.nbytes // ref.dtype.itemsize, token.fill, ref.dtype)
+                outside[ref] = ref.array(memory)
+    return calls
+
+
+def keep_parameters(draft: Draft) -> list[Call]:
+    """With copies of what a caller may change before the forward pass is made again."""
+    if draft.recompute == "none" or not draft.tape.interrupted:
+        return draft.calls
+    return with_kept_parameters(draft.calls, draft.tape.tokens, draft.outside)
+
+
+def join_lanes(draft: Draft) -> list[Call]:
+    """With each group of lanes as one call."""
+    return with_lanes_joined(draft.calls, draft.tape.tokens, draft.tape.folded)
+
+
+PASSES: tuple[Callable[[Draft], list[Call]], ...] = (fold_fills, keep_parameters, join_lanes)
+"""In their order; `recomputed` and `laid_out` follow."""
+
+
+def recomputed(draft: Draft, kept: Recording) -> Recording:
+    """``kept``, or with calls that run again for the backward pass where that is asked for."""
+    tape, recompute = draft.tape, draft.recompute
+    if recompute == "none" or not any(call.phase == "backward" for call in kept.calls):
         return kept
 
     def again(made: Recording, goal: int) -> Recording:
@@ -65,7 +118,7 @@ def build(
         flow = Flow(made.kernels, made.buffers, passes, touched)
         state, numbers = chosen(flow, recompute, goal), _numbers(made.calls)
         repeated = with_repeated(made.calls, numbers, state, tape.tokens)
-        tried = _planned(tape, repeated, outside, parameters)
+        tried = laid_out(draft, repeated)
         return replace(tried, kept_bytes=kept.layout.nbytes)
 
     budget, best = 0 if recompute == "cheap" else recompute, kept
@@ -95,9 +148,9 @@ def _numbers(calls: Sequence[Call]) -> dict[int, int]:
     return numbers
 
 
-def _planned(
-    tape: Tape, calls: list[Call], outside: dict[Ref, Array], parameters: frozenset[int]
-) -> Recording:
+def laid_out(draft: Draft, calls: list[Call]) -> Recording:
+    """``calls`` with a place in the arena for all that they make."""
+    tape, outside, parameters = draft.tape, draft.outside, draft.parameters
     numbers = _numbers(calls)
     buffers = []
     for token in numbers:
@@ -111,24 +164,6 @@ def _planned(
     layout = plan_arena(kernels, buffers)
     offsets = {token: layout.offsets[number] for token, number in numbers.items()}
     place = {token: offset for token, offset in offsets.items() if offset is not None}
+    # What was tried out and dropped has left arrays that nobody needs.
+    outside = {ref: array for ref, array in outside.items() if ref.token in numbers}
     return Recording(calls, outside, kernels, buffers, layout, place, layout.nbytes)
-
-
-def _fold_fills(tape: Tape, outside: dict[Ref, Array]) -> list[Call]:
-    """The calls without those that fill small arrays which nothing changes: these are kept."""
-    for number, token in enumerate(tape.tokens):
-        if token.fill is not None and not token.writes and token.nbytes <= _SMALL:
-            tape.folded.add(number)
-    calls = []
-    for call in tape.calls:
-        if call.name == "fill" and call.writes and call.writes[0] in tape.folded:
-            continue
-        calls.append(call)
-    for call in calls:
-        for ref in refs_of(call):
-            if ref.token in tape.folded and ref not in outside:
-                token = tape.tokens[ref.token]
-                # In the order of its strides: kernels are slow on operands that lie differently.
-                memory = np.full(token.nbytes // ref.dtype.itemsize, token.fill, ref.dtype)
-                outside[ref] = ref.array(memory)
-    return calls

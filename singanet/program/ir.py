@@ -1,4 +1,4 @@
-"""What stands on the tape: calls, and places in numbered memory."""
+"""The intermediate representation: calls on numbered memory, and what planners see of them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from singanet.program.kernel import Phase
 from singanet.program.places import map_leaves
 from singanet.types import Array, Shape
 
+BufferKind = Literal["input", "parameter", "constant", "output", "temporary"]
+Phase = Literal["forward", "loss", "recompute", "backward", "communication", "update"]
 MarkName = Literal["feed", "outputs", "dy", "layer"]
 """Where a program meets its caller, who fills arrays or gets them."""
 
@@ -90,3 +91,39 @@ def refs_of(call: Call) -> list[Ref]:
     found: list[Ref] = []
     map_leaves((call.arguments, call.keywords), Ref, found.append)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A piece of memory of ``nbytes`` bytes that kernels know by its place in a list.
+
+    An ``input`` is filled before the first kernel, a ``parameter`` or ``constant`` lives outside
+    the program, an ``output`` is wanted after the last kernel, a ``temporary`` by kernels alone.
+    """
+
+    nbytes: int
+    kind: BufferKind = "temporary"
+    label: str = ""
+
+    @property
+    def planned(self) -> bool:
+        """Whether it lies in the program's arena."""
+        return self.kind in ("input", "output", "temporary")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One call: the numbers of the buffers it reads and writes, for which layer, in which phase.
+
+    A buffer that is changed in part is both read and written. ``in_place`` lists pairs (read,
+    written) of buffers that may be the same memory. ``barrier`` kernels keep their place: nothing
+    moves across them.
+    """
+
+    name: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    layer: str = ""
+    phase: Phase = "forward"
+    in_place: tuple[tuple[int, int], ...] = ()
+    barrier: bool = False
