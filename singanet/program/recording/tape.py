@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from singanet.errors import SingaNetError
+from singanet.params.store import place_of
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
 from singanet.program.places import address, map_arrays, root_of
 from singanet.program.recording.performing import Performed
@@ -44,6 +45,8 @@ class Tape:
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
         self.scalars: list[Any] = []
+        # By the token of a bucket of parameters: theirs, which calls read and write.
+        self._parts: dict[int, list[int]] = {}
         self._roots: dict[int, tuple[weakref.ref[Any], int]] = {}
         # Programs have tens of thousands of places, most of them met often: each is one object.
         self._same: dict[Any, Any] = {}
@@ -66,10 +69,16 @@ class Tape:
     def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
         """Know ``array`` as memory from outside of the program."""
         root = root_of(array)
-        token = Token(root.nbytes, address(root), root, constant, poison=poison)
-        self._enter(root, token)
+        if place_of(array) is None:
+            self._enter(root, Token(root.nbytes, address(root), root, constant, poison=poison))
+            return
+        known = self._roots.get(id(root))
+        # Its memory is that of its parts.
+        bucket = self._enter(root, Token(0, address(root), root)) if known is None else known[1]
+        self._parts.setdefault(bucket, []).append(len(self.tokens))
+        self.tokens.append(Token(array.nbytes, address(array), array, constant, poison=poison))
 
-    def _enter(self, root: Array, token: Token) -> None:
+    def _enter(self, root: Array, token: Token) -> int:
         key = id(root)
         number = len(self.tokens)
         self.tokens.append(token)
@@ -83,6 +92,7 @@ class Tape:
                 del tape._roots[key]
 
         self._roots[key] = (weakref.ref(root, forget), number)
+        return number
 
     def knows(self, array: Array) -> bool:
         """Whether the memory of ``array`` has a number."""
@@ -98,6 +108,9 @@ class Tape:
             self.hold(root)
             known = self._roots[id(root)]
         number = known[1]
+        if number in self._parts:
+            inside = self._parts_in(number, array)
+            number = inside[0] if len(inside) == 1 else number
         token = self.tokens[number]
         if token.poison:
             raise NotRecordableError(token.poison)
@@ -111,6 +124,21 @@ class Tape:
         if token.held is not None and ref not in self.outside:
             self.outside[ref] = array.view(np.ndarray)
         return ref
+
+    def _parts_in(self, bucket: int, array: Array) -> list[int]:
+        """The tokens of the parameters in ``bucket`` of which ``array`` has elements."""
+        start, end = np.lib.array_utils.byte_bounds(array)
+        known = [(part, self.tokens[part]) for part in self._parts[bucket]]
+        return [n for n, t in known if t.address < end and start < t.address + t.nbytes]
+
+    def _touched(self, refs: Iterable[Ref]) -> tuple[int, ...]:
+        """The tokens of ``refs``, each once, with the parts of buckets."""
+        found: dict[int, None] = {}
+        for ref in refs:
+            found[ref.token] = None
+            if ref.token in self._parts:
+                found.update(dict.fromkeys(self._parts_in(ref.token, self.outside[ref])))
+        return tuple(found)
 
     # -- calls ------------------------------------------------------------------------------
 
@@ -154,7 +182,7 @@ class Tape:
         if place == "hidden" and not changes:
             # What is filled stands among the arguments, for the function to find it.
             read = [ref for ref in read if ref not in filled]
-        partly = [ref.token for ref in filled if changes or not self._covers(ref)]
+        partly = [ref for ref in filled if changes or not self._covers(ref)]
         pairs: list[tuple[int, int]] = []
         if elementwise and len(filled) == 1 and self._covers(filled[0]):
             out = filled[0]
@@ -163,9 +191,9 @@ class Tape:
             function,
             given,
             named,
-            _once(ref.token for ref in read),
-            _once(ref.token for ref in filled),
-            _once(partly),
+            self._touched(read),
+            self._touched(filled),
+            self._touched(partly),
             tuple(dict.fromkeys(pairs)),
             self.layer,
             self.phase,
@@ -191,7 +219,3 @@ class Tape:
         """Whether ``ref`` is all of its token's memory."""
         size = math.prod(ref.shape) * ref.dtype.itemsize
         return size == self.tokens[ref.token].nbytes
-
-
-def _once(numbers: Iterable[int]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(numbers))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.optimizer.mixed_precision import NotFiniteError
-from singanet.program.places import map_arrays, root_of
+from singanet.program.places import map_arrays
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.python_pass import keep
@@ -159,12 +159,12 @@ class Replay:
         written = {token for call in missed if call.phase == "update" for token in call.writes}
         if any(call.phase in ("forward", "loss") for call in missed):
             return
-        addresses = {id(root_of(array)) for r, array in bound.outside() if r.token in written}
+        left_out = [array for r, array in bound.outside() if r.token in written]
         for numbers, members in zip(self._numbers, self._members, strict=True):
             for member in members:
                 # A rule that only gathers writes to its state alone.
                 changed = (member.value, *member.state.arrays)
-                if not any(id(root_of(array)) in addresses for array in changed):
+                if not any(np.may_share_memory(a, b) for a in changed for b in left_out):
                     member.state.step += 1
                 elif len(members) > 1 and member.layer not in pending and member.grad is not None:
                     # It was to be updated together with those of later layers.
