@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
 from singanet.engine.executor import Executor, LayerByLayer
 from singanet.engine.model import Measure, OnLayer
-from singanet.engine.passes import Pass
+from singanet.engine.passes import CalledPass, Pass
 from singanet.engine.plan import Plan
 from singanet.errors import (
     ArgumentError,
@@ -244,6 +245,12 @@ class Net(GraphBuilder):
         self._pass = None
         return walk
 
+    def _passes(self) -> bool:
+        """Whether forward and backward are those of this class, so that executors make them."""
+        kind, own = type(self), vars(self)
+        same = kind.forward is _FORWARD and kind.backward is _BACKWARD
+        return same and "forward" not in own and "backward" not in own
+
     def _forget_pass(self) -> None:
         """Release what a training forward left for a backward that never came."""
         if self._pass is not None:
@@ -277,7 +284,7 @@ class Net(GraphBuilder):
         def collect(names: list[str], _: list[Array], grads: list[Gradient]) -> None:
             by_name.update(zip(names, grads, strict=True))
 
-        made = self.programs.forward(self, feed, ())
+        made = self.programs.forward(self, feed, ()) if self._passes() else CalledPass(self, x)
         seen = one_pass(self, made, y, collect, measure=measure)
         return [by_name.get(name) for name in self.param_names()], seen
 
@@ -301,7 +308,13 @@ class Net(GraphBuilder):
             measure = self.metric.evaluate
         if self._pass is not None:
             self._forget_pass()
-        return self.programs.step(self, x, y, optimizer, sample_weight, measure, on_layer)
+        if self._passes():
+            return self.programs.step(self, x, y, optimizer, sample_weight, measure, on_layer)
+        from singanet.engine.step import train_step
+
+        optimizer.register_all(self.param_specs())
+        run = partial(CalledPass, self, x)
+        return train_step(self, run, y, optimizer, sample_weight, measure, on_layer)
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
@@ -376,6 +389,9 @@ class Net(GraphBuilder):
                 received="a sealed one",
                 advice="call net.unseal() first",
             )
+
+
+_FORWARD, _BACKWARD = Net.forward, Net.backward
 
 
 def expect_host(net: Net, where: str) -> None:

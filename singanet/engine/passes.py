@@ -67,3 +67,35 @@ class LayerPass:
     def release(self) -> None:
         """As `Pass`."""
         self._contexts = []
+
+
+class CalledPass:
+    """A pass by the methods of ``net``, one of which its user has written or assigned anew."""
+
+    def __init__(self, net: Any, x: Any) -> None:
+        self.plan: Plan = net.plan()
+        self.shapes: Mapping[str, Any] = {}
+        self._net, self._x = net, x
+
+    def hand_out(self) -> dict[str, Any]:
+        """As `Pass`."""
+        made = self._net.forward(True, self._x)
+        outputs = dict(made) if isinstance(made, Mapping) else {self.plan.outputs[0]: made}
+        self.shapes = {name: shapes_of(value) for name, value in outputs.items()}
+        return outputs
+
+    def backward(
+        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
+    ) -> Generator[LayerGradients, None, None]:
+        """As `Pass`."""
+        dy: dict[str, Any] = {}
+        for name in self.shapes:
+            step = self.plan.by_name[name]
+            parts = [slot_grads.pop(slot) for slot in step.out_slots if slot in slot_grads]
+            if parts:
+                dy[name] = parts if step.many_out else parts[0]
+        walk: Generator[LayerGradients, None, None] = net.backward(dy, asked)
+        return walk
+
+    def release(self) -> None:
+        """As `Pass`: the net has what there is."""
