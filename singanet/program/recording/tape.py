@@ -61,12 +61,12 @@ class Tape:
 
     def adopt(self, array: Array, fill: Any = None) -> None:
         """Know the memory of the new ``array`` by a number; it is planned from now on."""
-        self._enter(array, Token(array.nbytes, address(array), fill=fill))
+        self._enter(array, Token(array.nbytes, fill=fill))
 
     def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
         """Know ``array`` as memory from outside of the program."""
         root = root_of(array)
-        token = Token(root.nbytes, address(root), root, constant, poison=poison)
+        token = Token(root.nbytes, root, constant, poison=poison)
         self._enter(root, token)
 
     def _enter(self, root: Array, token: Token) -> None:
@@ -103,7 +103,7 @@ class Tape:
             raise NotRecordableError(token.poison)
         # Addresses are slow to ask for, and mostly it is the whole memory.
         whole = array.nbytes == token.nbytes and array.flags.c_contiguous
-        offset = 0 if whole or not array.size else address(array) - token.address
+        offset = 0 if whole or not array.size else address(array) - address(root)
         once: Callable[[Any, Any], Any] = self._same.setdefault
         shape, strides = array.shape, array.strides
         made = Ref(number, offset, once(shape, shape), once(strides, strides), array.dtype)
