@@ -44,9 +44,13 @@ class RecordedPair:
         return len(self.nets[0].programs.reports())
 
     def in_python(self) -> bool:
-        """Whether loops over the layer are refused, since it would be a Python step of theirs."""
-        refusals = self.nets[0].programs.refusals
-        return bool(refusals) and all(why.startswith("a caller's loop over") for why in refusals)
+        """Whether loops over the layer are refused, as those over a Python step are.
+
+        Not so where its class says that it is pure, and so can be recorded.
+        """
+        refusals, layer = self.nets[0].programs.refusals, self.nets[0].layers[0]
+        of_loops = [why for why in refusals if why.startswith("a caller's loop over")]
+        return bool(refusals) and of_loops == refusals and not getattr(layer, "pure", False)
 
     def _expect_same_params(self) -> None:
         _expect_same(*(net.param_values() for net in self.nets))
