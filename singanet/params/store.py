@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from singanet.ops import ops_for
 from singanet.types import Array, Shape
 

@@ -45,7 +45,6 @@ class Token:
     """
 
     nbytes: int
-    address: int
     held: Array | None = None
     constant: bool = False
     fill: Any = None

@@ -48,7 +48,7 @@ def with_kept_parameters(
             if ref not in copies:
                 like = np.empty_like(outside[ref])
                 copies[ref] = ref._replace(token=len(tokens), offset=0, strides=like.strides)
-                tokens.append(Token(like.nbytes, 0))
+                tokens.append(Token(like.nbytes))
         led = placed(call, lambda ref: copies.get(ref, ref), {})
         reads = [token for token in call.reads if token not in changing]
         reads += [copies[ref].token for ref in refs]

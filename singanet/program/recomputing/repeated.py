@@ -24,7 +24,7 @@ def with_repeated(
         for token in calls[at].writes:
             if token not in copies:
                 copies[token] = len(tokens)
-                tokens.append(Token(tokens[token].nbytes, 0))
+                tokens.append(Token(tokens[token].nbytes))
     inserted: dict[int, list[int]] = defaultdict(list)
     for at in sorted(again.slot):
         inserted[again.slot[at]].append(at)

@@ -91,7 +91,7 @@ def _by_itself(calls: list[Call], own: list[int], tokens: list[Token]) -> list[C
         assert offset is not None
         moves[token] = len(tokens), offset
     if moves:
-        tokens.append(Token(layout.nbytes, 0))
+        tokens.append(Token(layout.nbytes))
     return [moved(call, moves) for call in calls]
 
 

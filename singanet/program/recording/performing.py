@@ -51,6 +51,9 @@ class Imagined(Performed):
     What returns more than it reads, such as a join of arrays, still runs.
     """
 
+    def __init__(self) -> None:
+        self._kinds: dict[Any, Any] = {}
+
     def ufunc(
         self, ufunc: Any, method: str, given: Sequence[Any], outs: Sequence[Array], named: Any
     ) -> Any:
@@ -60,13 +63,23 @@ class Imagined(Performed):
         arrays = [value for value in given if isinstance(value, np.ndarray)]
         if method != "__call__" or ufunc.nout != 1 or not any(array.ndim for array in arrays):
             return super().ufunc(ufunc, method, given, outs, named)
-        corner = ufunc(*(_corner(value) for value in given), **_cornered(named))
+        kind = self._kind(ufunc, given, named)
         if ufunc.signature is None:
-            return _like_operands(arrays, corner.dtype)
+            return _like_operands(arrays, kind)
         if ufunc is np.matmul and min(array.ndim for array in arrays) > 1:
             batch = np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
-            return np.empty((*batch, arrays[0].shape[-2], arrays[1].shape[-1]), corner.dtype)
+            return np.empty((*batch, arrays[0].shape[-2], arrays[1].shape[-1]), kind)
         return super().ufunc(ufunc, method, given, outs, named)
+
+    def _kind(self, ufunc: Any, given: Sequence[Any], named: dict[str, Any]) -> Any:
+        """The type of the results."""
+        key = ufunc, *(v.dtype if isinstance(v, np.ndarray) else type(v) for v in given)
+        found = None if named else self._kinds.get(key)
+        if found is None:
+            found = ufunc(*(_corner(value) for value in given), **_cornered(named)).dtype
+            if not named:
+                self._kinds[key] = found
+        return found
 
     def run(self, function: Callable[..., object], *arguments: Any, **keywords: Any) -> None:
         """Nothing: the arrays are there."""
@@ -102,6 +115,10 @@ def _cornered(named: dict[str, Any]) -> dict[str, Any]:
 
 def _like_operands(arrays: Sequence[Array], dtype: Any) -> Array:
     """What an element-wise function returns: in the order in which the operands lie."""
+    shape = np.broadcast_shapes(*[array.shape for array in arrays])
+    whole = any(array.shape == shape for array in arrays)
+    if whole and all(array.flags.c_contiguous for array in arrays):
+        return np.empty(shape, dtype)
     operands: Any = [*arrays, None]
     uses: Any = [["readonly"]] * len(arrays) + [["writeonly", "allocate"]]
     steps = np.nditer(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import threading
 import weakref
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from itertools import islice, takewhile
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,6 +23,14 @@ Place = Literal["out", "first", "last", "hidden"]
 
 
 _active = threading.local()
+
+
+class _Part(NamedTuple):
+    """A parameter in a bucket: the addresses where it begins and ends, and its token."""
+
+    start: int
+    end: int
+    token: int
 
 
 def current_tape() -> Tape | None:
@@ -45,8 +55,8 @@ class Tape:
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
         self.scalars: list[Any] = []
-        # By the token of a bucket of parameters: theirs, which calls read and write.
-        self._parts: dict[int, list[int]] = {}
+        # By the token of a bucket the parameters in it, which calls read and write.
+        self._parts: dict[int, list[_Part]] = {}
         self._roots: dict[int, tuple[weakref.ref[Any], int]] = {}
         # Programs have tens of thousands of places, most of them met often: each is one object.
         self._same: dict[Any, Any] = {}
@@ -64,19 +74,22 @@ class Tape:
 
     def adopt(self, array: Array, fill: Any = None) -> None:
         """Know the memory of the new ``array`` by a number; it is planned from now on."""
-        self._enter(array, Token(array.nbytes, address(array), fill=fill))
+        self._enter(array, Token(array.nbytes, fill=fill))
 
     def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
         """Know ``array`` as memory from outside of the program."""
         root = root_of(array)
         if place_of(array) is None:
-            self._enter(root, Token(root.nbytes, address(root), root, constant, poison=poison))
+            self._enter(root, Token(root.nbytes, root, constant, poison=poison))
             return
         known = self._roots.get(id(root))
         # Its memory is that of its parts.
-        bucket = self._enter(root, Token(0, address(root), root)) if known is None else known[1]
-        self._parts.setdefault(bucket, []).append(len(self.tokens))
-        self.tokens.append(Token(array.nbytes, address(array), array, constant, poison=poison))
+        bucket = self._enter(root, Token(0, root)) if known is None else known[1]
+        start = address(array)
+        parts = self._parts.setdefault(bucket, [])
+        if all(part.start != start for part in _overlapping(parts, start, start + array.nbytes)):
+            insort(parts, _Part(start, start + array.nbytes, len(self.tokens)))
+            self.tokens.append(Token(array.nbytes, array, constant, poison=poison))
 
     def _enter(self, root: Array, token: Token) -> int:
         key = id(root)
@@ -107,16 +120,19 @@ class Tape:
                 raise NotRecordableError("an array that no kernel is known to have made")
             self.hold(root)
             known = self._roots[id(root)]
-        number = known[1]
+        number, origin = known[1], None
         if number in self._parts:
-            inside = self._parts_in(number, array)
-            number = inside[0] if len(inside) == 1 else number
+            parts = self._parts_in(number, array)
+            if len(parts) == 1:
+                number, origin = parts[0].token, parts[0].start
         token = self.tokens[number]
         if token.poison:
             raise NotRecordableError(token.poison)
         # Addresses are slow to ask for, and mostly it is the whole memory.
         whole = array.nbytes == token.nbytes and array.flags.c_contiguous
-        offset = 0 if whole or not array.size else address(array) - token.address
+        offset = 0
+        if not whole and array.size:
+            offset = address(array) - (address(root) if origin is None else origin)
         once: Callable[[Any, Any], Any] = self._same.setdefault
         shape, strides = array.shape, array.strides
         made = Ref(number, offset, once(shape, shape), once(strides, strides), array.dtype)
@@ -125,11 +141,14 @@ class Tape:
             self.outside[ref] = array.view(np.ndarray)
         return ref
 
-    def _parts_in(self, bucket: int, array: Array) -> list[int]:
-        """The tokens of the parameters in ``bucket`` of which ``array`` has elements."""
-        start, end = np.lib.array_utils.byte_bounds(array)
-        known = [(part, self.tokens[part]) for part in self._parts[bucket]]
-        return [n for n, t in known if t.address < end and start < t.address + t.nbytes]
+    def _parts_in(self, bucket: int, array: Array) -> list[_Part]:
+        """The parameters in ``bucket`` of which ``array`` has elements."""
+        start, end = address(array), 0
+        if array.flags.c_contiguous:
+            end = start + array.nbytes
+        else:
+            start, end = np.lib.array_utils.byte_bounds(array)
+        return _overlapping(self._parts[bucket], start, end)
 
     def _touched(self, refs: Iterable[Ref]) -> tuple[int, ...]:
         """The tokens of ``refs``, each once, with the parts of buckets."""
@@ -137,7 +156,8 @@ class Tape:
         for ref in refs:
             found[ref.token] = None
             if ref.token in self._parts:
-                found.update(dict.fromkeys(self._parts_in(ref.token, self.outside[ref])))
+                parts = self._parts_in(ref.token, self.outside[ref])
+                found.update(dict.fromkeys(part.token for part in parts))
         return tuple(found)
 
     # -- calls ------------------------------------------------------------------------------
@@ -219,3 +239,9 @@ class Tape:
         """Whether ``ref`` is all of its token's memory."""
         size = math.prod(ref.shape) * ref.dtype.itemsize
         return size == self.tokens[ref.token].nbytes
+
+
+def _overlapping(parts: Sequence[_Part], start: int, end: int) -> list[_Part]:
+    """Those of ``parts``, which rise, that have bytes from ``start`` up to ``end``."""
+    first = bisect_right(parts, start, key=lambda part: part.end)
+    return list(takewhile(lambda part: part.start < end, islice(parts, first, None)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.optimizer.mixed_precision import NotFiniteError
+from singanet.program.ir import Call, Ref, refs_of
 from singanet.program.places import map_arrays
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recomputing.recompute import Recompute
@@ -156,10 +157,9 @@ class Replay:
         """Count and make the updates that the layers would have made before the last calls."""
         missed = self.recording.calls[-left:]
         pending = {call.layer for call in missed if call.phase in ("loss", "backward")}
-        written = {token for call in missed if call.phase == "update" for token in call.writes}
         if any(call.phase in ("forward", "loss") for call in missed):
             return
-        left_out = [array for r, array in bound.outside() if r.token in written]
+        left_out = _written([call for call in missed if call.phase == "update"], bound)
         for numbers, members in zip(self._numbers, self._members, strict=True):
             for member in members:
                 # A rule that only gathers writes to its state alone.
@@ -191,6 +191,18 @@ def _fill(given: dict[str, Array], x: Any) -> None:
     else:
         (target,) = given.values()
         target[...] = x
+
+
+def _written(calls: Sequence[Call], bound: Bound) -> list[Array]:
+    """The arrays from outside that ``calls`` write to."""
+    refs: set[Ref] = set()
+    tokens: set[int] = set()
+    for call in calls:
+        named = {ref for ref in refs_of(call) if ref.token in call.writes}
+        refs |= named
+        # Those of a bucket, and of a call that knows its arrays itself.
+        tokens |= {*call.writes} - {ref.token for ref in named}
+    return [array for ref, array in bound.outside() if ref in refs or ref.token in tokens]
 
 
 def _copied(array: Array) -> Array:
