@@ -31,18 +31,18 @@ class Pass(Protocol):
 
 
 class MethodPass:
-    """A pass by the net's own methods, which its class or a user has overridden."""
+    """A pass by the net's own methods, one of which its user has overridden or replaced."""
 
     def __init__(self, net: Any, x: Any) -> None:
         self.plan: Plan = net.plan()
-        outputs = net.forward(True, x)
-        names = self.plan.outputs
-        self._outputs: dict[str, Any] = {names[0]: outputs} if len(names) == 1 else outputs
-        self.shapes: Mapping[str, Any] = {n: shapes_of(y) for n, y in self._outputs.items()}
+        self.shapes: Mapping[str, Any] = {}
+        self._net, self._x = net, x
 
     def hand_out(self) -> dict[str, Any]:
         """As `Pass`."""
-        outputs, self._outputs = self._outputs, {}
+        made = self._net.forward(True, self._x)
+        outputs = dict(made) if isinstance(made, Mapping) else {self.plan.outputs[0]: made}
+        self.shapes = {name: shapes_of(value) for name, value in outputs.items()}
         return outputs
 
     def backward(
@@ -50,18 +50,20 @@ class MethodPass:
     ) -> Generator[LayerGradients, None, None]:
         """As `Pass`."""
         dy: dict[str, Any] = {}
-        for name in self.plan.outputs:
+        for name in self.shapes:
             step = self.plan.by_name[name]
-            parts = [slot_grads[slot] for slot in step.out_slots]
-            dy[name] = parts if step.many_out else parts[0]
+            parts = [slot_grads.pop(slot) for slot in step.out_slots if slot in slot_grads]
+            if parts:
+                dy[name] = parts if step.many_out else parts[0]
+        # A user's own backward need not know of inner outputs, nor of dicts.
+        single = next(iter(dy.values())) if len(self.plan.outputs) == 1 else dy
         walk: Generator[LayerGradients, None, None] = net.backward(
-            dy if len(dy) > 1 else next(iter(dy.values())), *((asked,) if asked else ())
+            single, *((asked,) * bool(asked))
         )
         return walk
 
     def release(self) -> None:
-        """As `Pass`; the net lets go of its own."""
-        self._outputs = {}
+        """As `Pass`: the net has what there is."""
 
 
 class LayerPass:

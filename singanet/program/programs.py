@@ -65,7 +65,7 @@ class Programs:
         self._recompute = recompute
         self._known: OrderedDict[Any, Replay] = OrderedDict()
         self._seen: OrderedDict[Any, None] = OrderedDict()
-        self._refused: dict[Any, tuple[str, int]] = {}
+        self._refused: dict[Any, tuple[str, int | None]] = {}
         self._waits: dict[Any, Wait] = {}
         self._arena = SharedArena()
         self._layers = LayerByLayer()
@@ -264,6 +264,7 @@ class Programs:
         if isinstance(made, str):
             self._refused[key] = made, changes.now
             return None
+        self._refused.pop(key, None)
         self._known[key] = made
         if len(self._known) > CAPACITY:
             self._known.popitem(last=False)
@@ -281,12 +282,13 @@ class Programs:
 
     def _is_refused(self, key: Any) -> bool:
         """Whether the call was refused, and nothing was assigned since."""
-        if key not in self._refused:
-            return False
-        if self._refused[key][1] == changes.now:
+        why, seen = self._refused.get(key, ("", None))
+        if seen == changes.now:
             return True
-        del self._refused[key]
-        self._waits.setdefault(key, Wait()).start(0)
+        if seen is not None:
+            # Another try after a while; until then it is told why there is no program.
+            self._refused[key] = why, None
+            self._waits.setdefault(key, Wait()).start(0)
         return False
 
     def take(self, program: Replay) -> Array:

@@ -223,7 +223,8 @@ class LayerCase:
             x = self.inputs(np, np.float32, seed=seed)
             pair.train(x, partial(self.gradient_like, seed=seed))
             pair.evaluate(x)
-        assert pair.programs() == 2
+        # A layer that is a Python step is walked by the layers in a loop of the caller's own.
+        assert pair.programs() == (1 if pair.in_python() else 2)
 
     def test_spec_dicts_are_not_changed(self) -> None:
         layer = self.make()

@@ -85,6 +85,36 @@ def test_an_executor_of_the_users_carries_out_every_call(batch):
     assert net.programs.calls == ["evaluate", "forward", "forward", "forward", "forward"]
 
 
+class Doubling(singanet.FeedForwardNet):
+    """A user's net: twice the output, and it counts its walks back."""
+
+    walks = 0
+
+    def forward(self, flag, x, output=()):
+        return 2 * super().forward(flag, x, output)
+
+    def backward(self, dy, output=()):
+        self.walks += 1
+        dy = {name: 2 * part for name, part in dy.items()} if isinstance(dy, dict) else 2 * dy
+        return super().backward(dy, output)
+
+
+@pytest.mark.parametrize("wrap", [lambda rule: rule, lambda rule: ClipByGlobalNorm(rule, 0.1)])
+def test_a_step_goes_by_methods_that_the_user_has_written(batch, wrap):
+    net = fill(Doubling(Plain(), seed=0))
+    assigned = fill(singanet.FeedForwardNet(Plain(), seed=0))
+    whole, back = assigned.forward, assigned.backward
+    assigned.forward = lambda flag, x, output=(): 2 * whole(flag, x, output)
+    assigned.backward = lambda dy, output=(): back(2 * dy, output)
+    one, other = wrap(SGD(lr=0.01)), wrap(SGD(lr=0.01))
+    for _ in range(4):
+        assert net.step(*batch, one) == assigned.step(*batch, other)
+    assert net.walks == (8 if isinstance(one, ClipByGlobalNorm) else 4)
+    assert net.train(*batch)[1] == assigned.train(*batch)[1]
+    for a, b in zip(net.param_values(), assigned.param_values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_a_pass_hands_its_outputs_out_and_keeps_none(batch):
     net = fill(Net(Plain(), seed=0))
     made = net.programs.forward(net, {"a": batch[0]}, ())
