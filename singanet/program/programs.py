@@ -171,6 +171,8 @@ class Programs:
                 program = latest.program
                 if program.stale(net):
                     continue
+                if latest is not self._latest[0]:
+                    self._took_turn(latest)
                 program.replays += 1
                 arena = self.take(program)
                 try:
@@ -202,6 +204,14 @@ class Programs:
             return found.step(arena, feed, y, weight, measure)
         finally:
             self.give_back(arena)
+
+    def _took_turn(self, latest: Latest) -> None:
+        """Note that another of the ``_latest`` steps is the one made last."""
+        self._latest = (latest, *(other for other in self._latest if other is not latest))
+        for key, program in self._known.items():
+            if program is latest.program:
+                self._known.move_to_end(key)
+                break
 
     def _find_step(
         self, net: Net, feed: Mapping[str, Any], y: Any, optimizer: Any, weight: Any

@@ -73,8 +73,9 @@ def test_the_net_is_left_as_it_was(path):
     net, twin = make(), make()
     x, y = batch()
     for one in (net, twin):
+        optimizer = SGD(lr=0.1)
         for _ in range(3):
-            one.step(x, y, SGD(lr=0.1))
+            one.step(x, y, optimizer)
     assert net.programs.reports()
     net.tune_kernels(4)
     assert net.programs.reports() == []
