@@ -161,6 +161,9 @@ class Programs:
                 program = latest.program
                 if program.stale(net):
                     continue
+                if latest is not self._latest[0]:
+                    others = (other for other in self._latest if other is not latest)
+                    self._latest = (latest, *others)
                 program.use(next(self._uses))
                 arena = self.take(program)
                 try:
