@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,7 +64,9 @@ class Programs:
     def __init__(self, enabled: bool = True, recompute: Recompute = "none") -> None:
         self.enabled = enabled
         self._recompute = recompute
-        self._known: OrderedDict[Any, Replay] = OrderedDict()
+        self._known: dict[Any, Replay] = {}
+        # By numbers, since the keys of programs take long to look up.
+        self._uses = count()
         self._seen: OrderedDict[Any, None] = OrderedDict()
         self._refused: dict[Any, tuple[str, int | None]] = {}
         self._waits: dict[Any, Wait] = {}
@@ -158,7 +161,10 @@ class Programs:
                 program = latest.program
                 if program.stale(net):
                     continue
-                program.replays += 1
+                if latest is not self._latest[0]:
+                    others = (other for other in self._latest if other is not latest)
+                    self._latest = (latest, *others)
+                program.use(next(self._uses))
                 arena = self.take(program)
                 try:
                     return program.step_alike(arena, x, y, measure)
@@ -210,7 +216,7 @@ class Programs:
 
     def reports(self) -> list[ProgramReport]:
         """What each program consists of, that used last at the end."""
-        return [replay.report() for replay in self._known.values()]
+        return [each.report() for each in sorted(self._known.values(), key=lambda r: r.used)]
 
     @property
     def notes(self) -> list[str]:
@@ -248,8 +254,7 @@ class Programs:
             return None
         found = self._known.get(key)
         if found is not None and not found.stale(net):
-            self._known.move_to_end(key)
-            found.replays += 1
+            found.use(next(self._uses))
             return found
         if found is not None:
             del self._known[key]
@@ -265,10 +270,10 @@ class Programs:
             self._refused[key] = made, changes.now
             return None
         self._refused.pop(key, None)
+        made.use(next(self._uses))
         self._known[key] = made
         if len(self._known) > CAPACITY:
-            self._known.popitem(last=False)
-        made.replays += 1
+            del self._known[min(self._known, key=lambda each: self._known[each].used)]
         return made
 
     def _is_new(self, key: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +17,8 @@ from singanet.program.planning.walking import walk_backwards, walk_best_fit
 ALIGNMENT = 64
 """Bytes: a line of the cache, and the widest vector of a CPU."""
 
-_MANY = 4096
-"""Buffers from which on a layout half a per cent above the bound is good enough."""
+_NEAR = ((1 << 12, 1.0), (1 << 14, 1.005), (math.inf, 1.15))
+"""Up to how many buffers a layout is good enough that is so far above the bound."""
 
 Strategy = Callable[[Intervals], Ints]
 
@@ -95,7 +96,7 @@ def smallest(
         if not len(best) or top < least:
             best, least, name = offsets, top, title
         # Those that come last take time with the square of what is to be placed.
-        near = 1.005 if len(intervals.size) > _MANY else 1.0
+        near = next(part for most, part in _NEAR if len(intervals.size) <= most)
         if least <= near * lower_bound:
             break
     return best, least, name

@@ -55,7 +55,7 @@ class Replay:
         share = PythonShare(self.recording.calls, self.notes)
         self._share = share if self._loss is not None and not share.known else None
         self._optimizer = optimizer
-        self.replays = 0
+        self.replays = self.used = 0
         self._bound: Bound | None = None
 
     @property
@@ -73,6 +73,11 @@ class Replay:
         if not all(numbers.holds() for numbers in self._numbers):
             return "the optimizer's state was loaded or its constraints were changed"
         return self.guard.broken(net, begun)
+
+    def use(self, number: int) -> None:
+        """Count a replay, the one of that ``number`` among those of the net."""
+        self.replays += 1
+        self.used = number
 
     def forget(self) -> None:
         """Drop the arrays of the arena it was bound to."""
