@@ -103,9 +103,11 @@ def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple
     # Nothing but what the rule calls is wanted.
     tape.does = Imagined()
     try:
-        arrays = [_onwards(array, value.size).view(Traced) for array in numbers.state.arrays]
-        operands = value.view(Traced), grads.view(Traced), arrays
-        rule.apply_rule(numbers.state, *operands, numbers.penalty, numbers.read(), run[0].scale)
+        slots = [_onwards(array, value.size) for array in numbers.state.arrays]
+        traced: list[Array] = [array.view(Traced) for array in (value, grads, *slots)]
+        w, g, *arrays = traced
+        scale = run[0].scale
+        rule.apply_rule(numbers.state, w, g, arrays, numbers.penalty, numbers.read(), scale)
     except NotRecordableError:
         del tape.calls[mark:]
         del tape.scalars[known:]
