@@ -152,7 +152,8 @@ class Net(GraphBuilder):
                 small.append((param, value))
             else:
                 param.value = self.device.put(value)
-        laid = lay([value for _, value in small], self.device.put)
+        with self.device.scope():
+            laid = lay([value for _, value in small], self.device.put)
         for (param, _), value in zip(small, laid, strict=True):
             param.value = value
 

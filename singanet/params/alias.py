@@ -83,10 +83,6 @@ class RenamedParam(Param):
     def value(self, array: Array) -> None:
         self._origin.value = array
 
-    def initial(self, name: str = "") -> Array:
-        """As the origin's, by this name."""
-        return self._origin.initial(name or self.name)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> RenamedParam:
         return type(self)(copy.deepcopy(self._origin, memo), self.name)
 

@@ -64,10 +64,10 @@ def slice_of(bucket: Array, start: int, shape: Shape) -> Array:
     array = bucket[start : place.stop].reshape(shape)
     key = id(array)
 
-    def forget(gone: weakref.ref[Array]) -> None:
+    def forget(gone: weakref.ref[Array], places: Any = _places) -> None:
         # Another array may have got this id since.
-        if _places.get(key, (None,))[0] is gone:
-            del _places[key]
+        if places.get(key, (None,))[0] is gone:
+            del places[key]
 
     _places[key] = weakref.ref(array, forget), place
     return array

@@ -42,7 +42,12 @@ class Waiting:
     def fits(self, tape: Tape, moves: Moves) -> bool:
         """Whether the value lies in a bucket, and the gradient is a memory by itself."""
         value, grad = self.value, self.grad
-        if self.place is None or grad.dtype != value.dtype or not grad.flags.c_contiguous:
+        if (
+            self.place is None
+            or not value.flags.writeable
+            or grad.dtype != value.dtype
+            or not grad.flags.c_contiguous
+        ):
             return False
         number = tape.ref(grad).token
         token = tape.tokens[number]
@@ -61,7 +66,6 @@ class Waiting:
         scales = self.scale is other.scale or (is_one(self.scale) and is_one(other.scale))
         return (
             scales
-            and self.value.flags.writeable == other.value.flags.writeable
             and alike(self.state) == alike(other.state)
             and all(
                 one.base is not None

@@ -90,6 +90,20 @@ def add(net, optimizer):
     net.add(Dense("four", 5))
 
 
+def test_what_is_read_only_is_changed_by_no_sweep(rng):
+    net, optimizer = even(), momentum()
+    for _ in range(4):
+        net.step(*batch(rng), optimizer)
+    for param in net.params()[2:4]:
+        param.value.flags.writeable = False
+    before = [param.value.copy() for param in net.params()[2:4]]
+    for _ in range(3):
+        with pytest.raises(ValueError, match="read-only"):
+            net.step(*batch(rng), optimizer)
+    for param, value in zip(net.params()[2:4], before, strict=True):
+        np.testing.assert_array_equal(param.value, value)
+
+
 @pytest.mark.parametrize("action", [freeze, assign, regroup, add])
 def test_what_is_done_to_the_net_between_steps(action, rng):
     twins = Twins(even, momentum)
