@@ -77,15 +77,11 @@ class ParamState:
 
 @dataclass
 class _StateBucket:
-    """Flat arrays, one a slot, beside those of a bucket, and who has slices of them."""
+    """Flat arrays, one a slot, beside those of a bucket; by their start, who has which slices."""
 
     bucket: weakref.ref[Array]
     arrays: list[Array]
-    taken: dict[str, tuple[Place, list[Array]]] = field(default_factory=dict)
-
-    def is_taken(self, place: Place, name: str) -> bool:
-        """Whether another than ``name`` has any of it."""
-        return any(place.overlaps(p) for other, (p, _) in self.taken.items() if other != name)
+    taken: dict[int, tuple[str, list[Array]]] = field(default_factory=dict)
 
 
 class StateBuckets:
@@ -108,10 +104,10 @@ class StateBuckets:
             xp = ops_for(value).xp
             flat = [xp.zeros(place.bucket.size, value.dtype) for _ in range(slots)]
             known = self._known[id(place.bucket)] = _StateBucket(weakref.ref(place.bucket), flat)
-        if known.is_taken(place, name):
+        if known.taken.get(place.start, (name,))[0] != name:
             return None
         arrays = [array[place.start : place.stop] for array in known.arrays]
-        known.taken[name] = place, arrays
+        known.taken[place.start] = name, arrays
         return arrays
 
     def lacks(self, name: str, value: Array, arrays: list[Array]) -> bool:
@@ -120,11 +116,8 @@ class StateBuckets:
         if place is None or any((a.size, a.dtype) != (value.size, value.dtype) for a in arrays):
             return False
         known = self._of(place)
-        if known is None:
-            return True
-        mine = known.taken.get(name)
-        here = mine is not None and mine[1] is arrays
-        return not here and not known.is_taken(place, name)
+        taken = None if known is None else known.taken.get(place.start)
+        return taken is None or (taken[0] == name and taken[1] is not arrays)
 
     def _of(self, place: Place) -> _StateBucket | None:
         known = self._known.get(id(place.bucket))

@@ -22,17 +22,14 @@ BUCKET = 1 << 17
 
 
 class Place(NamedTuple):
-    """The elements from ``start`` up to ``stop`` of ``bucket``, a flat array."""
+    """The elements from ``start`` up to ``stop`` of ``bucket``, a flat array.
+
+    Two places that have elements in common are one.
+    """
 
     bucket: Array
     start: int
     stop: int
-
-    def overlaps(self, other: Place) -> bool:
-        """Whether they have elements in common."""
-        if self.bucket is not other.bucket:
-            return False
-        return self.start < other.stop and other.start < self.stop
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -104,18 +101,16 @@ def _groups(arrays: Sequence[Array]) -> list[list[int]]:
 def buckets_of(arrays: Iterable[tuple[str, Array]]) -> list[Bucket]:
     """The buckets in which any of the named ``arrays`` lie, in the order in which these come.
 
-    Of arrays that have elements in common the first counts.
+    Of arrays at one place the first counts.
     """
-    found: dict[int, list[tuple[Place, str]]] = {}
+    found: dict[int, dict[int, tuple[Place, str]]] = {}
     for name, array in arrays:
         place = place_of(array)
         if place is not None:
-            others = found.setdefault(id(place.bucket), [])
-            if not any(place.overlaps(other) for other, _ in others):
-                others.append((place, name))
+            found.setdefault(id(place.bucket), {}).setdefault(place.start, (place, name))
     made = []
-    for places in found.values():
-        places.sort(key=lambda each: each[0].start)
-        slices = tuple(slice(place.start, place.stop) for place, _ in places)
-        made.append(Bucket(tuple(name for _, name in places), places[0][0].bucket, slices))
+    for by_start in found.values():
+        places, names = zip(*(by_start[start] for start in sorted(by_start)), strict=True)
+        slices = tuple(slice(place.start, place.stop) for place in places)
+        made.append(Bucket(names, places[0].bucket, slices))
     return made
