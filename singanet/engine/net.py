@@ -122,7 +122,7 @@ class Net(GraphBuilder):
     def _adopt(self) -> None:
         """Fill new parameters from the net's seed, and have all on the net's device."""
         new = []
-        for param in self._walk_back_params():
+        for param in self.params():
             if param.filled:
                 param.value = self.device.put(param.value)
             else:
@@ -143,18 +143,19 @@ class Net(GraphBuilder):
     def _lay(self, params: Iterable[Param], value_of: Callable[[Param], Array]) -> None:
         """Give ``params`` arrays on the net's device: those of ``value_of``, or copies in buckets.
 
-        Small trained ones lie in buckets, side by side as they are given.
+        Small trained ones lie in buckets, in the order in which a walk back yields them.
         """
-        small = []
+        small = {}
         for param in params:
             value = value_of(param)
             if param.trainable and 0 < value.nbytes <= SMALL:
-                small.append((param, value))
+                small[id(param)] = value
             else:
                 param.value = self.device.put(value)
+        together = [param for param in self._walk_back_params() if id(param) in small]
         with self.device.scope():
-            laid = lay([value for _, value in small], self.device.put)
-        for (param, _), value in zip(small, laid, strict=True):
+            laid = lay([small[id(param)] for param in together], self.device.put)
+        for param, value in zip(together, laid, strict=True):
             param.value = value
 
     # -- parameters -------------------------------------------------------------------------
@@ -189,7 +190,7 @@ class Net(GraphBuilder):
 
         Arrays that were handed out before are no longer the net's.
         """
-        self._lay(self._walk_back_params(), lambda param: param.value)
+        self._lay(self.params(), lambda param: param.value)
 
     # -- freezing ---------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class Net(GraphBuilder):
 
     def to_device(self, device: Device) -> None:
         """Move every parameter to ``device`` and run there from now on."""
-        moved = [(param, device.put(param.value)) for param in self._walk_back_params()]
+        moved = [(param, device.put(param.value)) for param in self.params()]
         self.run_on(device, self.dtype)
         away = {id(param): value for param, value in moved if value is not param.value}
         self._lay([p for p, _ in moved if id(p) in away], lambda param: away[id(param)])
@@ -243,9 +244,9 @@ class Net(GraphBuilder):
                 received=str(wanted),
                 advice="use 'float32' or 'float64'",
             )
-        self.plan()
+        params = self.params()
         self.run_on(self.device, wanted)
-        self._lay(self._walk_back_params(), lambda param: param.value.astype(wanted))
+        self._lay(params, lambda param: param.value.astype(wanted))
 
     def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
         """Take in arrays of this device and type, as the nested nets do from now on."""

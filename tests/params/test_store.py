@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet.initializer import Initializer
 from singanet.layers import Activation, BatchNormalization, Dense
 from singanet.params.param import Param, ParamSpec
 from singanet.params.store import BUCKET, SMALL, buckets_of, lay, place_of
@@ -73,6 +74,22 @@ def test_values_are_the_bits_of_parameters_alone():
         alone = Param(ParamSpec(param.name), param.shape, param.initializer, param.fans)
         alone.seed = net.seed
         np.testing.assert_array_equal(param.value, alone.value)
+
+
+def test_a_user_s_initializer_is_asked_in_the_order_of_the_layers():
+    class Counts(Initializer):
+        def __init__(self):
+            self.count = 0
+
+        def __call__(self, rng, shape, fans):
+            self.count += 1
+            return np.full(shape, float(self.count), np.float32)
+
+    counts = Counts()
+    net = singanet.FeedForwardNet(seed=0)
+    net.add(Dense("one", 3, W_specs={"init": counts}, input_sample_shape=(2,)))
+    net.add(Dense("two", 3, W_specs={"init": counts}))
+    assert [value.flat[0] for value in net.param_values()] == [1.0, 0.0, 2.0, 0.0]
 
 
 def test_the_order_is_that_of_a_walk_back(rng):
