@@ -16,6 +16,7 @@ from singanet.program.recomputing.passes import bytes_of, passes_of
 from singanet.program.recomputing.recompute import Recompute, cannot_keep, chosen
 from singanet.program.recomputing.repeated import with_repeated
 from singanet.program.recording.lanes import kernels_of, with_lanes_joined
+from singanet.program.recording.record import Recorder, no_collections
 from singanet.program.recording.tape import Tape
 from singanet.types import Array
 
@@ -54,6 +55,13 @@ class Draft:
     outside: dict[Ref, Array]
     parameters: frozenset[int]
     recompute: Recompute
+
+
+def compiled(recorder: Recorder, recompute: Recompute = "none") -> Recording:
+    """What ``recorder`` has written down, with its memory planned; see `FeedForwardNet.record`."""
+    parameters = recorder.finish()
+    with no_collections():
+        return compile_tape(recorder.tape, parameters, recompute)
 
 
 def compile_tape(

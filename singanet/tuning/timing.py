@@ -13,7 +13,7 @@ import numpy as np
 
 from singanet.ops.kernel import kernels_by_cost
 from singanet.ops.onednn.cases import ROUTES, Case
-from singanet.program.compile import Recording
+from singanet.program.compile import Recording, compiled
 from singanet.program.places import map_arrays
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recording.python_pass import keep
@@ -79,7 +79,7 @@ class _Run:
     def __init__(self, net: Net, route: str, record: Record) -> None:
         recorder = rehearse(net, lambda recorder: record(_marking(recorder, route)))
         marks: _Marking = recorder.tape.ops
-        self._recording: Recording = recorder.recording()
+        self._recording: Recording = compiled(recorder)
         self.arena_bytes: int = self._recording.layout.nbytes + ALIGNMENT
         calls = [call for call in self._recording.calls if call.function is not None]
         self._cases: list[tuple[Case, int] | None] = [marks.case_of(call) for call in calls]

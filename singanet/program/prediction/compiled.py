@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet.base.text import size_text
 from singanet.engine.feeds import check_feed
-from singanet.program.compile import Recording
+from singanet.program.compile import Recording, compiled
 from singanet.program.ir import NotRecordableError
 from singanet.program.places import map_arrays, root_of
 from singanet.program.planning.arena import ALIGNMENT
@@ -217,7 +217,7 @@ def _recorded(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction:
     recorder = rehearse(stand_in, lambda recorder: net.record(recorder, feed))
     # Of the recorder's own list of parameters none is to be held.
     recorder.params = []
-    recording = recorder.recording()
+    recording = compiled(recorder)
     net.constants.settle(recording.outside.values(), _read_in_python(recorder))
     return Prediction(recording, recorder.notes)
 

@@ -18,11 +18,9 @@ from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
 from singanet.optimizer.stages import TwoPasses
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
-from singanet.program.compile import Recording, compile_tape
 from singanet.program.guard import Guard
 from singanet.program.ir import MarkName, NotRecordableError
 from singanet.program.places import arrays_in, map_arrays
-from singanet.program.recomputing.recompute import Recompute
 from singanet.program.recording.dead import drop_unread
 from singanet.program.recording.draws import Draws
 from singanet.program.recording.kernels import recording_kernels
@@ -230,8 +228,11 @@ class Recorder:
                 raise NotRecordableError(f"a caller's loop over layer {step.name!r}, {reasons[0]}")
         self.tape.interrupted = True
 
-    def recording(self, recompute: Recompute = "none") -> Recording:
-        """What was written down, with its memory planned; see `FeedForwardNet.record`."""
+    def finish(self) -> frozenset[int]:
+        """Gather notes and what the guard has to watch; the ids of the net's arrays.
+
+        Once only, since the kernels are let go.
+        """
         for step in self.plan.steps:
             traced: TracedLayer = step.recorded  # type: ignore[attr-defined]
             self.notes += [f"layer {step.name!r}, {reason}" for reason in traced.reasons]
@@ -244,12 +245,9 @@ class Recorder:
             self.guard.part(loss)
         # A step of two passes has met each layer twice.
         self.notes = list(dict.fromkeys(self.notes))
-        parameters = frozenset(id(value) for _, value in self.params)
-        with no_collections():
-            made = compile_tape(self.tape, parameters, recompute)
         # Its kernels know the tape: neither is needed now, and no collector need come for them.
         self.tape.ops = None
-        return made
+        return frozenset(id(value) for _, value in self.params)
 
     def _expect_unpatched(self) -> None:
         for step in self.plan.steps:

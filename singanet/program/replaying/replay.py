@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.optimizer.mixed_precision import NotFiniteError
+from singanet.program.compile import compiled
 from singanet.program.places import map_arrays, root_of
 from singanet.program.planning.arena import ALIGNMENT
 from singanet.program.recomputing.recompute import Recompute
@@ -43,7 +44,7 @@ class Replay:
     def __init__(
         self, recorder: Recorder, optimizer: Any = None, recompute: Recompute = "none"
     ) -> None:
-        self.recording = recorder.recording(recompute)
+        self.recording = compiled(recorder, recompute)
         self.notes = recorder.notes
         self.guard = recorder.guard
         self.values = {param.name: param for param, _ in recorder.params}

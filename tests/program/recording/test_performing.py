@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from singanet.models import build
 from singanet.optimizer import SGD
+from singanet.program.compile import compiled
 from singanet.program.recording.performing import Imagined, Performed
 from singanet.program.recording.record import Recorder
 from tests.program.expressions import Expression
@@ -50,7 +51,7 @@ def test_nets_are_recorded_alike(name):
         x = np.ones((4, *first.layer.in_shapes), np.float32)
         recorder = Recorder(net, does)
         recorder.step({first.name: x}, np.zeros(4, np.int64), None, SGD(lr=0.1, momentum=0.9))
-        found.append(recorder.recording())
+        found.append(compiled(recorder))
     one, two = found
     assert one.kernels == two.kernels
     assert one.buffers == two.buffers
