@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from singanet.program.cost import bytes_of, passes_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
-from singanet.program.planning.arena import Layout, plan_arena
-from singanet.program.recomputing.flow import Flow
-from singanet.program.recomputing.kept_parameters import with_kept_parameters
-from singanet.program.recomputing.passes import bytes_of, passes_of
-from singanet.program.recomputing.recompute import Recompute, cannot_keep, chosen
-from singanet.program.recomputing.repeated import with_repeated
-from singanet.program.recording.lanes import kernels_of, with_lanes_joined
-from singanet.program.recording.record import Recorder, no_collections
-from singanet.program.recording.tape import Tape
+from singanet.program.join_lanes import kernels_of, with_lanes_joined
+from singanet.program.layout.arena import Layout, plan_arena
+from singanet.program.recompute.choice import Recompute, cannot_keep, chosen
+from singanet.program.recompute.flow import Flow
+from singanet.program.recompute.kept_parameters import with_kept_parameters
+from singanet.program.recompute.repeat import with_repeated
+from singanet.program.trace.recorder import Recorder, no_collections
+from singanet.program.trace.tape import Tape
 from singanet.types import Array
 
 _SMALL = 1 << 16

@@ -8,8 +8,8 @@ import pytest
 from singanet.models import build
 from singanet.optimizer import SGD
 from singanet.program.compile import compiled
-from singanet.program.recording.performing import Imagined
-from singanet.program.recording.record import Recorder
+from singanet.program.trace.recorder import Recorder
+from singanet.program.trace.shapes_only import Imagined
 
 
 def recorded(name, momentum, batch=2):
