@@ -686,3 +686,64 @@ def test_exact_clipping_of_a_random_net_equals_clipping_all_gradients():
         if grad is not None:
             np.testing.assert_allclose(value, start - grad / 2, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(net["bn"].params["mean"].value, other["bn"].params["mean"].value)
+
+
+# -- buckets -------------------------------------------------------------------------------------
+
+
+def chain(*units):
+    net = FeedForwardNet(SquaredError(), seed=4)
+    net.add(Dense("fc0", units[0], input_sample_shape=(5,)))
+    for k, width in enumerate(units[1:], 1):
+        net.add(Activation(f"tanh{k}", "tanh"))
+        net.add(Dense(f"fc{k}", width))
+    return net
+
+
+def test_arrays_that_are_held_are_live_whatever_is_done(tmp_path):
+    net = chain(8, 3)
+    held = dict(zip(net.param_names(), net.param_values(), strict=True))
+    net.save(tmp_path / "start.npz")
+    optimizer = SGD(lr=0.1, momentum=0.9)
+    for k in range(6):
+        net.step(batch(6, 5), batch(6, 3, seed=1), optimizer)
+        if k == 2:
+            net.freeze("fc1")
+        if k == 3:
+            net.unfreeze()
+            net["fc0"].trainable = False
+        if k == 4:
+            net.load(tmp_path / "start.npz")
+    net.add(Dense("more", 3))
+    net.step(batch(6, 5), batch(6, 3, seed=1), optimizer)
+    for name, value in held.items():
+        param = next(param for param in net.params() if param.name == name)
+        assert param.value is value
+    assert [bucket.names for bucket in net.buckets()][1] == (
+        "fc1/weight", "fc1/bias", "fc0/weight", "fc0/bias",
+    )  # fmt: skip
+
+
+def test_all_of_a_net_is_summed_by_its_buckets():
+    """A user's own sum between two nets, as between two processes."""
+    one, other = chain(8, 3), chain(8, 3)
+    for net, seed in ((one, 1), (other, 2)):
+        for k in range(4):
+            net.step(batch(6, 5, seed=k), batch(6, 3, seed=seed), SGD(lr=0.1))
+    means = [(a + b) / 2 for a, b in zip(one.param_values(), other.param_values(), strict=True)]
+    for a, b in zip(one.buckets(), other.buckets(), strict=True):
+        assert a.names == b.names
+        mean = (a.array + b.array) / 2
+        a.array[...] = b.array[...] = mean
+    for net in (one, other):
+        for value, mean in zip(net.param_values(), means, strict=True):
+            np.testing.assert_array_equal(value, mean)
+    one.step(batch(6, 5), batch(6, 3), SGD(lr=0.1))
+
+
+def test_a_user_s_own_update_of_one_array_leaves_its_neighbours():
+    net = chain(8, 3)
+    before = [value.copy() for value in net.param_values()]
+    net.param_values()[1][...] = 5.0
+    for k, (value, old) in enumerate(zip(net.param_values(), before, strict=True)):
+        np.testing.assert_array_equal(value, np.full_like(old, 5.0) if k == 1 else old)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param, ParamSpec
+from singanet.params.store import SMALL, Bucket, buckets_of, lay
 from singanet.types import Array, Gradient
 
 if TYPE_CHECKING:
@@ -89,8 +90,7 @@ class Net(GraphBuilder):
         if self._plan is None or self._planned_version != self._graph.version:
             self._plan = self.planned()
             self._planned_version = self._graph.version
-            for param in self.params():
-                self._adopt(param)
+            self._adopt()
         return self._plan
 
     def planned(self) -> Plan:
@@ -119,12 +119,43 @@ class Net(GraphBuilder):
             and "backward" not in own
         )
 
-    def _adopt(self, param: Param) -> None:
-        """Fill a new parameter from the net's seed and put it on the net's device."""
-        if not param.filled:
-            param.seed = self.seed
-            param.dtype = self.dtype
-        param.value = self.device.put(param.value)
+    def _adopt(self) -> None:
+        """Fill new parameters from the net's seed, and have all on the net's device."""
+        new = []
+        for param in self._walk_back_params():
+            if param.filled:
+                param.value = self.device.put(param.value)
+            else:
+                param.seed, param.dtype = self.seed, self.dtype
+                new.append(param)
+        self._lay(new, Param.initial)
+
+    def _walk_back_params(self) -> list[Param]:
+        """All parameters in the order in which a walk back yields them, each once."""
+        found: dict[int, Param] = {}
+        for layer in reversed(self.layers):
+            for param in layer.params.values():
+                # What layers share is yielded by the first of them, which comes last.
+                found.pop(id(param), None)
+                found[id(param)] = param
+        return list(found.values())
+
+    def _lay(self, params: Iterable[Param], value_of: Callable[[Param], Array]) -> None:
+        """Give ``params`` arrays on the net's device: those of ``value_of``, or copies in buckets.
+
+        Small trained ones lie in buckets, side by side as they are given.
+        """
+        small = []
+        for param in params:
+            value = value_of(param)
+            if param.trainable and 0 < value.nbytes <= SMALL:
+                small.append((param, value))
+            else:
+                param.value = self.device.put(value)
+        with self.device.scope():
+            laid = lay([value for _, value in small], self.device.put)
+        for (param, _), value in zip(small, laid, strict=True):
+            param.value = value
 
     # -- parameters -------------------------------------------------------------------------
 
@@ -144,6 +175,21 @@ class Net(GraphBuilder):
     def param_specs(self) -> list[ParamSpec]:
         """The training settings, in the order of `param_names`."""
         return [param.spec for param in self.params()]
+
+    def buckets(self) -> list[Bucket]:
+        """The flat arrays in which small parameters lie side by side, and where in them.
+
+        Their order is that of a walk back, from the last layer to the first. Parameters that are
+        large, were assigned, or were not trained when the net filled them are in none.
+        """
+        return buckets_of((param.name, param.value) for param in self._walk_back_params())
+
+    def regroup(self) -> None:
+        """Lay all small trained parameters in buckets anew, as where many were assigned.
+
+        Arrays that were handed out before are no longer the net's.
+        """
+        self._lay(self._walk_back_params(), lambda param: param.value)
 
     # -- freezing ---------------------------------------------------------------------------
 
@@ -182,10 +228,10 @@ class Net(GraphBuilder):
 
     def to_device(self, device: Device) -> None:
         """Move every parameter to ``device`` and run there from now on."""
-        moved = [device.put(param.value) for param in self.params()]
-        for param, value in zip(self.params(), moved, strict=True):
-            param.value = value
+        moved = [(param, device.put(param.value)) for param in self._walk_back_params()]
         self.run_on(device, self.dtype)
+        away = {id(param): value for param, value in moved if value is not param.value}
+        self._lay([p for p, _ in moved if id(p) in away], lambda param: away[id(param)])
 
     def as_type(self, dtype: Any) -> None:
         """Convert every parameter, and compute in this float type from now on."""
@@ -197,9 +243,9 @@ class Net(GraphBuilder):
                 received=str(wanted),
                 advice="use 'float32' or 'float64'",
             )
-        for param in self.params():
-            param.value = param.value.astype(wanted)
+        self.plan()
         self.run_on(self.device, wanted)
+        self._lay(self._walk_back_params(), lambda param: param.value.astype(wanted))
 
     def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
         """Take in arrays of this device and type, as the nested nets do from now on."""

@@ -25,7 +25,7 @@ from singanet.optimizer.l2_regularizer import L2Regularizer
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.scale import Scale, plain
 from singanet.optimizer.settings import as_constraint, as_regularizer, configured
-from singanet.optimizer.state import ParamState, dump, parse
+from singanet.optimizer.state import ParamState, StateBuckets, dump, parse
 from singanet.params.param import ParamSpec
 from singanet.types import Array, RowSparse, Shape
 
@@ -73,6 +73,7 @@ class Optimizer(Counted, Configurable, ABC):
                 )
             self.regularizer = L2Regularizer(self.weight_decay)
         self._states: dict[str, ParamState] = {}
+        self._buckets = StateBuckets()
 
     def register(self, name: str, spec: ParamSpec) -> None:
         """Train the parameter ``name`` as ``spec`` says; again, or later, is no mistake."""
@@ -178,13 +179,18 @@ class Optimizer(Counted, Configurable, ABC):
     # -- the rule, for those that carry it out step by step ---------------------------------------
 
     def settle(self, name: str, value: Array) -> ParamState:
-        """The state of a parameter, made before its first update where it is not there."""
+        """The state of a parameter, made before its first update where it is not there.
+
+        State that was copied is laid side by side again, where its parameters are.
+        """
         state = self._states.get(name) or self.state(name)
         if state.shape is None:
             sizes = self._slot_sizes(value.shape)
             if state.arrays:
                 check_loaded(type(self).__name__, state, sizes, value)
-            state.settle_on(value, sizes)
+            state.settle_on(value, sizes, self._buckets)
+        elif state.arrays and self._buckets.lacks(name, value, state.arrays):
+            state.settle_on(value, self._slot_sizes(value.shape), self._buckets)
         return state
 
     def states(self) -> Collection[ParamState]:
@@ -257,7 +263,7 @@ class Optimizer(Counted, Configurable, ABC):
         scale: float,
     ) -> None:
         if state.shape is None:
-            state.settle_on(value, self._slot_sizes(value.shape))
+            state.settle_on(value, self._slot_sizes(value.shape), self._buckets)
         if isinstance(grad, tuple):
             self.apply_rule_to_rows(state, value, RowSparse(*grad), penalty, scalars, scale)
         else:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +13,7 @@ from singanet.errors import DataError, UnknownNameError, did_you_mean, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.regularizer import Regularizer
+from singanet.params.store import Place, place_of
 from singanet.types import Array, Shape
 
 
@@ -50,18 +54,81 @@ class ParamState:
         self.penalty_mult = other.penalty_mult
         self.regularizer, self.constraint = other.regularizer, other.constraint
 
-    def settle_on(self, value: Array, sizes: Sequence[int]) -> None:
-        """Make the arrays for ``value``, or bring loaded ones to its device and type."""
+    def settle_on(self, value: Array, sizes: Sequence[int], buckets: StateBuckets) -> None:
+        """Make the arrays for ``value``, or bring loaded ones to its device and type.
+
+        They lie in ``buckets``, if the value lies in a bucket and they have its size.
+        """
         xp = ops_for(value).xp
-        if self.arrays:
-            self.arrays = [xp.asarray(array, value.dtype) for array in self.arrays]
+        laid = buckets.take(self.name, value, len(sizes)) if {*sizes} == {value.size} else None
+        loaded = [xp.asarray(array, value.dtype) for array in self.arrays]
+        if laid is None:
+            self.arrays = loaded or [xp.zeros(size, value.dtype) for size in sizes]
         else:
-            self.arrays = [xp.zeros(size, value.dtype) for size in sizes]
+            for place, array in zip(laid, loaded or [0.0] * len(laid), strict=True):
+                place[...] = array
+            self.arrays = laid
         self.shape = value.shape
 
     def forget(self) -> None:
         """Back to before the first update; the settings stay."""
         self.step, self.shape, self.arrays = 0, None, []
+
+
+@dataclass
+class _StateBucket:
+    """Flat arrays, one a slot, beside those of a bucket; by their start, who has which slices."""
+
+    bucket: weakref.ref[Array]
+    arrays: list[Array]
+    taken: dict[int, tuple[str, list[Array]]] = field(default_factory=dict)
+
+
+class StateBuckets:
+    """State of parameters that lie in buckets, as slices of flat arrays in the same order."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _StateBucket] = {}
+
+    def take(self, name: str, value: Array, slots: int) -> list[Array] | None:
+        """The slices of ``name``, as ``value`` lies, one a slot, with whatever is in them.
+
+        None where the value is in no bucket, or another name has them.
+        """
+        place = place_of(value)
+        if place is None:
+            return None
+        known = self._of(place)
+        if known is None:
+            self._known = {k: each for k, each in self._known.items() if each.bucket() is not None}
+            xp = ops_for(value).xp
+            flat = [xp.zeros(place.bucket.size, value.dtype) for _ in range(slots)]
+            known = self._known[id(place.bucket)] = _StateBucket(weakref.ref(place.bucket), flat)
+        if known.taken.get(place.start, (name,))[0] != name:
+            return None
+        arrays = [array[place.start : place.stop] for array in known.arrays]
+        known.taken[place.start] = name, arrays
+        return arrays
+
+    def lacks(self, name: str, value: Array, arrays: list[Array]) -> bool:
+        """Whether ``arrays``, as after copying, could lie here and do not."""
+        place = place_of(value)
+        if place is None or any((a.size, a.dtype) != (value.size, value.dtype) for a in arrays):
+            return False
+        known = self._of(place)
+        taken = None if known is None else known.taken.get(place.start)
+        return taken is None or (taken[0] == name and taken[1] is not arrays)
+
+    def _of(self, place: Place) -> _StateBucket | None:
+        known = self._known.get(id(place.bucket))
+        return known if known is not None and known.bucket() is place.bucket else None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StateBuckets:
+        """An empty one: arrays that were copied are in none of its buckets yet."""
+        return StateBuckets()
+
+    def __reduce__(self) -> tuple[type[StateBuckets], tuple[()]]:
+        return StateBuckets, ()
 
 
 def together(cases: Iterable[Hashable]) -> Hashable:

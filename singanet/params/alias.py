@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -81,6 +82,9 @@ class RenamedParam(Param):
     @value.setter
     def value(self, array: Array) -> None:
         self._origin.value = array
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RenamedParam:
+        return type(self)(copy.deepcopy(self._origin, memo), self.name)
 
     def __reduce__(self) -> tuple[type[RenamedParam], tuple[Param, str]]:
         return type(self), (self._origin, self.name)

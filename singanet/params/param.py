@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 from singanet.base.edits import changes
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Initializer, from_spec
+from singanet.params.store import place_of, slice_of
 from singanet.types import Array, Shape
 
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
@@ -128,14 +130,45 @@ class Param:
     def filled_by(self, name: str) -> Array:
         """The live array, which seed and ``name`` fill where it does not exist yet."""
         if self._value is None:
-            rng = np.random.default_rng([self.seed, zlib.crc32(name.encode())])
-            self._value = self.initializer(rng, self.shape, self.fans).astype(self.dtype)
+            self._value = self.initial(name)
         return self._value
+
+    def initial(self, name: str = "") -> Array:
+        """A new array, as seed and ``name`` (its own, if empty) fill it."""
+        rng = np.random.default_rng([self.seed, zlib.crc32((name or self.name).encode())])
+        return self.initializer(rng, self.shape, self.fans).astype(self.dtype)
 
     @property
     def root(self) -> Param:
         """The parameter whose array this is: itself, but for those of nested nets."""
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """An array in a bucket by its place, so that those of a net stay together."""
+        state = {name: getattr(self, name) for name in Param.__slots__}
+        state.update(getattr(self, "__dict__", {}))
+        place = place_of(self._value)
+        return state if place is None else {**state, "_value": (place.bucket, place.start)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        if isinstance(self._value, tuple):
+            self._value = slice_of(*self._value, self.shape)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Param:
+        """A copy; whoever has the array as well gets the copy's."""
+        made = type(self).__new__(type(self))
+        for name, part in self.__getstate__().items():
+            if name != "_value":
+                setattr(made, name, copy.deepcopy(part, memo))
+        place = place_of(self._value)
+        if place is None or id(self._value) in memo:
+            made._value = copy.deepcopy(self._value, memo)
+        else:
+            bucket = copy.deepcopy(place.bucket, memo)
+            made._value = memo[id(self._value)] = slice_of(bucket, place.start, self.shape)
+        return made
 
     def __repr__(self) -> str:
         fixed = "" if self.trainable else ", trainable=False"

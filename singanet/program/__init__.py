@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PeakMemory", "Program", "ProgramReport", "Programs"]
 
-_WHERE = {"PeakMemory": "peak", "Program": "program", "ProgramReport": "reporting.report"}
+_WHERE = {"PeakMemory": "peak", "Program": "program", "ProgramReport": "report.report"}
 
 
 def __getattr__(name: str) -> Any:

@@ -35,6 +35,7 @@ def _built(cls: type[_Net], about: dict[str, Any], reader: Reader, training: boo
     with described(cls, about) as net:
         params = distinct(distinct_params(net.nodes()))
         fill({param.name: param for param in params}, reader, NET)
+        net.regroup()
     if training and about.get("training") is not None:
         settings.compile_as(net, about["training"], partial(below, reader))
     return net

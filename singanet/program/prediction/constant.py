@@ -98,6 +98,9 @@ class Constant(Param):
         elif self._laid_out is not None:
             self._value = None
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Constant:
+        return _refilled(*self.__reduce__()[1])
+
     def __reduce__(self) -> Any:
         return _refilled, (self.spec, self.shape, self.value.copy())
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.optimizer.mixed_precision import NotFiniteError
-from singanet.program.array_tree import map_arrays, root_of
+from singanet.program.array_tree import map_arrays
 from singanet.program.bind_call import Ready
 from singanet.program.compile import compiled
+from singanet.program.ir import Call, Ref, refs_of
 from singanet.program.layout.arena import ALIGNMENT
 from singanet.program.recompute.choice import Recompute
 from singanet.program.replay.bound_program import Bound
@@ -162,15 +163,14 @@ class Replay:
         """Count and make the updates that the layers would have made before the last calls."""
         missed = self.recording.calls[-left:]
         pending = {call.layer for call in missed if call.phase in ("loss", "backward")}
-        written = {token for call in missed if call.phase == "update" for token in call.writes}
         if any(call.phase in ("forward", "loss") for call in missed):
             return
-        addresses = {id(root_of(array)) for r, array in bound.outside() if r.token in written}
+        left_out = _written([call for call in missed if call.phase == "update"], bound)
         for numbers, members in zip(self._numbers, self._members, strict=True):
             for member in members:
                 # A rule that only gathers writes to its state alone.
                 changed = (member.value, *member.state.arrays)
-                if not any(id(root_of(array)) in addresses for array in changed):
+                if not any(np.may_share_memory(a, b) for a in changed for b in left_out):
                     member.state.step += 1
                 elif len(members) > 1 and member.layer not in pending and member.grad is not None:
                     # It was to be updated together with those of later layers.
@@ -197,6 +197,18 @@ def _fill(given: dict[str, Array], x: Any) -> None:
     else:
         (target,) = given.values()
         target[...] = x
+
+
+def _written(calls: Sequence[Call], bound: Bound) -> list[Array]:
+    """The arrays from outside that ``calls`` write to."""
+    refs: set[Ref] = set()
+    tokens: set[int] = set()
+    for call in calls:
+        named = {ref for ref in refs_of(call) if ref.token in call.writes}
+        refs |= named
+        # Those of a bucket, and of a call that knows its arrays itself.
+        tokens |= {*call.writes} - {ref.token for ref in named}
+    return [array for ref, array in bound.outside() if ref in refs or ref.token in tokens]
 
 
 def _copied(array: Array) -> Array:

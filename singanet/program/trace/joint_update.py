@@ -1,27 +1,27 @@
-"""One update of many small parameters, whose gradients and state lie side by side.
+"""One update of parameters that are neighbours in a bucket, as are their state and gradients.
 
-An element-wise rule treats them as one parameter; only what reads or changes the parameters
-themselves, which are their owners' arrays, is a call for each.
+An element-wise rule treats them as one parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.scale import is_one
 from singanet.optimizer.state import ParamState
+from singanet.params.store import Place
 from singanet.program.array_tree import address
-from singanet.program.ir import Call, NotRecordableError, Ref
-from singanet.program.relocate import moved, placed
+from singanet.program.ir import NotRecordableError
+from singanet.program.relocate import moved
 from singanet.program.trace.shapes_only import Imagined
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced
-from singanet.program.trace.update_scalars import Numbers
+from singanet.program.trace.update_scalars import Numbers, alike
 from singanet.types import Array
 
 Moves = dict[int, tuple[int, int]]
@@ -30,71 +30,108 @@ Moves = dict[int, tuple[int, int]]
 
 @dataclass
 class Waiting:
-    """A parameter of ``layer`` whose update waits for others."""
+    """A parameter of ``layer`` whose update waits for others; ``place`` is where its value lies."""
 
     layer: str
     state: ParamState
     value: Array
     grad: Array
     scale: Any = 1.0
+    place: Place | None = None
 
     def fits(self, tape: Tape, moves: Moves) -> bool:
-        """Whether value, gradient and state are dense, and the gradient a memory by itself."""
+        """Whether the value lies in a bucket, and the gradient is a memory by itself."""
         value, grad = self.value, self.grad
-        dense = value.flags.c_contiguous and grad.flags.c_contiguous
-        if not dense or grad.dtype != value.dtype or not value.size:
-            return False
-        if any(array.shape != (value.size,) for array in self.state.arrays):
+        if (
+            self.place is None
+            or not value.flags.writeable
+            or grad.dtype != value.dtype
+            or not grad.flags.c_contiguous
+        ):
             return False
         number = tape.ref(grad).token
         token = tape.tokens[number]
         planned = token.held is None and token.writes and token.nbytes == grad.nbytes
         return bool(planned) and number not in moves
 
+    @property
+    def bucket(self) -> Array | None:
+        """The flat array in which the value lies."""
+        return None if self.place is None else self.place.bucket
 
-def joint_update(
-    tape: Tape, optimizer: ElementWise, group: Sequence[Waiting]
-) -> tuple[Numbers, Moves]:
-    """Write the update of ``group`` on the tape: its numbers, and where its gradients are to lie.
+    def precedes(self, other: Waiting) -> bool:
+        """Whether ``other`` comes next in the bucket, its state too, and has the same numbers."""
+        if self.place is None or other.place is None or self.place.stop != other.place.start:
+            return False
+        scales = self.scale is other.scale or (is_one(self.scale) and is_one(other.scale))
+        return (
+            scales
+            and alike(self.state) == alike(other.state)
+            and all(
+                one.base is not None
+                and one.base is next_one.base
+                and address(one) + one.nbytes == address(next_one)
+                for one, next_one in zip(self.state.arrays, other.state.arrays, strict=True)
+            )
+        )
 
-    Raises `NotRecordableError` where the rule is more than element-wise functions.
+
+def runs(group: Iterable[Waiting]) -> Iterator[list[Waiting]]:
+    """Members of one bucket in runs of neighbours that may be updated as one."""
+    run: list[Waiting] = []
+    for waiting in sorted(group, key=lambda each: each.place.start if each.place else -1):
+        if run and not run[-1].precedes(waiting):
+            yield run
+            run = []
+        run.append(waiting)
+    if run:
+        yield run
+
+
+def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple[Numbers, Moves]:
+    """Write the update of ``run`` on the tape: its numbers, and where its gradients are to lie.
+
+    Raises `NotRecordableError` where two of them have one gradient.
     """
-    tokens = [tape.ref(waiting.grad).token for waiting in group]
+    tokens = [tape.ref(waiting.grad).token for waiting in run]
     if len(set(tokens)) < len(tokens):
         raise NotRecordableError("a gradient of two parameters")
-    ends = np.cumsum([waiting.value.size for waiting in group]).tolist()
-    bounds = list(pairwise([0, *ends]))
-    kind = group[0].value.dtype
-    arrays = _side_by_side([waiting.state for waiting in group], bounds, kind)
-    numbers = Numbers(optimizer, [waiting.state for waiting in group])
-    whole, grads = np.empty(ends[-1], kind), np.empty(ends[-1], kind)
-    tape.adopt(whole)
+    first, last = run[0].place, run[-1].place
+    assert first is not None
+    assert last is not None
+    value = first.bucket[first.start : last.stop]
+    grads = np.empty_like(value)
     tape.adopt(grads)
+    numbers = Numbers(rule, [waiting.state for waiting in run])
     mark, known, does = len(tape.calls), len(tape.scalars), tape.does
     # Nothing but what the rule calls is wanted.
     tape.does = Imagined()
     try:
-        traced: list[Array] = [array.view(Traced) for array in (whole, grads, *arrays)]
-        value, grad, *parts = traced
-        scale = group[0].scale
-        optimizer.apply_rule(
-            numbers.state, value, grad, parts, numbers.penalty, numbers.read(), scale
-        )
-        made = tape.calls[mark:]
-        owners = [(waiting.layer, tape.ref(waiting.value.reshape(-1))) for waiting in group]
-        at = tape.ref(whole)
-        split = [part for call in made for part in _split(tape, call, at, bounds, owners)]
+        slots = [_onwards(array, value.size) for array in numbers.state.arrays]
+        traced: list[Array] = [array.view(Traced) for array in (value, grads, *slots)]
+        w, g, *arrays = traced
+        scale = run[0].scale
+        rule.apply_rule(numbers.state, w, g, arrays, numbers.penalty, numbers.read(), scale)
     except NotRecordableError:
         del tape.calls[mark:]
         del tape.scalars[known:]
         raise
     finally:
         tape.does = does
-    tape.calls[mark:] = split
     numbers.scalars = tape.scalars[known:]
-    joint = tape.ref(grads).token
-    places = zip(tokens, bounds, strict=True)
-    return numbers, {token: (joint, start * kind.itemsize) for token, (start, _) in places}
+    joint, moves, start = tape.ref(grads).token, {}, 0
+    for token, waiting in zip(tokens, run, strict=True):
+        moves[token] = joint, start
+        start += waiting.value.nbytes
+    return numbers, moves
+
+
+def _onwards(array: Array, size: int) -> Array:
+    """``size`` elements from the first of ``array`` on, which is a slice of a flat array."""
+    base: Any = array.base
+    start = (address(array) - address(base)) // array.itemsize
+    whole: Array = base[start : start + size]
+    return whole
 
 
 def join_gradients(tape: Tape, moves: Moves) -> None:
@@ -106,67 +143,3 @@ def join_gradients(tape: Tape, moves: Moves) -> None:
             # A step that is interrupted finds them there.
             call.once = True
         tape.calls[number] = moved(call, moves)
-
-
-def _side_by_side(
-    states: Sequence[ParamState], bounds: Sequence[tuple[int, int]], kind: np.dtype[Any]
-) -> list[Array]:
-    """Arrays of which the states' own are parts, one a slot."""
-    joint: list[Array] = []
-    for slot, first in enumerate(states[0].arrays):
-        base = first.base
-        parts = [state.arrays[slot] for state in states]
-        if not isinstance(base, np.ndarray) or not _are_parts(parts, base, bounds):
-            base = np.empty(bounds[-1][1], kind)
-        joint.append(base)
-    for state, (start, end) in zip(states, bounds, strict=True):
-        places = [base[start:end] for base in joint]
-        if all(_same(own, place) for own, place in zip(state.arrays, places, strict=True)):
-            continue
-        for place, own in zip(places, state.arrays, strict=True):
-            place[...] = own
-        state.arrays = places
-    return joint
-
-
-def _are_parts(parts: Sequence[Array], base: Array, bounds: Sequence[tuple[int, int]]) -> bool:
-    """Whether an earlier program has laid these arrays, and no others, side by side."""
-    if base.shape != (bounds[-1][1],):
-        return False
-    places = [base[start:end] for start, end in bounds]
-    return all(_same(part, place) for part, place in zip(parts, places, strict=True))
-
-
-def _same(one: Array, other: Array) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and address(one) == address(other)
-
-
-def _split(
-    tape: Tape,
-    call: Call,
-    whole: Ref,
-    bounds: Sequence[tuple[int, int]],
-    owners: Sequence[tuple[str, Ref]],
-) -> list[Call]:
-    """``call`` once for every parameter where it is about them, else itself."""
-    if whole.token not in (*call.reads, *call.writes):
-        return [call]
-    if not isinstance(call.function, np.ufunc):
-        raise NotRecordableError(f"{call.name} of several parameters")
-    made = []
-    for (start, end), (layer, owner) in zip(bounds, owners, strict=True):
-
-        def place(ref: Ref, start: int = start, end: int = end, owner: Ref = owner) -> Ref:
-            if ref.token == whole.token:
-                return owner
-            if ref.shape != whole.shape:
-                return ref
-            offset = ref.offset + start * ref.dtype.itemsize
-            part = ref._replace(offset=offset, shape=(end - start,))
-            if ref in tape.outside:
-                tape.outside[part] = tape.outside[ref][start:end]
-            return part
-
-        part = placed(call, place, {whole.token: owner.token})
-        made.append(replace(part, partly=part.writes, in_place=(), layer=layer))
-    return made

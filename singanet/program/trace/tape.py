@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import threading
 import weakref
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from itertools import islice, takewhile
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from singanet.errors import SingaNetError
+from singanet.params.store import place_of
 from singanet.program.array_tree import address, map_arrays, root_of
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
 from singanet.program.trace.shapes_only import Performed
@@ -20,6 +23,14 @@ Place = Literal["out", "first", "last", "hidden"]
 
 
 _active = threading.local()
+
+
+class _Part(NamedTuple):
+    """A parameter in a bucket: the addresses where it begins and ends, and its token."""
+
+    start: int
+    end: int
+    token: int
 
 
 def current_tape() -> Tape | None:
@@ -44,6 +55,8 @@ class Tape:
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
         self.scalars: list[Any] = []
+        # By the token of a bucket the parameters in it, which calls read and write.
+        self._parts: dict[int, list[_Part]] = {}
         self._roots: dict[int, tuple[weakref.ref[Any], int]] = {}
         # Programs have tens of thousands of places, most of them met often: each is one object.
         self._same: dict[Any, Any] = {}
@@ -66,10 +79,19 @@ class Tape:
     def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
         """Know ``array`` as memory from outside of the program."""
         root = root_of(array)
-        token = Token(root.nbytes, root, constant, poison=poison)
-        self._enter(root, token)
+        if place_of(array) is None:
+            self._enter(root, Token(root.nbytes, root, constant, poison=poison))
+            return
+        known = self._roots.get(id(root))
+        # Its memory is that of its parts.
+        bucket = self._enter(root, Token(0, root)) if known is None else known[1]
+        start = address(array)
+        parts = self._parts.setdefault(bucket, [])
+        if all(part.start != start for part in _overlapping(parts, start, start + array.nbytes)):
+            insort(parts, _Part(start, start + array.nbytes, len(self.tokens)))
+            self.tokens.append(Token(array.nbytes, array, constant, poison=poison))
 
-    def _enter(self, root: Array, token: Token) -> None:
+    def _enter(self, root: Array, token: Token) -> int:
         key = id(root)
         number = len(self.tokens)
         self.tokens.append(token)
@@ -83,6 +105,7 @@ class Tape:
                 del tape._roots[key]
 
         self._roots[key] = (weakref.ref(root, forget), number)
+        return number
 
     def knows(self, array: Array) -> bool:
         """Whether the memory of ``array`` has a number."""
@@ -97,13 +120,19 @@ class Tape:
                 raise NotRecordableError("an array that no kernel is known to have made")
             self.hold(root)
             known = self._roots[id(root)]
-        number = known[1]
+        number, origin = known[1], None
+        if number in self._parts:
+            parts = self._parts_in(number, array)
+            if len(parts) == 1:
+                number, origin = parts[0].token, parts[0].start
         token = self.tokens[number]
         if token.poison:
             raise NotRecordableError(token.poison)
         # Addresses are slow to ask for, and mostly it is the whole memory.
         whole = array.nbytes == token.nbytes and array.flags.c_contiguous
-        offset = 0 if whole or not array.size else address(array) - address(root)
+        offset = 0
+        if not whole and array.size:
+            offset = address(array) - (address(root) if origin is None else origin)
         once: Callable[[Any, Any], Any] = self._same.setdefault
         shape, strides = array.shape, array.strides
         made = Ref(number, offset, once(shape, shape), once(strides, strides), array.dtype)
@@ -111,6 +140,25 @@ class Tape:
         if token.held is not None and ref not in self.outside:
             self.outside[ref] = array.view(np.ndarray)
         return ref
+
+    def _parts_in(self, bucket: int, array: Array) -> list[_Part]:
+        """The parameters in ``bucket`` of which ``array`` has elements."""
+        start, end = address(array), 0
+        if array.flags.c_contiguous:
+            end = start + array.nbytes
+        else:
+            start, end = np.lib.array_utils.byte_bounds(array)
+        return _overlapping(self._parts[bucket], start, end)
+
+    def _touched(self, refs: Iterable[Ref]) -> tuple[int, ...]:
+        """The tokens of ``refs``, each once, with the parts of buckets."""
+        found: dict[int, None] = {}
+        for ref in refs:
+            found[ref.token] = None
+            if ref.token in self._parts:
+                parts = self._parts_in(ref.token, self.outside[ref])
+                found.update(dict.fromkeys(part.token for part in parts))
+        return tuple(found)
 
     # -- calls ------------------------------------------------------------------------------
 
@@ -154,7 +202,7 @@ class Tape:
         if place == "hidden" and not changes:
             # What is filled stands among the arguments, for the function to find it.
             read = [ref for ref in read if ref not in filled]
-        partly = [ref.token for ref in filled if changes or not self._covers(ref)]
+        partly = [ref for ref in filled if changes or not self._covers(ref)]
         pairs: list[tuple[int, int]] = []
         if elementwise and len(filled) == 1 and self._covers(filled[0]):
             out = filled[0]
@@ -163,9 +211,9 @@ class Tape:
             function,
             given,
             named,
-            _once(ref.token for ref in read),
-            _once(ref.token for ref in filled),
-            _once(partly),
+            self._touched(read),
+            self._touched(filled),
+            self._touched(partly),
             tuple(dict.fromkeys(pairs)),
             self.layer,
             self.phase,
@@ -193,5 +241,7 @@ class Tape:
         return size == self.tokens[ref.token].nbytes
 
 
-def _once(numbers: Iterable[int]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(numbers))
+def _overlapping(parts: Sequence[_Part], start: int, end: int) -> list[_Part]:
+    """Those of ``parts``, which rise, that have bytes from ``start`` up to ``end``."""
+    first = bisect_right(parts, start, key=lambda part: part.end)
+    return list(takewhile(lambda part: part.start < end, islice(parts, first, None)))

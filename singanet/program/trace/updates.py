@@ -15,28 +15,25 @@ from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.scale import is_one
 from singanet.optimizer.stages import TwoPasses, stages_of, two_passes
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
+from singanet.params.store import place_of
 from singanet.program.array_tree import map_arrays
 from singanet.program.guard import Guard, is_library, is_patched
 from singanet.program.ir import NotRecordableError, Ref
 from singanet.program.relocate import relocated
 from singanet.program.trace.foreign import is_own
-from singanet.program.trace.joint_update import Waiting, join_gradients, joint_update
+from singanet.program.trace.joint_update import Waiting, join_gradients, joint_update, runs
 from singanet.program.trace.python_pass import is_sparse
 from singanet.program.trace.shapes_only import Imagined
 from singanet.program.trace.sparse_rows import RowsSource, source_of, sources
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, plain
-from singanet.program.trace.update_scalars import Numbers, alike, has_own_schedules
+from singanet.program.trace.update_scalars import Numbers, has_own_schedules
 from singanet.types import Array
-
-_SMALL, _TOGETHER = 1 << 16, 1 << 17
-"""Bytes of a parameter that waits for others, and of those that wait."""
 
 
 @dataclass
@@ -89,10 +86,9 @@ class Updates:
         by_element = getattr(type(self.rule), "_sweep", None) is ElementWise._sweep
         own = all(is_library(type(stage)) for stage in self.stages)
         self._together = by_element and self.scaled is None and own
-        self._waiting_bytes = 0
         self._recordable: bool | None = None
         self._whole = False
-        self._waiting: dict[Any, list[Waiting]] = {}
+        self._waiting: list[Waiting] = []
         self._moves: dict[int, tuple[int, int]] = {}
 
     def ahead(self) -> TwoPasses | None:
@@ -137,8 +133,7 @@ class Updates:
     def _staged(self, names: list[str], values: list[Array], grads: list[Any]) -> str | None:
         """Record the way of a layer's gradients through the stages; why not, where that fails."""
         mark, known, ruled = len(self.tape.calls), len(self.tape.scalars), len(self.numbers)
-        waiting = {key: list(group) for key, group in self._waiting.items()}
-        moves, held = dict(self._moves), self._waiting_bytes
+        waiting, moves = list(self._waiting), dict(self._moves)
         before = [map_arrays(vars(stage), lambda array: array) for stage in self._traced]
         traced: list[Array] = [value.view(Traced) for value in values]
         # Nothing is computed, so that nothing is to be undone.
@@ -149,7 +144,7 @@ class Updates:
             del self.tape.calls[mark:]
             del self.tape.scalars[known:]
             del self.numbers[ruled:], self.members[ruled:]
-            self._waiting, self._moves, self._waiting_bytes = waiting, moves, held
+            self._waiting, self._moves = waiting, moves
             for stage, state in zip(self._traced, before, strict=True):
                 vars(stage).update(state)
             return str(error)
@@ -196,7 +191,10 @@ class Updates:
 
     def _waits(self, state: ParamState, value: Array, grad: Any, scale: Any) -> bool:
         """Let the update wait for others, where it can be made together with them."""
-        if value.nbytes > _SMALL or state.constraint is not None or not self._together:
+        if state.constraint is not None or not self._together:
+            return False
+        waiting = Waiting(self.tape.layer, state, value, grad, scale, place_of(value))
+        if not waiting.fits(self.tape, self._moves):
             return False
         if has_own_schedules(self.rule):
             return False
@@ -204,14 +202,10 @@ class Updates:
             self._recordable = self._is_recordable(state.name, value, grad, scale)
         if not self._recordable:
             return False
-        waiting = Waiting(self.tape.layer, state, value, grad, scale)
-        if not waiting.fits(self.tape, self._moves):
-            return False
-        if self._waiting_bytes + value.nbytes > _TOGETHER:
+        if self._waiting and self._waiting[0].bucket is not waiting.bucket:
+            # No gradient waits for long.
             self._update_waiting()
-        scaled = 0 if is_one(scale) else id(scale)
-        self._waiting.setdefault((value.dtype, scaled, alike(state)), []).append(waiting)
-        self._waiting_bytes += value.nbytes
+        self._waiting.append(waiting)
         return True
 
     def _is_recordable(self, name: str, value: Array, grad: Any, scale: Any) -> bool:
@@ -224,20 +218,20 @@ class Updates:
         return recorded
 
     def _update_waiting(self) -> None:
-        groups, self._waiting, self._waiting_bytes = self._waiting, {}, 0
+        group, self._waiting = self._waiting, []
         now = self.tape.layer, self.tape.phase
-        for group in groups.values():
-            if len(group) > 1:
+        for run in runs(group):
+            if len(run) > 1:
                 self.tape.layer, self.tape.phase = "", "update"
                 try:
-                    numbers, moves = joint_update(self.tape, self.rule, group)
+                    numbers, moves = joint_update(self.tape, self.rule, run)
                 except NotRecordableError:
                     pass
                 else:
-                    self._add(numbers, group)
+                    self._add(numbers, run)
                     self._moves |= moves
                     continue
-            for waiting in group:
+            for waiting in run:
                 self.tape.layer, self.tape.phase = waiting.layer, "update"
                 name = waiting.state.name
                 why = self._kernels(name, waiting.value, waiting.grad, waiting.scale)

@@ -37,15 +37,86 @@ def updates(net):
     return [(k.name, k.layer) for k in max(found, key=len)]
 
 
-def test_one_sweep_for_all_that_have_the_same_numbers(rng):
+SWEEP = ["multiply", "multiply", "add", "subtract"]
+
+
+def joint(net):
+    return [name for name, layer in updates(net) if not layer]
+
+
+def test_one_sweep_for_neighbours_that_have_the_same_numbers(rng):
     twins = Twins(small, momentum)
     for _ in range(5):
         twins.step(*batch(rng))
+    # From the last layer to the first: three/weight alone, two at half the rate, the other three.
+    assert joint(twins.recorded) == 2 * SWEEP
+    assert [layer for _, layer in updates(twins.recorded) if layer] == 4 * ["three"]
+
+
+def even():
+    net = singanet.FeedForwardNet(singanet.loss.SoftmaxCrossEntropy(), seed=0)
+    net.add(Dense("one", 16, input_sample_shape=(20,)))
+    net.add(Activation("relu"))
+    net.add(Dense("two", 12))
+    net.add(Dense("three", 5))
+    return net
+
+
+@pytest.mark.parametrize("make", [lambda: SGD(lr=0.1), momentum, lambda: Adam(lr=0.01)])
+def test_a_net_of_small_layers_is_updated_by_one_sweep(make, rng):
+    twins = Twins(even, make)
+    for _ in range(5):
+        twins.step(*batch(rng))
     found = updates(twins.recorded)
-    # Two groups, whose three first steps are common; what changes a parameter is its own.
-    assert [name for name, layer in found if not layer] == 2 * ["multiply", "multiply", "add"]
-    own = sorted(layer for _, layer in found if layer)
-    assert own == ["one", "one", "three", "three", "two", "two"]
+    assert found
+    assert all(layer == "" for _, layer in found)
+    assert [name for name, _ in found].count("subtract") == 1
+
+
+def freeze(net, optimizer):
+    net.layers[2].trainable = False
+
+
+def assign(net, optimizer):
+    net.params()[2].value = net.params()[2].value.copy()
+
+
+def regroup(net, optimizer):
+    assign(net, optimizer)
+    net.regroup()
+
+
+def add(net, optimizer):
+    net.add(Dense("four", 5))
+
+
+def test_what_is_read_only_is_changed_by_no_sweep(rng):
+    net, optimizer = even(), momentum()
+    for _ in range(4):
+        net.step(*batch(rng), optimizer)
+    for param in net.params()[2:4]:
+        param.value.flags.writeable = False
+    before = [param.value.copy() for param in net.params()[2:4]]
+    for _ in range(3):
+        with pytest.raises(ValueError, match="read-only"):
+            net.step(*batch(rng), optimizer)
+    for param, value in zip(net.params()[2:4], before, strict=True):
+        np.testing.assert_array_equal(param.value, value)
+
+
+@pytest.mark.parametrize("action", [freeze, assign, regroup, add])
+def test_what_is_done_to_the_net_between_steps(action, rng):
+    twins = Twins(even, momentum)
+    x, y = batch(rng)
+    for _ in range(4):
+        twins.step(x, y)
+    held = twins.recorded.params()[0].value
+    twins.both(action)
+    for _ in range(5):
+        twins.step(x, y)
+    expected = {freeze: 2, assign: 2, regroup: 1, add: 2}[action]
+    assert joint(twins.recorded) == expected * SWEEP
+    assert (twins.recorded.params()[0].value is held) == (action is not regroup)
 
 
 def test_large_parameters_are_updated_alone_and_few_wait(rng):
@@ -62,15 +133,12 @@ def test_large_parameters_are_updated_alone_and_few_wait(rng):
         twins.step(*batch(rng))
     alone = [layer for name, layer in updates(twins.recorded) if name == "multiply" and layer]
     assert alone == ["wide", "wide"]
-    own = [layer for name, layer in updates(twins.recorded) if name == "subtract"]
-    names = [node.name for node in twins.recorded.nodes() if node.layer.params]
-    assert sorted(own) == sorted(2 * names)
     report = twins.recorded.programs.reports()[-1]
     sizes = [b.nbytes for b in report.buffers]
-    joint = {k.writes[0] for k in report.kernels if k.phase == "update" and not k.layer}
-    assert max(sizes[b] for b in joint) <= 1 << 17
+    written = {k.writes[0] for k in report.kernels if k.phase == "update" and not k.layer}
+    assert max(sizes[b] for b in written) <= 1 << 17
     # Each sweep writes the momentum and one more: there are more than two sweeps.
-    assert len(joint) > 4
+    assert len(written) > 4
 
 
 def test_other_batches_share_the_state_and_stay_recorded(rng):
