@@ -17,9 +17,9 @@ from shared_pieces import share_pieces
 
 import singanet
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.planning.arena import STRATEGIES, Layout, Strategy, plan_arena
-from singanet.program.recording.performing import Imagined
-from singanet.program.recording.record import Recorder
+from singanet.program.layout.arena import STRATEGIES, Layout, Strategy, plan_arena
+from singanet.program.trace.recorder import Recorder
+from singanet.program.trace.shapes_only import Imagined
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

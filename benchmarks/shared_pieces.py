@@ -6,9 +6,9 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
-from singanet.program.planning.liveness import Ints
-from singanet.program.planning.placing import Intervals
-from singanet.program.planning.walking import events
+from singanet.program.layout.liveness import Ints
+from singanet.program.layout.placing import Intervals
+from singanet.program.layout.walking import events
 
 
 def share_pieces(intervals: Intervals, match_range: int = 16) -> Ints:

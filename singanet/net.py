@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
     from singanet.program.peak import PeakMemory
     from singanet.program.program import Program
-    from singanet.program.recomputing.recompute import Recompute
+    from singanet.program.recompute.choice import Recompute
     from singanet.saving.predictor import Predictor
     from singanet.training.callbacks import Callback
     from singanet.training.history import History

@@ -10,11 +10,11 @@ from singanet.program.programs import Programs
 if TYPE_CHECKING:
     from singanet.program.peak import PeakMemory
     from singanet.program.program import Program
-    from singanet.program.reporting.report import ProgramReport
+    from singanet.program.report.report import ProgramReport
 
 __all__ = ["PeakMemory", "Program", "ProgramReport", "Programs"]
 
-_WHERE = {"PeakMemory": "peak", "Program": "program", "ProgramReport": "reporting.report"}
+_WHERE = {"PeakMemory": "peak", "Program": "program", "ProgramReport": "report.report"}
 
 
 def __getattr__(name: str) -> Any:

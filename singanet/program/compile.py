@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from singanet.program.cost import bytes_of, passes_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
-from singanet.program.planning.arena import Layout, plan_arena
-from singanet.program.recomputing.flow import Flow
-from singanet.program.recomputing.kept_parameters import with_kept_parameters
-from singanet.program.recomputing.passes import bytes_of, passes_of
-from singanet.program.recomputing.recompute import Recompute, cannot_keep, chosen
-from singanet.program.recomputing.repeated import with_repeated
-from singanet.program.recording.lanes import kernels_of, with_lanes_joined
-from singanet.program.recording.tape import Tape
+from singanet.program.join_lanes import kernels_of, with_lanes_joined
+from singanet.program.layout.arena import Layout, plan_arena
+from singanet.program.recompute.choice import Recompute, cannot_keep, chosen
+from singanet.program.recompute.flow import Flow
+from singanet.program.recompute.kept_parameters import with_kept_parameters
+from singanet.program.recompute.repeat import with_repeated
+from singanet.program.trace.recorder import Recorder, no_collections
+from singanet.program.trace.tape import Tape
 from singanet.types import Array
 
 _SMALL = 1 << 16
@@ -54,6 +55,13 @@ class Draft:
     outside: dict[Ref, Array]
     parameters: frozenset[int]
     recompute: Recompute
+
+
+def compiled(recorder: Recorder, recompute: Recompute = "none") -> Recording:
+    """What ``recorder`` has written down, with its memory planned; see `FeedForwardNet.record`."""
+    parameters = recorder.finish()
+    with no_collections():
+        return compile_tape(recorder.tape, parameters, recompute)
 
 
 def compile_tape(

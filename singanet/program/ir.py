@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from singanet.program.places import map_leaves
+from singanet.program.array_tree import map_leaves
 from singanet.types import Array, Shape
 
 BufferKind = Literal["input", "parameter", "constant", "output", "temporary"]

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from singanet.base.counts import checked_count
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
+from singanet.program.array_tree import root_of
+from singanet.program.compile import compiled
 from singanet.program.peak import PeakMemory, peak_memory
-from singanet.program.places import root_of
 from singanet.program.programs import programs_of
-from singanet.program.recomputing.recompute import Recompute
-from singanet.program.recording.record import rehearse
+from singanet.program.recompute.choice import Recompute
+from singanet.program.trace.recorder import rehearse
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
@@ -34,7 +35,7 @@ def planned_memory(
     plan = net.plan()
     feed = ones(plan, size, net.device, net.dtype, extent)
     recorder = rehearse(net, lambda recorder: recorder.rehearsed_step(feed, optimizer))
-    recording = recorder.recording(level)
+    recording = compiled(recorder, level)
     params = {id(value): value.nbytes for _, value in recorder.params}
     # That of small parameters lies side by side.
     roots = [root_of(array) for n in recorder.numbers for array in n.arrays]

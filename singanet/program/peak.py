@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from singanet.base.text import size_text
-from singanet.program.planning.arena import Layout
+from singanet.program.layout.arena import Layout
 
 CALL_BYTES = 1700
 """Bytes of the Python objects of one call, bound to its arrays: measured, CPython 3.11."""

@@ -14,14 +14,14 @@ from singanet.engine import feeds as checks
 from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.stages import case_of
+from singanet.program.bind_call import Ready
 from singanet.program.ir import NotRecordableError
 from singanet.program.programs import programs_of
-from singanet.program.recomputing.recompute import Recompute
-from singanet.program.recording.record import Recorder, rehearse
-from singanet.program.replaying.alike import shapes_of_feed, shapes_of_targets
-from singanet.program.replaying.ready import Ready
-from singanet.program.replaying.replay import Replay, run_all
-from singanet.program.reporting.report import ProgramReport
+from singanet.program.recompute.choice import Recompute
+from singanet.program.replay.replay import Replay, run_all
+from singanet.program.replay.signature import shapes_of_feed, shapes_of_targets
+from singanet.program.report.report import ProgramReport
+from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.types import Array
 
 if TYPE_CHECKING:

@@ -17,22 +17,18 @@ from singanet.engine.feeds import check_feed
 from singanet.engine.model import Measure, OnLayer
 from singanet.engine.passes import Pass
 from singanet.errors import CallOrderError
-from singanet.program.replaying.alike import (
-    Latest,
-    shapes_of_feed,
-    shapes_of_targets,
-)
-from singanet.program.replaying.orders import Order, is_dense, order_of, output_slots
-from singanet.program.replaying.shared_arena import SharedArena
-from singanet.program.replaying.wait import Wait
+from singanet.program.orders import Order, is_dense, order_of, output_slots
+from singanet.program.replay.shared_arena import SharedArena
+from singanet.program.replay.signature import Latest, shapes_of_feed, shapes_of_targets
+from singanet.program.replay.wait import Wait
 from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
-    from singanet.program.recomputing.recompute import Recompute
-    from singanet.program.recording.record import Recorder
-    from singanet.program.replaying.replay import Replay
-    from singanet.program.reporting.report import ProgramReport
+    from singanet.program.recompute.choice import Recompute
+    from singanet.program.replay.replay import Replay
+    from singanet.program.report.report import ProgramReport
+    from singanet.program.trace.recorder import Recorder
 
 _NO_WAIT = Wait()
 CAPACITY = 8
@@ -96,7 +92,7 @@ class Programs:
 
     def level(self, where: str, value: Recompute | None) -> Recompute:
         """``value``, or for None that of these programs. Errors: what is no level."""
-        from singanet.program.recomputing.recompute import checked_recompute
+        from singanet.program.recompute.choice import checked_recompute
 
         return self._recompute if value is None else checked_recompute(where, value)
 
@@ -129,7 +125,7 @@ class Programs:
             )
         if found is None:
             return self._layers.forward(net, feed, asked, self._walked)
-        from singanet.program.replaying.replayed_pass import ReplayedPass
+        from singanet.program.replay.replayed_pass import ReplayedPass
 
         arena = self.take(found)
         return ReplayedPass(net, found, arena, feed, orders, self.give_back, self._walked)
@@ -263,7 +259,7 @@ class Programs:
                 return None
         if not at_once and (self._is_new(key) or self._waits.get(key, _NO_WAIT).goes_on()):
             return None
-        from singanet.program.replaying.recorded import recorded
+        from singanet.program.replay.compiled import recorded
 
         made = recorded(net, record, optimizer, recompute)
         if isinstance(made, str):

@@ -13,13 +13,13 @@ import numpy as np
 
 from singanet.ops.kernel import kernels_by_cost
 from singanet.ops.onednn.cases import ROUTES, Case
-from singanet.program.compile import Recording
-from singanet.program.places import map_arrays
-from singanet.program.planning.arena import ALIGNMENT
-from singanet.program.recording.python_pass import keep
-from singanet.program.recording.record import Recorder, rehearse
-from singanet.program.recording.tape import Tape
-from singanet.program.replaying.bound import Bound
+from singanet.program.array_tree import map_arrays
+from singanet.program.compile import Recording, compiled
+from singanet.program.layout.arena import ALIGNMENT
+from singanet.program.replay.bound_program import Bound
+from singanet.program.trace.python_pass import copy_into
+from singanet.program.trace.recorder import Recorder, rehearse
+from singanet.program.trace.tape import Tape
 from singanet.tuning.choosers import OneRoute, OpenRoutes
 from singanet.types import Array
 
@@ -79,7 +79,7 @@ class _Run:
     def __init__(self, net: Net, route: str, record: Record) -> None:
         recorder = rehearse(net, lambda recorder: record(_marking(recorder, route)))
         marks: _Marking = recorder.tape.ops
-        self._recording: Recording = recorder.recording()
+        self._recording: Recording = compiled(recorder)
         self.arena_bytes: int = self._recording.layout.nbytes + ALIGNMENT
         calls = [call for call in self._recording.calls if call.function is not None]
         self._cases: list[tuple[Case, int] | None] = [marks.case_of(call) for call in calls]
@@ -92,7 +92,7 @@ class _Run:
         taken: list[float] = []
         for segment in bound.segments:
             if segment.name == "feed":
-                keep(feed, segment.arrays[0])
+                copy_into(feed, segment.arrays[0])
             else:
                 map_arrays(segment.arrays, _clear)
             for call in segment.calls:

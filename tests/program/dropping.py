@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from singanet.program import compile as compiling
-from singanet.program.recomputing.again import Again, CannotRepeatError
+from singanet.program.recompute.state import Again, CannotRepeatError
 
 
 def drop_all(monkeypatch, seed=0):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from singanet.ops import numpy_ops
+from singanet.program.array_tree import map_arrays
 from singanet.program.compile import compile_tape
 from singanet.program.ir import NotRecordableError
-from singanet.program.places import map_arrays
-from singanet.program.planning.arena import ALIGNMENT
-from singanet.program.recording.kernels import recording_kernels
-from singanet.program.recording.layers import own
-from singanet.program.recording.performing import Imagined, Performed
-from singanet.program.recording.tape import Tape
-from singanet.program.replaying.bound import Bound
+from singanet.program.layout.arena import ALIGNMENT
+from singanet.program.replay.bound_program import Bound
+from singanet.program.trace.kernels import recording_kernels
+from singanet.program.trace.layers import own
+from singanet.program.trace.shapes_only import Imagined, Performed
+from singanet.program.trace.tape import Tape
 
 
 class Expression:

@@ -7,8 +7,9 @@ import pytest
 
 from singanet.models import build
 from singanet.optimizer import SGD
-from singanet.program.recording.performing import Imagined
-from singanet.program.recording.record import Recorder
+from singanet.program.compile import compiled
+from singanet.program.trace.recorder import Recorder
+from singanet.program.trace.shapes_only import Imagined
 
 
 def recorded(name, momentum, batch=2):
@@ -19,7 +20,7 @@ def recorded(name, momentum, batch=2):
     net.step(x, y, optimizer)
     recorder = Recorder(net, Imagined())
     recorder.step({first.name: x}, y, None, optimizer)
-    return net, recorder.recording()
+    return net, compiled(recorder)
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20"])

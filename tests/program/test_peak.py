@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from singanet.program.ir import Buffer, Kernel
+from singanet.program.layout.arena import plan_arena
 from singanet.program.peak import peak_memory
-from singanet.program.planning.arena import plan_arena
 
 KERNELS = [Kernel("a", (0, 1), (2,)), Kernel("b", (2,), (3,))]
 

@@ -8,9 +8,9 @@ import pytest
 from singanet import models
 from singanet.optimizer import SGD
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.recomputing.again import MOST_KERNELS, Again, CannotRepeatError
-from singanet.program.recomputing.flow import Flow
-from singanet.program.recomputing.recompute import chosen
+from singanet.program.recompute.choice import chosen
+from singanet.program.recompute.flow import Flow
+from singanet.program.recompute.state import MOST_KERNELS, Again, CannotRepeatError
 from tests.program.steps import residual
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from singanet.models import build
 from singanet.optimizer import SGD
-from tests.program.planning.test_arena import check
-from tests.program.reporting.test_trace_export import read
+from tests.program.layout.test_arena import check
+from tests.program.report.test_trace_export import read
 
 
 def recorded(name="lenet", batch=2):

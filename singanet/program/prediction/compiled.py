@@ -12,18 +12,18 @@ import numpy as np
 
 from singanet.base.text import size_text
 from singanet.engine.feeds import check_feed
-from singanet.program.compile import Recording
+from singanet.program.array_tree import map_arrays, root_of
+from singanet.program.compile import Recording, compiled
 from singanet.program.ir import NotRecordableError
-from singanet.program.places import map_arrays, root_of
-from singanet.program.planning.arena import ALIGNMENT
+from singanet.program.layout.arena import ALIGNMENT
 from singanet.program.prediction.net import ConstantNet
-from singanet.program.recording.layers import TracedStep
-from singanet.program.recording.python_pass import keep
-from singanet.program.recording.record import Recorder, rehearse
-from singanet.program.replaying.alike import facts, shapes_of_feed
-from singanet.program.replaying.bound import Bound
-from singanet.program.replaying.shared_arena import SharedArena
-from singanet.program.reporting.report import ProgramReport
+from singanet.program.replay.bound_program import Bound
+from singanet.program.replay.shared_arena import SharedArena
+from singanet.program.replay.signature import facts, shapes_of_feed
+from singanet.program.report.report import ProgramReport
+from singanet.program.trace.layers import TracedStep
+from singanet.program.trace.python_pass import copy_into
+from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.types import Array, Shapes
 
 CAPACITY = 8
@@ -154,7 +154,7 @@ class Prediction:
             bound = self._bound = Bound(self._recording, arena)
         (given,) = bound.feed.arrays
         if type(x) is dict:
-            keep(x, given)
+            copy_into(x, given)
         else:
             (target,) = given.values()
             target[...] = x
@@ -217,7 +217,7 @@ def _recorded(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction:
     recorder = rehearse(stand_in, lambda recorder: net.record(recorder, feed))
     # Of the recorder's own list of parameters none is to be held.
     recorder.params = []
-    recording = recorder.recording()
+    recording = compiled(recorder)
     net.constants.settle(recording.outside.values(), _read_in_python(recorder))
     return Prediction(recording, recorder.notes)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.initializer import Constant as Fill
 from singanet.params.param import Param, ParamSpec
-from singanet.program.places import root_of
+from singanet.program.array_tree import root_of
 from singanet.program.prediction.order import Order, order_of
 from singanet.types import Array, Shape
 

@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
+from singanet.program.array_tree import address, root_of
+from singanet.program.bind_call import ready_call
 from singanet.program.ir import Call, Ref, refs_of
-from singanet.program.places import address, root_of
-from singanet.program.planning.arena import ALIGNMENT
+from singanet.program.layout.arena import ALIGNMENT
 from singanet.program.prediction.constant import Constant
 from singanet.program.prediction.order import numbered
-from singanet.program.recording.tape import Tape
-from singanet.program.replaying.ready import ready_call
+from singanet.program.trace.tape import Tape
 from singanet.types import Array
 
 _FLOAT = 4

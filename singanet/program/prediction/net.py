@@ -14,14 +14,14 @@ from singanet.errors import ArgumentError
 from singanet.loss.loss import Loss
 from singanet.ops.interface import Ops, Prepared
 from singanet.params.param import Param
+from singanet.program.array_tree import arrays_in, map_arrays
 from singanet.program.guard import with_inner
-from singanet.program.places import arrays_in, map_arrays
 from singanet.program.prediction.constant import Constant
 from singanet.program.prediction.constants import Constants, make_constants
 from singanet.program.prediction.folding import fold_norms, foldable, fuse
-from singanet.program.recording.dead import drop_unread
-from singanet.program.recording.record import Recorder
-from singanet.program.recording.users import is_own
+from singanet.program.trace.drop_unread import drop_unread
+from singanet.program.trace.foreign import is_own
+from singanet.program.trace.recorder import Recorder
 from singanet.types import Array
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from singanet.params.param import ParamSpec
+from singanet.program.array_tree import address
 from singanet.program.ir import Ref
-from singanet.program.places import address
 from singanet.program.prediction.constant import Constant
 from singanet.program.prediction.constants import Constants, make_constants
-from singanet.program.recording.performing import Performed
-from singanet.program.recording.tape import Tape
+from singanet.program.trace.shapes_only import Performed
+from singanet.program.trace.tape import Tape
 
 
 class Recorded:

@@ -1,0 +1,121 @@
+"""Lanes of a kernel's calls as one call, which does them side by side in memory of its own.
+
+A lane's temporaries are planned by themselves: how far the others are then nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+
+from singanet.ops.workers import side_by_side
+from singanet.program.bind_call import ready_call
+from singanet.program.cost import passes_of
+from singanet.program.ir import Buffer, Call, Kernel, Ref, Token, refs_of
+from singanet.program.layout.arena import plan_arena
+from singanet.program.relocate import moved
+from singanet.types import Array
+
+Lane = tuple[int, int]
+"""The number of a group of lanes, and of one in it."""
+
+
+def with_lanes_joined(
+    calls: Sequence[Call], tokens: list[Token], constant: Collection[int]
+) -> list[Call]:
+    """``calls`` with each group of lanes as one of them.
+
+    ``tokens`` get the lanes' working memory; those in ``constant`` lie outside of the arena.
+    """
+    own = _tokens_of_lanes(calls)
+    made: list[Call] = []
+    for group, members in groupby(calls, key=lambda call: call.lane and call.lane[0]):
+        if group is None:
+            made += members
+            continue
+        lanes: dict[Lane, list[Call]] = {}
+        for call in members:
+            assert call.lane is not None
+            lanes.setdefault(call.lane, []).append(call)
+        first, parts = len(tokens), []
+        for lane, inside in lanes.items():
+            planned = [t for t in own[lane] if tokens[t].held is None and t not in constant]
+            parts.append(_by_itself(inside, planned, tokens))
+        made.append(_joined(parts, frozenset(range(first, len(tokens)))))
+    return made
+
+
+def _tokens_of_lanes(calls: Sequence[Call]) -> dict[Lane, list[int]]:
+    """For each lane the tokens that its calls alone use."""
+    users: dict[int, Lane | None] = {}
+    for call in calls:
+        for token in (*call.reads, *call.writes):
+            users[token] = call.lane if users.get(token, call.lane) == call.lane else None
+    own: dict[Lane, list[int]] = {call.lane: [] for call in calls if call.lane is not None}
+    for token, lane in users.items():
+        if lane is not None:
+            own[lane].append(token)
+    return own
+
+
+def kernels_of(calls: Sequence[Call], numbers: Mapping[int, int]) -> list[Kernel]:
+    """What ``calls`` are for the planner; tokens that ``numbers`` lacks do not count."""
+    kernels: list[Kernel] = []
+    written: set[int] = set()
+    for call in calls:
+        reads = (*call.reads, *(token for token in call.partly if token in written))
+        written.update(call.writes)
+        kernels.append(
+            Kernel(
+                call.name,
+                tuple(dict.fromkeys(numbers[token] for token in reads if token in numbers)),
+                tuple(numbers[token] for token in call.writes if token in numbers),
+                call.layer,
+                call.phase,
+                tuple(
+                    (numbers[a], numbers[b]) for a, b in call.in_place if {a, b} <= numbers.keys()
+                ),
+                call.barrier,
+            )
+        )
+    return kernels
+
+
+def _by_itself(calls: list[Call], own: list[int], tokens: list[Token]) -> list[Call]:
+    """The calls of a lane with what is its ``own`` in one token, which is added to ``tokens``."""
+    numbers = {token: number for number, token in enumerate(own)}
+    layout = plan_arena(kernels_of(calls, numbers), [Buffer(tokens[token].nbytes) for token in own])
+    moves: dict[int, tuple[int, int]] = {}
+    for token, offset in zip(own, layout.offsets, strict=True):
+        assert offset is not None
+        moves[token] = len(tokens), offset
+    if moves:
+        tokens.append(Token(layout.nbytes))
+    return [moved(call, moves) for call in calls]
+
+
+def _joined(lanes: list[list[Call]], inside: Collection[int]) -> Call:
+    """One call that does ``lanes`` side by side; ``inside`` are the tokens of their own."""
+    calls = [call for lane in lanes for call in lane]
+    writes = dict.fromkeys(token for call in calls for token in call.writes)
+    reads = dict.fromkeys(t for call in calls for t in call.reads if t not in writes)
+
+    def bind(array_of: Callable[[Ref], Array]) -> Callable[[], object]:
+        return partial(side_by_side, [[ready_call(c, array_of) for c in lane] for lane in lanes])
+
+    return Call(
+        side_by_side,
+        (tuple(dict.fromkeys(ref for call in calls for ref in refs_of(call))),),
+        {},
+        tuple(reads),
+        tuple(writes),
+        tuple(token for token in writes if token not in inside),
+        layer=calls[0].layer,
+        phase=calls[0].phase,
+        name="lanes",
+        bind=bind,
+        passes=sum(map(passes_of, calls)),
+        once=any(call.once for call in calls),
+        parts=len(calls),
+    )

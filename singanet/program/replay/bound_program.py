@@ -1,0 +1,67 @@
+"""A recording bound to memory: calls that are ready to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from singanet.program.array_tree import address, map_leaves
+from singanet.program.bind_call import Ready, ready_call
+from singanet.program.compile import Recording
+from singanet.program.ir import MarkName, Ref
+from singanet.program.layout.arena import ALIGNMENT
+from singanet.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A place where the program meets its caller, and the calls up to the next such place.
+
+    At "feed" and "dy" the caller fills ``arrays``, at "outputs" and "layer" it gets them.
+    """
+
+    name: MarkName
+    arrays: Any
+    calls: tuple[Ready, ...]
+
+
+class Bound:
+    """The calls of a recording on the arrays of one arena, in segments.
+
+    An evaluation has ``feed`` and ``outputs``, a step ``feed`` alone, a pass both ways ``dy`` and
+    one of ``layers`` for each item as well.
+    """
+
+    def __init__(self, recording: Recording, arena: Array) -> None:
+        start = -address(arena) % ALIGNMENT
+        self._outside = recording.outside
+        self._arrays: dict[Ref, Array] = dict(recording.outside)
+        self._place = {token: start + offset for token, offset in recording.place.items()}
+        self.arena = arena
+        marks = [at for at, call in enumerate(recording.calls) if call.function is None]
+        self.segments: list[Segment] = []
+        for at, end in pairwise([*marks, len(recording.calls)]):
+            mark: Any = recording.calls[at]
+            calls = [ready_call(call, self.array) for call in recording.calls[at + 1 : end]]
+            self.segments.append(Segment(mark.name, self._filled(mark.arguments), tuple(calls)))
+        named = {segment.name: segment for segment in self.segments}
+        self.feed = named["feed"]
+        self.outputs = named.get("outputs")
+        self.dy = named.get("dy")
+        self.layers = [segment for segment in self.segments if segment.name == "layer"]
+
+    def outside(self) -> list[tuple[Ref, Array]]:
+        """What lies outside of the arena."""
+        return list(self._outside.items())
+
+    def array(self, ref: Ref) -> Array:
+        """The array at ``ref``."""
+        found = self._arrays.get(ref)
+        if found is None:
+            found = self._arrays[ref] = ref.array(self.arena, self._place[ref.token])
+        return found
+
+    def _filled(self, value: Any) -> Any:
+        """``value`` with arrays in the places of their refs."""
+        return map_leaves(value, Ref, self.array)

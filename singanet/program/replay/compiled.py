@@ -1,0 +1,30 @@
+"""A program made now, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from singanet.program.ir import NotRecordableError
+from singanet.program.replay.replay import Replay
+from singanet.program.trace.recorder import Recorder, rehearse
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
+    from singanet.program.recompute.choice import Recompute
+
+
+def recorded(
+    net: Net,
+    record: Callable[[Recorder], None],
+    optimizer: Any,
+    recompute: Recompute,
+) -> Replay | str:
+    """The program that ``record`` writes down of ``net``, or the reason why it cannot be."""
+    try:
+        made = Replay(rehearse(net, record), optimizer, recompute)
+    except NotRecordableError as error:
+        return str(error)
+    # The arena has room for what kernels work in; the layers' calls before needed their own.
+    net.device.ops.trim()
+    return made

@@ -1,0 +1,215 @@
+"""A recorded program: replayed on other arrays, as long as its net is what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import length_hint
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.optimizer.mixed_precision import NotFiniteError
+from singanet.program.array_tree import map_arrays
+from singanet.program.bind_call import Ready
+from singanet.program.compile import compiled
+from singanet.program.ir import Call, Ref, refs_of
+from singanet.program.layout.arena import ALIGNMENT
+from singanet.program.recompute.choice import Recompute
+from singanet.program.replay.bound_program import Bound
+from singanet.program.replay.python_share import PythonShare
+from singanet.program.report.report import ProgramReport
+from singanet.program.trace.python_pass import copy_into
+from singanet.program.trace.recorder import targets
+from singanet.program.trace.update_scalars import refresh
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
+    from singanet.program.trace.recorder import Recorder
+
+Run = Callable[[Iterator[Ready]], None]
+
+
+def run_all(calls: Iterable[Ready]) -> None:
+    """Make the calls one after the other."""
+    for call in calls:
+        call()
+
+
+class Replay:
+    """The kernels of an evaluation, a training step or a pass both ways, with planned memory.
+
+    ``notes`` tells what runs as a Python step and why.
+    """
+
+    def __init__(
+        self, recorder: Recorder, optimizer: Any = None, recompute: Recompute = "none"
+    ) -> None:
+        self.recording = compiled(recorder, recompute)
+        self.notes = recorder.notes
+        self.guard = recorder.guard
+        self.values = {param.name: param for param, _ in recorder.params}
+        self.state = [p for p, _ in recorder.params if p.is_state and not p.is_constant]
+        self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
+        self._numbers, self._members = recorder.numbers, recorder.members
+        self._loss = recorder.loss
+        share = PythonShare(self.recording.calls, self.notes)
+        self._share = share if self._loss is not None and not share.known else None
+        self._optimizer = optimizer
+        self.replays = self.used = 0
+        self._bound: Bound | None = None
+
+    @property
+    def arena_bytes(self) -> int:
+        """The bytes of memory to bind it to; what is planned begins at an aligned address."""
+        return self.recording.layout.nbytes + ALIGNMENT
+
+    def stale(self, net: Net, begun: bool = False) -> str:
+        """What changed about the net, so that the program is no longer its; empty if nothing.
+
+        ``begun`` says that its forward pass was replayed already.
+        """
+        if self._of_loss and net.loss is not self._net_loss:
+            return "it has another loss"
+        if not all(numbers.holds() for numbers in self._numbers):
+            return "the optimizer's state was loaded or its constraints were changed"
+        return self.guard.broken(net, begun)
+
+    def use(self, number: int) -> None:
+        """Count a replay, the one of that ``number`` among those of the net."""
+        self.replays += 1
+        self.used = number
+
+    def forget(self) -> None:
+        """Drop the arrays of the arena it was bound to."""
+        self._bound = None
+
+    def bound(self, arena: Array) -> Bound:
+        """The program on ``arena``, as it was bound before where that is the same."""
+        # Another thread may forget it at any time.
+        bound = self._bound
+        if bound is None or bound.arena is not arena:
+            bound = self._bound = Bound(self.recording, arena)
+        return bound
+
+    def outputs(self, arena: Array, feed: Mapping[str, Any], run: Run = run_all) -> Any:
+        """Outputs by name, as new arrays."""
+        bound = self.bound(arena)
+        assert bound.outputs is not None
+        copy_into(feed, bound.feed.arrays[0])
+        run(iter(bound.feed.calls))
+        (found,) = bound.outputs.arrays
+        return {name: map_arrays(value, _copied) for name, value in found.items()}
+
+    def step(
+        self,
+        arena: Array,
+        feed: Mapping[str, Any],
+        y: Any,
+        weight: Any,
+        measure: Any,
+        run: Run = run_all,
+    ) -> tuple[float, float | None]:
+        """One training step; ``(loss, metric)`` from before its updates."""
+        bound = self.bound(arena)
+        given, beside = bound.feed.arrays
+        copy_into(feed, given)
+        copy_into(targets(y, weight), beside)
+        return self._stepped(bound, y, weight, measure, run)
+
+    def step_alike(self, arena: Array, x: Any, y: Any, measure: Any) -> tuple[float, float | None]:
+        """`step` without weights, with arrays known to be like those of the last one.
+
+        ``x`` is a dict, or the array of a single input.
+        """
+        bound = self.bound(arena)
+        given, (into, _) = bound.feed.arrays
+        _fill(given, x)
+        if type(into) is np.ndarray:
+            into[...] = y
+        else:
+            copy_into(y, into)
+        return self._stepped(bound, y, None, measure, run_all)
+
+    def _stepped(
+        self, bound: Bound, y: Any, weight: Any, measure: Any, run: Run
+    ) -> tuple[float, float | None]:
+        loss = self._loss
+        assert loss is not None
+        refresh(self._numbers)
+        seen = loss.seen
+        seen.y, loss.weight, seen.measure = y, weight, measure
+        calls = iter(bound.feed.calls)
+        share = self._share
+        if share is not None and share.known:
+            share = self._share = None
+        if share is not None and run is run_all:
+            run = share.run
+        try:
+            run(calls)
+        except NotFiniteError:
+            # A step that is not taken; all is undone by the look that found it.
+            return seen.loss, seen.score
+        except BaseException:
+            self._interrupted(bound, length_hint(calls) + 1)
+            raise
+        finally:
+            seen.y = loss.weight = seen.measure = None
+        for numbers in self._numbers:
+            numbers.advance()
+        return seen.loss, seen.score
+
+    def _interrupted(self, bound: Bound, left: int) -> None:
+        """Count and make the updates that the layers would have made before the last calls."""
+        missed = self.recording.calls[-left:]
+        pending = {call.layer for call in missed if call.phase in ("loss", "backward")}
+        if any(call.phase in ("forward", "loss") for call in missed):
+            return
+        left_out = _written([call for call in missed if call.phase == "update"], bound)
+        for numbers, members in zip(self._numbers, self._members, strict=True):
+            for member in members:
+                # A rule that only gathers writes to its state alone.
+                changed = (member.value, *member.state.arrays)
+                if not any(np.may_share_memory(a, b) for a in changed for b in left_out):
+                    member.state.step += 1
+                elif len(members) > 1 and member.layer not in pending and member.grad is not None:
+                    # It was to be updated together with those of later layers.
+                    grad = bound.array(member.grad).copy()
+                    numbers.optimizer.update([member.state.name], [member.value], [grad])
+
+    def report(self, seconds: Sequence[float] | None = None) -> ProgramReport:
+        """What it consists of, with the ``seconds`` of each call where they were measured."""
+        recording = self.recording
+        return ProgramReport(
+            recording.kernels,
+            recording.buffers,
+            recording.layout,
+            seconds,
+            self.notes,
+            recording.kept_bytes,
+        )
+
+
+def _fill(given: dict[str, Array], x: Any) -> None:
+    """Copy ``x``, a dict or the array of a single input, to where a program is fed."""
+    if type(x) is dict:
+        copy_into(x, given)
+    else:
+        (target,) = given.values()
+        target[...] = x
+
+
+def _written(calls: Sequence[Call], bound: Bound) -> list[Array]:
+    """The arrays from outside that ``calls`` write to."""
+    refs: set[Ref] = set()
+    tokens: set[int] = set()
+    for call in calls:
+        named = {ref for ref in refs_of(call) if ref.token in call.writes}
+        refs |= named
+        # Those of a bucket, and of a call that knows its arrays itself.
+        tokens |= {*call.writes} - {ref.token for ref in named}
+    return [array for ref, array in bound.outside() if ref in refs or ref.token in tokens]
+
+
+def _copied(array: Array) -> Array:
+    return array.copy(order="K")

@@ -1,0 +1,117 @@
+"""A training forward that was replayed, and the walk back that may follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from singanet.engine.backward import BackwardWalk
+from singanet.engine.feeds import shapes_of
+from singanet.params.gradients import LayerGradients
+from singanet.program.orders import Order, order_of
+from singanet.program.replay.replay import Replay, run_all
+from singanet.program.trace.python_pass import copy_into
+from singanet.program.trace.sparse_rows import RowsSource
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
+
+
+class ReplayedPass:
+    """What a replayed forward leaves: the arena, which is given back after the walk.
+
+    A walk that the program does not have, for gradients of inner outputs, from some outputs only,
+    from gradients that lie in another order, or of a net that has changed, runs the forward again,
+    by the layers, with the same draws and running state.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        program: Replay,
+        arena: Array,
+        feed: Mapping[str, Any],
+        orders: Mapping[int, Order],
+        give_back: Callable[[Array], None],
+        walked: Callable[[Mapping[int, Array]], None],
+    ) -> None:
+        self.plan = net.plan()
+        self.shapes: Mapping[str, Any] = {}
+        self.program = program
+        self.arena = arena
+        self.feed = feed
+        self.orders = orders
+        self.give_back = give_back
+        self.walked = walked
+        self.draws = net.rng.bit_generator.state
+        self.state = [(param, param.value.copy()) for param in program.state]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReplayedPass:
+        """Refused, as for a pass by the layers."""
+        raise TypeError("a pass under way cannot be copied")
+
+    def hand_out(self) -> dict[str, Any]:
+        """As `Pass`: the forward is replayed, and its outputs are new arrays."""
+        try:
+            outputs: dict[str, Any] = self.program.outputs(self.arena, self.feed)
+        except BaseException:
+            self.release()
+            raise
+        self.shapes = {name: shapes_of(value) for name, value in outputs.items()}
+        return outputs
+
+    def release(self) -> None:
+        """Give the arena back, after a walk or without one."""
+        self.give_back(self.arena)
+
+    def backward(
+        self,
+        net: Net,
+        slot_grads: dict[int, Array],
+        asked: tuple[str, ...],
+    ) -> Generator[LayerGradients, None, None]:
+        """As `Pass`."""
+        orders = {slot: order_of(grad) for slot, grad in slot_grads.items()}
+        if asked or orders != self.orders or self.program.stale(net, begun=True):
+            self.release()
+            self.walked(slot_grads)
+            return BackwardWalk(self.plan, self._by_layers(net), slot_grads, asked).run()
+        return self._replayed(net, slot_grads)
+
+    def _by_layers(self, net: Net) -> list[Any]:
+        """The contexts of the forward pass, run again."""
+        plan = self.plan
+        with net.rehearsal(), net.device.scope():
+            net.rng.bit_generator.state = self.draws
+            for param, value in self.state:
+                param.value[...] = value
+            return plan.forward(self.feed, plan.outputs, net.device.ops, net.rng, True)[1]
+
+    def _replayed(
+        self, net: Net, slot_grads: dict[int, Array]
+    ) -> Generator[LayerGradients, None, None]:
+        # The generator holds ``net``, which its caller may have let go.
+        dy, plan = {}, self.plan
+        for name in plan.outputs:
+            parts = [slot_grads[slot] for slot in plan.by_name[name].out_slots]
+            dy[name] = parts if plan.by_name[name].many_out else parts[0]
+        slot_grads.clear()
+        bound = self.program.bound(self.arena)
+        assert bound.dy is not None
+        copy_into(dy, bound.dy.arrays[0])
+        del dy
+        try:
+            for before, segment in pairwise([bound.dy, *bound.layers]):
+                run_all(before.calls)
+                grads, layer, names = segment.arrays
+                values = [self.program.values[name].value for name in names]
+                # Copies, since the arena serves the next layer; the caller may keep them.
+                yield LayerGradients(list(names), values, [_owned(g) for g in grads], layer, {})
+        finally:
+            self.release()
+
+
+def _owned(grad: Any) -> Any:
+    return grad.now() if isinstance(grad, RowsSource) else grad.copy()

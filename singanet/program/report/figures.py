@@ -1,0 +1,88 @@
+"""The figures of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from singanet.errors import ArgumentError
+from singanet.program.ir import Buffer, Kernel
+from singanet.program.layout.arena import Layout, rounded_sizes
+from singanet.program.layout.dependencies import edges
+from singanet.program.layout.in_place import merge_in_place, merged_lifetimes
+from singanet.program.layout.liveness import lifetimes, live_bytes
+
+
+@dataclass(frozen=True, repr=False)
+class Figures:
+    """What a program is reported by.
+
+    ``seconds`` are those of each kernel, None where none were measured; ``notes`` say what does
+    not run as kernels; ``kept_bytes`` are those of the arena if nothing were recomputed. Bytes are
+    those of the arena, sizes rounded up as in `Layout`, and of the parameters and constants
+    outside, not rounded. Errors: another number of seconds than kernels.
+    """
+
+    kernels: Sequence[Kernel]
+    buffers: Sequence[Buffer]
+    layout: Layout
+    seconds: Sequence[float] | None = None
+    notes: Sequence[str] = ()
+    kept_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and len(self.seconds) != len(self.kernels):
+            raise ArgumentError(
+                "ProgramReport",
+                expected=f"seconds of each of {len(self.kernels)} kernels",
+                received=f"{len(self.seconds)} of them",
+                advice="measure every kernel, or leave the seconds out",
+            )
+
+    @property
+    def outside_bytes(self) -> int:
+        """Bytes of the parameters and constants that kernels use."""
+        return sum(buffer.nbytes for buffer in self.buffers if not buffer.planned)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of the arena and of what lies outside."""
+        return self.layout.nbytes + self.outside_bytes
+
+    @property
+    def recomputed(self) -> int:
+        """Kernels that run again for the backward pass."""
+        return sum(kernel.phase == "recompute" for kernel in self.kernels)
+
+    @property
+    def saved(self) -> float:
+        """The part of the bytes before planning that the arena does without."""
+        before = self.layout.unplanned_bytes
+        return 1 - self.layout.nbytes / before if before else 0.0
+
+    @cached_property
+    def live_bytes(self) -> tuple[int, ...]:
+        """Bytes needed at each kernel, results in place counted once."""
+        lives = lifetimes(self.kernels, self.buffers)
+        holder, _ = merge_in_place(self.kernels, self.buffers, lives)
+        sizes = rounded_sizes(self.buffers).tolist()
+        held = [size if holder[k] == k else 0 for k, size in enumerate(sizes)]
+        return tuple(live_bytes(merged_lifetimes(lives, holder), held)[1:-1].tolist())
+
+    @property
+    def peak_kernel(self) -> int | None:
+        """The number of the first kernel at which most bytes are needed; None without kernels."""
+        return int(np.argmax(self.live_bytes)) if self.kernels else None
+
+    @cached_property
+    def edges(self) -> int:
+        """Reasons to wait, those of leaves and of what comes from outside counted in."""
+        return len(edges(self.kernels))
+
+    @cached_property
+    def leaves(self) -> int:
+        """Buffers whose last write nobody reads."""
+        return sum(edge.target is None for edge in edges(self.kernels))

@@ -1,0 +1,89 @@
+"""A program's kernels as a file for chrome://tracing and Perfetto.
+
+The format is the Trace Event Format's "JSON object": complete events ("X") with times in
+microseconds, metadata events ("M") that name the lanes, counter events ("C") for the memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from singanet.base.files import replacing
+from singanet.errors import ArgumentError, CallOrderError
+from singanet.program.ir import Kernel
+from singanet.program.report.shares import OUTSIDE, PHASES, made_bytes
+
+if TYPE_CHECKING:
+    from singanet.program.report.figures import Figures
+
+_LANES: dict[str, Callable[[Kernel], str]] = {
+    "phase": lambda kernel: kernel.phase,
+    "layer": lambda kernel: kernel.layer or OUTSIDE,
+}
+_PROCESS = 1
+
+
+def write_trace(report: Figures, path: str | PathLike[str] | None, lanes: str) -> str:
+    """`ProgramReport.trace`."""
+    text = json.dumps({"traceEvents": trace_events(report, lanes), "displayTimeUnit": "ms"})
+    if path is not None:
+        with replacing(Path(path)) as beside:
+            beside.write_text(text, encoding="utf-8")
+    return text
+
+
+def trace_events(report: Figures, lanes: str = "phase") -> list[dict[str, Any]]:
+    """The events: kernels one after the other, each in its lane, and the bytes needed with it."""
+    if lanes not in _LANES:
+        raise ArgumentError(
+            "report.trace",
+            expected="lanes='phase' or lanes='layer'",
+            received=repr(lanes),
+            advice="choose one of them",
+        )
+    if report.seconds is None:
+        raise CallOrderError(
+            "report.trace",
+            expected="seconds for every kernel",
+            received="a report without times",
+            advice="measure the program first",
+        )
+    lane_of = _LANES[lanes]
+    names = dict.fromkeys(map(lane_of, report.kernels))
+    ordered = [phase for phase in PHASES if phase in names] if lanes == "phase" else list(names)
+    number = {name: k for k, name in enumerate(ordered, 1)}
+    events = [_named("process_name", 0, "program")]
+    for name, lane in number.items():
+        events.append(_named("thread_name", lane, name))
+        events.append(_metadata("thread_sort_index", lane, sort_index=lane))
+    made, start = made_bytes(report.kernels, report.buffers), 0.0
+    for k, kernel in enumerate(report.kernels):
+        taken = 1e6 * float(report.seconds[k])
+        live = {"live": report.live_bytes[k]}
+        events.append({"ph": "C", "name": "bytes", "ts": start, "pid": _PROCESS, "args": live})
+        events.append(
+            {
+                "ph": "X",
+                "name": kernel.name,
+                "cat": kernel.phase,
+                "ts": start,
+                "dur": taken,
+                "pid": _PROCESS,
+                "tid": number[lane_of(kernel)],
+                "args": {"kernel": k, "layer": kernel.layer, "bytes made": made[k]},
+            }
+        )
+        start += taken
+    return events
+
+
+def _named(what: str, lane: int, name: str) -> dict[str, Any]:
+    return _metadata(what, lane, name=name)
+
+
+def _metadata(what: str, lane: int, **args: str | int) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": _PROCESS, "tid": lane, "args": args}

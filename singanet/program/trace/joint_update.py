@@ -1,0 +1,145 @@
+"""One update of parameters that are neighbours in a bucket, as are their state and gradients.
+
+An element-wise rule treats them as one parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.scale import is_one
+from singanet.optimizer.state import ParamState
+from singanet.params.store import Place
+from singanet.program.array_tree import address
+from singanet.program.ir import NotRecordableError
+from singanet.program.relocate import moved
+from singanet.program.trace.shapes_only import Imagined
+from singanet.program.trace.tape import Tape
+from singanet.program.trace.traced import Traced
+from singanet.program.trace.update_scalars import Numbers, alike
+from singanet.types import Array
+
+Moves = dict[int, tuple[int, int]]
+"""By token: the token in which it lies instead, and from which byte on."""
+
+
+@dataclass
+class Waiting:
+    """A parameter of ``layer`` whose update waits for others; ``place`` is where its value lies."""
+
+    layer: str
+    state: ParamState
+    value: Array
+    grad: Array
+    scale: Any = 1.0
+    place: Place | None = None
+
+    def fits(self, tape: Tape, moves: Moves) -> bool:
+        """Whether the value lies in a bucket, and the gradient is a memory by itself."""
+        value, grad = self.value, self.grad
+        if (
+            self.place is None
+            or not value.flags.writeable
+            or grad.dtype != value.dtype
+            or not grad.flags.c_contiguous
+        ):
+            return False
+        number = tape.ref(grad).token
+        token = tape.tokens[number]
+        planned = token.held is None and token.writes and token.nbytes == grad.nbytes
+        return bool(planned) and number not in moves
+
+    @property
+    def bucket(self) -> Array | None:
+        """The flat array in which the value lies."""
+        return None if self.place is None else self.place.bucket
+
+    def precedes(self, other: Waiting) -> bool:
+        """Whether ``other`` comes next in the bucket, its state too, and has the same numbers."""
+        if self.place is None or other.place is None or self.place.stop != other.place.start:
+            return False
+        scales = self.scale is other.scale or (is_one(self.scale) and is_one(other.scale))
+        return (
+            scales
+            and alike(self.state) == alike(other.state)
+            and all(
+                one.base is not None
+                and one.base is next_one.base
+                and address(one) + one.nbytes == address(next_one)
+                for one, next_one in zip(self.state.arrays, other.state.arrays, strict=True)
+            )
+        )
+
+
+def runs(group: Iterable[Waiting]) -> Iterator[list[Waiting]]:
+    """Members of one bucket in runs of neighbours that may be updated as one."""
+    run: list[Waiting] = []
+    for waiting in sorted(group, key=lambda each: each.place.start if each.place else -1):
+        if run and not run[-1].precedes(waiting):
+            yield run
+            run = []
+        run.append(waiting)
+    if run:
+        yield run
+
+
+def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple[Numbers, Moves]:
+    """Write the update of ``run`` on the tape: its numbers, and where its gradients are to lie.
+
+    Raises `NotRecordableError` where two of them have one gradient.
+    """
+    tokens = [tape.ref(waiting.grad).token for waiting in run]
+    if len(set(tokens)) < len(tokens):
+        raise NotRecordableError("a gradient of two parameters")
+    first, last = run[0].place, run[-1].place
+    assert first is not None
+    assert last is not None
+    value = first.bucket[first.start : last.stop]
+    grads = np.empty_like(value)
+    tape.adopt(grads)
+    numbers = Numbers(rule, [waiting.state for waiting in run])
+    mark, known, does = len(tape.calls), len(tape.scalars), tape.does
+    # Nothing but what the rule calls is wanted.
+    tape.does = Imagined()
+    try:
+        slots = [_onwards(array, value.size) for array in numbers.state.arrays]
+        traced: list[Array] = [array.view(Traced) for array in (value, grads, *slots)]
+        w, g, *arrays = traced
+        scale = run[0].scale
+        rule.apply_rule(numbers.state, w, g, arrays, numbers.penalty, numbers.read(), scale)
+    except NotRecordableError:
+        del tape.calls[mark:]
+        del tape.scalars[known:]
+        raise
+    finally:
+        tape.does = does
+    numbers.scalars = tape.scalars[known:]
+    joint, moves, start = tape.ref(grads).token, {}, 0
+    for token, waiting in zip(tokens, run, strict=True):
+        moves[token] = joint, start
+        start += waiting.value.nbytes
+    return numbers, moves
+
+
+def _onwards(array: Array, size: int) -> Array:
+    """``size`` elements from the first of ``array`` on, which is a slice of a flat array."""
+    base: Any = array.base
+    start = (address(array) - address(base)) // array.itemsize
+    whole: Array = base[start : start + size]
+    return whole
+
+
+def join_gradients(tape: Tape, moves: Moves) -> None:
+    """Let all calls find the gradients where they lie now."""
+    if not moves:
+        return
+    for number, call in enumerate(tape.calls):
+        if not moves.keys().isdisjoint(call.writes):
+            # A step that is interrupted finds them there.
+            call.once = True
+        tape.calls[number] = moved(call, moves)

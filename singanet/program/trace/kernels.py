@@ -1,0 +1,156 @@
+"""The kernels of a net, as they are while a tape is running."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from singanet.errors import SingaNetError
+from singanet.ops import NumpyOps, Ops
+from singanet.program.array_tree import address
+from singanet.program.ir import NotRecordableError
+from singanet.program.trace.module import TracingModule
+from singanet.program.trace.sparse_rows import record_sum_rows
+from singanet.program.trace.tape import Tape
+from singanet.program.trace.traced import Traced, new, plain, recording
+from singanet.types import Array, Shape
+
+_PAGE = 4096
+
+
+class RecordingKernels(NumpyOps):
+    """What has to be written down by itself, since it is no function of arrays."""
+
+    def uniform(self, rng: Any, shape: Shape) -> Array:
+        """Draws, again at each replay, from the generator that the net has then."""
+        tape = recording()
+        draws: Array = np.empty(shape, np.float32)
+        tape.does.run(rng.fill, draws)
+        tape.adopt(draws)
+        tape.add(rng.fill, (), {}, (draws,), "first", name="uniform").barrier = True
+        return draws.view(Traced)
+
+    def lanes(self, samples: int, multiplications: int) -> Iterator[slice]:
+        """Each lane's calls as such; those of lanes in a lane are that one's."""
+        tape = recording()
+        parts, outer, group = [*super().lanes(samples, multiplications)], tape.lane, len(tape.calls)
+        for number, part in enumerate(parts):
+            if outer is None and len(parts) > 1:
+                tape.lane = group, number
+            try:
+                yield part
+            finally:
+                tape.lane = outer
+
+    def host(self, array: Array) -> Array:
+        """Refused, since a replay would not look again."""
+        raise NotRecordableError("a look at values on the host")
+
+    def runs(self, build: Any, key: tuple[Any, ...], *arrays: Array, passes: int = 1) -> bool:
+        """A kernel of oneDNN's, with working memory in the arena; bound once to its addresses."""
+        library: Any = self
+        runtime = library.runtime()
+        plan = None if runtime is None else runtime.plan(build, key, arrays[0].size * passes)
+        if plan is None:
+            return False
+        tape = recording()
+        tape.does.run(runtime.run, plan, tuple(plain(array) for array in arrays))
+        record_plan(tape, plan, arrays, build.__name__.strip("_"), passes)
+        return True
+
+    def gather_rows(self, table: Array, indices: Array) -> Array:
+        """Of indices that were checked: NumPy need not look at them, nor keep what it fills."""
+        rows = recording().does.gathered(plain(table), plain(indices))
+        return new(rows, _take_rows, (table, indices), "last", "take")
+
+    def sum_rows(self, indices: Array, rows: Array) -> tuple[Array, Array]:
+        """As at each replay, of as many rows as there are then."""
+        return record_sum_rows(recording(), indices, rows)
+
+    def check(self, function: Callable[[Array], None], array: Array) -> None:
+        """Look at the values now and at each replay."""
+        tape = recording()
+        tape.does.run(function, plain(array))
+        look = Look(function, tape.refine)
+        call = tape.add(look, (array,), {}, (), "hidden", name="check")
+        call.barrier = True
+        place = tape.ref(array)
+        call.bind = lambda array_of: look.at(array_of(place))
+
+
+class Look:
+    """A check of values whose errors are ``refine``d, where that is given."""
+
+    def __init__(
+        self,
+        function: Callable[[Array], None],
+        refine: Callable[[SingaNetError], SingaNetError] | None,
+    ) -> None:
+        self._function = function
+        self._refine = refine
+
+    def __call__(self, array: Array) -> None:
+        """Look; errors are those of the function."""
+        self.at(array)()
+
+    def at(self, array: Array) -> Callable[[], None]:
+        """The look at what ``array`` holds when it is called."""
+        # A check may have a form that is quicker on an array that stays where it is.
+        at = getattr(self._function, "at", None)
+        look = partial(self._function, array) if at is None else at(array)
+
+        def looked() -> None:
+            try:
+                look()
+            except SingaNetError as error:
+                if self._refine is None:
+                    raise
+                raise self._refine(error) from None
+
+        return looked
+
+
+def _take_rows(table: Array, indices: Array, out: Array) -> None:
+    np.take(table, indices, 0, out, "clip")
+
+
+def record_plan(tape: Tape, plan: Any, arrays: tuple[Array, ...], name: str, passes: int) -> None:
+    """Write down a plan of oneDNN's on ``arrays``, one for each operand, for its `Call.passes`."""
+    working: list[Array] = []
+    if plan.scratch:
+        working = [np.empty(plan.scratch + _PAGE, np.uint8)]
+        tape.adopt(working[0])
+    places = [tape.ref(array) for array in (*arrays, *working)]
+    reads = tuple(arrays[k] for k in plan.reads)
+    writes = [arrays[k] for k in plan.writes]
+    changes = bool(set(plan.reads) & set(plan.writes))
+    call = tape.add(plan.run, reads, {}, [*writes, *working], "hidden", changes=changes, name=name)
+
+    def bind(array_of: Callable[[Any], Array]) -> Callable[[], object]:
+        addresses = [address(array_of(place)) for place in places]
+        work = addresses.pop() if plan.scratch else 0
+        bound: Callable[[], object] = plan.bound(addresses, work + -work % _PAGE)
+        return bound
+
+    call.bind, call.passes = bind, passes
+
+
+def recording_kernels(ops: Ops, tape: Tape) -> Ops:
+    """The kernels ``ops``, which write what they do on ``tape``."""
+    made = copy.copy(ops)
+    made.__class__ = _recording_class(f"Recording{type(ops).__name__}", type(ops))
+    made.xp = TracingModule(tape)
+    return made
+
+
+def _recording_class(name: str, kind: Any) -> Any:
+    if name not in _classes:
+        _classes[name] = type(name, (RecordingKernels, kind), {})
+    return _classes[name]
+
+
+_classes: dict[str, Any] = {}

@@ -1,0 +1,213 @@
+"""Layers on the tape: their kernels where they can be recorded, else one Python step each way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from singanet.engine.plan import Plan, Step
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer
+from singanet.program.array_tree import arrays_in, map_arrays, root_of
+from singanet.program.ir import NotRecordableError
+from singanet.program.trace.foreign import arrays_of, is_own, is_pure, no_draws, stand_in
+from singanet.program.trace.python_pass import PythonPass, is_sparse
+from singanet.program.trace.sparse_rows import RowsSource, live_rows
+from singanet.program.trace.tape import Tape
+from singanet.program.trace.traced import Traced, plain
+from singanet.program.trace.trial import Trial
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
+
+
+class TracedStep(Step):
+    """A step of a plan whose layer writes its kernels on ``tape``."""
+
+    __slots__ = ("recorded",)
+
+    def __init__(self, step: Step, net: Net, tape: Tape) -> None:
+        for name in Step.__slots__:
+            setattr(self, name, getattr(step, name))
+        self.recorded = TracedLayer(step, net, tape)
+        self.layer = self.recorded  # type: ignore[assignment]
+
+    def params(self) -> dict[str, Array]:
+        """The live arrays, traced."""
+        return {key: value.view(Traced) for key, value in super().params().items()}
+
+
+class TracedLayer:
+    """What a walk sees of a layer: its two passes, and its parameters."""
+
+    def __init__(self, step: Step, net: Net, tape: Tape) -> None:
+        self.layer: Layer = step.layer
+        self.step = step
+        self.net = net
+        self.tape = tape
+        self.name = step.name
+        self.params = step.layer.params
+        self.own = is_own(self.layer)
+        self.pure = self.own or is_pure(self.layer)
+        self.reasons: list[str] = []
+        self.stand_in: Any = self.layer if self.own else stand_in(self.layer)
+        arrays = [] if self.own else arrays_of(self.stand_in)
+        self._constants = frozenset(id(root_of(array)) for array in arrays)
+        self._python: dict[int, PythonPass] = {}
+        # An error of a user's own comes again where its Python runs, if it is one.
+        self._refusals: Any = NotRecordableError if self.own else Exception
+
+    @property
+    def trainable(self) -> bool:
+        """As the layer's."""
+        return self.layer.trainable
+
+    def forward(self, ctx: Context, x: Any) -> Any:
+        """As the layer's."""
+        self._enter("forward")
+        if not self.pure:
+            return self._forward_in_python(ctx, x, "a class that does not say that it is pure")
+        mark = len(self.tape.calls)
+        draws = self.net.rng.bit_generator.state
+        state = [
+            (p, p.value.copy()) for p in self.params.values() if p.is_state and not p.is_constant
+        ]
+        try:
+            with self._strictly():
+                y = self._traced(self.stand_in.forward(ctx, x))
+                self._try_out(mark, ctx, x, (y, ctx.saved), self._tried_forward)
+                return y
+        except self._refusals as error:
+            del self.tape.calls[mark:]
+            self.net.rng.bit_generator.state = draws
+            for param, before in state:
+                param.value[...] = before
+            ctx.saved.clear()
+            return self._forward_in_python(ctx, x, str(error))
+
+    def _forward_in_python(self, ctx: Context, x: Any, why: str) -> Any:
+        if not self.own:
+            self.tape.does.expect_values()
+        self.reasons.append(f"forward: {why}")
+        run = self._python[id(ctx)] = PythonPass(self, ctx)
+        with no_draws():
+            outs = own(self.tape, run.made(self.stand_in, map_arrays(x, plain)))
+        self._step(run.forward, (x,), outs)
+        run.inputs = x
+        return outs
+
+    def backward(self, ctx: Context, dy: Any) -> tuple[Any, Mapping[str, Any]]:
+        """As the layer's."""
+        self._enter("backward")
+        run = self._python.pop(id(ctx), None)
+        if run is None:
+            mark = len(self.tape.calls)
+            try:
+                with self._strictly():
+                    dx, grads = self.stand_in.backward(ctx, dy)
+                    made = self._traced(dx), self._traced(dict(grads))
+                    self._try_out(mark, ctx, (ctx.saved, dy), made, self._tried_backward)
+                    return made
+            except self._refusals as error:
+                del self.tape.calls[mark:]
+                if not self.own:
+                    self.tape.does.expect_values()
+                run = PythonPass(self, ctx)
+                self.reasons.append(f"backward: {error}")
+        run.needs_input_grad = ctx.needs_input_grad
+        saved = {} if run.context is not None else ctx.saved
+        with no_draws():
+            given = map_arrays(saved, plain), map_arrays(dy, plain)
+            dx, grads = run.gradients(self.stand_in, *given)
+        outs = own(self.tape, (dx, {key: g for key, g in grads.items() if not is_sparse(g)}))
+        # What a forward in Python has kept of its inputs lies in the arena, until now.
+        self._step(run.backward, (saved, run.inputs, dy), outs)
+        run.inputs = ()
+        for key, grad in grads.items():
+            if is_sparse(grad):
+                outs[1][key] = live_rows(grad, RowsSource(partial(run.sparse_now, key)), self.tape)
+        return outs
+
+    def _try_out(self, mark: int, ctx: Context, given: Any, made: Any, run: Any) -> None:
+        """Let a user's layer that was recorded run by itself, too, and compare."""
+        if self.own:
+            return
+        trial = Trial(self.tape, self.tape.calls[mark:])
+        ops, draws = self.net.device.ops, self.net.rng.bit_generator.state
+        before = [(p, p.value.copy()) for p in self.params.values()]
+        other = Context(ops, self.net.rng, self._plain_params(), ctx.train, ctx.keep)
+        other.relu, other.through, other.out_shapes = ctx.relu, ctx.through, ctx.out_shapes
+        other.needs_input_grad = ctx.needs_input_grad
+        wanted = run(other, trial.given(given))
+        for again in (False, True):
+            self.net.rng.bit_generator.state = draws
+            for param, value in before:
+                param.value[...] = value
+            if not again:
+                trial.expect_same(wanted, made)
+
+    def _tried_forward(self, ctx: Context, x: Any) -> Any:
+        return self.stand_in.forward(ctx, x), ctx.saved
+
+    def _tried_backward(self, ctx: Context, given: Any) -> Any:
+        ctx.saved, dy = given
+        dx, grads = self.stand_in.backward(ctx, dy)
+        return dx, dict(grads)
+
+    def _plain_params(self) -> dict[str, Array]:
+        return {suffix: param.value for suffix, param in self.params.items()}
+
+    @contextmanager
+    def _strictly(self) -> Iterator[None]:
+        """Where the class is a user's, take no array for a constant that the layer has not."""
+        if self.own:
+            yield
+            return
+        self.tape.allowed = self._constants
+        try:
+            with no_draws():
+                yield
+        finally:
+            self.tape.allowed = None
+
+    def _traced(self, made: Any) -> Any:
+        """What the layer made, as arrays that later layers are seen to read."""
+        if self.own:
+            return made
+        # Unknown ones are refused.
+        return map_arrays(made, lambda array: self.tape.ref(array) and array.view(Traced))
+
+    def _enter(self, phase: Any) -> None:
+        self.tape.layer, self.tape.phase, self.tape.lane = self.name, phase, None
+
+    def _step(self, function: Any, arguments: tuple[Any, ...], outs: Any) -> None:
+        filled = arrays_in(outs)
+        call = self.tape.add(function, (*arguments, outs), {}, filled, "hidden", name="python step")
+        call.barrier = True
+
+
+def traced_plan(plan: Plan, net: Net, tape: Tape) -> Plan:
+    """``plan`` with layers that write on ``tape``. Raises `NotRecordableError`."""
+    layers = {id(step.layer): step.layer for step in plan.steps}.values()
+    params = [id(param) for layer in layers for param in layer.params.values()]
+    if len(set(params)) < len(params) and not plan.has_shared:
+        raise NotRecordableError("a parameter that was shared after the net had been sorted")
+    made = object.__new__(Plan)
+    made.__dict__.update(plan.__dict__)
+    made.steps = [TracedStep(step, net, tape) for step in plan.steps]
+    made.by_name = {step.name: step for step in made.steps}
+    return made
+
+
+def own(tape: Tape, values: Any) -> Any:
+    """Copies of the arrays in ``values`` that the tape knows."""
+
+    def adopted(array: Array) -> Array:
+        fresh = plain(array).copy(order="K")
+        tape.adopt(fresh)
+        return fresh.view(Traced)
+
+    return map_arrays(values, adopted)

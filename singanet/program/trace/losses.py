@@ -1,0 +1,129 @@
+"""The loss in a recorded step: kernels where it is the library's, else a Python step."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from singanet.engine.plan import Plan
+from singanet.engine.step import Seen, changed, differentiated, expected_loss, of_output, widened
+from singanet.errors import SingaNetError
+from singanet.program.array_tree import arrays_in, map_arrays
+from singanet.program.ir import NotRecordableError
+from singanet.program.trace.foreign import expect_unpatched, is_own, no_draws, stand_in
+from singanet.program.trace.layers import own
+from singanet.program.trace.python_pass import copied, copy_into
+from singanet.program.trace.tape import Tape
+from singanet.program.trace.traced import plain
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
+    from singanet.loss.loss import Loss
+
+
+class LossStep:
+    """Loss, metric and the gradient of the outputs.
+
+    ``seen`` has the targets and the measure of the batch that is replayed, and afterwards what
+    they gave; ``weight`` are its weights. ``note`` says why the loss is a Python step, if it is.
+    """
+
+    def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
+        self.net = net
+        self.loss = expected_loss(net)
+        self.names = plan.outputs
+        self.seen = Seen(y)
+        self.weight = weight
+        self.note = ""
+        self._count = 0
+
+    def record(
+        self, tape: Tape, outputs: Any, y: Any, weight: Any, looks: bool, scaled: Any = None
+    ) -> dict[str, Any]:
+        """Write the step down; the gradients by the name of the output.
+
+        ``y`` and ``weight`` are what the batch gives, traced. It ``looks`` at loss and metric, but
+        not in a pass for the norm of the gradients, which may be ``scaled``.
+        """
+        tape.layer, tape.phase = "loss", "loss"
+        outputs = widened(outputs)
+        mark = len(tape.calls)
+        tape.refine = self._refined
+        try:
+            dy = self._kernels(tape, outputs, y, weight, looks)
+        except NotRecordableError as error:
+            del tape.calls[mark:]
+            self.note = f"loss: {error}"
+            dy = self._in_python(tape, outputs, looks)
+        finally:
+            tape.refine = None
+        if looks:
+            self.seen.y = self.weight = None
+        return {name: map_arrays(changed(g, scaled), self._in_type) for name, g in dy.items()}
+
+    def _kernels(
+        self, tape: Tape, outputs: Any, y: Any, weight: Any, looks: bool
+    ) -> dict[str, Any]:
+        if not is_own(self.loss):
+            raise NotRecordableError("a class that is not singanet's")
+        if y is None:
+            raise NotRecordableError("targets or weights that are no arrays of numbers")
+
+        def look(losses: Array, outputs: Any) -> None:
+            if not looks:
+                return
+            self._count = losses.size
+            tape.add(self._read, (losses.sum(),), {}, (), "hidden", name="read").barrier = True
+            tape.add(self._score_now, (outputs,), {}, (), "hidden", name="metric").barrier = True
+
+        return self._by_name(differentiated(self.loss, outputs, y, weight, look, self.names))
+
+    def _read(self, total: Array) -> None:
+        # As NumPy's mean: the quotient in float64, rounded to the type of the losses.
+        mean = float(total) / self._count if self._count else math.nan
+        self.seen.loss = float(total.dtype.type(mean))
+
+    def _score_now(self, outputs: Any) -> None:
+        try:
+            if self.seen.measure is not None:
+                # A copy: metrics may keep what they are shown, or change it.
+                outputs = map_arrays(outputs, copied)
+            self.seen.measured(outputs)
+        except SingaNetError as error:
+            raise self._refined(error) from None
+
+    def _in_python(self, tape: Tape, outputs: Any, looks: bool) -> dict[str, Any]:
+        expect_unpatched(self.loss)
+        tape.does.expect_values()
+        with no_draws():
+            dy = self._gradient(stand_in(self.loss), map_arrays(outputs, plain), looks)
+        made: dict[str, Any] = own(tape, self._by_name(dy))
+        filled = arrays_in(made)
+        call = tape.add(
+            partial(self._run, looks), (outputs, made), {}, filled, "hidden", name="loss"
+        )
+        call.barrier = True
+        return made
+
+    def _run(self, looks: bool, outputs: Any, out: dict[str, Any]) -> None:
+        dy = self._gradient(self.loss, map_arrays(outputs, copied), looks)
+        copy_into(self._by_name(dy), out)
+
+    def _gradient(self, loss: Loss, outputs: Any, looks: bool) -> Any:
+        look = self.seen if looks else _nothing
+        return differentiated(loss, outputs, self.seen.y, self.weight, look, self.names)
+
+    def _in_type(self, grad: Array) -> Array:
+        return grad if grad.dtype == self.net.dtype else grad.astype(self.net.dtype)
+
+    def _by_name(self, dy: Any) -> dict[str, Any]:
+        return dy if isinstance(dy, dict) else {self.names[0]: dy}
+
+    def _refined(self, error: SingaNetError) -> SingaNetError:
+        return of_output(error, self.names)
+
+
+def _nothing(losses: Array, outputs: Any) -> None:
+    """A look at loss and metric that nobody asked for."""

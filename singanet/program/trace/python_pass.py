@@ -1,0 +1,114 @@
+"""A pass of a layer in Python, inside a recorded program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+import numpy as np
+
+from singanet.engine.plan import Step
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer
+from singanet.program.array_tree import map_arrays
+from singanet.types import Array, RowSparse
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
+
+
+class Recorded(Protocol):
+    """The layer of a step of a net; ``own`` says that it is singanet's."""
+
+    layer: Layer
+    step: Step
+    net: Net
+    own: bool
+
+
+class PythonPass:
+    """A pass of a layer that runs the layer's own Python at each replay.
+
+    ``context`` is what the forward pass left, None where that pass is recorded kernels; it may
+    hold ``inputs``.
+    """
+
+    def __init__(self, layer: Recorded, ctx: Context) -> None:
+        self.layer = layer
+        self.train, self.keep = ctx.train, ctx.keep
+        self.needs_input_grad = ctx.needs_input_grad
+        self.relu, self.through = ctx.relu, ctx.through
+        self.out_shapes = ctx.out_shapes
+        self.context: Context | None = None
+        self.inputs: Any = ()
+        self.sparse: dict[str, RowSparse] = {}
+
+    def _fresh(self, layer: Layer) -> Context:
+        net = self.layer.net
+        params = {suffix: param.value for suffix, param in layer.params.items()}
+        ctx = Context(net.device.ops, net.rng, params, self.train, self.keep)
+        ctx.out_shapes = self.out_shapes
+        ctx.relu, ctx.through = self.relu, self.through
+        return ctx
+
+    def made(self, layer: Layer, x: Any) -> Any:
+        """The output of ``layer``, which while recording is a copy."""
+        self.context = self._fresh(layer)
+        y = layer.forward(self.context, x)
+        self.context.out_shapes = [p.shape for p in y] if self.layer.step.many_out else []
+        return y
+
+    def forward(self, x: Any, out: Any) -> None:
+        """Fill ``out`` with the layer's output."""
+        copy_into(self.made(self.layer.layer, self._theirs(x)), out)
+
+    def gradients(
+        self, layer: Layer, saved: dict[str, Any], dy: Any
+    ) -> tuple[Any, Mapping[str, Any]]:
+        """What the backward of ``layer`` returns."""
+        ctx = self.context
+        if ctx is None:
+            ctx = self._fresh(layer)
+            ctx.saved = dict(saved)
+        ctx.needs_input_grad = self.needs_input_grad
+        dx, grads = layer.backward(ctx, dy)
+        self.sparse = {k: grad for k, grad in grads.items() if isinstance(grad, RowSparse)}
+        return dx, grads
+
+    def _theirs(self, arrays: Any) -> Any:
+        """Arrays to keep or change; those of the arena where the layer is singanet's."""
+        return arrays if self.layer.own else map_arrays(arrays, copied)
+
+    def sparse_now(self, key: str) -> RowSparse:
+        """The row-sparse gradient of a parameter, handed over."""
+        return self.sparse.pop(key)
+
+    def backward(self, saved: dict[str, Any], inputs: Any, dy: Any, out: Any) -> None:
+        """Fill ``out`` with the gradients that are arrays, and keep the others."""
+        dx, grads = self.gradients(self.layer.layer, self._theirs(saved), self._theirs(dy))
+        if self.context is not None:
+            # Whatever it saved is not needed until the next pass.
+            self.context = self._fresh(self.layer.layer)
+        copy_into((dx, {key: grads[key] for key in out[1]}), out)
+
+
+def copy_into(values: Any, out: Any) -> None:
+    """Copy the arrays of ``values`` into those that stand at the same places of ``out``."""
+    if isinstance(out, np.ndarray):
+        np.copyto(out, values)
+    elif isinstance(out, dict):
+        for key, part in out.items():
+            copy_into(values[key], part)
+    elif isinstance(out, (list, tuple)):
+        for value, part in zip(values, out, strict=True):
+            copy_into(value, part)
+
+
+def copied(array: Array) -> Array:
+    """A copy that lies as ``array`` does, for code that may keep it."""
+    return array.copy(order="K")
+
+
+def is_sparse(grad: Any) -> TypeGuard[RowSparse]:
+    """Whether a gradient is of some rows only."""
+    return isinstance(grad, RowSparse)

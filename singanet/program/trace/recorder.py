@@ -1,0 +1,364 @@
+"""Recording: one rehearsed step of a net, written down."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.engine.backward import BackwardWalk
+from singanet.engine.plan import Plan
+from singanet.errors import SingaNetError
+from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
+from singanet.optimizer.stages import TwoPasses
+from singanet.params.gradients import LayerGradients
+from singanet.params.param import Param
+from singanet.program.array_tree import arrays_in, map_arrays
+from singanet.program.guard import Guard
+from singanet.program.ir import MarkName, NotRecordableError
+from singanet.program.orders import Order, output_slots, zeros_in
+from singanet.program.trace.draws import Draws
+from singanet.program.trace.drop_unread import drop_unread
+from singanet.program.trace.foreign import expect_unpatched
+from singanet.program.trace.kernels import recording_kernels
+from singanet.program.trace.layers import TracedLayer, own, traced_plan
+from singanet.program.trace.losses import LossStep
+from singanet.program.trace.python_pass import is_sparse
+from singanet.program.trace.shapes_only import Imagined, Performed
+from singanet.program.trace.sparse_rows import sources
+from singanet.program.trace.tape import Tape
+from singanet.program.trace.traced import Traced, plain
+from singanet.program.trace.update_scalars import Numbers
+from singanet.program.trace.updates import Member, Updates
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
+
+
+Finish = Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]
+"""What makes what is handed out of the feed and the outputs by name."""
+
+
+class Recorder:
+    """What a rehearsal of a step leaves: its tape, and what a replay has to ask anew.
+
+    The net, its generator, its running state and its optimizer are afterwards as they were.
+    """
+
+    def __init__(self, net: Net, does: Performed) -> None:
+        self.tape = Tape(does)
+        self.tape.ops = recording_kernels(net.device.ops, self.tape)
+        # The net has its programs, which must not keep it alive in turn.
+        proxy: Any = weakref.proxy(net)
+        self.net: Net = proxy
+        self.plan: Plan = traced_plan(net.plan(), self.net, self.tape)
+        self.numbers: list[Numbers] = []
+        self.members: list[list[Member]] = []
+        self.loss: LossStep | None = None
+        self.of_loss = False
+        self.notes: list[str] = []
+        self.guard = Guard(net)
+        self.params = [(param, param.value) for param in net.params()]
+        for param, value in self.params:
+            self.tape.hold(value)
+            self.guard.param(param, value)
+        for step in self.plan.steps:
+            self.guard.ties(step.recorded.layer)  # type: ignore[attr-defined]
+
+    def evaluation(self, feed: Mapping[str, Any], finish: Finish | None = None) -> None:
+        """A forward pass in evaluation, and what comes out: what ``finish`` makes of it."""
+        self._expect_unpatched()
+        with self._running():
+            given = self._fed(feed)
+            outputs, _ = self._forward(given, train=False)
+            self._hand_out(outputs if finish is None else finish(given, outputs))
+        drop_unread(self.tape)
+
+    def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
+        """A training step: forward, loss, backward with the updates."""
+        self._expect_unpatched()
+        updates = Updates(self.tape, optimizer, self.guard, self._trained())
+        beside = targets(y, weighted)
+        with self._running():
+            given, beside = own(self.tape, (dict(feed), beside))
+            self._take_in("feed", (given, beside))
+            self.of_loss = True
+            self.loss = LossStep(self.net, self.plan, y, weighted)
+            ahead = updates.ahead()
+            if updates.scaled is not None:
+                self._scaled_updates(updates.scaled, given, beside, ahead, updates)
+            else:
+                knowing: Any = nullcontext()
+                if ahead is not None:
+                    with self._undone():
+                        knowing = ahead.knowing(_traced(self._walked(given, beside, False)))
+                with knowing:
+                    for item in self._walked(given, beside):
+                        updates.record(item)
+                        del item
+                    updates.finish()
+        self.numbers, self.members = updates.numbers, updates.members
+        self.notes += updates.reasons
+
+    def _scaled_updates(
+        self,
+        scaled: ScaledUpdates,
+        given: Any,
+        beside: Any,
+        ahead: TwoPasses | None,
+        updates: Updates,
+    ) -> None:
+        """A step in mixed precision, whose updates come after a look at all gradients."""
+        precision, xp = scaled.precision, self.tape.ops.xp
+        state = [(value, value.copy()) for param, value in self.params if param.is_state]
+
+        def remember() -> None:
+            for value, copy in state:
+                copy[...] = value
+
+        def look(layer: str, finite: Array) -> None:
+            if not finite:
+                for value, copy in state:
+                    value[...] = copy
+                precision.failed(layer)
+                raise NotFiniteError(layer)
+
+        self.tape.add(remember, (), {}, (), "hidden", name="remember").barrier = True
+        held = []
+        for item in _traced(self._walked(given, beside, True, precision.scaled)):
+            for grad in item.grads:
+                finite = xp.isfinite(grad).all()
+                call = self.tape.add(partial(look, item.layer), (finite,), {}, (), "hidden")
+                call.name, call.barrier = "finite", True
+            held.append(item)
+        knowing: Any = nullcontext()
+        if ahead is not None:
+            knowing = ahead.knowing(scaled.in_float32(*item) for item in held)
+        with knowing:
+            for item in held:
+                updates.record(item)
+            updates.finish()
+        self.tape.add(precision.succeeded, (), {}, (), "hidden", name="count").barrier = True
+
+    def _walked(
+        self, given: Any, beside: Any, looks: bool = True, scaled: Any = None
+    ) -> Iterator[LayerGradients]:
+        """Forward, loss and the walk back."""
+        outputs, contexts = self._forward(given, train=True)
+        assert self.loss is not None
+        y, weight = beside
+        single = _single(self.plan, outputs)
+        dy = self.loss.record(self.tape, single, y, weight, looks, scaled)
+        del single
+        del outputs
+        return self._backward(contexts, dy)
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        """Undo, at each replay, the draws and the running state of the forward inside."""
+        draws: list[Any] = []
+        net, tape = self.net, self.tape
+        state = [value.view(Traced) for param, value in self.params if param.is_state]
+        before = [value.copy() for value in state]
+
+        def remember() -> None:
+            draws[:] = [net.rng.bit_generator.state]
+
+        def restore() -> None:
+            net.rng.bit_generator.state = draws.pop()
+
+        tape.add(remember, (), {}, (), "hidden", name="draws").barrier = True
+        yield
+        tape.layer, tape.phase = "", "backward"
+        tape.add(restore, (), {}, (), "hidden", name="draws").barrier = True
+        for value, old in zip(state, before, strict=True):
+            value[...] = old
+
+    def rehearsed_step(self, feed: Mapping[str, Any], optimizer: Any) -> None:
+        """A training step without targets: gradients of zeros, updates where there is an optimizer.
+
+        It is for its memory alone.
+        """
+        trained = self._trained()
+        updates = None if optimizer is None else Updates(self.tape, optimizer, self.guard, trained)
+        with self._running():
+            outputs, contexts = self._forward(self._fed(feed), train=True)
+            given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, "K")))
+            self._take_in("dy", (given,), outputs)
+            del outputs
+            for item in self._backward(contexts, given):
+                if updates is not None:
+                    updates.record(item)
+                del item
+            if updates is not None:
+                updates.finish()
+        self.numbers = [] if updates is None else updates.numbers
+
+    def passes(self, feed: Mapping[str, Any], orders: Mapping[int, Order]) -> None:
+        """A forward pass in training and the walk back, which hands out every layer's gradients.
+
+        ``orders`` tells how the gradients of output slots will lie. Raises `NotRecordableError`
+        for a layer in Python: what it leaves for its way back is of one forward, and a walk that
+        asks for more than is recorded begins with another.
+        """
+        self._expect_unpatched()
+        with self._running():
+            outputs, contexts = self._forward(self._fed(feed), train=True)
+            self._hand_out(outputs)
+            # No kernel depends on values, so zeros do.
+            slots = iter(output_slots(self.plan))
+            zeros = map_arrays(outputs, lambda y: zeros_in(orders[next(slots)], y.shape, y.dtype))
+            given = own(self.tape, zeros)
+            del outputs
+            self._take_in("dy", (given,))
+            for item in self._backward(contexts, given):
+                grads, names = sources(item.grads), list(item.names)
+                # The caller may update the parameters then, which no kernel may read afterwards.
+                self._mark("layer", (grads, item.layer, names), (grads,), list(item.values))
+                del item
+        for step in self.plan.steps:
+            reasons = step.recorded.reasons  # type: ignore[attr-defined]
+            if reasons:
+                raise NotRecordableError(f"a caller's loop over layer {step.name!r}, {reasons[0]}")
+        self.tape.interrupted = True
+
+    def finish(self) -> frozenset[int]:
+        """Gather notes and what the guard has to watch; the ids of the net's arrays.
+
+        Once only, since the kernels are let go.
+        """
+        for step in self.plan.steps:
+            traced: TracedLayer = step.recorded  # type: ignore[attr-defined]
+            self.notes += [f"layer {step.name!r}, {reason}" for reason in traced.reasons]
+            if not traced.reasons:
+                self.guard.part(traced.layer)
+        loss = self.net.loss if self.of_loss else None
+        if self.loss is not None and self.loss.note:
+            self.notes.append(self.loss.note)
+        elif loss is not None:
+            self.guard.part(loss)
+        # A step of two passes has met each layer twice.
+        self.notes = list(dict.fromkeys(self.notes))
+        # Its kernels know the tape: neither is needed now, and no collector need come for them.
+        self.tape.ops = None
+        return frozenset(id(value) for _, value in self.params)
+
+    def _expect_unpatched(self) -> None:
+        for step in self.plan.steps:
+            if not step.recorded.own:  # type: ignore[attr-defined]
+                expect_unpatched(step.recorded.layer)  # type: ignore[attr-defined]
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        # Values that are not there may overflow.
+        with self.net.rehearsal(), self.tape, np.errstate(all="ignore"):
+            yield
+
+    def _fed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        given: dict[str, Any] = own(self.tape, dict(feed))
+        self._take_in("feed", (given,))
+        return given
+
+    def _forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
+        rng: Any = Draws(self.net)
+        outputs: Any = self.plan.outputs
+        return self.plan.forward(given, outputs, self.tape.ops, rng, train)
+
+    def _backward(self, contexts: list[Any], dy: Mapping[str, Any]) -> Iterator[LayerGradients]:
+        slots: dict[int, Array] = {}
+        for name, given in dy.items():
+            step = self.plan.by_name[name]
+            slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
+        return BackwardWalk(self.plan, contexts, slots, ()).run()
+
+    def _trained(self) -> list[Param]:
+        """The parameters that the walk back from the outputs trains."""
+        slots = [slot for name in self.plan.outputs for slot in self.plan.by_name[name].out_slots]
+        return self.plan.params_of(self.plan.backward(slots, ()))
+
+    def _take_in(self, name: MarkName, given: Any, seen: Any = ()) -> None:
+        """Mark where the caller fills the arrays of ``given``, having ``seen`` others."""
+        filled = arrays_in(given)
+        if not all(array.size for array in filled):
+            # Loops over samples that run no time leave arrays that nobody writes.
+            raise NotRecordableError("a batch of no samples")
+        self._mark(name, given, seen, filled)
+
+    def _hand_out(self, given: Any) -> None:
+        """Mark where the caller gets the arrays of ``given``."""
+        self._mark("outputs", (given,), (given,), [])
+
+    def _mark(
+        self, name: MarkName, payload: tuple[Any, ...], read: Any, filled: list[Array]
+    ) -> None:
+        call = self.tape.add(_nothing, (read,), {}, filled, "hidden", name=name)
+        call.function = None
+        call.arguments = map_arrays(payload, self.tape.ref)
+        call.barrier = True
+
+
+def rehearse(net: Net, record: Callable[[Recorder], None]) -> Recorder:
+    """Let ``record`` write down what it wants of ``net``, running kernels only if it has to.
+
+    Raises `NotRecordableError`, and what the net refuses.
+    """
+    with no_collections():
+        recorder = Recorder(net, Imagined())
+        try:
+            record(recorder)
+        except (NotRecordableError, SingaNetError):
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is comes again with values, or does not
+            # A layer asked for values, or stumbled over those that are not there.
+            recorder = Recorder(net, Performed())
+            record(recorder)
+    return recorder
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Keep Python from looking for cycles among objects that all stay: it takes a third."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def targets(y: Any, weight: Any) -> tuple[Any, Any]:
+    """Targets and weights as a step takes them in: arrays alone, None for anything else."""
+    arrays = list(y.values()) if isinstance(y, Mapping) else [y]
+    plain_ones = all(type(array) is np.ndarray and array.dtype.kind in "fiub" for array in arrays)
+    if not plain_ones or not (weight is None or type(weight) is np.ndarray):
+        return None, None
+    return (dict(y) if isinstance(y, Mapping) else y), weight
+
+
+def _traced(items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:
+    """``items``, traced; none may have rows of a table, since how many there are nobody knows."""
+    for item in items:
+        if any(map(is_sparse, item.grads)):
+            raise NotRecordableError("rows of a table in the norm of all gradients")
+        values: list[Array] = [value.view(Traced) for value in item.values]
+        yield LayerGradients(item.names, values, item.grads, item.layer)
+        del item
+
+
+def _single(plan: Plan, outputs: dict[str, Any]) -> Any:
+    return outputs[plan.outputs[0]] if len(plan.outputs) == 1 else outputs
+
+
+def _zeros(array: Array, order: Any) -> Array:
+    return np.zeros_like(plain(array), order=order, subok=False)
+
+
+def _nothing() -> None:
+    """The function of a mark."""

@@ -1,0 +1,131 @@
+"""What recording does with a kernel: run it, or only make the arrays that it would fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from singanet.program.array_tree import map_arrays
+from singanet.types import Array
+
+
+class NeedsValuesError(Exception):
+    """What is recorded has to see values, so that its kernels have to run."""
+
+
+class Performed:
+    """Kernels run while they are recorded, as for layers whose Python has to see values."""
+
+    def ufunc(
+        self, ufunc: Any, method: str, given: Sequence[Any], outs: Sequence[Array], named: Any
+    ) -> Any:
+        """What the universal function returns."""
+        run = getattr(ufunc, method)
+        return run(*given, out=tuple(outs), **named) if outs else run(*given, **named)
+
+    def run(self, function: Callable[..., object], *arguments: Any, **keywords: Any) -> None:
+        """Call a function that fills arrays."""
+        function(*arguments, **keywords)
+
+    def copied(self, array: Array, dtype: Any, order: Any) -> Array:
+        """A copy in that type and order."""
+        return array.astype(dtype, order)
+
+    def gathered(self, array: Array, index: Any) -> Array:
+        """What ``index``, with arrays of integers in it, selects."""
+        return np.asarray(array[index])
+
+    def full(self, shape: Any, value: Any, dtype: Any, order: Any) -> Array:
+        """An array of equal values."""
+        return np.full(shape, value, dtype, order)
+
+    def expect_values(self) -> None:
+        """Refuse to go on where values are not there. Raises `NeedsValuesError`."""
+
+
+class Imagined(Performed):
+    """Nothing is computed; arrays lie as results would, and untouched memory costs nothing.
+
+    What returns more than it reads, such as a join of arrays, still runs.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[Any, Any] = {}
+
+    def ufunc(
+        self, ufunc: Any, method: str, given: Sequence[Any], outs: Sequence[Array], named: Any
+    ) -> Any:
+        """Empty arrays of the shape, type and order of the results."""
+        if outs:
+            return tuple(outs) if len(outs) > 1 else outs[0]
+        arrays = [value for value in given if isinstance(value, np.ndarray)]
+        if method != "__call__" or ufunc.nout != 1 or not any(array.ndim for array in arrays):
+            return super().ufunc(ufunc, method, given, outs, named)
+        kind = self._kind(ufunc, given, named)
+        if ufunc.signature is None:
+            return _like_operands(arrays, kind)
+        if ufunc is np.matmul and min(array.ndim for array in arrays) > 1:
+            batch = np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
+            return np.empty((*batch, arrays[0].shape[-2], arrays[1].shape[-1]), kind)
+        return super().ufunc(ufunc, method, given, outs, named)
+
+    def _kind(self, ufunc: Any, given: Sequence[Any], named: dict[str, Any]) -> Any:
+        """The type of the results."""
+        key = ufunc, *(v.dtype if isinstance(v, np.ndarray) else type(v) for v in given)
+        found = None if named else self._kinds.get(key)
+        if found is None:
+            found = ufunc(*(_corner(value) for value in given), **_cornered(named)).dtype
+            if not named:
+                self._kinds[key] = found
+        return found
+
+    def run(self, function: Callable[..., object], *arguments: Any, **keywords: Any) -> None:
+        """Nothing: the arrays are there."""
+
+    def copied(self, array: Array, dtype: Any, order: Any) -> Array:
+        """An array as the copy would lie."""
+        return np.empty_like(array, dtype, order)
+
+    def gathered(self, array: Array, index: Any) -> Array:
+        """As much of the first row, since the indices may be anything."""
+        return super().gathered(array, map_arrays(index, lambda k: np.zeros(k.shape, np.intp)))
+
+    def full(self, shape: Any, value: Any, dtype: Any, order: Any) -> Array:
+        """An array that is not filled."""
+        kind = np.asarray(value).dtype if dtype is None else dtype
+        return np.empty(shape, kind, order)
+
+    def expect_values(self) -> None:
+        """See `Performed`."""
+        raise NeedsValuesError
+
+
+def _corner(value: Any) -> Any:
+    """The first element of every axis, which tells the type of a result."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return value[(slice(0, 1),) * value.ndim]
+
+
+def _cornered(named: dict[str, Any]) -> dict[str, Any]:
+    return {key: _corner(value) for key, value in named.items()}
+
+
+def _like_operands(arrays: Sequence[Array], dtype: Any) -> Array:
+    """What an element-wise function returns: in the order in which the operands lie."""
+    shape = np.broadcast_shapes(*[array.shape for array in arrays])
+    whole = any(array.shape == shape for array in arrays)
+    if whole and all(array.flags.c_contiguous for array in arrays):
+        return np.empty(shape, dtype)
+    operands: Any = [*arrays, None]
+    uses: Any = [["readonly"]] * len(arrays) + [["writeonly", "allocate"]]
+    steps = np.nditer(
+        operands,
+        flags=["zerosize_ok", "multi_index"],
+        op_flags=uses,
+        op_dtypes=[None] * len(arrays) + [dtype],
+    )
+    made: Array = steps.operands[-1]
+    return made

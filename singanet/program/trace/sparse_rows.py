@@ -1,0 +1,61 @@
+"""Row-sparse gradients in programs: which rows they are of, only a replay knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from singanet.ops import numpy_ops
+from singanet.program.trace.tape import Tape
+from singanet.program.trace.traced import Traced
+from singanet.types import Array, RowSparse
+
+
+class RowsSource:
+    """Where the gradient of the replay that is running comes from: ``now`` hands it over."""
+
+    def __init__(self, now: Callable[[], RowSparse]) -> None:
+        self.now = now
+
+
+class LiveIndices(Traced):
+    """Indices that are others at each replay; ``source`` has them and their rows.
+
+    No kernel may be recorded on them.
+    """
+
+    source: RowsSource
+
+
+def live_rows(grad: RowSparse, source: RowsSource, tape: Tape) -> RowSparse:
+    """``grad`` as rows that no recorded kernel may read."""
+    for array in grad:
+        tape.hold(array, poison="rows of a table that are others at each step")
+    indices = grad.indices.view(LiveIndices)
+    indices.source = source
+    return RowSparse(indices, grad.rows.view(Traced))
+
+
+def record_sum_rows(tape: Tape, indices: Array, rows: Array) -> RowSparse:
+    """Write down `Ops.sum_rows`, whose results lie outside of the arena."""
+    made: list[RowSparse] = []
+
+    def summed(indices: Array, rows: Array) -> None:
+        made[:] = [RowSparse(*numpy_ops.sum_rows(indices, rows))]
+
+    call = tape.add(summed, (indices, rows), {}, (), "hidden", name="sum rows")
+    call.barrier = True
+    nothing = RowSparse(np.empty(0, np.int64), np.empty((0, *rows.shape[1:]), rows.dtype))
+    return live_rows(nothing, RowsSource(made.pop), tape)
+
+
+def source_of(grad: Any) -> RowsSource | None:
+    """The source of a gradient whose rows are others at each replay; None for any other."""
+    return getattr(grad.indices, "source", None) if isinstance(grad, RowSparse) else None
+
+
+def sources(grads: list[Any]) -> list[Any]:
+    """``grads`` with the source in the place of each that has one."""
+    return [source_of(grad) or grad for grad in grads]

@@ -1,0 +1,59 @@
+"""What was recorded of a user's layer, tried out against the layer itself on other values.
+
+Python may take a value from an array in ways that no array notices; what was recorded then holds
+that value for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from singanet.program.array_tree import arrays_in, map_arrays
+from singanet.program.bind_call import ready_call
+from singanet.program.ir import Call, NotRecordableError, Ref
+from singanet.program.trace.tape import Tape
+from singanet.types import Array
+
+
+class Trial:
+    """Memory for a few calls: by chance what they only read, as on the tape what lies outside."""
+
+    def __init__(self, tape: Tape, calls: Sequence[Call]) -> None:
+        self._tape = tape
+        self._calls = calls
+        self._memory: dict[int, Array] = {}
+        self._rng = np.random.default_rng(1)
+
+    def given(self, values: Any) -> Any:
+        """Copies of what the arrays in ``values`` hold in this trial."""
+        return map_arrays(values, lambda array: self._array(self._tape.ref(array)).copy(order="K"))
+
+    def expect_same(self, wanted: Any, made: Any) -> None:
+        """Run the calls and compare. Raises `NotRecordableError`."""
+        for call in self._calls:
+            ready_call(call, self._array)()
+        theirs, ours = arrays_in(wanted), self.given(arrays_in(made))
+        if len(theirs) != len(ours) or not all(map(_same, theirs, ours)):
+            raise NotRecordableError("its recorded kernels do not make what it makes")
+
+    def _array(self, ref: Ref) -> Array:
+        token = self._tape.tokens[ref.token]
+        if token.held is not None:
+            return self._tape.outside[ref]
+        if ref.token not in self._memory:
+            self._memory[ref.token] = self._drawn(token.nbytes, ref.dtype)
+        return ref.array(self._memory[ref.token])
+
+    def _drawn(self, nbytes: int, dtype: np.dtype[Any]) -> Array:
+        count = -(-nbytes // dtype.itemsize)
+        if dtype.kind == "f":
+            return self._rng.standard_normal(count).astype(dtype)
+        return self._rng.integers(0, 2, count).astype(dtype)
+
+
+def _same(one: Array, other: Array) -> bool:
+    same = (one.dtype, one.shape, one.strides) == (other.dtype, other.shape, other.strides)
+    return same and one.tobytes() == other.tobytes()

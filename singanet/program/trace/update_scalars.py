@@ -1,0 +1,140 @@
+"""The numbers of the optimizer's rule, which may be others at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import Any
+
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.state import ParamState
+from singanet.program.guard import is_library
+from singanet.program.trace.traced import StepScalar
+from singanet.types import Array
+
+_SETTINGS = attrgetter("step", "lr_mult", "decay_mult", "regularizer", "constraint")
+
+
+class Numbers:
+    """The numbers of one update, asked of the optimizer anew before each replay.
+
+    The update is of one parameter, or of several whose settings and steps are the same.
+    """
+
+    def __init__(self, optimizer: Optimizer, states: Sequence[ParamState]) -> None:
+        self.optimizer = optimizer
+        self.state = states[0]
+        self.states = tuple(states)
+        self._kept = [(state, state.arrays, _bounds(state)) for state in states]
+        self._plain = all(bounds is None for _, _, bounds in self._kept)
+        with _schedules_held(optimizer):
+            self.penalty, self.values = optimizer.numbers(self.state)
+        self.scalars: list[StepScalar] = []
+        # What the scalars look at, so that they need not know these numbers in turn.
+        self._current = [self.values]
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The state arrays of all parameters."""
+        return [array for _, arrays, _ in self._kept for array in arrays]
+
+    def holds(self) -> bool:
+        """Whether the program's kernels are still right for the parameters."""
+        state = self.state
+        if self._plain:
+            now = state.step, state.lr_mult, state.decay_mult, None, None
+            for state, arrays, _ in self._kept:
+                if _SETTINGS(state) != now or state.arrays is not arrays:
+                    return False
+            return True
+        step, rate, decay = self.settings()
+        for state, arrays, bounds in self._kept:
+            bare = state.regularizer is None and state.constraint is None
+            if (
+                state.arrays is not arrays
+                or state.step != step
+                or state.lr_mult != rate
+                or state.decay_mult != decay
+                or ((bounds is not None or not bare) and _bounds(state) != bounds)
+            ):
+                return False
+        return True
+
+    def settings(self) -> tuple[Any, ...]:
+        """What the numbers depend on; equal ones give equal numbers."""
+        state = self.state
+        return state.step, state.lr_mult, state.decay_mult
+
+    def asked(self) -> tuple[float, ...]:
+        """The numbers of this step."""
+        return self.optimizer.numbers(self.state)[1]
+
+    def take(self, values: tuple[float, ...]) -> None:
+        """Let the kernels of the next replay see ``values``."""
+        if values != self.values:
+            self.values = values
+            self._current[0] = values
+            for scalar in self.scalars:
+                scalar.refresh()
+
+    def advance(self) -> None:
+        """Count a step."""
+        for state in self.states:
+            state.step += 1
+
+    def read(self) -> tuple[Any, ...]:
+        """The numbers, as scalars that change from step to step."""
+        current = self._current
+
+        def reader(k: int) -> StepScalar:
+            return StepScalar(lambda: current[0][k])
+
+        # What is true or false belongs to the optimizer's case.
+        return tuple(v if isinstance(v, bool) else reader(k) for k, v in enumerate(self.values))
+
+
+def alike(state: ParamState) -> tuple[Any, ...]:
+    """What parameters have to have in common to have the same numbers."""
+    return state.step, state.lr_mult, state.decay_mult, _bounds(state)
+
+
+def has_own_schedules(optimizer: Optimizer) -> bool:
+    """Whether a schedule is a user's: it may count, so it is asked as often as by the layers."""
+    values = (getattr(optimizer, name) for name in optimizer.hypers)
+    return any(callable(value) and not is_library(type(value)) for value in values)
+
+
+@contextmanager
+def _schedules_held(optimizer: Optimizer) -> Iterator[None]:
+    """Numbers in the place of the user's schedules, which recording does not ask."""
+    values = {name: getattr(optimizer, name) for name in optimizer.hypers}
+    own = {n: v for n, v in values.items() if callable(v) and not is_library(type(v))}
+    try:
+        for name in own:
+            setattr(optimizer, name, 0.5)
+        yield
+    finally:
+        for name, value in own.items():
+            setattr(optimizer, name, value)
+
+
+def refresh(every: Sequence[Numbers]) -> None:
+    """Ask for the numbers of this step, once for all parameters that have the same."""
+    before: tuple[Any, ...] = ()
+    values: tuple[float, ...] = ()
+    for numbers in every:
+        settings = numbers.settings()
+        if settings != before or has_own_schedules(numbers.optimizer):
+            before, values = settings, numbers.asked()
+        numbers.take(values)
+
+
+def _bounds(state: ParamState) -> tuple[Any, ...] | None:
+    """What makes penalty and constraint, which are no numbers of the step but constants."""
+    regularizer, constraint = state.regularizer, state.constraint
+    if regularizer is None and constraint is None:
+        return None
+    made = () if regularizer is None else (regularizer.coefficient, state.penalty_mult)
+    kept = () if constraint is None else tuple(vars(constraint).values())
+    return regularizer, made, constraint, kept

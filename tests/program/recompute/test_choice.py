@@ -1,0 +1,273 @@
+"""Steps that drop and make again: fewer bytes, the same bits; what is no level is refused."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import Input
+from singanet.errors import ArgumentError
+from singanet.layers import Activation, Add, BatchNormalization, Conv2D, Dense, Dropout, Flatten
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.models import build
+from singanet.optimizer import SGD
+from tests.program import test_programs as nets
+from tests.program.dropping import drop_all
+from tests.program.replay.test_replayed_pass import gradient, inputs, python_net
+from tests.program.twins import Twins
+
+
+def sgd():
+    return SGD(lr=0.05, momentum=0.9)
+
+
+def residual_images(blocks=4):
+    """Normalised convolutions around which their input is added again; relu and dropout."""
+    x = Input("x", (4, 8, 8))
+    h = x
+    for k in range(blocks):
+        y = BatchNormalization(f"norm{k}")(Conv2D(f"conv{k}", 4, 3)(h))
+        y = Dropout(f"drop{k}", 0.3)(Activation(f"relu{k}")(y))
+        h = Activation(f"out{k}")(Add(f"sum{k}")([y, h]))
+    outputs = Dense("dense", 5)(Flatten("flat")(h))
+    return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=outputs, seed=3)
+
+
+def batch_of(net, count=8, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count, *net.nodes()[0].layer.in_shapes)).astype(np.float32)
+    return x, rng.integers(0, 5, count)
+
+
+def recorded(net, level, count=8):
+    x, y = batch_of(net, count)
+    return net.record(x, y, sgd(), recompute=level)
+
+
+def arena(program):
+    return program.report().layout.nbytes
+
+
+def train(twins, level, steps=4):
+    """Steps of both of the twins, of which the first one records at ``level``."""
+    twins.recorded.programs.recompute = level
+    for k in range(steps):
+        twins.step(*batch_of(twins.recorded, seed=k))
+    return twins.recorded.programs.reports()[-1]
+
+
+# -- levels ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [residual_images, lambda: build("resnet20", (3, 8, 8), 5, seed=0)])
+def test_cheap_takes_less_and_gives_the_same_bits(make):
+    kept = arena(recorded(make(), "none"))
+    twins = Twins(make, sgd)
+    report = train(twins, "cheap")
+    assert report.layout.nbytes < 0.85 * kept
+    assert twins.expect_recorded() == []
+    # Products and draws do not run twice.
+    again = [kernel for kernel in report.kernels if kernel.phase == "recompute"]
+    first = [kernel for kernel in report.kernels if kernel.phase == "forward"]
+    assert 0 < len(again) == report.recomputed < len(first)
+    assert not {"uniform", "product"} & {kernel.name for kernel in again}
+
+
+@pytest.mark.parametrize("part", [0.9, 0.75, 0.6])
+def test_a_budget_is_kept_and_gives_the_same_bits(part):
+    budget = int(part * arena(recorded(residual_images(8), "none")))
+    report = train(Twins(lambda: residual_images(8), sgd), budget)
+    assert report.layout.nbytes <= budget
+    assert report.recomputed
+
+
+def test_a_budget_with_room_changes_nothing():
+    net = residual_images()
+    kept = recorded(net, "none").report()
+    same = recorded(net, kept.layout.nbytes).report()
+    assert same.recomputed == kept.recomputed == 0
+    assert same.layout == kept.layout
+
+
+def test_a_budget_recomputes_what_cheap_does_not():
+    net = residual_images(8)
+    cheap = arena(recorded(net, "cheap"))
+    less = recorded(net, cheap - 1).report()
+    assert less.layout.nbytes < cheap
+    assert less.recomputed > 0
+
+
+def test_a_budget_that_cannot_be_kept_tells_what_can():
+    net = residual_images()
+    with pytest.raises(ArgumentError, match="recompute: .* received 1; .* smaller batch") as caught:
+        recorded(net, 1)
+    found = re.search(r"the least found is ([\d,]+)", str(caught.value))
+    least = int(found[1].replace(",", ""))
+    assert 0.8 * least < arena(recorded(net, least)) <= least
+    with pytest.raises(ArgumentError, match=f"received {least // 2:,};"):
+        recorded(net, least // 2)
+
+
+def test_a_step_under_such_a_budget_says_so_and_leaves_the_net():
+    net, optimizer = residual_images(), sgd()
+    x, y = batch_of(net)
+    net.step(x, y, optimizer)
+    net.programs.recompute = 1
+    before = [value.copy() for value in net.param_values()]
+    with pytest.raises(ArgumentError, match="the least found"):
+        net.step(x, y, optimizer)
+    for old, now in zip(before, net.param_values(), strict=True):
+        np.testing.assert_array_equal(old, now)
+    net.programs.recompute = "none"
+    net.step(x, y, optimizer)
+
+
+@pytest.mark.parametrize("level", ["all", "Cheap", True, False, 0, -4096, 1e9, (), np.float32(5)])
+def test_what_is_no_level_is_refused(level):
+    net = residual_images(1)
+    x, y = batch_of(net)
+    told = "expected 'none', 'cheap', or the bytes .* received"
+    with pytest.raises(ArgumentError, match=rf"net\.record, recompute: {told}"):
+        net.record(x, y, sgd(), recompute=level)
+    with pytest.raises(ArgumentError, match=rf"net\.memory, recompute: {told}"):
+        net.memory(4, recompute=level)
+    with pytest.raises(ArgumentError, match=rf"net\.programs, recompute: {told}"):
+        net.programs.recompute = level
+    assert net.programs.recompute == "none"
+
+
+def test_numpys_integers_are_bytes():
+    net = residual_images(1)
+    budget = np.int64(arena(recorded(net, "none")))
+    assert arena(recorded(net, budget)) == budget
+
+
+def test_copies_and_pickles_keep_the_level():
+    net = residual_images(1)
+    net.programs.recompute = "cheap"
+    assert copy.deepcopy(net).programs.recompute == "cheap"
+    assert pickle.loads(pickle.dumps(net)).programs.recompute == "cheap"
+
+
+def test_the_level_of_the_net_is_that_of_its_programs():
+    net = residual_images()
+    x, y = batch_of(net)
+    net.programs.recompute = "cheap"
+    report = net.record(x, y, sgd()).report()
+    assert report.recomputed
+    assert net.record(x, y, sgd(), recompute="none").report().recomputed == 0
+    assert net.record(x).report().recomputed == 0
+
+
+def test_the_first_step_is_recorded_since_the_layers_would_take_it_all():
+    for level, count in (("none", 0), ("cheap", 1), (1 << 40, 1)):
+        net = residual_images()
+        net.programs.recompute = level
+        net.step(*batch_of(net), sgd())
+        assert len(net.programs.reports()) == count
+
+
+def test_another_level_is_recorded_anew():
+    twins = Twins(residual_images, sgd)
+    for level in ("none", "cheap", "none", "cheap"):
+        report = train(twins, level, 3)
+        assert bool(report.recomputed) == (level == "cheap")
+
+
+# -- what is told ---------------------------------------------------------------------------
+
+
+def test_reports_tell_what_runs_again_and_what_that_saves():
+    net = residual_images()
+    kept, program = arena(recorded(net, "none")), recorded(net, "cheap")
+    program.run(*batch_of(net), timed=True)
+    report = program.report()
+    saved = kept - report.layout.nbytes
+    assert report.kept_bytes == kept
+    figures = report.as_dict()
+    assert figures["recomputed"] == {"kernels": report.recomputed, "bytes saved": saved}
+    assert f"recomputed by {report.recomputed} kernels" in report.table(0)
+    assert f"{saved / kept:.0%} saved" in report.table(0)
+    phase = report.phases()["recompute"]
+    assert phase.kernels == report.recomputed
+    assert phase.seconds > 0
+    assert "recompute" in report.plot()
+    assert "recomputed" not in recorded(net, "none").report().table(0)
+
+
+def test_memory_is_predicted_with_what_is_dropped():
+    net = build("resnet20", (3, 16, 16), 5, seed=0)
+    told = {level: net.memory(16, sgd(), recompute=level) for level in ("none", "cheap")}
+    assert told["cheap"].parts["arena"] < 0.8 * told["none"].parts["arena"]
+    for level, memory in told.items():
+        # The loss's kernels come on top, and let other buffers be chosen.
+        more = arena(recorded(net, level, 16)) - memory.parts["arena"]
+        assert abs(more) <= 0.05 * memory.total
+    net.programs.recompute = "cheap"
+    assert net.memory(16, sgd()).parts == told["cheap"].parts
+    budget = int(0.9 * told["none"].parts["arena"])
+    assert net.memory(16, recompute=budget).parts["arena"] <= budget
+
+
+# -- whatever can be dropped is dropped -----------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("make", [residual_images, nets.image_net])
+def test_steps_that_drop_all_they_can(make, seed, monkeypatch):
+    counts = drop_all(monkeypatch, seed)
+    report = train(Twins(make, nets.adam), "cheap")
+    assert counts["dropped"] > 4
+    assert report.recomputed >= counts["dropped"]
+
+
+def test_loops_of_the_caller_that_drop_all_they_can(rng, monkeypatch):
+    counts = drop_all(monkeypatch)
+    twins = Twins(nets.image_net)
+    twins.recorded.programs.recompute = "cheap"
+    for _ in range(4):
+        twins.forward(True, inputs(rng))
+        twins.walk(gradient(rng))
+    twins.expect_equal()
+    assert counts["dropped"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parameters_updated_between_the_yields_are_not_read_again(seed, rng, monkeypatch):
+    counts = drop_all(monkeypatch, seed)
+    twins = Twins(residual_images, sgd)
+    twins.recorded.programs.recompute = "cheap"
+    for k in range(4):
+        twins.forward(True, batch_of(twins.recorded, seed=k)[0])
+        dy = rng.standard_normal((8, 5)).astype(np.float32)
+        for net, optimizer in zip(twins.nets, twins.optimizers, strict=True):
+            for item in net.backward(dy):
+                optimizer.update(*item)
+        twins.expect_equal()
+    assert counts["dropped"]
+
+
+def test_shared_layers_words_and_several_outputs_that_drop_all_they_can(rng, monkeypatch):
+    counts = drop_all(monkeypatch)
+    shared, words = Twins(nets.residual_net, nets.adam), Twins(nets.word_net, nets.adam)
+    for twins in (shared, words):
+        twins.recorded.programs.recompute = "cheap"
+    for _ in range(4):
+        x = rng.standard_normal((4, 6)).astype(np.float32)
+        shared.step(x, rng.standard_normal((4, 3)).astype(np.float32))
+        words.step(rng.integers(0, 11, (4, 5)), rng.integers(0, 3, 4))
+    assert counts["dropped"]
+
+
+def test_what_a_layers_own_python_has_seen_stays_where_it_lies(rng, monkeypatch):
+    drop_all(monkeypatch)
+    twins = Twins(python_net, nets.adam)
+    twins.recorded.programs.recompute = "cheap"
+    for _ in range(4):
+        twins.step(inputs(rng), rng.integers(0, 5, 4))
+    assert any("offset" in note for note in twins.expect_recorded())

@@ -1,0 +1,216 @@
+"""What runs again finds what it found at first: random programs, and nets made up of kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from singanet.ops import numpy_ops
+from singanet.program.array_tree import map_arrays
+from singanet.program.compile import compile_tape
+from singanet.program.cost import bytes_of, passes_of
+from singanet.program.layout.arena import ALIGNMENT
+from singanet.program.recompute.flow import Flow
+from singanet.program.recompute.repeat import with_repeated
+from singanet.program.recompute.state import Again, CannotRepeatError
+from singanet.program.replay.bound_program import Bound
+from singanet.program.trace.kernels import recording_kernels
+from singanet.program.trace.layers import own
+from singanet.program.trace.shapes_only import Performed
+from singanet.program.trace.tape import Tape
+
+ROOM = 1 << 30
+
+
+class Draws:
+    """Other numbers at each call."""
+
+    def __init__(self):
+        self.count = 0
+
+    def fill(self, out):
+        self.count += 1
+        out[...] = self.count
+
+
+def add(xp, a, b):
+    return xp.add(a, b)
+
+
+def product(xp, a, b):
+    return xp.matmul(a, b)
+
+
+def changed(xp, a, b):
+    """In place, all of it, from what it was."""
+    xp.subtract(a, b, out=a)
+    return a
+
+
+def overwritten(xp, a, b):
+    """In place, all of it, whatever it was."""
+    xp.negative(b, out=a)
+    return a
+
+
+def partly(xp, a, b):
+    a[1:3] = b[:2]
+    return a
+
+
+def pieces(xp, a, b):
+    y = xp.empty_like(a)
+    y[:2] = a[2:]
+    y[2:] = xp.multiply(b[:2], 0.5)
+    return y
+
+
+def by_blocks(xp, a, b):
+    """A block that serves one row after the other."""
+    y, block = xp.empty_like(a), xp.empty(a.shape[1:])
+    for k in range(len(a)):
+        xp.multiply(a[k], 0.25, out=block)
+        xp.add(block, b[k], out=y[k])
+    return y
+
+
+def two(xp, a, b):
+    """Two results at once."""
+    whole, rest = xp.modf(a)
+    return xp.add(rest, xp.multiply(whole, b))
+
+
+def into_two(xp, a, b):
+    """Two results, of which one is written over a part of what was there."""
+    y = xp.zeros(a.shape)
+    xp.modf(a[:2], out=(b[1:3], y[2:]))
+    return y
+
+
+STEPS = [add, product, changed, overwritten, partly, pieces, by_blocks, two, into_two, None]
+
+
+def walked(ops, arrays, steps, draws, turn=lambda: None, back=0):
+    """The arrays after ``steps``; None among them draws an array. ``turn`` begins the way back."""
+    arrays = list(arrays)
+    for number, (kind, one, two) in enumerate(steps):
+        if number == back:
+            turn()
+        if STEPS[kind] is None:
+            arrays.append(draws(ops, arrays[0].shape))
+            continue
+        a, b = arrays[one % len(arrays)], arrays[two % len(arrays)]
+        made = STEPS[kind](ops.xp, a, b)
+        if not any(made is array for array in arrays):
+            arrays.append(made)
+    return arrays
+
+
+class Walk:
+    """Steps on a tape, those from ``back`` on in the backward pass."""
+
+    def __init__(self, steps, back):
+        self.tape = Tape(Performed())
+        self.tape.ops = ops = recording_kernels(numpy_ops, self.tape)
+        self.source = Draws()
+
+        def turn():
+            self.tape.phase = "backward"
+
+        with np.errstate(all="ignore"), self.tape:
+            arrays = own(self.tape, start())
+            self._mark("feed", arrays, (), arrays)
+            drawn = lambda ops, shape: ops.uniform(self.source, shape)  # noqa: E731
+            self.tape.phase = "forward"
+            arrays = walked(ops, arrays, steps, drawn, turn, back)
+            turn()
+            self._mark("outputs", arrays, (arrays,), [])
+        self.recording = compile_tape(self.tape)
+        calls = self.recording.calls
+        passes = [passes_of(call) for call in calls]
+        touched = [bytes_of(call, self.tape.tokens) for call in calls]
+        self.flow = Flow(self.recording.kernels, self.recording.buffers, passes, touched)
+        self.numbers = {}
+        for call in calls:
+            for token in (*call.reads, *call.writes):
+                self.numbers.setdefault(token, len(self.numbers))
+
+    def _mark(self, name, payload, read, filled):
+        call = self.tape.add(lambda: None, (read,), {}, filled, "hidden", name=name)
+        call.function, call.barrier = None, True
+        call.arguments = map_arrays(payload, self.tape.ref)
+
+    def dropping(self, wish, most=ROOM):
+        """Drop the buffers that the numbers ``wish`` come down to, as far as that can be."""
+        state = Again(self.flow, most)
+        for number in wish:
+            open_ones = [
+                b
+                for b in range(len(self.flow.size))
+                if self.flow.gap(b) is not None and b not in state.dropped
+            ]
+            if not open_ones:
+                break
+            tried = state.copy()
+            try:
+                tried.drop(open_ones[number % len(open_ones)])
+            except CannotRepeatError:
+                continue
+            state = tried
+        return state
+
+    def replayed(self, state):
+        """What comes out where ``state`` runs kernels again, and the recording."""
+        calls = self.recording.calls
+        self.tape.calls = with_repeated(calls, self.numbers, state, self.tape.tokens)
+        made = compile_tape(self.tape)
+        arena = np.full(made.layout.nbytes + ALIGNMENT, 0xA5, np.uint8)
+        bound = Bound(made, arena)
+        for place, array in zip(bound.feed.arrays, start(), strict=True):
+            place[...] = array
+        self.source.count = 0
+        with np.errstate(all="ignore"):
+            for call in bound.feed.calls:
+                call()
+        return [array.copy() for array in bound.outputs.arrays], made
+
+
+def start():
+    rng = np.random.default_rng(3)
+    return [rng.standard_normal((4, 4)) for _ in range(2)]
+
+
+def expected(steps):
+    source = Draws()
+
+    def drawn(_, shape):
+        out = np.empty(shape, np.float32)
+        source.fill(out)
+        return out
+
+    with np.errstate(all="ignore"):
+        return walked(numpy_ops, start(), steps, drawn)
+
+
+numbers = st.integers(0, 99)
+step = st.tuples(st.integers(0, len(STEPS) - 1), numbers, numbers)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(step, min_size=2, max_size=14),
+    st.lists(step, max_size=10),
+    st.lists(numbers, min_size=1, max_size=12),
+)
+def test_whatever_is_dropped_comes_out_the_same(forward, backward, wish):
+    steps = [*forward, *backward]
+    walk = Walk(steps, len(forward))
+    state = walk.dropping(wish)
+    found, made = walk.replayed(state)
+    for one, two in zip(found, expected(steps), strict=True):
+        np.testing.assert_array_equal(one, two)
+    again = [kernel for kernel in made.kernels if kernel.phase == "recompute"]
+    assert len(again) == len(state.slot)
+    assert not any(kernel.barrier for kernel in again)
+    assert made.layout.lower_bound <= state.peak

@@ -1,0 +1,69 @@
+"""The memory that a net's programs take turns with."""
+
+from __future__ import annotations
+
+import threading
+
+from singanet.program.replay.shared_arena import SharedArena
+
+
+def nothing():
+    """Nobody holds the memory."""
+
+
+class Program:
+    """Counts how often it was told to let go."""
+
+    forgotten = 0
+
+    def forget(self):
+        self.forgotten += 1
+
+
+def test_it_grows_and_then_stays():
+    arena, program = SharedArena(), Program()
+    small = arena.take(100, program.forget)
+    arena.give_back(small)
+    large = arena.take(1000, program.forget)
+    assert len(large) >= 1000
+    assert program.forgotten == 2
+    arena.give_back(large)
+    assert arena.take(10, program.forget) is large
+    assert program.forgotten == 2
+
+
+def test_what_is_taken_nobody_else_gets():
+    arena = SharedArena()
+    first, second = arena.take(100, nothing), arena.take(200, nothing)
+    assert first is not second
+    arena.give_back(second)
+    arena.give_back(first)
+    assert arena.take(50, nothing) is second
+
+
+def test_threads_never_share():
+    arena, meet, taken = SharedArena(), threading.Barrier(4), []
+
+    def take():
+        for _ in range(50):
+            meet.wait()
+            mine = arena.take(64, nothing)
+            taken.append(mine)
+            meet.wait()
+            arena.give_back(mine)
+
+    workers = [threading.Thread(target=take) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    rounds = [taken[k : k + 4] for k in range(0, len(taken), 4)]
+    assert all(len({id(array) for array in one}) == 4 for one in rounds)
+
+
+def test_cleared_memory_is_gone():
+    arena = SharedArena()
+    first = arena.take(100, nothing)
+    arena.give_back(first)
+    arena.clear()
+    assert arena.take(100, nothing) is not first

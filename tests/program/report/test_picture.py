@@ -1,0 +1,93 @@
+"""The picture of the arena: a rectangle where and when each buffer lies."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from singanet.errors import FileAccessError
+from singanet.program.ir import Buffer, Kernel
+from singanet.program.layout.arena import plan_arena
+from singanet.program.report.report import ProgramReport
+from tests.program.report.test_report import KERNELS, report
+from tests.program.steps import residual
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def boxes(svg):
+    """Title → (left, top, width, height, fill) of every buffer's rectangle."""
+    found = {}
+    for rect in ElementTree.fromstring(svg).iter(f"{SVG}rect"):
+        title = rect.find(f"{SVG}title")
+        if title is not None:
+            place = tuple(float(rect.get(key)) for key in ("x", "y", "width", "height"))
+            found[title.text.split(",")[0]] = (*place, rect.get("style"))
+    return found
+
+
+def test_every_buffer_of_the_arena_is_shown_for_as_long_as_it_is_needed():
+    found = boxes(report().plot())
+    # "loss" is 4 bytes, too low to be seen; parameters are not in the arena.
+    assert set(found) == {"x", "y", "relu", "dy", "dw"}
+    wide = found["x"][2] / 4  # needed by kernels 0 to 3
+    assert found["y"][2] == pytest.approx(2 * wide, abs=0.02)
+    assert found["dw"][2] == pytest.approx(3 * wide, abs=0.02)
+    assert found["dw"][3] == pytest.approx(3 * found["x"][3], abs=0.02)
+    assert found["y"][1] == found["relu"][1]  # in place
+    assert found["dw"][0] == pytest.approx(found["x"][0] + 3 * wide, abs=0.02)
+    styles = {name: box[4] for name, box in found.items()}
+    assert styles["x"] == "fill:var(--input)"
+    assert styles["relu"] == "fill:var(--forward)"
+    assert styles["dy"] == "fill:var(--loss)"
+    assert styles["dw"] == "fill:var(--backward)"
+
+
+def test_rectangles_of_nothing_but_pairs_in_place_overlap():
+    kernels, buffers = residual((1, 1), 8, 64, 2)
+    made = ProgramReport(kernels, buffers, plan_arena(kernels, buffers))
+    # On a grid of kernels: half a kernel in from both sides, so that touching is no overlap.
+    found = sorted(boxes(made.plot()).values())
+    assert len(found) > 50
+    tight = [(x + 0.3, y + 0.02, x + w - 0.3, y + h - 0.02) for x, y, w, h, _ in found]
+    pairs = len(made.layout.in_place)
+    meets = sum(
+        a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+        for i, a in enumerate(tight)
+        for b in tight[i + 1 :]
+    )
+    assert 0 < meets <= pairs
+
+
+def test_the_phases_are_named():
+    words = [text.text for text in ElementTree.fromstring(report().plot()).iter(f"{SVG}text")]
+    for phase in ("input", "forward", "loss", "backward", "communication", "update"):
+        assert phase in words
+    assert any("arena of 6." in (text or "") for text in words)
+
+
+def test_the_line_shows_the_bytes_needed():
+    root = ElementTree.fromstring(report().plot())
+    (path,) = root.iter(f"{SVG}path")
+    assert path.get("d").count("H") == len(KERNELS)
+
+
+def test_labels_cannot_smuggle_markup():
+    buffers = [Buffer(64, "input"), Buffer(64, label="<script>x</script>")]
+    kernels = [Kernel("k", (0,), (1,), "</svg>")]
+    svg = ProgramReport(kernels, buffers, plan_arena(kernels, buffers)).plot()
+    root = ElementTree.fromstring(svg)
+    assert not list(root.iter(f"{SVG}script"))
+    assert "<script>x</script>" in boxes(svg)
+
+
+def test_an_empty_program_is_an_empty_picture():
+    assert boxes(ProgramReport([], [], plan_arena([], [])).plot()) == {}
+
+
+def test_the_file_is_the_text(tmp_path):
+    svg = report().plot(tmp_path / "arena.svg")
+    assert (tmp_path / "arena.svg").read_text(encoding="utf-8") == svg
+    with pytest.raises(FileAccessError, match="missing"):
+        report().plot(tmp_path / "missing" / "arena.svg")

@@ -1,0 +1,166 @@
+"""The report of a program: figures that add up, tables, data, HTML."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from singanet.errors import ArgumentError
+from singanet.program.ir import Buffer, Kernel
+from singanet.program.layout.arena import plan_arena
+from singanet.program.report.report import ProgramReport
+from tests.html_check import read_html
+from tests.program.steps import at_random, residual
+
+MB = 1 << 20
+BUFFERS = (
+    Buffer(MB, "input", "x"),
+    Buffer(3 * MB, "parameter", "fc/weight"),
+    Buffer(2 * MB, label="y"),
+    Buffer(2 * MB, label="relu"),
+    Buffer(4, "output", "loss"),
+    Buffer(2 * MB, label="dy"),
+    Buffer(3 * MB, label="dw"),
+)
+KERNELS = (
+    Kernel("matmul", (0, 1), (2,), "fc", "forward"),
+    Kernel("relu", (2,), (3,), "relu", "forward", ((2, 3),)),
+    Kernel("loss", (3,), (4, 5), "", "loss"),
+    Kernel("matmul", (0, 5), (6,), "fc", "backward"),
+    Kernel("reduce", (6,), (6,), "fc", "communication"),
+    Kernel("sgd", (1, 6), (1,), "fc", "update"),
+)
+SECONDS = (0.004, 0.001, 0.0005, 0.008, 0.002, 0.0015)
+
+
+def report(seconds=SECONDS, notes=()):
+    return ProgramReport(KERNELS, BUFFERS, plan_arena(KERNELS, BUFFERS), seconds, notes)
+
+
+def test_memory_adds_up():
+    made = report()
+    # x 1 MB, y and relu 2 MB in one place, then dy 2 and dw 3 beside x: the fourth kernel needs 6.
+    assert made.live_bytes == (3 * MB, 3 * MB, 5 * MB + 64, 6 * MB + 64, 3 * MB + 64, 3 * MB + 64)
+    assert made.peak_kernel == 3
+    assert made.layout.lower_bound == 6 * MB + 64
+    assert made.layout.unplanned_bytes == 10 * MB + 64
+    assert made.outside_bytes == 3 * MB
+    assert made.peak_bytes == made.layout.nbytes + 3 * MB
+    assert made.saved == 1 - made.layout.nbytes / (10 * MB + 64)
+
+
+def test_phases_and_layers_share_kernels_bytes_and_seconds():
+    phases, layers = report().phases(), report().layers()
+    assert list(phases) == ["forward", "loss", "backward", "communication", "update"]
+    assert list(layers) == ["fc", "relu", "(no layer)"]
+    assert phases["forward"].kernels == 2
+    assert phases["forward"].nbytes == 4 * MB
+    assert phases["forward"].seconds == pytest.approx(0.005)
+    assert layers["fc"].kernels == 4
+    assert layers["fc"].nbytes == 5 * MB
+    assert layers["fc"].seconds == pytest.approx(0.0155)
+    for shares in (phases, layers):
+        assert sum(share.kernels for share in shares.values()) == 6
+        assert sum(share.seconds for share in shares.values()) == pytest.approx(sum(SECONDS))
+
+
+def test_the_text_says_what_it_takes():
+    text = str(report(notes=["layer 'mine' runs in Python"]))
+    assert text.startswith("6 kernels, 7 buffers, ")
+    assert "most at kernel 3 'matmul' of layer 'fc', backward" in text
+    assert "before planning 10.00 MB: 40% saved; results in place: 1" in text
+    assert "+ 3.00 MB parameters and constants" in text
+    assert "note: layer 'mine' runs in Python" in text
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
+    assert rows["forward"] == ["2", "4.00", "0.00", "5.000", "29.4"]
+    assert rows["relu"] == ["1", "2.00", "0.00", "1.000", "5.9"]
+    assert rows["backward"] == ["1", "3.00", "3.00", "8.000", "47.1"]
+
+
+def test_levels_are_those_of_singa():
+    made = report()
+    memory, phases, kernels, talk = (made.table(level).splitlines() for level in range(4))
+    assert phases[: len(memory)] == kernels[: len(memory)] == talk[: len(memory)] == memory
+    assert not any("ms" in line for line in memory)
+    assert [line.split()[0] for line in kernels[-6:]] == list("012345")
+    assert kernels[-3].split() == ["3", "matmul", "fc", "backward", "3.00", "8.000"]
+    assert talk[-1].split() == ["4", "reduce", "fc", "communication", "0.00", "2.000"]
+    assert talk[-2].startswith("---")
+
+
+@pytest.mark.parametrize("level", [-1, 4, "2", None])
+def test_other_levels_are_refused(level):
+    with pytest.raises(ArgumentError, match="a level from 0 to 3"):
+        report().table(level)
+
+
+def test_without_times_there_is_no_column_of_them():
+    made = report(None)
+    assert "ms" not in made.table(2).split()
+    assert "%" not in str(made).split()
+    assert made.as_dict()["seconds"] is None
+    assert made.phases()["loss"].seconds is None
+
+
+def test_the_data_go_through_json():
+    figures = json.loads(json.dumps(report(notes=("a",)).as_dict()))
+    assert figures["kernels"] == 6
+    assert figures["bytes"]["least possible"] == 6 * MB + 64
+    assert figures["bytes"]["peak"] == figures["bytes"]["arena"] + figures["bytes"]["outside"]
+    assert figures["phases"]["update"] == {
+        "kernels": 1,
+        "bytes": 0,
+        "held at the peak": 0,
+        "seconds": 0.0015,
+    }
+    assert [call["seconds"] for call in figures["calls"]] == list(SECONDS)
+    assert figures["calls"][3]["live bytes"] == 6 * MB + 64
+    assert figures["notes"] == ["a"]
+
+
+def test_live_bytes_reach_the_lower_bound_of_the_layout():
+    for kernels, buffers in (residual((1, 1), 8, 64, 2), at_random(40, seed=4)):
+        made = ProgramReport(kernels, buffers, plan_arena(kernels, buffers))
+        # Outputs alone are needed after the last kernel, inputs alone before the first.
+        assert max(made.live_bytes) == made.layout.lower_bound
+
+
+def test_what_is_held_at_the_peak_is_what_is_live_there():
+    layers = report().layers()
+    assert layers["fc"].held == 3 * MB  # its gradient
+    assert layers["(no layer)"].held == 2 * MB + 4  # dy and the loss; x is an input
+    kernels, buffers = residual((2, 1), 16, 256, 4)
+    made = ProgramReport(kernels, buffers, plan_arena(kernels, buffers))
+    inputs = sum(b.nbytes for b in buffers if b.kind == "input")
+    held = sum(share.held for share in made.phases().values())
+    rounding = 64 * len(buffers)
+    assert made.layout.lower_bound - inputs - rounding <= held <= made.layout.lower_bound
+
+
+def test_seconds_of_other_kernels_are_refused():
+    with pytest.raises(ArgumentError, match="seconds of each of 6 kernels; received 5"):
+        report(SECONDS[:5])
+
+
+def test_an_empty_program():
+    made = ProgramReport((), (), plan_arena((), ()), ())
+    assert made.peak_kernel is None
+    assert "0 kernels" in str(made)
+    assert made.saved == 0.0
+    assert made.as_dict()["phases"] == {}
+
+
+def test_notebooks_show_the_phases_and_names_stay_text():
+    evil = "<script>alert(1)</script>"
+    kernels = (Kernel(evil, (0,), (1,), evil),)
+    buffers = (Buffer(64, "input"), Buffer(64, label=evil))
+    made = ProgramReport(kernels, buffers, plan_arena(kernels, buffers), (0.5,), (evil,))
+    reader = read_html(made._repr_html_())
+    assert "table" in reader.tags
+    assert "500.000" in reader.text
+    assert any(evil in words for words in reader.text)
+
+
+def test_lists_of_reports_stay_readable():
+    assert repr(report()) == "<ProgramReport: 6 kernels, arena 6.00 MB>"
