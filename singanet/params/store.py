@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from singanet.ops import ops_for
 from singanet.types import Array, Shape
 
 SMALL = 1 << 16
@@ -72,6 +71,9 @@ def slice_of(bucket: Array, start: int, shape: Shape) -> Array:
 
 def lay(arrays: Sequence[Array], put: Callable[[Array], Array]) -> list[Array]:
     """Small ``arrays`` with the same elements, side by side in buckets on the device of ``put``."""
+    # A layer's file needs parameters, but no kernels.
+    from singanet.ops import ops_for
+
     laid: dict[int, Array] = {}
     for group in _groups(arrays):
         parts = [arrays[k] for k in group]
