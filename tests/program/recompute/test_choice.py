@@ -102,7 +102,6 @@ def test_a_budget_recomputes_what_cheap_does_not():
     assert less.recomputed > 0
 
 
-@pytest.mark.slow
 def test_a_budget_that_cannot_be_kept_tells_what_can():
     net = residual_images()
     with pytest.raises(ArgumentError, match="recompute: .* received 1; .* smaller batch") as caught:
@@ -201,7 +200,6 @@ def test_reports_tell_what_runs_again_and_what_that_saves():
     assert "recomputed" not in recorded(net, "none").report().table(0)
 
 
-@pytest.mark.slow
 def test_memory_is_predicted_with_what_is_dropped():
     net = build("resnet20", (3, 16, 16), 5, seed=0)
     told = {level: net.memory(16, sgd(), recompute=level) for level in ("none", "cheap")}
