@@ -22,7 +22,7 @@ from singanet.program.replay.shared_arena import SharedArena
 from singanet.program.replay.signature import facts, shapes_of_feed
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.layers import TracedStep
-from singanet.program.trace.python_pass import copy_into
+from singanet.program.trace.python_pass import copied
 from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.types import Array, Shapes
 
@@ -152,17 +152,12 @@ class Prediction:
         bound = self._bound
         if bound is None or bound.arena is not arena:
             bound = self._bound = Bound(self._recording, arena)
-        (given,) = bound.feed.arrays
-        if type(x) is dict:
-            copy_into(x, given)
-        else:
-            (target,) = given.values()
-            target[...] = x
+        bound.fill(x)
         for call in bound.feed.calls:
             call()
         assert bound.outputs is not None
         found = bound.outputs.arrays[0][""]
-        return _copied(found) if type(found) is np.ndarray else map_arrays(found, _copied)
+        return copied(found) if type(found) is np.ndarray else map_arrays(found, copied)
 
     def report(self) -> ProgramReport:
         """What it consists of."""
@@ -206,10 +201,6 @@ class _Latest:
     def alike(self, x: Any, settings: Any) -> bool:
         """Whether the program serves ``x``, the array of a single input or a dict of several."""
         return facts(x) == self._fed and settings == self._settings
-
-
-def _copied(array: Array) -> Array:
-    return array.copy(order="K")
 
 
 def _recorded(net: ConstantNet, feed: Mapping[str, Any]) -> Prediction:

@@ -11,6 +11,7 @@ from singanet.program.bind_call import Ready, ready_call
 from singanet.program.compile import Recording
 from singanet.program.ir import MarkName, Ref
 from singanet.program.layout.arena import ALIGNMENT
+from singanet.program.trace.python_pass import copy_into
 from singanet.types import Array
 
 
@@ -50,6 +51,15 @@ class Bound:
         self.outputs = named.get("outputs")
         self.dy = named.get("dy")
         self.layers = [segment for segment in self.segments if segment.name == "layer"]
+
+    def fill(self, x: Any) -> None:
+        """Copy ``x``, a dict or the array of a single input, to where the program is fed."""
+        given = self.feed.arrays[0]
+        if type(x) is dict:
+            copy_into(x, given)
+        else:
+            (target,) = given.values()
+            target[...] = x
 
     def outside(self) -> list[tuple[Ref, Array]]:
         """What lies outside of the arena."""

@@ -18,7 +18,7 @@ from singanet.program.recompute.choice import Recompute
 from singanet.program.replay.bound_program import Bound
 from singanet.program.replay.python_share import PythonShare
 from singanet.program.report.report import ProgramReport
-from singanet.program.trace.python_pass import copy_into
+from singanet.program.trace.python_pass import copied, copy_into
 from singanet.program.trace.recorder import targets
 from singanet.program.trace.update_scalars import refresh
 from singanet.types import Array
@@ -55,6 +55,7 @@ class Replay:
         self._loss = recorder.loss
         share = PythonShare(self.recording.calls, self.notes)
         self._share = share if self._loss is not None and not share.known else None
+        # As long as it lives no other has its id, by which programs are known.
         self._optimizer = optimizer
         self.replays = self.used = 0
         self._bound: Bound | None = None
@@ -99,7 +100,7 @@ class Replay:
         copy_into(feed, bound.feed.arrays[0])
         run(iter(bound.feed.calls))
         (found,) = bound.outputs.arrays
-        return {name: map_arrays(value, _copied) for name, value in found.items()}
+        return {name: map_arrays(value, copied) for name, value in found.items()}
 
     def step(
         self,
@@ -123,8 +124,8 @@ class Replay:
         ``x`` is a dict, or the array of a single input.
         """
         bound = self.bound(arena)
-        given, (into, _) = bound.feed.arrays
-        _fill(given, x)
+        bound.fill(x)
+        into = bound.feed.arrays[1][0]
         if type(into) is np.ndarray:
             into[...] = y
         else:
@@ -190,15 +191,6 @@ class Replay:
         )
 
 
-def _fill(given: dict[str, Array], x: Any) -> None:
-    """Copy ``x``, a dict or the array of a single input, to where a program is fed."""
-    if type(x) is dict:
-        copy_into(x, given)
-    else:
-        (target,) = given.values()
-        target[...] = x
-
-
 def _written(calls: Sequence[Call], bound: Bound) -> list[Array]:
     """The arrays from outside that ``calls`` write to."""
     refs: set[Ref] = set()
@@ -209,7 +201,3 @@ def _written(calls: Sequence[Call], bound: Bound) -> list[Array]:
         # Those of a bucket, and of a call that knows its arrays itself.
         tokens |= {*call.writes} - {ref.token for ref in named}
     return [array for ref, array in bound.outside() if ref in refs or ref.token in tokens]
-
-
-def _copied(array: Array) -> Array:
-    return array.copy(order="K")
