@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from singanet.base.described import Configurable
+from singanet.base.described import Configurable, shown
 from singanet.base.edits import Counted, CountedDict
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
@@ -210,8 +210,11 @@ class Layer(Counted, Configurable):
         return apply(self, inputs)
 
     def __repr__(self) -> str:
-        shapes = "" if self.out_shapes is None else f", {self.in_shapes} -> {self.out_shapes}"
-        return f"{type(self).__name__}({self.name!r}{shapes})"
+        settings = self.settings()
+        for name in ("name", "input_sample_shape"):
+            settings.pop(name, None)
+        text = shown(type(self).__name__, settings, repr(self.name))
+        return text if self.out_shapes is None else f"{text}: {self.in_shapes} -> {self.out_shapes}"
 
 
 def normal_shapes(shapes: Any) -> Shapes:

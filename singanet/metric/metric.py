@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from copy import copy
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
 
-class Metric(Configurable, ABC):
+class Metric(Configurable):
     """A measure of outputs against targets that can be gathered over batches.
 
     ``update`` each batch, ask ``result`` at the end: it is that of all samples together, not a
