@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from singanet.base.elsewhere import advice_on
-from singanet.errors import ArgumentError
+from singanet.errors import SignatureError
 
 _T = TypeVar("_T", bound="Configurable")
 _D = TypeVar("_D", bound="Described")
@@ -32,7 +32,7 @@ class CheckedType(ABCMeta):
     """Classes that refuse unknown and missing arguments in three parts, not by a TypeError."""
 
     def __call__(cls: type[_C], *args: Any, **kwargs: Any) -> _C:
-        """A new object. Errors: `ArgumentError` for arguments that the constructor does not have.
+        """A new object. Errors: `SignatureError` for arguments that the constructor does not have.
 
         Copying and unpickling do not come by here.
         """
@@ -147,7 +147,7 @@ def _refusal(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     error: str,
-) -> ArgumentError:
+) -> SignatureError:
     """What is wrong with the arguments ``args`` and ``kwargs``, as ``error`` found."""
     taken = list(signature.parameters.values())[1:]
     names = [parameter.name for parameter in taken]
@@ -165,7 +165,7 @@ def _refusal(
     else:
         received, advice = error, "pass each argument once, the later ones by name"
     expected = f"the arguments {', '.join(names)}" if names else "no arguments"
-    return ArgumentError(name, expected=expected, received=received, advice=advice)
+    return SignatureError(name, expected=expected, received=received, advice=advice)
 
 
 _codec: Callable[[], Codec]

@@ -158,6 +158,19 @@ def differentiated(
     return loss.backward()
 
 
+def seen_by(metric: Any, loss: Any, outputs: Any) -> Any:
+    """What ``metric`` looks at: ``outputs``, or what the link of ``loss`` makes of them."""
+    return loss.link(outputs) if loss is not None and getattr(metric, "linked", False) else outputs
+
+
+def measure_of(net: Any) -> Measure:
+    """The metric of ``net`` as a measure of its outputs."""
+    metric = net.metric
+    if metric is None or not getattr(metric, "linked", False):
+        return None if metric is None else metric.evaluate
+    return lambda outputs, y: metric.evaluate(seen_by(metric, net.loss, outputs), y)
+
+
 def weights_for(weight: Array | None) -> tuple[Array, ...]:
     """The last arguments of a loss: a user's own need not know of weights."""
     return () if weight is None else (weight,)

@@ -21,6 +21,13 @@ class Metric(Configurable):
     """
 
     of_none: ClassVar[float] = 0.0
+    """What `evaluate` says of an empty batch."""
+
+    linked: ClassVar[bool] = False
+    """Whether a net shows it what the outputs mean, through the loss's `link`, in their place.
+
+    So a metric with a threshold sees probabilities, whether the net ends in scores or in them.
+    """
 
     def __init__(self) -> None:
         self.samples = 0

@@ -92,7 +92,7 @@ class Program:
         arena = programs_of(self.net).take(self._replay)
         try:
             if self.optimizer is not None:
-                measure = None if self.net.metric is None else self.net.metric.evaluate
+                measure = measure_of(self.net)
                 return self._replay.step(arena, feed, y, sample_weight, measure, run)
             outputs = self._replay.outputs(arena, feed, run)
             return next(iter(outputs.values())) if len(outputs) == 1 else outputs
