@@ -31,11 +31,11 @@ changes = Changes()
 class CountedType(CheckedType):
     """Classes of which every assignment to an attribute, such as a method, is a change."""
 
-    def __setattr__(cls, name: str, value: Any) -> None:
+    def __setattr__(cls, name: str, value: Any) -> None:  # noqa: N805 - of a metaclass
         super().__setattr__(name, value)
         changes.add()
 
-    def __delattr__(cls, name: str) -> None:
+    def __delattr__(cls, name: str) -> None:  # noqa: N805 - of a metaclass
         super().__delattr__(name)
         changes.add()
 

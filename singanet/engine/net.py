@@ -363,6 +363,8 @@ class Net(GraphBuilder):
         `ClipByGlobalNorm` forward and backward run twice, and draw the same numbers.
         """
         if measure is None and self.metric is not None:
+            from singanet.engine.step import measure_of
+
             measure = measure_of(self)
         if self._pass is not None:
             self._forget_pass()

@@ -9,7 +9,11 @@ from typing import Any, TypeAlias
 from singanet.engine.feeds import check_gradients
 from singanet.engine.model import Measure, NetCore, OnLayer
 from singanet.engine.passes import Pass
-from singanet.errors import CallOrderError, SingaNetError, one_of
+from singanet.engine.plan import Plan
+from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
+from singanet.layers.activation import Activation
+from singanet.layers.softmax import Softmax
+from singanet.loss.multi_loss import MultiLoss
 from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
 from singanet.optimizer.stages import two_passes
 from singanet.types import Array
@@ -134,7 +138,9 @@ def gradients_of_loss(
     outputs = made.hand_out()
     names = made.plan.outputs
     out = widened(outputs[names[0]] if len(names) == 1 else outputs)
-    dy = differentiated(expected_loss(net), out, seen.y, weight, seen, names)
+    loss = expected_loss(net)
+    expect_scores(made.plan, loss)
+    dy = differentiated(loss, out, seen.y, weight, seen, names)
     return check_gradients(made.plan, changed(dy, scaled), made.shapes, net.device, net.dtype)
 
 
@@ -191,6 +197,39 @@ def expected_loss(net: Any) -> Any:
             advice="build it with FeedForwardNet(loss), or use forward and backward",
         )
     return net.loss
+
+
+_REPLACES = {
+    "softmax": "CategoricalCrossEntropy() for probabilities",
+    "sigmoid": "BinaryCrossEntropy() for probabilities",
+}
+
+
+def expect_scores(plan: Plan, loss: Any) -> None:
+    """Refuse a loss that takes scores behind a layer that makes probabilities of them.
+
+    Errors: `ArgumentError` for a softmax or sigmoid layer whose function ``loss`` applies again.
+    """
+    by_output = loss.losses if isinstance(loss, MultiLoss) else dict.fromkeys(plan.outputs, loss)
+    for name, own in by_output.items():
+        linked = getattr(own, "link_name", "")
+        made = plan.by_name[name] if linked and name in plan.by_name else None
+        while made is not None and made.layer.moves_only and len(made.in_slots) == 1:
+            made = plan.steps[plan.producer[made.in_slots[0]]]
+        function = "" if made is None else _probabilities(made.layer)
+        if made is not None and function and (function == "softmax" or linked == "sigmoid"):
+            raise ArgumentError(
+                f"output of layer {name!r}, loss {type(own).__name__}",
+                expected=f"scores, of which the loss takes the {linked} itself",
+                received=f"the probabilities of the {function} layer {made.name!r}",
+                advice=f"leave that layer out, or use {_REPLACES[function]}",
+            )
+
+
+def _probabilities(layer: Any) -> str:
+    if isinstance(layer, Softmax):
+        return "softmax"
+    return "sigmoid" if isinstance(layer, Activation) and layer.mode == "sigmoid" else ""
 
 
 def widened(out: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from singanet.metric.checks import checked_threshold, yes_or_no
 from singanet.metric.metric import MeanMetric
 from singanet.ops.interface import Ops
@@ -26,5 +28,5 @@ class BinaryAccuracy(MeanMetric):
 
     def _values(self, ops: Ops, x: Array, y: Array) -> Array:
         scores, wanted = yes_or_no("BinaryAccuracy", x, y)
-        right = ((scores > self.threshold) == wanted).reshape(len(x), -1)
+        right = ((scores > self.threshold) == wanted).reshape(len(x), prod(x.shape[1:]))
         return right.all(axis=1).astype("float64") if self.all_labels else right.mean(axis=1)

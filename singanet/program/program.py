@@ -12,6 +12,7 @@ import numpy as np
 
 from singanet.engine import feeds as checks
 from singanet.engine.net import expect_host
+from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.stages import case_of
 from singanet.program.bind_call import Ready

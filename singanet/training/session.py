@@ -67,7 +67,7 @@ class Session:
         self.layer = ""
         self.inputs: Any = None
         self.history = History()
-        self.measures = Measures(net.loss, compiled.metrics)
+        self.measures = Measures(net.loss, compiled.metrics, compiled.outputs)
         self.names = self.measures.names()
         if validation is not None:
             self.names += [f"val_{name}" for name in self.names]
@@ -157,7 +157,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     if about["batch"]:
         load_metrics(session.measures.metrics, about["metrics"], _below("metric/", state))
         session.measures.losses = {
-            name: (float(total), float(count)) for name, (total, count) in about["losses"].items()
+            name: tuple(map(float, sums)) for name, sums in about["losses"].items()
         }
         session.measures.samples = int(about["samples"])
     for callback, own in by_callback:
