@@ -54,6 +54,11 @@ class Step:
         self.relu = False
         self.relu_of = ""
 
+    @property
+    def in_training(self) -> bool:
+        """Whether a training forward runs the layer as in training, not as in evaluation."""
+        return not self.frozen and not any(param.held for param in self.layer.params.values())
+
     def params(self) -> dict[str, Array]:
         """The live parameter arrays by suffix."""
         return {suffix: param.value for suffix, param in self.layer.params.items()}
@@ -212,7 +217,7 @@ class Plan:
                 x = [slots[slot] for slot in step.in_slots]
             else:
                 x = slots[step.in_slots[0]]
-            ctx = Context(ops, rng, step.params(), train and not step.frozen, keep)
+            ctx = Context(ops, rng, step.params(), train and step.in_training, keep)
             # Where the output between the two is asked for, each does its own part.
             ctx.relu = step.relu and step.name not in wanted
             ctx.through = bool(step.relu_of) and step.relu_of not in wanted

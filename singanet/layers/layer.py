@@ -163,9 +163,11 @@ class Layer(Counted, Configurable):
 
     @property
     def trainable(self) -> bool:
-        """Whether any parameter is trained; assigning sets all of them, running state apart.
+        """Whether any parameter is trained; assigning sets all of them.
 
-        Assigned before `setup` it holds for the parameters to come.
+        A layer with running state, such as a normalisation, runs as in evaluation while it is
+        False, and the state stays as it is. Assigned before `setup` it holds for the parameters
+        to come.
         """
         # A plain loop, since every training step asks.
         for param in self.params.values():  # noqa: SIM110
@@ -177,7 +179,9 @@ class Layer(Counted, Configurable):
     def trainable(self, flag: bool) -> None:
         self._trainable = flag
         for param in self.params.values():
-            if not param.is_state:
+            if param.is_state:
+                param.held = not flag
+            else:
                 param.trainable = flag
 
     def param_names(self) -> list[str]:
