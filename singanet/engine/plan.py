@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from singanet.engine.foreign import apart, expect_output, is_foreign
 from singanet.graph.nodes import Node
 from singanet.layers.activation import Activation
 from singanet.layers.context import Context
@@ -27,6 +28,7 @@ class Step:
 
     __slots__ = (
         "fed",
+        "foreign",
         "frozen",
         "in_slots",
         "keeps_integers",
@@ -45,6 +47,7 @@ class Step:
         self.name = node.name
         self.frozen = frozen
         self.layer: Layer = node.layer
+        self.foreign = is_foreign(self.layer)
         self.in_slots = in_slots
         self.out_slots = out_slots
         self.many_in = len(in_slots) > 1
@@ -221,8 +224,12 @@ class Plan:
             # Where the output between the two is asked for, each does its own part.
             ctx.relu = step.relu and step.name not in wanted
             ctx.through = bool(step.relu_of) and step.relu_of not in wanted
+            if step.foreign:
+                x = apart(x, feed.values())
             y = step.layer.forward(ctx, x)
             del x
+            if step.foreign:
+                expect_output(step.name, y, [self.slot_shapes[slot] for slot in step.out_slots])
             if step.many_out:
                 ctx.out_shapes = [part.shape for part in y]
                 for slot, part in zip(step.out_slots, y, strict=True):

@@ -98,7 +98,14 @@ class Layer(Counted, Configurable):
             return self.out_shapes
         self._expect_extents(in_shapes)
         try:
-            self.out_shapes = normal_shapes(self.setup(in_shapes))
+            made = self.setup(in_shapes)
+            if not isinstance(made, (tuple, list)):
+                raise self.shape_error(
+                    "setup to return the sample shape(s) that come out",
+                    repr(made),
+                    f"end setup of {type(self).__name__} with a return, such as return in_shapes",
+                )
+            self.out_shapes = normal_shapes(made)
         except BaseException:
             self.params.clear()
             raise
