@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,26 @@ def case_of(optimizer: Any) -> Hashable:
     stages, rule = stages_of(optimizer)
     of_rule = rule.case() if isinstance(rule, Optimizer) else ()
     return (*(stage.case() for stage in stages), of_rule)
+
+
+def apply_updates(
+    optimizer: Any,
+    items: Iterable[Any],
+    on_layer: Callable[[Any], object] | None = None,
+    scale: float = 1.0,
+) -> None:
+    """The updates of a step whose gradients are ``items``, each let go before the next one exists.
+
+    ``on_layer`` sees them before.
+    """
+    for item in items:
+        if on_layer is not None:
+            on_layer(item)
+        optimizer.update(*item, *(() if scale == 1.0 else (scale,)))
+        # Else the loop variable would hold this layer's gradients through the next one's.
+        del item
+    for stage in stages_of(optimizer)[0]:
+        stage.end()
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,9 @@ class Wrapper(Counted, Configurable, ABC):
         """
         yield names, values, grads, scale
 
+    def end(self) -> None:
+        """What is to be done once all updates of a step are; `take` saw every one of them."""
+
     def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
         """Make the state of these parameters, so that `take` finds it.
 
@@ -75,6 +78,10 @@ class Wrapper(Counted, Configurable, ABC):
 
     def skip(self, names: Sequence[str]) -> None:
         """Go on as `take` does, the arrays apart: a program has changed those."""
+
+    def will_change(self, name: str) -> bool:
+        """As `Optimizer.will_change`."""
+        return self.optimizer.will_change(name)
 
     def register(self, name: str, spec: ParamSpec) -> None:
         """As `Optimizer.register`."""
