@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted
@@ -25,6 +25,9 @@ class Wrapper(Counted, Configurable, ABC):
     It is used like an optimizer: `update`, `register`, `state_dict`. A subclass says in `take`
     what becomes of the gradients of a layer, or overrides `update` altogether.
     """
+
+    reads_gradients: ClassVar[bool] = True
+    """Whether `take` looks at gradients, and does not only hand them on."""
 
     def __init__(self, optimizer: Optimizer | Wrapper) -> None:
         if not isinstance(optimizer, (Optimizer, Wrapper)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from singanet.engine.model import Model
 from singanet.errors import FileFormatError, StateMismatchError, VersionError, one_of
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
@@ -56,6 +57,7 @@ class Session:
         self.net = net
         self.compiled = compiled
         self.optimizer = optimizer
+        self._outermost = optimizer
         self.train_batch = stepper(net, compiled.scaled(optimizer))
         self.data = data
         self.validation = validation
@@ -78,6 +80,16 @@ class Session:
     def stop(self, reason: str) -> None:
         """End the training after the step in work; the first reason given stands."""
         self.stopped = self.stopped or reason
+
+    def add_stage(self, stage: Callable[[Optimizer | Wrapper], Wrapper]) -> None:
+        """Let steps go through ``stage`` of the optimizer, from the next one on.
+
+        It is no part of ``optimizer``, nor of its state.
+        """
+        self._outermost = outer = stage(self._outermost)
+        precision = self.compiled.precision
+        around = outer if precision is None else ScaledUpdates(outer, precision)
+        self.train_batch = stepper(self.net, around)
 
     @property
     def rule(self) -> Optimizer:
