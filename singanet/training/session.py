@@ -69,7 +69,7 @@ class Session:
         self.layer = ""
         self.inputs: Any = None
         self.history = History()
-        self.measures = Measures(compiled.metrics)
+        self.measures = Measures(net.loss, compiled.metrics)
         self.names = self.measures.names()
         if validation is not None:
             self.names += [f"val_{name}" for name in self.names]
@@ -138,7 +138,7 @@ def training_state(session: Session) -> dict[str, Array]:
         "batch": session.batch,
         "step": session.step,
         "begun": session.compiled.epochs,
-        "loss_sum": session.measures.loss_sum,
+        "losses": session.measures.losses,
         "samples": session.measures.samples,
         "metrics": metrics,
         "data": session.data.state_dict(),
@@ -168,7 +168,9 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         precision.load_state_dict(scaling)
     if about["batch"]:
         load_metrics(session.measures.metrics, about["metrics"], _below("metric/", state))
-        session.measures.loss_sum = float(about["loss_sum"])
+        session.measures.losses = {
+            name: (float(total), float(count)) for name, (total, count) in about["losses"].items()
+        }
         session.measures.samples = int(about["samples"])
     for callback, own in by_callback:
         callback.load_state_dict(own)
