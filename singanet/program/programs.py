@@ -14,7 +14,7 @@ import numpy as np
 from singanet.base.edits import changes
 from singanet.engine.executor import LayerByLayer
 from singanet.engine.feeds import check_feed
-from singanet.engine.model import Measure, OnLayer
+from singanet.engine.model import StepRequest
 from singanet.engine.passes import Pass
 from singanet.errors import CallOrderError
 from singanet.program.orders import Order, is_dense, order_of, output_slots
@@ -136,19 +136,11 @@ class Programs:
             order = order_of(grad)
             self._orders[slot] = order if is_dense(order) else None
 
-    def step(
-        self,
-        net: Net,
-        x: Any,
-        y: Any,
-        optimizer: Any,
-        weight: Array | None,
-        measure: Measure,
-        on_layer: OnLayer,
-    ) -> tuple[float, float | None]:
+    def step(self, net: Net, request: StepRequest) -> tuple[float, float | None]:
         """As `Executor`: replayed where a program is there and nobody looks at the gradients."""
         if not (self.enabled and net.passes_are_its_own):
-            return self._layers.step(net, x, y, optimizer, weight, measure, on_layer)
+            return self._layers.step(net, request)
+        x, y, optimizer, weight, measure, on_layer = request
         settings = net.device.ops.settings()
         if on_layer is None and weight is None:
             for latest in self._latest:
@@ -178,7 +170,7 @@ class Programs:
             alone = by_layers or needs_all_gradients(optimizer)
             run = self.forward if alone else self._layers.forward
             forward = partial(run, net, feed, ())
-            return self._layers.train(net, forward, y, optimizer, weight, measure, on_layer)
+            return self._layers.train(net, forward, request)
         if weight is None:
             now = Latest(found, feed, y, optimizer, self._recompute, settings)
             others = (latest for latest in before if latest.program is not found)
