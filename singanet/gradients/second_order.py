@@ -1,0 +1,2 @@
+def hessian_vector_product(*a):
+    raise NotImplementedError
