@@ -9,6 +9,7 @@ from typing import Any
 from singanet.engine.plan import BackwardPlan, Plan, Step
 from singanet.graph.nodes import Node
 from singanet.layers.dummy import Dummy
+from singanet.layers.layer import Layer
 from singanet.params.param import Param
 
 INPUT = "/input"
@@ -40,14 +41,18 @@ class Part(Plan):
         self.by_name = {step.name: step for step in self.steps}
         self.inputs = [step.name for step in self.steps if step.fed]
         self.outputs = list(outputs)
-        self._connect()
+        self.heads, self.wanted = list(heads), frozenset(wanted)
         # The parameters themselves, so that no other has their ids.
-        self.params = {id(param): param for param in params}
-        trained = [self._trains_any(step) for step in self.steps]
-        self._trained = trained
-        self._walk = BackwardPlan(self, trained, heads, frozenset(wanted))
+        self._walk_to({id(param): param for param in params})
+
+    def _walk_to(self, params: dict[int, Param]) -> None:
+        """Work out the walk from the heads to what is wanted and to ``params``."""
+        self._connect()
+        self.params = params
+        self._trained = [self._trains_any(step) for step in self.steps]
+        self._walk = BackwardPlan(self, self._trained, self.heads, self.wanted)
         kept = frozenset(self._walk.needs_context)
-        self._kept = [i in kept for i in range(len(trained))]
+        self._kept = [i in kept for i in range(len(self.steps))]
 
     def _with_input(self, step: Step) -> list[Step]:
         """``step``, which is fed, behind one that passes on what it is fed with."""
@@ -81,11 +86,15 @@ class Part(Plan):
         """The one walk that this part is for."""
         return self._walk
 
-    def holding(self, values: Mapping[int, Param]) -> Part:
-        """The same part with the parameters of ``values``, by the ids of those they stand for."""
+    def with_params(self, values: Mapping[int, Param], behind: Mapping[str, Layer]) -> Part:
+        """A copy with other parameters, ``values`` by the ids of those that they stand for.
+
+        The layers ``behind`` steps, by the names of these, change their outputs.
+        """
         made = copy.copy(self)
         layers: dict[int, Any] = {}
         made.steps = []
+        made.slot_shapes = list(self.slot_shapes)
         for step in self.steps:
             if id(step.layer) not in layers:
                 layer = copy.copy(step.layer)
@@ -93,12 +102,25 @@ class Part(Plan):
                 layers[id(step.layer)] = layer
             other = copy.copy(step)
             other.layer = layers[id(step.layer)]
+            if other.relu_of in behind:
+                other.relu_of = ""
             made.steps.append(other)
+            if step.name in behind:
+                made.steps.append(made._behind(other, behind[step.name]))
         made.by_name = {step.name: step for step in made.steps}
-        made.params = {id(values[key]): values[key] for key in self.params}
-        made._connect()
-        made._walk = copy.copy(self._walk)
-        made._walk.uses = {id(values[key]): count for key, count in self._walk.uses.items()}
+        made.inputs = [step.name for step in made.steps if step.fed]
+        made._walk_to({id(values[key]): values[key] for key in self.params})
+        return made
+
+    def _behind(self, step: Step, layer: Layer) -> Step:
+        """A step that takes over name and outputs of ``step``, which gets others."""
+        shapes = [self.slot_shapes[slot] for slot in step.out_slots]
+        slots = list(range(len(self.slot_shapes), len(self.slot_shapes) + len(shapes)))
+        self.slot_shapes += shapes
+        node = Node(step.name, layer, 0, (), out_shapes=shapes if step.many_out else shapes[0])
+        made = Step(node, slots, step.out_slots)
+        made.many_in = step.many_out
+        step.name, step.out_slots, step.relu = f"{step.name}, unchanged", slots, False
         return made
 
 

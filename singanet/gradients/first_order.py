@@ -36,8 +36,15 @@ def gradients(
 ) -> dict[Name, Any]:
     """See `FeedForwardNet.gradients`."""
     question = asked_of(net, "net.gradients", ys, xs, feed, dys, train, unreachable)
+    return collected(net, question, net.programs.gradients(net, question.asked))
+
+
+def collected(
+    net: Net, question: Question, items: Iterator[LayerGradients]
+) -> dict[Name, Any]:
+    """What the executor's ``items`` answer, by the names in the question."""
     found: dict[Name, Any] = {}
-    for item in _answers(net, question):
+    for item in _answers(net, question, items):
         for name, grad in zip(item.names, item.grads, strict=True):
             shape = question.params[name].shape
             array = dense_gradient(net.device.ops, grad, shape)
@@ -57,7 +64,8 @@ def iter_gradients(
 ) -> Iterator[LayerGradients]:
     """See `FeedForwardNet.iter_gradients`."""
     where = "net.iter_gradients"
-    return _answers(net, asked_of(net, where, ys, xs, feed, dys, train, unreachable, True))
+    question = asked_of(net, where, ys, xs, feed, dys, train, unreachable, True)
+    return _answers(net, question, net.programs.gradients(net, question.asked))
 
 
 def jacobian(net: Net, ys: Names, xs: Names, feed: Any) -> dict[Name, dict[Name, Any]]:
@@ -259,7 +267,9 @@ def _beside(where: str, resolver: Resolver, feed: Any) -> tuple[dict[str, Any], 
     return rest, {key: feed.get(key) for key in _BESIDE}
 
 
-def _answers(net: Net, question: Question) -> Generator[LayerGradients, None, None]:
+def _answers(
+    net: Net, question: Question, items: Iterator[LayerGradients]
+) -> Generator[LayerGradients, None, None]:
     """Items with parameters by their names and outputs by those in the question; zeros last."""
     here = [target for target in question.targets if target not in question.zeros]
     left = {target.name: target for target in here}
@@ -267,7 +277,7 @@ def _answers(net: Net, question: Question) -> Generator[LayerGradients, None, No
     for target in here:
         by_step.setdefault(target.step, []).append(target)
     if here:
-        for item in net.programs.gradients(net, question.asked):
+        for item in items:
             outputs: dict[Any, Any] = {}
             for step, grad in item.output_grads.items():
                 for target in by_step[step]:
