@@ -47,26 +47,6 @@ def test_import_brings_no_extra(name):
     assert python(f"import json, sys, {name}; print(json.dumps({found}))") == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("keras.load_model", "checkpoint.diff", "report.write_report", "program.Program"),
-        *("testing.check_gradients", "training.callbacks.EMA", "proto.net_to_proto"),
-        *("data.digits", "optimizer.schedules.Cosine", "models.build", "loss.SquaredError"),
-    ],
-)
-def test_a_public_name_is_there_after_a_plain_import(name):
-    code = f"import json, singanet; print(json.dumps(callable(singanet.{name})))"
-    assert python(code) is True
-
-
-def test_rooms_come_when_they_are_asked_for():
-    rooms = [f"singanet.{room}" for room in ("keras", "report", "testing", "data", "models")]
-    found = python(f"import json, sys, singanet; print(json.dumps([n for n in {rooms} if n in sys.modules]))")
-    assert found == []
-    assert python("import json, singanet; print(json.dumps(dir(singanet)))") >= ["keras"]
-
-
 def test_types_and_data_files_lie_in_the_package():
     package = Path(singanet.__file__).parent
     assert (package / "py.typed").is_file()
