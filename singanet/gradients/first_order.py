@@ -39,9 +39,7 @@ def gradients(
     return collected(net, question, net.programs.gradients(net, question.asked))
 
 
-def collected(
-    net: Net, question: Question, items: Iterator[LayerGradients]
-) -> dict[Name, Any]:
+def collected(net: Net, question: Question, items: Iterator[LayerGradients]) -> dict[Name, Any]:
     """What the executor's ``items`` answer, by the names in the question."""
     found: dict[Name, Any] = {}
     for item in _answers(net, question, items):

@@ -205,4 +205,3 @@ def sample_shape(plan: Plan, target: Target) -> list[Shape]:
         shapes = [plan.slot_shapes[slot] for slot in step.out_slots]
     several = list(shapes) if isinstance(shapes, list) else [shapes]
     return several if target.index is None else [several[target.index]]
-

@@ -131,9 +131,7 @@ def _shifts(
     behind: dict[str, _Shift] = {}
     for target, vector in shifted:
         step = question.asked.part.by_name[target.step]
-        layer = behind.setdefault(
-            step.name, _Shift(step.name, len(step.out_slots), step.many_out)
-        )
+        layer = behind.setdefault(step.name, _Shift(step.name, len(step.out_slots), step.many_out))
         parts = vector if step.many_out and target.index is None else [vector]
         if step.many_out and target.index is None and not isinstance(vector, (list, tuple)):
             _expect_array(target.name, None)

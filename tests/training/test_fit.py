@@ -458,8 +458,8 @@ def test_a_callback_that_raises_is_heard_and_the_net_stays_usable(build, data, h
         )
     assert any(frame.name == "fail" for frame in traceback.extract_tb(caught.value.__traceback__))
     assert probe.seen[-1] == "train end"
-    saved = hook not in ("on_train_begin", "on_epoch_begin")
-    assert (folder / "stopped.npz").exists() == saved
+    # None of these is a place at which all callbacks have heard of a whole step.
+    assert not (folder / "stopped.npz").exists()
     assert np.isfinite(net.fit(*data, verbose=False)["loss"]).all()
     with pytest.raises(CallOrderError, match="outside|under way"):
         _ = probe.session

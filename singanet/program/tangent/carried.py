@@ -146,7 +146,9 @@ class Carried:
 
 
 def _no_rule(call: Call) -> NotRecordableError:
-    return NotRecordableError(f"{call.name!r} in {call.layer!r}, of whose derivative no rule is known")
+    return NotRecordableError(
+        f"{call.name!r} in {call.layer!r}, of whose derivative no rule is known"
+    )
 
 
 def _out_of(call: Call) -> list[Ref] | None:

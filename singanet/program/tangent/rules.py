@@ -128,4 +128,3 @@ def rule_of(function: Any) -> Rule | None:
 def is_constant(function: Any) -> bool:
     """Whether the derivative of ``function`` is zero where there is one."""
     return function in _STEPS
-
