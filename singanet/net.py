@@ -88,6 +88,7 @@ class FeedForwardNet(Net):
         clip_by: str = "layer",
         accumulate: int = 1,
         steps_per_epoch: int | None = None,
+        drop_last: bool = False,
         verbose: bool | int = True,
     ) -> History:
         """Train for ``epochs`` epochs in all, the streaming backward underneath.
@@ -115,6 +116,7 @@ class FeedForwardNet(Net):
             clip_by=clip_by,
             accumulate=accumulate,
             steps_per_epoch=steps_per_epoch,
+            drop_last=drop_last,
             verbose=verbose,
         )
 

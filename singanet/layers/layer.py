@@ -39,6 +39,9 @@ class Layer(Counted, Configurable):
     stops_gradient = False
     """Whether no gradient goes to the inputs: nothing is kept or computed for what only it reads."""
 
+    fewest_samples = 1
+    """How many samples a training batch has at least: `fit` looks at it before the first step."""
+
     can_relu = False
     """Whether `forward` and `backward` do the relu after the layer too where ``ctx.relu`` asks.
 
