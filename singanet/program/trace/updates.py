@@ -220,7 +220,7 @@ class Updates:
         waiting = Waiting(self.tape.layer, state, value, grad, scale, place_of(value))
         if not waiting.fits(self.tape, self._moves):
             return False
-        if has_own_schedules(self.rule):
+        if has_own_schedules(self.rule, state.regularizer):
             return False
         if self._recordable is None:
             self._recordable = self._is_recordable(state.name, value, grad, scale)
@@ -276,8 +276,7 @@ class Updates:
                 value.view(Traced),
                 grad,
                 [array.view(Traced) for array in numbers.arrays],
-                numbers.penalty,
-                numbers.read(),
+                *numbers.read(),
                 scale,
             )
         except NotRecordableError as error:
@@ -329,8 +328,7 @@ class Updates:
             check_fit("", state.name, value, value if is_sparse(grad) else grad, state.shape)
         except SingaNetError as error:
             return str(error)
-        scheduled = callable(getattr(state.regularizer, "coefficient", None))
-        return "its regularizer is scheduled" if scheduled else None
+        return None
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
         if self._whole:
