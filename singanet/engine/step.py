@@ -11,8 +11,9 @@ from singanet.engine.feeds import check_gradients
 from singanet.engine.model import Measure, NetCore, StepRequest
 from singanet.engine.passes import Pass
 from singanet.errors import CallOrderError, SingaNetError, one_of
+from singanet.loss.loss import counted
 from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
-from singanet.optimizer.stages import apply_updates, two_passes
+from singanet.optimizer.stages import apply_updates, gathering, two_passes
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
 
@@ -38,7 +39,7 @@ def train_step(
         return one_pass(net, forward(), request, apply)
     with net.rehearsal():
         made = forward()
-        slot_grads = gradients_of_loss(net, made, Seen(request.y), request.weight)
+        slot_grads = gradients_of_loss(net, made, Seen(request.y), request)
         knowing = ahead.knowing(made.backward(net, slot_grads, ()))
     with knowing:
         return one_pass(net, forward(), request, apply)
@@ -49,7 +50,7 @@ def one_pass(
 ) -> tuple[float, float | None]:
     """Loss and metric of the forward ``made``, and what ``apply`` does with its gradients."""
     seen = Seen(request.y, request.measure)
-    apply(made.backward(net, gradients_of_loss(net, made, seen, request.weight), ()))
+    apply(made.backward(net, gradients_of_loss(net, made, seen, request), ()))
     return seen.loss, seen.score
 
 
@@ -61,7 +62,7 @@ def _scaled_step(
     seen = Seen(request.y, request.measure)
     made = forward()
     scaled = optimizer.precision.scaled
-    slot_grads = gradients_of_loss(net, made, seen, request.weight, scaled)
+    slot_grads = gradients_of_loss(net, made, seen, request, scaled)
     try:
         held = optimizer.held(made.backward(net, slot_grads, ()))
     except NotFiniteError as error:
@@ -112,14 +113,23 @@ def gradients_of_loss(
     net: NetCore,
     made: Pass,
     seen: Seen,
-    weight: Array | None,
+    request: StepRequest,
     scaled: Callable[[Array], Array] | None = None,
 ) -> dict[int, Array]:
-    """The gradients of the loss, ``scaled``, by the slot of the output that each belongs to."""
+    """The gradients of the loss, ``scaled``, by the slot of the output that each belongs to.
+
+    Accumulators are told how much they weigh.
+    """
     outputs = made.hand_out()
     names = made.plan.outputs
     out = widened(outputs[names[0]] if len(names) == 1 else outputs)
-    dy = differentiated(expected_loss(net), out, seen.y, weight, seen, names)
+    loss = expected_loss(net)
+    dy = differentiated(loss, out, seen.y, request.weight, seen, names)
+    accumulators = gathering(request.optimizer)
+    if accumulators:
+        count = count_of(loss, out, seen.y)
+        for each in accumulators:
+            each.begin(count)
     return check_gradients(made.plan, changed(dy, scaled), made.shapes, net.device, net.dtype)
 
 
@@ -141,6 +151,20 @@ def differentiated(
     except SingaNetError as error:
         raise of_output(error, names) from None
     return loss.backward()
+
+
+def count_of(loss: Any, outputs: Any, y: Any) -> float | None:
+    """What the gradient of a batch weighs beside those of others: what its loss is a mean over.
+
+    None for a loss whose gradient is a sum. Of several outputs whose losses count differently
+    each batch weighs by its samples.
+    """
+    if getattr(loss, "reduction", "mean") == "sum":
+        return None
+    counts = set(counted(loss, outputs, y).values())
+    if len(counts) == 1:
+        return counts.pop()
+    return float(len(next(iter(outputs.values()))))
 
 
 def weights_for(weight: Array | None) -> tuple[Array, ...]:

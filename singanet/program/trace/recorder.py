@@ -99,9 +99,10 @@ class Recorder:
                 knowing: Any = nullcontext()
                 if ahead is not None:
                     with self._undone():
-                        knowing = ahead.knowing(_traced(self._walked(given, beside, False)))
+                        items = self._walked(updates, given, beside, False)
+                        knowing = ahead.knowing(_traced(items))
                 with knowing:
-                    for item in self._walked(given, beside):
+                    for item in self._walked(updates, given, beside):
                         updates.record(item)
                         del item
                     updates.finish()
@@ -133,7 +134,7 @@ class Recorder:
 
         self.tape.add(remember, (), {}, (), "hidden", name="remember").barrier = True
         held = []
-        for item in _traced(self._walked(given, beside, True, precision.scaled)):
+        for item in _traced(self._walked(updates, given, beside, True, precision.scaled)):
             for grad in item.grads:
                 finite = xp.isfinite(grad).all()
                 call = self.tape.add(partial(look, item.layer), (finite,), {}, (), "hidden")
@@ -149,14 +150,16 @@ class Recorder:
         self.tape.add(precision.succeeded, (), {}, (), "hidden", name="count").barrier = True
 
     def _walked(
-        self, given: Any, beside: Any, looks: bool = True, scaled: Any = None
+        self, updates: Updates, given: Any, beside: Any, looks: bool = True, scaled: Any = None
     ) -> Iterator[LayerGradients]:
-        """Forward, loss and the walk back."""
+        """Forward, loss and the walk back, whose gradients are for ``updates``."""
         outputs, contexts = self._forward(given, train=True)
         assert self.loss is not None
         y, weight = beside
         single = _single(self.plan, outputs)
         dy = self.loss.record(self.tape, single, y, weight, looks, scaled)
+        if updates.weighs:
+            updates.begin(self.loss.count(self.tape, single, y), single)
         del single
         del outputs
         return self._backward(contexts, dy)

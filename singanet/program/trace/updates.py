@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter, is_not
@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import SingaNetError
+from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.stages import TwoPasses, stages_of, two_passes
+from singanet.optimizer.stages import TwoPasses, gathering, stages_of, two_passes
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
@@ -108,6 +109,40 @@ class Updates:
         gathering: Any = tuple(traced[id(each)] for each in ahead.gathering)
         clip: Any = traced[id(ahead.clip)]
         return TwoPasses(gathering, clip)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether a stage has to be told what the loss of the batch counts."""
+        return bool(gathering(self.optimizer))
+
+    def begin(self, count: float | Callable[[Any], float | None] | None, outputs: Any) -> None:
+        """Tell accumulators the ``count`` of a batch, or what gives it at a replay."""
+        real = gathering(self.optimizer)
+        # Numbers that differ from replay to replay, by the stages that have them.
+        numbers: list[tuple[Accumulator, Array, Array]] = []
+        for stage in real if self._traced else ():
+            one: Any = self._traced[self.stages.index(stage)]
+            if not callable(count):
+                one.begin(count)
+                if one.is_even():
+                    continue
+            if not one.is_together():
+                self._why = "its parameters are at different micro-batches"
+            weight, share = np.ones(()), np.ones(())
+            one.weigh(weight.view(Traced), share.view(Traced))
+            numbers.append((stage, weight, share))
+
+        def tell(outputs: Any) -> None:
+            now = count(outputs) if callable(count) else count
+            for stage in real:
+                stage.begin(now)
+            for stage, weight, share in numbers:
+                weight[...], share[...] = stage.weight, stage.share()
+
+        filled = [array for _, *pair in numbers for array in pair]
+        self.tape.layer, self.tape.phase = "loss", "loss"
+        read = (outputs if callable(count) else None,)
+        self.tape.add(tell, read, {}, filled, "hidden", name="weigh").barrier = True
 
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""
@@ -220,7 +255,7 @@ class Updates:
         waiting = Waiting(self.tape.layer, state, value, grad, scale, place_of(value))
         if not waiting.fits(self.tape, self._moves):
             return False
-        if has_own_schedules(self.rule):
+        if has_own_schedules(self.rule, state.regularizer):
             return False
         if self._recordable is None:
             self._recordable = self._is_recordable(state.name, value, grad, scale)
@@ -276,8 +311,7 @@ class Updates:
                 value.view(Traced),
                 grad,
                 [array.view(Traced) for array in numbers.arrays],
-                numbers.penalty,
-                numbers.read(),
+                *numbers.read(),
                 scale,
             )
         except NotRecordableError as error:
@@ -329,8 +363,7 @@ class Updates:
             check_fit("", state.name, value, value if is_sparse(grad) else grad, state.shape)
         except SingaNetError as error:
             return str(error)
-        scheduled = callable(getattr(state.regularizer, "coefficient", None))
-        return "its regularizer is scheduled" if scheduled else None
+        return None
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
         if self._whole:
