@@ -120,7 +120,9 @@ class Guard:
             if param.trainable is not trainable:
                 return f"trainable of {param.name!r} is {param.trainable} now"
             if param.held is not held:
-                return f"the running state {param.name!r} is {'held' if param.held else 'moved'} now"
+                return (
+                    f"the running state {param.name!r} is {'held' if param.held else 'moved'} now"
+                )
             if not begun and param.value is not value:
                 return f"the array of {param.name!r} is another one"
         for part, get, before in self._parts.values():
