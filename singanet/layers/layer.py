@@ -227,7 +227,7 @@ class Layer(Counted, Configurable):
         return apply(self, inputs)
 
     def __repr__(self) -> str:
-        settings = self.settings()
+        settings = self._shown_settings()
         for name in ("name", "input_sample_shape"):
             settings.pop(name, None)
         text = shown(type(self).__name__, settings, repr(self.name))

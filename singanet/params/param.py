@@ -119,11 +119,16 @@ class Param:
 
     @property
     def value(self) -> Array:
-        """The live array: change it in place, or assign an array of the same shape."""
+        """The live array: change it in place, or assign one of its shape, as its own type."""
         return self.filled_by(self.name) if self._value is None else self._value
 
     @value.setter
     def value(self, array: Array) -> None:
+        wanted = self.dtype if self._value is None else self._value.dtype
+        self.retype(array if array.dtype == wanted else self._converted(array, wanted))
+
+    def retype(self, array: Array) -> None:
+        """Assign ``array``, whose type becomes the parameter's; assigning `value` converts it."""
         if tuple(array.shape) != self.shape:
             raise ShapeError(
                 f"parameter {self.name!r}",
@@ -133,6 +138,16 @@ class Param:
             )
         self._value = array
         changes.add()
+
+    def _converted(self, array: Array, wanted: np.dtype[Any]) -> Array:
+        if array.dtype.kind not in "fiub":
+            raise ArgumentError(
+                f"parameter {self.name!r}",
+                expected=f"an array of numbers, which become {wanted}",
+                received=f"one of type {array.dtype}",
+                advice=f"convert it with array.astype('{wanted}')",
+            )
+        return array.astype(wanted)
 
     @property
     def is_constant(self) -> bool:

@@ -116,10 +116,10 @@ class Guard:
         return ""
 
     def _assigned(self, begun: bool) -> str:
-        for param, value, trainable, held in self._params:
+        for param, value, trainable, still in self._params:
             if param.trainable is not trainable:
                 return f"trainable of {param.name!r} is {param.trainable} now"
-            if param.held is not held:
+            if param.held is not still:
                 return (
                     f"the running state {param.name!r} is {'held' if param.held else 'moved'} now"
                 )
