@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import _thread
 import gc
+import signal
 import threading
 import time
 import traceback
@@ -172,7 +172,8 @@ def test_an_interrupt_while_the_loader_hangs_ends_at_once():
     batches = iter(ahead)
     assert rows(islice(batches, 2)) == [[0, 0], [0, 1]]
     hangs.wait()
-    threading.Timer(0.1, _thread.interrupt_main).start()
+    main = threading.main_thread().ident
+    threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         next(batches)
