@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.counts import checked_count
+from singanet.base.described import Described
 from singanet.data.array_loader import ArrayLoader
 from singanet.data.images import image_to_array, pillow, read_image
 from singanet.errors import ArgumentError, DataError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
-class FolderLoader:
+class FolderLoader(Described):
     """Batches of the images below ``folder``, whose subfolders are the classes.
 
     Classes are numbered in the order of their sorted names (``classes``); ``files`` and
