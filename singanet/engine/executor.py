@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import NetCore, StepRequest
 from singanet.engine.passes import LayerPass, MethodPass, Pass
+from singanet.params.gradients import LayerGradients
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.gradients import Asked
 
 N_contra = TypeVar("N_contra", contravariant=True)
 
@@ -27,6 +31,9 @@ class Executor(Protocol[N_contra]):
 
     def step(self, net: N_contra, request: StepRequest) -> tuple[float, float | None]:
         """One training step; ``(loss, metric)`` from before it."""
+
+    def gradients(self, net: N_contra, asked: Asked) -> Iterator[LayerGradients]:
+        """What was ``asked``, as the layers come from the last on; the arrays are the caller's."""
 
 
 class LayerByLayer:
@@ -67,6 +74,12 @@ class LayerByLayer:
         from singanet.engine.step import train_step
 
         return train_step(net, forward, request)
+
+    def gradients(self, net: NetCore, asked: Asked) -> Iterator[LayerGradients]:
+        """As `Executor`; `singanet.engine.gradients` is loaded late, as it knows the step."""
+        from singanet.engine.gradients import by_layers
+
+        return by_layers(net, asked)
 
     def register(self, net: NetCore, optimizer: Any) -> None:
         """Tell ``optimizer`` the settings of the parameters, once for a net as it is."""

@@ -150,6 +150,13 @@ class Optimizer(Counted, Configurable, ABC):
             entry = self.state(name)
             entry.step, entry.arrays = step, arrays
 
+    def check_loaded(self, values: Mapping[str, Array]) -> None:
+        """Errors: `ShapeError` for loaded state that does not fit its parameter in ``values``."""
+        for state in self._states.values():
+            if state.arrays and state.name in values:
+                value = values[state.name]
+                check_loaded(type(self).__name__, state, self._slot_sizes(value.shape), value)
+
     def _run(
         self,
         names: Sequence[str],
