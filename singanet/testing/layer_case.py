@@ -233,6 +233,8 @@ class LayerCase:
         for seed in range(4):
             pair.step(self.inputs(np, np.float32, seed=seed), optimizers)
         assert pair.programs() == 1
+        # A layer that says it is pure must not have been found to be none.
+        assert not (pair.notes() and getattr(self.make(), "pure", False))
 
     def test_spec_dicts_are_not_changed(self) -> None:
         layer = self.make()

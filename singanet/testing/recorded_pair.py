@@ -39,6 +39,7 @@ class RecordedPair:
     def step(self, x: Any, optimizers: Sequence[Optimizer]) -> None:
         """A training step on ``x``, each net by its own of the ``optimizers``."""
         found = []
+        net: Any
         for net, optimizer in zip(self.nets, optimizers, strict=True):
             net.loss = net.loss or _HalfSquares()
             found.append(net.step(x, np.zeros(2), optimizer))
@@ -55,6 +56,10 @@ class RecordedPair:
         """How many programs the first net recorded."""
         assert self.in_python() or not self.nets[0].programs.refusals
         return len(self.nets[0].programs.reports())
+
+    def notes(self) -> list[str]:
+        """What the first net runs as Python steps, and why."""
+        return list(self.nets[0].programs.notes)
 
     def in_python(self) -> bool:
         """Whether loops over the layer are refused, as those over a Python step are.
