@@ -26,7 +26,7 @@ class Progress:
     step: int
     begun: int
     losses: dict[str, tuple[float, float]]
-    samples: float
+    samples: int
     metrics: dict[str, dict[str, float]]
     data: dict[str, int]
     seed: int
@@ -69,7 +69,7 @@ def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> 
         step=_count(about, "step"),
         begun=_count(about, "begun"),
         losses={name: (float(total), float(count)) for name, (total, count) in losses.items()},
-        samples=_number(about, "samples"),
+        samples=_count(about, "samples"),
         metrics=metrics,
         data=data,
         seed=about["seed"],
@@ -121,13 +121,6 @@ def _count(about: dict[str, Any], key: str) -> int:
     if not is_int(value, 0) or value > _MOST:
         raise _wrong(key, value)
     return value
-
-
-def _number(about: dict[str, Any], key: str) -> float:
-    value = about.get(key)
-    if not _is_number(value):
-        raise _wrong(key, value)
-    return value  # type: ignore[no-any-return]
 
 
 def _dict(about: dict[str, Any], key: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from typing import Any, Literal, Protocol
 
@@ -244,7 +244,8 @@ def _undoing(session: Session) -> Iterator[None]:
             vars(metric).clear()
             vars(metric).update(metrics[name])
         for callback, own in callbacks:
-            callback.load_state_dict(own)
+            with suppress(Exception):  # it may be the one that failed
+                callback.load_state_dict(own)
         if isinstance(error, SingaNetError) or not isinstance(error, Exception):
             raise
         received = f"{type(error).__name__}: {error}"[:200]

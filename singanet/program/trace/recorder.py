@@ -250,7 +250,8 @@ class Recorder:
                 self.of_loss = True
                 self.loss = LossStep(self.net, plan, asked.targets, asked.weight)
                 single = _single(plan, {name: outputs[name] for name in plan.outputs})
-                dy = self.loss.record(self.tape, single, *beside, looks=False)
+                y, weight = beside
+                dy = self.loss.record(self.tape, single, y, weight, looks=False)
                 of_loss = _by_slot(plan, dy)
                 del single, dy
                 self.loss.seen.y = self.loss.weight = None
