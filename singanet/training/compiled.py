@@ -17,6 +17,10 @@ from singanet.training.half_kernels import half_device
 from singanet.training.steps import wrapped
 
 
+_SCALED = 8
+"""Optimizers whose precision is remembered, with the programs that are known by it."""
+
+
 class Compiled:
     """The optimizer, the metrics by name, and how many epochs `fit` has begun.
 
@@ -51,7 +55,8 @@ class Compiled:
         found = next((each for each in self._scaled if each.optimizer is optimizer), None)
         if found is None:
             found = ScaledUpdates(optimizer, self.precision)
-            self._scaled.append(found)
+            # Averages of many fits, say, need not stay.
+            self._scaled = [*self._scaled[1 - _SCALED :], found]
         return found
 
     @property
