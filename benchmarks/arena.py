@@ -19,7 +19,7 @@ import singanet
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout.arena import STRATEGIES, Layout, Strategy, plan_arena
 from singanet.program.trace.recorder import Recorder
-from singanet.program.trace.shapes_only import Imagined
+from singanet.program.trace.evaluator import Imagined
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -1,4 +1,4 @@
-"""What recording does with a kernel: run it, or only make the arrays that it would fill."""
+"""How kernels are evaluated while they are recorded: on values, or on shapes and types alone."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from singanet.program.array_tree import map_arrays
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 
 class NeedsValuesError(Exception):
     """What is recorded has to see values, so that its kernels have to run."""
 
 
-class Performed:
-    """Kernels run while they are recorded, as for layers whose Python has to see values."""
+class ConcreteEvaluator:
+    """Computes values while it records, as for layers whose Python has to see them."""
 
     def ufunc(
         self, ufunc: Any, method: str, given: Sequence[Any], outs: Sequence[Array], named: Any
@@ -45,8 +45,8 @@ class Performed:
         """Refuse to go on where values are not there. Raises `NeedsValuesError`."""
 
 
-class Imagined(Performed):
-    """Nothing is computed; arrays lie as results would, and untouched memory costs nothing.
+class AbstractEvaluator(ConcreteEvaluator):
+    """Computes nothing: arrays lie as results would, and untouched memory costs nothing.
 
     What returns more than it reads, such as a join of arrays, still runs.
     """
@@ -67,7 +67,7 @@ class Imagined(Performed):
         if ufunc.signature is None:
             return _like_operands(arrays, kind)
         if ufunc is np.matmul and min(array.ndim for array in arrays) > 1:
-            batch = np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
+            batch = _broadcast([array.shape[:-2] for array in arrays])
             return np.empty((*batch, arrays[0].shape[-2], arrays[1].shape[-1]), kind)
         return super().ufunc(ufunc, method, given, outs, named)
 
@@ -98,7 +98,7 @@ class Imagined(Performed):
         return np.empty(shape, kind, order)
 
     def expect_values(self) -> None:
-        """See `Performed`."""
+        """See `ConcreteEvaluator`."""
         raise NeedsValuesError
 
 
@@ -115,9 +115,9 @@ def _cornered(named: dict[str, Any]) -> dict[str, Any]:
 
 def _like_operands(arrays: Sequence[Array], dtype: Any) -> Array:
     """What an element-wise function returns: in the order in which the operands lie."""
-    shape = np.broadcast_shapes(*[array.shape for array in arrays])
-    whole = any(array.shape == shape for array in arrays)
-    if whole and all(array.flags.c_contiguous for array in arrays):
+    shapes = [array.shape for array in arrays]
+    shape = _broadcast(shapes)
+    if shape in shapes and all([array.flags.c_contiguous for array in arrays]):
         return np.empty(shape, dtype)
     operands: Any = [*arrays, None]
     uses: Any = [["readonly"]] * len(arrays) + [["writeonly", "allocate"]]
@@ -129,3 +129,11 @@ def _like_operands(arrays: Sequence[Array], dtype: Any) -> Array:
     )
     made: Array = steps.operands[-1]
     return made
+
+
+def _broadcast(shapes: Sequence[Shape]) -> Shape:
+    # Mostly they are equal, which NumPy takes long to see.
+    first = shapes[0]
+    if all([shape == first for shape in shapes]):
+        return first
+    return np.broadcast_shapes(*shapes)
