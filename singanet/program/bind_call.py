@@ -70,7 +70,7 @@ def _element_wise(function: np.ufunc, arguments: tuple[Any, ...], rest: dict[str
 def _with_arrays(function: np.ufunc, operands: tuple[Any, ...]) -> list[Any]:
     """``operands`` with arrays in the place of numbers, which NumPy would convert in each call."""
     types = [value.dtype for value in operands if isinstance(value, np.ndarray)]
-    if len(types) in (0, len(operands)) or any([each != types[0] for each in types]):
+    if len(types) in (0, len(operands)) or any(each != types[0] for each in types):
         return list(operands)
     kind = types[0]
     if kind.kind != "f" or not _takes_alike(function, kind.char):
@@ -92,13 +92,14 @@ def _is_plain(a: Array, b: Array, out: Array) -> bool:
 
     What lies with gaps, or has an axis of one element, the two treat differently.
     """
-    arrays = (a, b, out)
     return (
         a.ndim + b.ndim == out.ndim + 2
         and out.ndim in (1, 2)
-        and all(1 not in array.shape and array.size for array in arrays)
-        and all(array.dtype == out.dtype and array.dtype.char in "fd" for array in arrays)
-        and all(array.flags.forc for array in (a, b))
+        and {0, 1}.isdisjoint((*a.shape, *b.shape, *out.shape))
+        and out.dtype.char in "fd"
+        and a.dtype == b.dtype == out.dtype
+        and a.flags.forc
+        and b.flags.forc
         and out.flags.c_contiguous
     )
 

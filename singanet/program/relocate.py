@@ -37,8 +37,8 @@ def relocated(ref: Ref, moves: Mapping[int, tuple[int, int]]) -> Ref:
 def placed(call: Call, place: Callable[[Ref], Ref], tokens: Mapping[int, int]) -> Call:
     """``call`` with every array where ``place`` says; ``tokens`` are the new ones of the old."""
 
-    def other(numbers: Iterable[int]) -> tuple[int, ...]:
-        return _once([tokens.get(number, number) for number in numbers])
+    def other(numbers: tuple[int, ...]) -> tuple[int, ...]:
+        return _once([tokens.get(number, number) for number in numbers]) if numbers else ()
 
     def led(value: Any) -> Any:
         return place(value) if type(value) is Ref else map_leaves(value, Ref, place)

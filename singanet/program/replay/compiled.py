@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.program.ir import NotRecordableError
 from singanet.program.replay.replay import Replay
-from singanet.program.trace.recorder import Recorder, rehearse
+from singanet.program.trace.recorder import Recorder, no_collections, rehearse
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
@@ -22,7 +22,8 @@ def recorded(
 ) -> Replay | str:
     """The program that ``record`` writes down of ``net``, or the reason why it cannot be."""
     try:
-        made = Replay(rehearse(net, record), optimizer, recompute)
+        with no_collections():
+            made = Replay(rehearse(net, record), optimizer, recompute)
     except NotRecordableError as error:
         return str(error)
     # The arena has room for what kernels work in; the layers' calls before needed their own.

@@ -21,9 +21,11 @@ class ConcreteEvaluator:
     def ufunc(
         self, ufunc: Any, method: str, given: Sequence[Any], outs: Sequence[Array], named: Any
     ) -> Any:
-        """What the universal function returns."""
-        run = getattr(ufunc, method)
-        return run(*given, out=tuple(outs), **named) if outs else run(*given, **named)
+        """What the universal function returns, of arrays that may be traced."""
+        run, rest = getattr(ufunc, method), {key: _plain(value) for key, value in named.items()}
+        if outs:
+            rest["out"] = tuple(map(_plain, outs))
+        return run(*map(_plain, given), **rest)
 
     def run(self, function: Callable[..., object], *arguments: Any, **keywords: Any) -> None:
         """Call a function that fills arrays."""
@@ -61,19 +63,20 @@ class AbstractEvaluator(ConcreteEvaluator):
         if outs:
             return tuple(outs) if len(outs) > 1 else outs[0]
         arrays = [value for value in given if isinstance(value, np.ndarray)]
-        if method != "__call__" or ufunc.nout != 1 or not any(array.ndim for array in arrays):
+        axes = [array.ndim for array in arrays]
+        if method != "__call__" or ufunc.nout != 1 or not any(axes):
             return super().ufunc(ufunc, method, given, outs, named)
         kind = self._kind(ufunc, given, named)
         if ufunc.signature is None:
             return _like_operands(arrays, kind)
-        if ufunc is np.matmul and min(array.ndim for array in arrays) > 1:
+        if ufunc is np.matmul and min(axes) > 1:
             batch = _broadcast([array.shape[:-2] for array in arrays])
             return np.empty((*batch, arrays[0].shape[-2], arrays[1].shape[-1]), kind)
         return super().ufunc(ufunc, method, given, outs, named)
 
     def _kind(self, ufunc: Any, given: Sequence[Any], named: dict[str, Any]) -> Any:
         """The type of the results."""
-        key = ufunc, *(v.dtype if isinstance(v, np.ndarray) else type(v) for v in given)
+        key = ufunc, *[v.dtype if isinstance(v, np.ndarray) else type(v) for v in given]
         found = None if named else self._kinds.get(key)
         if found is None:
             found = ufunc(*(_corner(value) for value in given), **_cornered(named)).dtype
@@ -102,11 +105,18 @@ class AbstractEvaluator(ConcreteEvaluator):
         raise NeedsValuesError
 
 
+def _plain(value: Any) -> Any:
+    """Without tracing, also inside of tuples, lists and dicts."""
+    if isinstance(value, np.ndarray):
+        return value.view(np.ndarray)
+    return map_arrays(value, _plain) if isinstance(value, (tuple, list, dict)) else value
+
+
 def _corner(value: Any) -> Any:
     """The first element of every axis, which tells the type of a result."""
     if not isinstance(value, np.ndarray):
         return value
-    return value[(slice(0, 1),) * value.ndim]
+    return value.view(np.ndarray)[(slice(0, 1),) * value.ndim]
 
 
 def _cornered(named: dict[str, Any]) -> dict[str, Any]:
@@ -117,9 +127,9 @@ def _like_operands(arrays: Sequence[Array], dtype: Any) -> Array:
     """What an element-wise function returns: in the order in which the operands lie."""
     shapes = [array.shape for array in arrays]
     shape = _broadcast(shapes)
-    if shape in shapes and all([array.flags.c_contiguous for array in arrays]):
+    if shape in shapes and all(array.flags.c_contiguous for array in arrays):
         return np.empty(shape, dtype)
-    operands: Any = [*arrays, None]
+    operands: Any = [*map(_plain, arrays), None]
     uses: Any = [["readonly"]] * len(arrays) + [["writeonly", "allocate"]]
     steps = np.nditer(
         operands,
@@ -134,6 +144,6 @@ def _like_operands(arrays: Sequence[Array], dtype: Any) -> Array:
 def _broadcast(shapes: Sequence[Shape]) -> Shape:
     # Mostly they are equal, which NumPy takes long to see.
     first = shapes[0]
-    if all([shape == first for shape in shapes]):
+    if all(shape == first for shape in shapes):
         return first
     return np.broadcast_shapes(*shapes)

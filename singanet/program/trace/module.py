@@ -19,7 +19,9 @@ class TracingModule:
         self._tape = tape
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)
+        # Asked for once: from then on it is an attribute.
+        found = self.__dict__[name] = getattr(np, name)
+        return found
 
     def empty(self, shape: Any, dtype: Any = float, order: Any = "C") -> Any:
         """As NumPy's."""

@@ -116,15 +116,11 @@ class Tape:
 
     def ref(self, array: Array) -> Ref:
         """``array`` as a place in numbered memory; what was not met before is held from outside."""
-        owner: Any = array
-        while (known := self._known.get(id(owner))) is None:
-            base = base_of(owner)
-            if base is None:
-                if self.allowed is not None and id(owner) not in self.allowed:
-                    raise NotRecordableError("an array that no kernel is known to have made")
-                self.hold(owner)
-            else:
-                owner = base
+        # Mostly a view of what a kernel has made, or of a parameter.
+        owner: Any = array if array.base is None else array.base
+        known = self._known.get(id(owner))
+        if known is None:
+            known, owner = self._owner(array)
         number, origin = known.token, known.start if type(known) is _Part else None
         if number in self._parts:
             parts = self._parts_in(number, array)
@@ -146,6 +142,18 @@ class Tape:
         if token.held is not None and ref not in self.outside:
             self.outside[ref] = array.view(np.ndarray)
         return ref
+
+    def _owner(self, array: Any) -> tuple[_Root | _Part, Any]:
+        """The first of ``array``, its base, the base of that, ... that is known."""
+        while (known := self._known.get(id(array))) is None:
+            base = base_of(array)
+            if base is not None:
+                array = base
+                continue
+            if self.allowed is not None and id(array) not in self.allowed:
+                raise NotRecordableError("an array that no kernel is known to have made")
+            self.hold(array)
+        return known, array
 
     def _parts_in(self, bucket: int, array: Array) -> list[_Part]:
         """The parameters in ``bucket`` of which ``array`` has elements."""

@@ -254,16 +254,13 @@ def record_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: Any
     tape = recording()
     outs = keywords.pop("out", ())
     outs = outs if isinstance(outs, tuple) else (outs,)
-    given = tuple([_plain(value) for value in inputs])
     operands = _scalars_among(tape, inputs)
     if method == "at":
         run = ufunc.at
-        tape.evaluator.run(run, *given)
-        tape.add(run, operands[1:], keywords, (inputs[0],), "first", changes=True)
+        tape.evaluator.run(run, *map(_plain, operands))
+        tape.add(run, operands[1:], keywords, operands[:1], "first", changes=True)
         return None
-    named = {key: _plain(value) for key, value in keywords.items()}
-    into = tuple([plain(out) for out in outs])
-    made = tape.evaluator.ufunc(ufunc, method, given, into, named)
+    made = tape.evaluator.ufunc(ufunc, method, operands, outs, keywords)
     several = isinstance(made, tuple)
     results = [
         _adopted(tape, result) if out is None else out
@@ -325,7 +322,7 @@ def _scatter(array: Array, index: Any, value: Any) -> None:
 
 def _scalars_among(tape: Tape, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """``operands`` with arrays in the place of numbers that change from step to step."""
-    if not any(isinstance(value, StepScalar) for value in operands):
+    if not any(type(value) is StepScalar for value in operands):
         return operands
     types = [value.dtype for value in operands if isinstance(value, np.ndarray)]
     if not types or types[0].kind != "f":
