@@ -65,6 +65,13 @@ class ArrayLoader:
         shard = len(range(self.rank, self.samples, self.world_size))
         return -(-shard // self.batch_size)
 
+    @property
+    def smallest_batch(self) -> int:
+        """Samples of the smallest batch of this rank, which is the last one of an epoch."""
+        shard = len(range(self.rank, self.samples, self.world_size))
+        rest = 0 if self.drop_last else shard % self.batch_size
+        return rest or self.batch_size
+
     def __iter__(self) -> Iterator[Batch]:
         shard = self._order(self.epoch)[self.rank :: self.world_size]
         epoch, count = self.epoch, len(self)

@@ -67,6 +67,11 @@ class FolderLoader:
         """Batches in an epoch, for this rank."""
         return len(self._places)
 
+    @property
+    def smallest_batch(self) -> int:
+        """As `ArrayLoader.smallest_batch`."""
+        return self._places.smallest_batch
+
     def __iter__(self) -> Iterator[tuple[Array, Array]]:
         epoch = self._places.epoch
         for places, labels in self._places:

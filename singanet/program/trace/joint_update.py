@@ -111,7 +111,7 @@ def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple
         traced: list[Array] = [array.view(Traced) for array in (value, grads, *slots)]
         w, g, *arrays = traced
         scale = run[0].scale
-        rule.apply_rule(numbers.state, w, g, arrays, numbers.penalty, numbers.read(), scale)
+        rule.apply_rule(numbers.state, w, g, arrays, *numbers.read(), scale)
     except NotRecordableError:
         del tape.calls[mark:]
         del tape.scalars[known:]
