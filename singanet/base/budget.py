@@ -112,7 +112,5 @@ def checked_shape(shape: Sequence[Any], itemsize: int, limit: int, refuse: Refus
     axes = tuple(int(axis) for axis in shape)
     claimed = math.prod(axes) * itemsize
     if claimed > limit:
-        raise refuse(
-            f"a shape of at most the {limit} bytes that are there", f"{axes}, which needs {claimed}"
-        )
+        raise refuse(f"a shape of at most {limit} bytes", f"{axes}, which needs {claimed}")
     return axes
