@@ -91,6 +91,7 @@ class Resolver:
                 index = index if step.many_out else None
             return Target(name, step.name, index)
         if layer in self.params and index is None:
+            self._expect_no_state(self.params[layer])
             return Target(name, param=self.params[layer])
         fed = self.inputs.get(layer)
         if fed is None:
@@ -182,6 +183,15 @@ class Resolver:
                 expected="an array of floats",
                 received="indices, which are integers and have no gradient",
                 advice="name the layer that reads them: the gradient of its output",
+            )
+
+    def _expect_no_state(self, param: Param) -> None:
+        if param.is_state:
+            raise ArgumentError(
+                f"{self.where}, {param.name!r} of xs",
+                expected="a parameter that gradients train",
+                received="running state, which the layer moves itself",
+                advice="leave it out",
             )
 
     def _unknown(self, name: Any, argument: str, known: Collection[str]) -> Any:
