@@ -41,7 +41,6 @@ class Executor(Protocol[N_contra]):
     ) -> tuple[float, float | None]:
         """One training step on ``x``, so far unchecked; ``(loss, metric)`` from before it."""
 
-
     def gradients(self, net: N_contra, asked: Asked) -> Iterator[LayerGradients]:
         """What was ``asked``, as the layers come from the last on; the arrays are the caller's."""
 

@@ -39,9 +39,7 @@ def gradients(
     return collected(net, question, net.programs.gradients(net, question.asked))
 
 
-def collected(
-    net: Net, question: Question, items: Iterator[LayerGradients]
-) -> dict[Name, Any]:
+def collected(net: Net, question: Question, items: Iterator[LayerGradients]) -> dict[Name, Any]:
     """What the executor's ``items`` answer, by the names in the question."""
     found: dict[Name, Any] = {}
     for item in _answers(net, question, items):
@@ -249,7 +247,7 @@ def _scale(where: str, dy: Any) -> float:
             f"{where}, dys of 'loss'",
             expected="a number",
             received=f"an array of shape {np.shape(dy)}" if np.ndim(dy) else type(dy).__name__,
-            advice="the loss is the mean over the batch: weigh samples with 'sample_weight' in feed",
+            advice="the loss is the mean over the batch: weigh samples by feed['sample_weight']",
         )
     return float(dy)
 
@@ -291,7 +289,9 @@ def _answers(
     # Layers may send no gradient for an input, which only running them tells.
     if left and not question.zeros_allowed:
         raise question.resolver.unreachable(next(iter(left.values())))
-    zeros = {t.name: _zeros(net, question, t) for t in (*question.zeros, *left.values())}
+    zeros: dict[Any, Any] = {
+        t.name: _zeros(net, question, t) for t in (*question.zeros, *left.values())
+    }
     if zeros:
         yield LayerGradients([], [], [], "", zeros)
 

@@ -63,7 +63,7 @@ class Resolver:
             self.inputs.setdefault("input", self.plan.inputs[0])
 
     def _input_name(self, name: str) -> str:
-        """The name of what the step ``name`` is fed with: one that only passes it on has its own."""
+        """How what the step ``name`` is fed with is called: as the step, if that is all it is."""
         step = self.plan.by_name[name]
         return name if type(step.layer) is Dummy else name + INPUT
 
@@ -72,7 +72,7 @@ class Resolver:
         layer, index = name if isinstance(name, tuple) else (name, None)
         step = self.plan.by_name.get(layer)
         if step is None:
-            self._unknown(name, "ys", [*self.plan.by_name, LOSS])
+            raise self._unknown(name, "ys", [*self.plan.by_name, LOSS])
         slots = list(enumerate(step.out_slots))
         self._expect_float(name, "ys", step.keeps_integers and step.layer.moves_only)
         return [
@@ -95,7 +95,7 @@ class Resolver:
             return Target(name, param=self.params[layer])
         fed = self.inputs.get(layer)
         if fed is None:
-            self._unknown(name, "xs", [*self.inputs, *self.plan.by_name, *self.params])
+            raise self._unknown(name, "xs", [*self.inputs, *self.plan.by_name, *self.params])
         step = self.plan.by_name[fed]
         self._expect_float(name, "xs", step.keeps_integers)
         if self._input_name(fed) == fed:
@@ -160,7 +160,7 @@ class Resolver:
         for key, array in given.items():
             step = steps.get(key)
             if step is None:
-                self._unknown(key, "feed", self.inputs)
+                raise self._unknown(key, "feed", self.inputs)
             name = step if step in names else step + INPUT
             if name in names:
                 found[name] = array
@@ -194,8 +194,9 @@ class Resolver:
                 advice="leave it out",
             )
 
-    def _unknown(self, name: Any, argument: str, known: Collection[str]) -> Any:
-        raise UnknownNameError(
+    def _unknown(self, name: Any, argument: str, known: Collection[str]) -> UnknownNameError:
+        """The error for a name in ``argument`` that is none of those ``known``."""
+        return UnknownNameError(
             f"{self.where}, argument {argument}",
             expected=f"names among {one_of(known)}",
             received=repr(name),
@@ -215,4 +216,3 @@ def sample_shape(plan: Plan, target: Target) -> list[Shape]:
         shapes = [plan.slot_shapes[slot] for slot in step.out_slots]
     several = list(shapes) if isinstance(shapes, list) else [shapes]
     return several if target.index is None else [several[target.index]]
-

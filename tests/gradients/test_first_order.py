@@ -13,8 +13,8 @@ from singanet.errors import (
     ArgumentError,
     CallOrderError,
     DataError,
-    SingaNetError,
     ShapeError,
+    SingaNetError,
     UnknownNameError,
 )
 from singanet.layers import (
@@ -208,9 +208,7 @@ def built(nodes):
 
 def by_torch(net, nodes, ys, xs, feed, dys):
     torch = pytest.importorskip("torch")
-    tensors = {
-        p.name: torch.tensor(p.value, requires_grad=not p.is_state) for p in net.params()
-    }
+    tensors = {p.name: torch.tensor(p.value, requires_grad=not p.is_state) for p in net.params()}
     values = {"image": torch.tensor(feed["image"], requires_grad=True)}
     listed = ["image", *(f"n{k}" for k in range(len(nodes)))]
 
@@ -222,22 +220,23 @@ def by_torch(net, nodes, ys, xs, feed, dys):
         layer = next(layer for layer in net.layers if layer.name == name)
         return p["gamma"] * (x - p["mean"]) / torch.sqrt(p["var"] + layer.epsilon) + p["beta"]
 
+    made = {
+        "dense": lambda name, x, z: dense(name, x),
+        "tanh": lambda name, x, z: torch.tanh(x),
+        "relu": lambda name, x, z: torch.relu(x),
+        "norm": lambda name, x, z: norm(name, x),
+        "add": lambda name, x, z: x + z,
+        "multiply": lambda name, x, z: x * z,
+        "stop": lambda name, x, z: x.detach(),
+        "cube": lambda name, x, z: x**3 + tensors[f"{name}/gain"],
+        "shared": lambda name, x, z: torch.tanh(dense("shared", x)),
+        "split": lambda name, x, z: x + x,
+    }
     for k, (op, i, j) in enumerate(nodes):
         name, x, z = f"n{k}", values.get(listed[i]), values.get(listed[j])
         if name not in net.plan().by_name:
             continue
-        y = {
-            "dense": lambda: dense(name, x),
-            "tanh": lambda: torch.tanh(x),
-            "relu": lambda: torch.relu(x),
-            "norm": lambda: norm(name, x),
-            "add": lambda: x + z,
-            "multiply": lambda: x * z,
-            "stop": lambda: x.detach(),
-            "cube": lambda: x**3 + tensors[f"{name}/gain"],
-            "shared": lambda: torch.tanh(dense("shared", x)),
-            "split": lambda: x + x,
-        }[op]()
+        y = made[op](name, x, z)
         values[name] = y if y.requires_grad else y.requires_grad_()
     total = 0.0
     for y, dy in zip(ys, dys, strict=True):
@@ -278,15 +277,16 @@ def test_random_graphs_are_as_by_layers_and_as_by_torch(drawn):
         one, two = (net.gradients(ys, xs, beside, dys, train, "zeros") for net in twins)
         same(one, two)
         assert twins[0].rng.bit_generator.state == twins[1].rng.bit_generator.state
-        owners = [array for array in one.values()]
-        assert not any(
-            np.shares_memory(a, b) for k, a in enumerate(owners) for b in owners[:k]
-        )
+        owners = list(one.values())
+        assert not any(np.shares_memory(a, b) for k, a in enumerate(owners) for b in owners[:k])
         if call == 2 and not train:
             expected = by_torch(twins[0], nodes, ys, xs, feed, dys)
             for name, array in one.items():
                 np.testing.assert_allclose(
-                    array, expected[name], rtol=1e-9, atol=1e-9 * np.abs(expected[name]).max() + 1e-12
+                    array,
+                    expected[name],
+                    rtol=1e-9,
+                    atol=1e-9 * np.abs(expected[name]).max() + 1e-12,
                 )
 
 
@@ -308,9 +308,7 @@ def test_the_second_call_is_recorded_and_later_ones_replayed():
 
 
 def test_a_program_holds_no_gradient_of_a_parameter_that_nobody_asked_for():
-    net = FeedForwardNet(
-        [Dense("wide", 512, input_sample_shape=(512,)), Dense("out", 512)], seed=0
-    )
+    net = FeedForwardNet([Dense("wide", 512, input_sample_shape=(512,)), Dense("out", 512)], seed=0)
     x = np.ones((2, 512), np.float32)
     for _ in range(2):
         net.gradients("out", "input", x)
@@ -437,7 +435,7 @@ def test_one_output_of_several():
         np.testing.assert_array_equal(found["x"][0], 4.0 + 2 * np.arange(4.0))
         assert not np.shares_memory(found["s", 1], found["s"][1])
     np.testing.assert_array_equal(net.gradients(("s", 0), "x", X)["x"], np.ones((6, 4)))
-    with pytest.raises(ArgumentError, match="comes to: 's', 'x'|comes to: 'x', 's'"):
+    with pytest.raises(ArgumentError, match="comes to: 'x', 's'"):
         net.gradients(("s", 0), [("s", 1)], X)
 
 
@@ -480,9 +478,7 @@ def test_streams_hand_out_layer_by_layer_and_let_parameters_change():
 
 
 def test_streams_over_a_users_layer_do_not_mix():
-    net = FeedForwardNet(
-        [Dense("a", 4, input_sample_shape=(4,)), Cube("c"), Dense("b", 4)], seed=0
-    )
+    net = FeedForwardNet([Dense("a", 4, input_sample_shape=(4,)), Cube("c"), Dense("b", 4)], seed=0)
     other = np.full((6, 4), 2.0, np.float32)
     for _ in range(3):
         alone = net.gradients("b", ["a/weight"], X)["a/weight"]
@@ -499,7 +495,8 @@ def test_inputs_that_ys_do_not_need_may_be_left_out():
     one = Dense("one", 3)(a)
     net = FeedForwardNet(inputs=[a, b], outputs=Add("sum")(one, Dense("two", 3)(b)), seed=0)
     found = net.gradients("one", ["a", "b"], {"a": X}, unreachable="zeros")
-    assert not found["b"].any() and found["b"].shape == (6, 4)
+    assert not found["b"].any()
+    assert found["b"].shape == (6, 4)
     same(found, net.gradients("one", ["a", "b"], {"a": X, "b": X}, unreachable="zeros"))
     with pytest.raises(UnknownNameError, match="keys without 'b'"):
         net.gradients("sum", "a", {"a": X})
@@ -528,12 +525,16 @@ def test_a_stop_keeps_gradients_and_contexts_from_what_lies_below():
     np.testing.assert_allclose(found["x"], kept @ weight.T, rtol=1e-5, atol=1e-6)
     for _ in range(3):
         net.forward(True, X)
-        assert [item.layer for item in net.backward(np.ones((6, 4), np.float32))] == [
-            "y", "stop", "side",
-        ] or True  # fmt: skip
+        walk = net.backward(np.ones((6, 4), np.float32))
+        assert [item.layer for item in walk] == ["y", "side"]
+    contexts = net.plan().forward({"x": X}, ["y"], net.device.ops, net.rng, True)[1]
+    kept = {s.name: bool(c.saved) for s, c in zip(net.plan().steps, contexts, strict=True)}
+    assert kept["side"]
+    assert not kept["below"]
     grads, _ = net.train(X, np.zeros((6, 4), np.float32))
     named = dict(zip(net.param_names(), grads, strict=True))
-    assert named["below/weight"] is None and named["side/weight"] is not None
+    assert named["below/weight"] is None
+    assert named["side/weight"] is not None
 
 
 # -- jacobian -------------------------------------------------------------------------------
@@ -566,23 +567,23 @@ def test_the_jacobian_of_the_loss_is_its_gradient():
 # -- what is refused ------------------------------------------------------------------------
 
 REFUSED = [
-    (dict(ys="c"), UnknownNameError, "argument ys: expected names among 'a', .*'loss'"),
-    (dict(xs="c"), UnknownNameError, "argument xs: .*received 'c'"),
-    (dict(ys=[]), ArgumentError, "at least one name"),
-    (dict(xs=[]), ArgumentError, "at least one name"),
-    (dict(ys="a", xs="b"), ArgumentError, "'b' of xs: .*comes to: 'a'; received one that no"),
-    (dict(ys="a", xs="b/weight"), ArgumentError, "comes to: 'a/weight', 'a/bias'"),
-    (dict(xs="bn/mean"), ArgumentError, "received running state"),
-    (dict(ys=("a", 1)), ArgumentError, "an index from 0 to 0; received 1"),
-    (dict(dys=np.ones((6, 4))), ShapeError, r"dys of 'b': expected shape \(6, 3\).*\(6, 4\)"),
-    (dict(dys={"a": None}), UnknownNameError, "one for 'a'"),
-    (dict(dys="ones"), ArgumentError, "received str"),
-    (dict(ys=["a", "b"], dys=[None]), ArgumentError, "a list of 2, one for each of ys"),
-    (dict(ys="loss"), ArgumentError, "the key 'targets' beside them; received no targets"),
-    (dict(ys="loss", feed=FEED, dys=np.ones(6)), ArgumentError, "dys of 'loss': expected a number"),
-    (dict(unreachable="zero"), UnknownNameError, "'error' or 'zeros'"),
-    (dict(feed={"x": X}), UnknownNameError, "argument feed: .*received 'x'"),
-    (dict(feed=X[:, :2]), ShapeError, r"shape \(batch, 4\)"),
+    ({"ys": "c"}, UnknownNameError, "argument ys: expected names among 'a', .*'loss'"),
+    ({"xs": "c"}, UnknownNameError, "argument xs: .*received 'c'"),
+    ({"ys": []}, ArgumentError, "at least one name"),
+    ({"xs": []}, ArgumentError, "at least one name"),
+    ({"ys": "a", "xs": "b"}, ArgumentError, "'b' of xs: .*comes to: 'a'; received one that no"),
+    ({"ys": "a", "xs": "b/weight"}, ArgumentError, "comes to: 'a/weight', 'a/bias'"),
+    ({"xs": "bn/mean"}, ArgumentError, "received running state"),
+    ({"ys": ("a", 1)}, ArgumentError, "an index from 0 to 0; received 1"),
+    ({"dys": np.ones((6, 4))}, ShapeError, r"dys of 'b': expected shape \(6, 3\).*\(6, 4\)"),
+    ({"dys": {"a": None}}, UnknownNameError, "one for 'a'"),
+    ({"dys": "ones"}, ArgumentError, "received str"),
+    ({"ys": ["a", "b"], "dys": [None]}, ArgumentError, "a list of 2, one for each of ys"),
+    ({"ys": "loss"}, ArgumentError, "the key 'targets' beside them; received no targets"),
+    ({"ys": "loss", "feed": FEED, "dys": np.ones(6)}, ArgumentError, "dys of 'loss': expected"),
+    ({"unreachable": "zero"}, UnknownNameError, "'error' or 'zeros'"),
+    ({"feed": {"x": X}}, UnknownNameError, "argument feed: .*received 'x'"),
+    ({"feed": X[:, :2]}, ShapeError, r"shape \(batch, 4\)"),
 ]  # fmt: skip
 
 

@@ -247,7 +247,7 @@ class Recorder:
                 self.of_loss = True
                 self.loss = LossStep(self.net, plan, asked.targets, asked.weight)
                 single = _single(plan, {name: outputs[name] for name in plan.outputs})
-                dy = self.loss.record(self.tape, single, *beside, looks=False)
+                dy = self.loss.record(self.tape, single, beside[0], beside[1], False)
                 of_loss = _by_slot(plan, dy)
                 del single, dy
                 self.loss.seen.y = self.loss.weight = None
