@@ -182,7 +182,7 @@ class Plan:
         return [slot for name in names for slot in self.by_name[name].out_slots]
 
     def reached(self, slots: Iterable[int]) -> list[bool]:
-        """For each step whether a gradient of one of ``slots`` comes to it, if any layer sends it on."""
+        """For each step whether gradients of ``slots`` come to it, if all layers send them on."""
         marks = [False] * len(self.steps)
         for slot in slots:
             marks[self.producer[slot]] = True

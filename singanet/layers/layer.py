@@ -37,7 +37,7 @@ class Layer(Counted, Configurable):
     """Whether a sample axis may be None, of another extent at each call; shapes show it as -1."""
 
     stops_gradient = False
-    """Whether no gradient goes to the inputs: nothing is kept or computed for what only it reads."""
+    """Whether no gradient goes to the inputs: for what it alone reads nothing is kept or made."""
 
     fewest_samples = 1
     """How many samples a training batch has at least: `fit` looks at it before the first step."""

@@ -168,11 +168,17 @@ _methods: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 """The names of the methods of classes: nets of many layers ask often."""
 
 
+_WITHOUT_PARTS = frozenset((str, int, float, bool, tuple, type(None)))
+"""Types of most attributes: asking them for an abstract class takes long."""
+
+
 def with_inner(part: Counted) -> list[Any]:
     """``part``, and the layers, losses, ... among its attributes and in lists and dicts there."""
     found = [part]
     for one in found:
         for name, value in vars(one).items():
+            if type(value) in _WITHOUT_PARTS:
+                continue
             if isinstance(value, Counted):
                 inside: Iterable[Any] = (value,)
             elif isinstance(value, dict) and name != "arguments":

@@ -22,7 +22,7 @@ from singanet.program.recompute.choice import Recompute
 from singanet.program.replay.replay import Replay, run_all
 from singanet.program.replay.signature import shapes_of_feed, shapes_of_targets
 from singanet.program.report.report import ProgramReport
-from singanet.program.trace.recorder import Recorder, rehearse
+from singanet.program.trace.recorder import Recorder, no_collections, rehearse
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class Program:
         net = self.net
         return checks.check_feed(net.plan(), x, net.device, net.dtype)
 
+    @no_collections()
     def _record(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:
         optimizer = self.optimizer
         if optimizer is not None:

@@ -23,6 +23,10 @@ Given: TypeAlias = "Metric | str | Sequence[Metric | str] | Mapping[str, Any]"
 """Metrics as `compile` takes them: one, several, or by name; of several outputs by output."""
 
 
+_SCALED = 8
+"""Optimizers whose precision is remembered, with the programs that are known by it."""
+
+
 class Compiled:
     """The optimizer, the metrics by name, and how many epochs `fit` has begun.
 
@@ -60,7 +64,8 @@ class Compiled:
         found = next((each for each in self._scaled if each.optimizer is optimizer), None)
         if found is None:
             found = ScaledUpdates(optimizer, self.precision)
-            self._scaled.append(found)
+            # Averages of many fits, say, need not stay.
+            self._scaled = [*self._scaled[1 - _SCALED :], found]
         return found
 
     @property

@@ -25,8 +25,8 @@ class Progress:
     batch: int
     step: int
     begun: int
-    losses: dict[str, tuple[float, ...]]
-    samples: float
+    losses: dict[str, tuple[float, float]]
+    samples: int
     metrics: dict[str, dict[str, float]]
     data: dict[str, int]
     seed: int
@@ -53,7 +53,7 @@ def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> 
         raise _wrong("history", values)
     metrics, data, losses = (_dict(about, key) for key in ("metrics", "data", "losses"))
     if not all(
-        isinstance(sums, list) and len(sums) == 3 and all(map(_is_number, sums))
+        isinstance(sums, list) and len(sums) == 2 and all(map(_is_number, sums))
         for sums in losses.values()
     ):
         raise _wrong("losses", losses)
@@ -68,8 +68,8 @@ def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> 
         batch=_count(about, "batch"),
         step=_count(about, "step"),
         begun=_count(about, "begun"),
-        losses={name: tuple(map(float, sums)) for name, sums in losses.items()},
-        samples=_number(about, "samples"),
+        losses={name: (float(total), float(count)) for name, (total, count) in losses.items()},
+        samples=_count(about, "samples"),
         metrics=metrics,
         data=data,
         seed=about["seed"],
@@ -121,13 +121,6 @@ def _count(about: dict[str, Any], key: str) -> int:
     if not is_int(value, 0) or value > _MOST:
         raise _wrong(key, value)
     return value
-
-
-def _number(about: dict[str, Any], key: str) -> float:
-    value = about.get(key)
-    if not _is_number(value):
-        raise _wrong(key, value)
-    return value  # type: ignore[no-any-return]
 
 
 def _dict(about: dict[str, Any], key: str) -> dict[str, Any]:

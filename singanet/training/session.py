@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from typing import Any, Literal, Protocol
 
@@ -15,7 +15,6 @@ from singanet.engine.model import Model
 from singanet.errors import CallOrderError, SingaNetError, StateMismatchError, one_of
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
-from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
@@ -106,9 +105,7 @@ class Session:
         It is no part of ``optimizer``, nor of its state.
         """
         self._outermost = outer = stage(self._outermost)
-        precision = self.compiled.precision
-        around = outer if precision is None else ScaledUpdates(outer, precision)
-        self.train_batch = stepper(self.net, around)
+        self.train_batch = stepper(self.net, self.compiled.scaled(outer))
 
     @property
     def rule(self) -> Optimizer:
@@ -244,7 +241,8 @@ def _undoing(session: Session) -> Iterator[None]:
             vars(metric).clear()
             vars(metric).update(metrics[name])
         for callback, own in callbacks:
-            callback.load_state_dict(own)
+            with suppress(Exception):  # it may be the one that failed
+                callback.load_state_dict(own)
         if isinstance(error, SingaNetError) or not isinstance(error, Exception):
             raise
         received = f"{type(error).__name__}: {error}"[:200]
