@@ -45,7 +45,8 @@ class SigmoidCrossEntropy(_TwoTerms):
         """σ(x)."""
         return ops_for(x).sigmoid(x)
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         y = unit_targets("SigmoidCrossEntropy", ops, x, y)
         if self._weights is None:
             return ops.sigmoid_cross_entropy(x, y), (x, y, None, None)
@@ -57,7 +58,8 @@ class SigmoidCrossEntropy(_TwoTerms):
         losses += yes * ops.sigmoid_cross_entropy(ops.negative(x), zero)
         return losses, (x, y, yes, no)
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         x, y, yes, no = saved
         dx = ops.sigmoid(x)
         if yes is None:
@@ -77,7 +79,8 @@ class BinaryCrossEntropy(_TwoTerms):
     type's resolution from 0 and 1.
     """
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         y = unit_targets("BinaryCrossEntropy", ops, x, y)
         if x.size and (float(x.min()) < 0 or float(x.max()) > 1):
             raise DataError(
@@ -91,7 +94,8 @@ class BinaryCrossEntropy(_TwoTerms):
         losses = -yes * ops.log(ops.maximum(x, tiny)) - no * ops.log(ops.maximum(1 - x, tiny))
         return losses, (x, yes, no)
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         x, yes, no = saved
         edge = float(np.finfo(x.dtype).eps)
         return no / ops.maximum(1 - x, edge) - yes / ops.maximum(x, edge)

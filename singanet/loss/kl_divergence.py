@@ -30,7 +30,8 @@ class KLDivergence(Loss):
         """Rows."""
         return prod(x.shape[:-1])
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         target = real_targets("KLDivergence", x, y)
         if x.ndim < 2 or x.shape[-1] == 0:
             raise DataError(
@@ -54,7 +55,8 @@ class KLDivergence(Loss):
         losses += (target * ops.log(own)).sum(axis=1)
         return losses.reshape(x.shape[:-1]), (x.shape, p, target)
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         shape, p, target = saved
         p -= target
         return p.reshape(shape)

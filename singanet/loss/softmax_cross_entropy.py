@@ -84,7 +84,8 @@ class SoftmaxCrossEntropy(_OfClasses):
         """softmax(x) along the last axis."""
         return ops_for(x).softmax(x)
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         rows = self._rows(x)
         if _is_soft(x, y):
             target = self._distribution(ops, x, y)
@@ -97,7 +98,8 @@ class SoftmaxCrossEntropy(_OfClasses):
             losses = ops.where(mask, losses, 0)
         return losses.reshape(x.shape[:-1]), (x.shape, p, labels, mask)
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         shape, p, target, mask = saved
         if target.ndim == 2:
             p -= target
@@ -118,7 +120,8 @@ class CategoricalCrossEntropy(_OfClasses):
     Gradient of a position: −t / x.
     """
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         rows = self._rows(x)
         mask = None
         if _is_soft(x, y):
@@ -134,7 +137,8 @@ class CategoricalCrossEntropy(_OfClasses):
         losses = -(target * ops.log(above)).sum(axis=1)
         return losses.reshape(x.shape[:-1]), (x.shape, above, target)
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         shape, above, target = saved
         return ops.negative(ops.divide(target, above)).reshape(shape)
 

@@ -57,7 +57,8 @@ class AUC(Metric):
             kept.append(host.astype(kind))
         self.samples += batch
 
-    def _result(self) -> float:
+    def compute(self) -> float:
+        """See `Metric`."""
         scores, positive = np.concatenate(self._scores), np.concatenate(self._positive)
         yes = int(positive.sum())
         no = len(positive) - yes

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _WRITEABLE = attrgetter("flags.writeable")
 _METHODS = (
-    "forward", "backward", "count", "_forward", "_backward",
+    "forward", "backward", "count", "compute", "gradient",
     "update", "_scalars", "_sweep", "_rule", "add",
 )  # fmt: skip
 """Methods whose replacement on a class is seen; those of a user's own class all are."""

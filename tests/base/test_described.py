@@ -74,7 +74,7 @@ class Broken(MeanMetric):
     def __init__(self) -> None:
         len(3)  # type: ignore[arg-type]
 
-    def _values(self, ops: Any, x: Any, y: Any) -> Any:
+    def values(self, ops: Any, x: Any, y: Any) -> Any:
         return x
 
 
