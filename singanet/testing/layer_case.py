@@ -213,6 +213,18 @@ class LayerCase:
         for suffix, grad in grads.items():
             np.testing.assert_array_equal(on_host(grad), on_host(alone[suffix]))
 
+    def test_input_gradients_do_not_need_those_of_parameters(self, xp: Any) -> None:
+        layer = self.built(xp, np.float64)
+        ctx, y = self.run(layer, self.inputs(xp, np.float64), train=False)
+        dy = self.gradient_like(y)
+        dx, _ = self.run_backward(layer, ctx, dy)
+        ctx.needs_param_grads = False
+        alone, _ = self.run_backward(layer, ctx, dy)
+        for one, two in zip(parts_of(dx), parts_of(alone), strict=True):
+            assert (one is None) == (two is None)
+            if one is not None:
+                np.testing.assert_array_equal(on_host(one), on_host(two))
+
     def test_evaluation_keeps_nothing(self, xp: Any) -> None:
         layer = self.built(xp)
         ctx, _ = self.run(layer, self.inputs(xp, np.float32), train=False, keep=False)

@@ -74,7 +74,7 @@ class Session:
         self.layer = ""
         self.inputs: Any = None
         self.history = History()
-        self.measures = Measures(net.loss, compiled.metrics)
+        self.measures = Measures(net.loss, compiled.metrics, compiled.outputs)
         self.names = self.measures.names()
         if validation is not None:
             self.names += [f"val_{name}" for name in self.names]

@@ -20,7 +20,7 @@ from singanet.program.replay.bound_program import Bound
 from singanet.program.replay.python_share import PythonShare
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.python_pass import copied, copy_into
-from singanet.program.trace.recorder import targets
+from singanet.program.trace.recorder import no_collections, targets
 from singanet.program.trace.update_scalars import refresh
 from singanet.types import Array
 
@@ -91,7 +91,8 @@ class Replay:
         # Another thread may forget it at any time.
         bound = self._bound
         if bound is None or bound.arena is not arena:
-            bound = self._bound = Bound(self.recording, arena)
+            with no_collections():
+                bound = self._bound = Bound(self.recording, arena)
         return bound
 
     def outputs(self, arena: Array, feed: Mapping[str, Any], run: Run = run_all) -> Any:

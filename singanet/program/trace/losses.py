@@ -127,7 +127,7 @@ class LossStep:
 
     def _in_python(self, tape: Tape, outputs: Any, looks: bool) -> dict[str, Any]:
         expect_unpatched(self.loss)
-        tape.does.expect_values()
+        tape.evaluator.expect_values()
         with no_draws():
             dy = self._gradient(stand_in(self.loss), map_arrays(outputs, plain), looks)
         made: dict[str, Any] = own(tape, self._by_name(dy))

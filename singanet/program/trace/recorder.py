@@ -24,12 +24,12 @@ from singanet.program.ir import MarkName, NotRecordableError
 from singanet.program.orders import Order, output_slots, zeros_in
 from singanet.program.trace.draws import Draws
 from singanet.program.trace.drop_unread import drop_unread
+from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
 from singanet.program.trace.foreign import expect_unpatched
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import TracedLayer, own, traced_plan
 from singanet.program.trace.losses import LossStep
 from singanet.program.trace.python_pass import is_sparse
-from singanet.program.trace.shapes_only import Imagined, Performed
 from singanet.program.trace.sparse_rows import sources
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, plain
@@ -53,8 +53,8 @@ class Recorder:
     of ``plan``, where that is given: a part of the net's.
     """
 
-    def __init__(self, net: Net, does: Performed, plan: Plan | None = None) -> None:
-        self.tape = Tape(does)
+    def __init__(self, net: Net, evaluator: ConcreteEvaluator, plan: Plan | None = None) -> None:
+        self.tape = Tape(evaluator)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
@@ -361,14 +361,14 @@ def rehearse(net: Net, record: Callable[[Recorder], None], plan: Plan | None = N
     Raises `NotRecordableError`, and what the net refuses.
     """
     with no_collections():
-        recorder = Recorder(net, Imagined(), plan)
+        recorder = Recorder(net, AbstractEvaluator(), plan)
         try:
             record(recorder)
         except (NotRecordableError, SingaNetError):
             raise
         except Exception:  # noqa: BLE001 - whatever it is comes again with values, or does not
             # A layer asked for values, or stumbled over those that are not there.
-            recorder = Recorder(net, Performed(), plan)
+            recorder = Recorder(net, ConcreteEvaluator(), plan)
             record(recorder)
     return recorder
 

@@ -27,10 +27,10 @@ from singanet.program.array_tree import map_arrays
 from singanet.program.guard import Guard, is_library, is_patched
 from singanet.program.ir import NotRecordableError, Ref
 from singanet.program.relocate import relocated
+from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.foreign import is_own
 from singanet.program.trace.joint_update import Waiting, join_gradients, joint_update, runs
 from singanet.program.trace.python_pass import is_sparse
-from singanet.program.trace.shapes_only import Imagined
 from singanet.program.trace.sparse_rows import RowsSource, source_of, sources
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, plain
@@ -177,7 +177,7 @@ class Updates:
         # Of views nobody knows in which bucket they lie.
         self._untraced = {id(view): value for view, value in zip(traced, values, strict=True)}
         # Nothing is computed, so that nothing is to be undone.
-        does, self.tape.does = self.tape.does, Imagined()
+        evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             self._handed(0, names, traced, grads, 1.0)
         except NotRecordableError as error:
@@ -189,7 +189,7 @@ class Updates:
                 vars(stage).update(state)
             return str(error)
         finally:
-            self.tape.does = does
+            self.tape.evaluator = evaluator
         return None
 
     def _handed(self, depth: int, names: Any, values: Any, grads: Any, scale: Any) -> None:
@@ -242,7 +242,7 @@ class Updates:
             return
         if self.reasons and self.members:
             raise NotRecordableError("the end of a step of which some updates are Python steps")
-        does, self.tape.does = self.tape.does, Imagined()
+        does, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             for k in ending:
                 if self.reasons:
@@ -251,7 +251,7 @@ class Updates:
                 else:
                     self._traced[k].end()
         finally:
-            self.tape.does = does
+            self.tape.evaluator = does
 
     def _waits(self, state: ParamState, value: Array, grad: Any, scale: Any) -> bool:
         """Let the update wait for others, where it can be made together with them."""
@@ -312,7 +312,7 @@ class Updates:
         """Record the rule's kernels; why not, where that fails."""
         mark, known = len(self.tape.calls), len(self.tape.scalars)
         numbers = Numbers(self.rule, [self.rule.settle(name, value)])
-        does, self.tape.does = self.tape.does, Imagined()
+        evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             self.rule.apply_rule(
                 numbers.state,
@@ -327,7 +327,7 @@ class Updates:
             del self.tape.scalars[known:]
             return str(error)
         finally:
-            self.tape.does = does
+            self.tape.evaluator = evaluator
         numbers.scalars = self.tape.scalars[known:]
         self._add(numbers, [Waiting(self.tape.layer, numbers.state, value, grad, scale)])
         return None
