@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from singanet.checkpoint import LoadReport
     from singanet.gradients.names import Name, Names
-    from singanet.loss import Loss
-    from singanet.metric import Metric
+    from singanet.loss import Loss, MultiLoss
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
     from singanet.params.gradients import LayerGradients
     from singanet.program.peak import PeakMemory
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from singanet.program.recompute.choice import Recompute
     from singanet.saving.predictor import Predictor
     from singanet.training.callbacks import Callback
+    from singanet.training.compiled import Given
+    from singanet.training.evaluation import Evaluation
     from singanet.training.history import History
     from singanet.tuning.report import TuningReport
     from singanet.types import Array
@@ -54,15 +55,17 @@ class FeedForwardNet(Net):
 
     def compile(
         self,
-        optimizer: Optimizer | Wrapper,
-        loss: Loss | None = None,
-        metrics: Metric | Sequence[Metric] | Mapping[str, Metric] | None = None,
+        optimizer: Optimizer | Wrapper | str,
+        loss: Loss | MultiLoss | str | None = None,
+        metrics: Given | None = None,
         mixed_precision: MixedPrecision | str | None = None,
     ) -> None:
         """Say what `fit` trains with; None keeps the net's own loss and metric.
 
-        A metric is called after its class (``accuracy``), or by its key in a dict. For a net with
-        several outputs the keys are names of output layers. The first becomes the net's metric.
+        Each may be an object or its name: "adam", "mse", "accuracy". A metric is called after its
+        class (``accuracy``), or by its key in a dict; the first becomes the net's metric. For a
+        net with several outputs the keys are names of output layers, each with one metric or a
+        list of them, which are called ``<output>_accuracy``.
         ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type. Errors:
         anything that is no optimizer, loss or metric; the net is then as it was.
         """
@@ -120,13 +123,13 @@ class FeedForwardNet(Net):
             verbose=verbose,
         )
 
-    def evaluate(
-        self, x: Any, y: Any = None, batch_size: int | None = None
-    ) -> tuple[float | None, float | None]:
+    def evaluate(self, x: Any, y: Any = None, batch_size: int | None = None) -> Evaluation:
         """``(loss, metric)`` without training; None for the one that is not set.
 
-        ``batch_size`` None takes ``x`` and ``y`` in one go. Without ``y``, ``x`` is a loader or
-        another iterable of batches ``(x, y)``. The metric is that of all samples together.
+        ``.logs`` of it has all that is measured by name: the loss, with several outputs each
+        one's, and every metric that the net was compiled with. ``batch_size`` None takes ``x``
+        and ``y`` in one go. Without ``y``, ``x`` is a loader or another iterable of batches
+        ``(x, y)``. The metrics are those of all samples together.
         """
         from singanet.training.evaluation import evaluate
 

@@ -8,9 +8,13 @@ ends in an error of ours, within about ten times its size and a fixed floor.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
+
+from singanet.base.counts import is_int
+from singanet.types import Shape
 
 FLOOR = 16 << 20
 """Bytes that any file may make, however small."""
@@ -18,6 +22,8 @@ TIMES = 8
 """Bytes that a file may make for each of its own."""
 DEEPEST = 200
 """How many levels of lists, dicts, groups and nets may stand inside each other."""
+MAX_RANK = 32
+"""Axes of an array; no layer has more than five."""
 
 Refusal: TypeAlias = Callable[[str, str], Exception]
 """Makes the reader's own error of what it expected and what it received."""
@@ -90,3 +96,21 @@ def read_json(
         levels += 1
         budget.expect_depth(levels)
     return found
+
+
+def checked_shape(shape: Sequence[Any], itemsize: int, limit: int, refuse: Refusal) -> Shape:
+    """``shape`` as a tuple, if it claims no more than ``limit`` bytes and NumPy can have it."""
+    # The rank first: a product of very many axes would take long. An empty array counts as
+    # well: NumPy refuses one whose other axes overflow.
+    if (
+        not 0 <= len(shape) <= MAX_RANK
+        or not all(is_int(axis, 0) for axis in shape)
+        or math.prod(max(axis, 1) for axis in shape) * itemsize >= 1 << 62
+    ):
+        received = f"{len(shape)} axes, {tuple(shape[: MAX_RANK + 1])}"
+        raise refuse(f"up to {MAX_RANK} axes, none negative, less than 2^62 bytes", received[:300])
+    axes = tuple(int(axis) for axis in shape)
+    claimed = math.prod(axes) * itemsize
+    if claimed > limit:
+        raise refuse(f"a shape of at most {limit} bytes", f"{axes}, which needs {claimed}")
+    return axes

@@ -329,11 +329,11 @@ class Net(GraphBuilder):
         The gradients stand in the order of `param_names`, None for what is not trained. This
         holds every gradient in memory; `step` and `backward` do not.
         """
-        from singanet.engine.step import one_pass
+        from singanet.engine.step import measure_of, one_pass
 
         feed = checks.check_feed(self.plan(), x, self.device, self.dtype)
         self._forget_pass()
-        measure = None if self.metric is None else self.metric.evaluate
+        measure = measure_of(self)
         by_name: dict[str, Gradient] = {}
 
         def collect(items: Iterable[LayerGradients]) -> None:
@@ -364,7 +364,9 @@ class Net(GraphBuilder):
         `ClipByGlobalNorm` forward and backward run twice, and draw the same numbers.
         """
         if measure is None and self.metric is not None:
-            measure = self.metric.evaluate
+            from singanet.engine.step import measure_of
+
+            measure = measure_of(self)
         if self._pass is not None:
             self._forget_pass()
         request = StepRequest(x, y, optimizer, sample_weight, measure, on_layer)

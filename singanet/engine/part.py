@@ -17,7 +17,7 @@ INPUT = "/input"
 
 
 class Part(Plan):
-    """The steps of ``whole`` that gradients of the slots ``heads`` go through, down to what is asked.
+    """The steps of ``whole`` that gradients of the slots ``heads`` go through, to what is asked.
 
     Forward runs what the heads depend on, and keeps the contexts that lie above the steps
     ``wanted``, whose output gradients are asked for, or above uses of ``params``. Of the steps in

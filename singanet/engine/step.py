@@ -10,8 +10,12 @@ from typing import Any, TypeAlias
 from singanet.engine.feeds import check_gradients
 from singanet.engine.model import Measure, NetCore, StepRequest
 from singanet.engine.passes import Pass
-from singanet.errors import CallOrderError, SingaNetError, one_of
+from singanet.engine.plan import Plan
+from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
+from singanet.layers.activation import Activation
+from singanet.layers.softmax import Softmax
 from singanet.loss.loss import counted
+from singanet.loss.multi_loss import MultiLoss
 from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
 from singanet.optimizer.stages import apply_updates, gathering, two_passes
 from singanet.params.gradients import LayerGradients
@@ -124,6 +128,7 @@ def gradients_of_loss(
     names = made.plan.outputs
     out = widened(outputs[names[0]] if len(names) == 1 else outputs)
     loss = expected_loss(net)
+    expect_scores(made.plan, loss)
     dy = differentiated(loss, out, seen.y, request.weight, seen, names)
     accumulators = gathering(request.optimizer)
     if accumulators:
@@ -151,6 +156,19 @@ def differentiated(
     except SingaNetError as error:
         raise of_output(error, names) from None
     return loss.backward()
+
+
+def seen_by(metric: Any, loss: Any, outputs: Any) -> Any:
+    """What ``metric`` looks at: ``outputs``, or what the link of ``loss`` makes of them."""
+    return loss.link(outputs) if loss is not None and getattr(metric, "linked", False) else outputs
+
+
+def measure_of(net: Any) -> Measure:
+    """The metric of ``net`` as a measure of its outputs."""
+    metric = net.metric
+    if metric is None or not getattr(metric, "linked", False):
+        return None if metric is None else metric.evaluate
+    return lambda outputs, y: metric.evaluate(seen_by(metric, net.loss, outputs), y)
 
 
 def count_of(loss: Any, outputs: Any, y: Any) -> float | None:
@@ -187,6 +205,39 @@ def expected_loss(net: Any) -> Any:
             advice="build it with FeedForwardNet(loss), or use forward and backward",
         )
     return net.loss
+
+
+_REPLACES = {
+    "softmax": "CategoricalCrossEntropy() for probabilities",
+    "sigmoid": "BinaryCrossEntropy() for probabilities",
+}
+
+
+def expect_scores(plan: Plan, loss: Any) -> None:
+    """Refuse a loss that takes scores behind a layer that makes probabilities of them.
+
+    Errors: `ArgumentError` for a softmax or sigmoid layer whose function ``loss`` applies again.
+    """
+    by_output = loss.losses if isinstance(loss, MultiLoss) else dict.fromkeys(plan.outputs, loss)
+    for name, own in by_output.items():
+        linked = getattr(own, "link_name", "")
+        made = plan.by_name[name] if linked and name in plan.by_name else None
+        while made is not None and made.layer.moves_only and len(made.in_slots) == 1:
+            made = plan.steps[plan.producer[made.in_slots[0]]]
+        function = "" if made is None else _probabilities(made.layer)
+        if made is not None and function and (function == "softmax" or linked == "sigmoid"):
+            raise ArgumentError(
+                f"output of layer {name!r}, loss {type(own).__name__}",
+                expected=f"scores, of which the loss takes the {linked} itself",
+                received=f"the probabilities of the {function} layer {made.name!r}",
+                advice=f"leave that layer out, or use {_REPLACES[function]}",
+            )
+
+
+def _probabilities(layer: Any) -> str:
+    if isinstance(layer, Softmax):
+        return "softmax"
+    return "sigmoid" if isinstance(layer, Activation) and layer.mode == "sigmoid" else ""
 
 
 def widened(out: Any) -> Any:

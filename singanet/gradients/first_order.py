@@ -182,7 +182,8 @@ def _heads(resolver: Resolver, ys: Names, dys: Any) -> tuple[list[Head], Any]:
     names = listed(ys)
     heads: list[Head] = []
     of_loss: Any = None
-    for name, dy in zip(names, _by_name(resolver.where, names, dys), strict=True):
+    alone = names == [ys]
+    for name, dy in zip(names, _by_name(resolver.where, names, dys, alone), strict=True):
         if name == LOSS and LOSS not in resolver.plan.by_name:
             of_loss = (of_loss or 0.0) + _scale(resolver.where, dy)
             continue
@@ -211,8 +212,8 @@ def _expect_array(resolver: Resolver, name: Name, dy: Any) -> Any:
     return dy
 
 
-def _by_name(where: str, names: Sequence[Name], dys: Any) -> list[Any]:
-    """One of ``dys`` for each of ``names``, None where it is ones."""
+def _by_name(where: str, names: Sequence[Name], dys: Any, alone: bool) -> list[Any]:
+    """One of ``dys`` for each of ``names``, None where it is ones; a name ``alone`` has all."""
     if dys is None:
         return [None] * len(names)
     if isinstance(dys, Mapping):
@@ -226,7 +227,7 @@ def _by_name(where: str, names: Sequence[Name], dys: Any) -> list[Any]:
                 advice="pass {name: array}, with None for ones",
             )
         return [dys[name] for name in names]
-    if len(names) == 1:
+    if alone or (len(names) == 1 and not isinstance(dys, (list, tuple))):
         return [dys]
     if isinstance(dys, (list, tuple)) and len(dys) == len(names):
         return list(dys)
@@ -246,7 +247,7 @@ def _scale(where: str, dy: Any) -> float:
             f"{where}, dys of 'loss'",
             expected="a number",
             received=f"an array of shape {np.shape(dy)}" if np.ndim(dy) else type(dy).__name__,
-            advice="the loss is the mean over the batch: weigh samples with 'sample_weight' in feed",
+            advice="the loss is the mean over the batch: weigh samples by feed['sample_weight']",
         )
     return float(dy)
 
@@ -288,7 +289,9 @@ def _answers(
     # Layers may send no gradient for an input, which only running them tells.
     if left and not question.zeros_allowed:
         raise question.resolver.unreachable(next(iter(left.values())))
-    zeros = {t.name: _zeros(net, question, t) for t in (*question.zeros, *left.values())}
+    zeros: dict[Any, Any] = {
+        t.name: _zeros(net, question, t) for t in (*question.zeros, *left.values())
+    }
     if zeros:
         yield LayerGradients([], [], [], "", zeros)
 

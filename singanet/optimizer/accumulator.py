@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.errors import DataError, one_of
 from singanet.ops import ops_for
-from singanet.optimizer.checks import Grad, check_fit, check_lists, checked_count
+from singanet.optimizer.checks import Grad, check_fit, check_lists, checked_every
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale, in_type, is_one
 from singanet.optimizer.wrapper import Handed, Wrapper
@@ -27,7 +27,7 @@ class Accumulator(Wrapper):
 
     def __init__(self, optimizer: Optimizer | Wrapper, every: int, mean: bool = True) -> None:
         super().__init__(optimizer)
-        self.every = checked_count("Accumulator(every=)", every)
+        self.every = checked_every("Accumulator", every)
         self.mean = bool(mean)
         # By name: the sum so far, over how many micro-batches, how much these weigh together, and
         # the rows that row-sparse ones touched where there were no others.

@@ -46,6 +46,7 @@ class Optimizer(Counted, Configurable, ABC):
     slots: tuple[str, ...] = ()
     hypers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     decoupled: ClassVar[bool] = False
+    always_shown = ("lr",)
 
     def __init_subclass__(cls) -> None:
         """Hyper-parameters are read at every update."""

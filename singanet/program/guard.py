@@ -36,7 +36,7 @@ class Guard:
     def __init__(self, net: Net) -> None:
         self._version = net.version
         self._seen = -1
-        self._params: list[tuple[Param, Array, bool]] = []
+        self._params: list[tuple[Param, Array, bool, bool]] = []
         self._writeable: list[Array] = []
         self._parts: dict[int, tuple[Any, Callable[[Any], Any], Any]] = {}
         self._counted: list[tuple[str, Iterable[Any], list[Any]]] = []
@@ -48,8 +48,8 @@ class Guard:
     # -- declared while recording -----------------------------------------------------------
 
     def param(self, param: Param, value: Array) -> None:
-        """The array of a parameter, whether it is trained, and that it may be written to."""
-        self._params.append((param, value, param.trainable))
+        """The array of a parameter, whether it is trained or held, and that it may be written."""
+        self._params.append((param, value, param.trainable, param.held))
         if _WRITEABLE(value):
             self._writeable.append(value)
 
@@ -116,9 +116,13 @@ class Guard:
         return ""
 
     def _assigned(self, begun: bool) -> str:
-        for param, value, trainable in self._params:
+        for param, value, trainable, held in self._params:
             if param.trainable is not trainable:
                 return f"trainable of {param.name!r} is {param.trainable} now"
+            if param.held is not held:
+                return (
+                    f"the running state {param.name!r} is {'held' if param.held else 'moved'} now"
+                )
             if not begun and param.value is not value:
                 return f"the array of {param.name!r} is another one"
         for part, get, before in self._parts.values():

@@ -12,6 +12,7 @@ import numpy as np
 
 from singanet.engine import feeds as checks
 from singanet.engine.net import expect_host
+from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.stages import case_of
 from singanet.program.bind_call import Ready
@@ -92,7 +93,7 @@ class Program:
         arena = programs_of(self.net).take(self._replay)
         try:
             if self.optimizer is not None:
-                measure = None if self.net.metric is None else self.net.metric.evaluate
+                measure = measure_of(self.net)
                 return self._replay.step(arena, feed, y, sample_weight, measure, run)
             outputs = self._replay.outputs(arena, feed, run)
             return next(iter(outputs.values())) if len(outputs) == 1 else outputs

@@ -15,7 +15,6 @@ from singanet.engine.model import Model
 from singanet.errors import CallOrderError, SingaNetError, StateMismatchError, one_of
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
-from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
@@ -75,7 +74,7 @@ class Session:
         self.layer = ""
         self.inputs: Any = None
         self.history = History()
-        self.measures = Measures(net.loss, compiled.metrics)
+        self.measures = Measures(net.loss, compiled.metrics, compiled.outputs)
         self.names = self.measures.names()
         if validation is not None:
             self.names += [f"val_{name}" for name in self.names]
@@ -106,9 +105,7 @@ class Session:
         It is no part of ``optimizer``, nor of its state.
         """
         self._outermost = outer = stage(self._outermost)
-        precision = self.compiled.precision
-        around = outer if precision is None else ScaledUpdates(outer, precision)
-        self.train_batch = stepper(self.net, around)
+        self.train_batch = stepper(self.net, self.compiled.scaled(outer))
 
     @property
     def rule(self) -> Optimizer:

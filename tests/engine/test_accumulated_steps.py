@@ -129,7 +129,7 @@ def test_fit_whose_last_batch_is_short(rng, enabled, ignored, clip):
 @pytest.mark.parametrize("every", [2, 3])
 def test_turns_that_go_over_the_end_of_an_epoch(rng, every):
     """Four batches an epoch, the last one short, in groups that end elsewhere; recorded."""
-    x, y, weight = data(rng, 18, 0.0)
+    x, y, _ = data(rng, 18, 0.0)
     optimizer, made = Accumulator(SGD(lr=0.5), every), net(SoftmaxCrossEntropy())
     w, b = (value.copy() for value in made.param_values())
     rounds = [part for _ in range(6) for part in parts_of([5, 5, 5, 3])]

@@ -303,9 +303,10 @@ def test_several_inputs_and_outputs_by_name_and_by_order(rng):
         verbose=False,
     )  # fmt: skip
     assert history == other
-    assert sorted(history) == ["kind", "loss", "val_kind", "val_loss"]
+    own = ["kind_accuracy", "kind_loss", "loss", "size_loss"]
+    assert sorted(history) == [*own, *(f"val_{name}" for name in own)]
     right = by_name.predict(x)["kind"].argmax(1) == y["kind"]
-    assert history["val_kind"][-1] == right.mean()
+    assert history["val_kind_accuracy"][-1] == right.mean()
     batched = by_name.predict(x, batch_size=7)
     for name, whole in by_name.predict(x).items():
         np.testing.assert_allclose(batched[name], whole, atol=1e-6)
