@@ -29,7 +29,7 @@ from singanet.program.ir import NotRecordableError, Ref
 from singanet.program.relocate import relocated
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.foreign import is_own
-from singanet.program.trace.joint_update import Waiting, join_gradients, joint_update, runs
+from singanet.program.trace.joint_update import Waiting, joint_update, runs
 from singanet.program.trace.python_pass import is_sparse
 from singanet.program.trace.sparse_rows import RowsSource, source_of, sources
 from singanet.program.trace.tape import Tape
@@ -226,7 +226,7 @@ class Updates:
         """Write down the updates that wait, and lay their gradients side by side."""
         self._update_waiting()
         self._end()
-        join_gradients(self.tape, self._moves)
+        self.tape.moves = self._moves
         for member in (m for members in self.members for m in members):
             if member.grad is not None:
                 member.grad = relocated(member.grad, self._moves)
