@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from math import prod
 from typing import Any
 
@@ -98,12 +99,16 @@ def _is_soft(x: Array, y: Array) -> bool:
 
 
 def _expect_parts(target: Array) -> None:
-    if not target.size or (float(target.min()) >= 0 and float(target.sum(axis=1).min()) > 0):
+    if not target.size:
         return
-    wrong = int(((target < 0).any(axis=1) | (target.sum(axis=1) <= 0)).argmax())
+    total = target.sum(axis=1)
+    if float(target.min()) >= 0 and float(total.min()) > 0 and float(total.max()) < math.inf:
+        return
+    right = (target >= 0).all(axis=1) & (total > 0) & (total < math.inf)
+    wrong = int((~right).argmax())
     raise DataError(
         "SoftmaxCrossEntropy",
-        expected="target rows of non-negative numbers with a positive sum",
+        expected="target rows of non-negative numbers with a positive, finite sum",
         received=f"another kind of row at index {wrong}",
         advice="give every sample at least one class, or pass integer labels",
     )

@@ -39,8 +39,12 @@ def training_batches(
     fit together; a split that leaves nothing on either side.
     """
     if not holds_arrays(x):
-        _refuse_with_batches(y=y, sample_weight=sample_weight, split=validation_split or None,
-            drop_last=drop_last or None)
+        _refuse_with_batches(
+            y=y,
+            sample_weight=sample_weight,
+            split=validation_split or None,
+            drop_last=drop_last or None,
+        )
         return iterated(net, x, steps, class_weight), None
     x, y, weight, count = _arrays(net, x, y, sample_weight)
     kept = _split_at(count, validation_split)
