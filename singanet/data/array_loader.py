@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from singanet.base.counts import checked_count
+from singanet.base.described import Described
 from singanet.data.loader import Batch, checked_rank, restored_position
 from singanet.errors import DataError
 from singanet.types import Array
 
 
-class ArrayLoader:
+class ArrayLoader(Described):
     """Batches ``(x, y)`` of arrays or dicts of arrays that share their first axis.
 
     Each epoch has one permutation, drawn from ``(seed, epoch)`` alone. Of it rank *r* takes

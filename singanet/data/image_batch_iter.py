@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from singanet.base.counts import checked_count
+from singanet.base.described import Described
 from singanet.data.images import image_to_array, in_colors
 from singanet.data.prefetch import Background
 from singanet.errors import ArgumentError, CallOrderError, DataError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     ImageBatch: TypeAlias = tuple[Array, Array | list[str] | None]
 
 
-class ImageBatchIter:
+class ImageBatchIter(Described):
     """Batches of the images that ``img_list_file`` lists, round and round.
 
     A line of the file is a path, ``delimiter`` and an integer label; paths start at

@@ -13,7 +13,7 @@ from singanet.base.seeding import next_seed
 from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
 from singanet.engine.executor import Executor, LayerByLayer
-from singanet.engine.model import Measure, OnLayer
+from singanet.engine.model import Measure, OnLayer, StepRequest
 from singanet.engine.passes import MethodPass, Pass
 from singanet.engine.plan import Plan
 from singanet.errors import (
@@ -329,22 +329,23 @@ class Net(GraphBuilder):
         The gradients stand in the order of `param_names`, None for what is not trained. This
         holds every gradient in memory; `step` and `backward` do not.
         """
-        from singanet.engine.step import one_pass
+        from singanet.engine.step import measure_of, one_pass
 
         feed = checks.check_feed(self.plan(), x, self.device, self.dtype)
         self._forget_pass()
-        measure = None if self.metric is None else self.metric.evaluate
+        measure = measure_of(self)
         by_name: dict[str, Gradient] = {}
 
-        def collect(names: list[str], _: list[Array], grads: list[Gradient]) -> None:
-            by_name.update(zip(names, grads, strict=True))
+        def collect(items: Iterable[LayerGradients]) -> None:
+            for names, _, grads in items:
+                by_name.update(zip(names, grads, strict=True))
 
         made: Pass = (
             self.programs.forward(self, feed, ())
             if self.passes_are_its_own
             else MethodPass(self, x)
         )
-        seen = one_pass(self, made, y, collect, measure=measure)
+        seen = one_pass(self, made, StepRequest(x, y, None, measure=measure), collect)
         return [by_name.get(name) for name in self.param_names()], seen
 
     def step(
@@ -363,10 +364,13 @@ class Net(GraphBuilder):
         `ClipByGlobalNorm` forward and backward run twice, and draw the same numbers.
         """
         if measure is None and self.metric is not None:
-            measure = self.metric.evaluate
+            from singanet.engine.step import measure_of
+
+            measure = measure_of(self)
         if self._pass is not None:
             self._forget_pass()
-        return self.programs.step(self, x, y, optimizer, sample_weight, measure, on_layer)
+        request = StepRequest(x, y, optimizer, sample_weight, measure, on_layer)
+        return self.programs.step(self, request)
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:

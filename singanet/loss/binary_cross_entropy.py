@@ -39,6 +39,8 @@ class SigmoidCrossEntropy(_TwoTerms):
     overflow, so SINGA's ε is not needed. Gradient of an element: σ(x) − y, weighted.
     """
 
+    link_name = "sigmoid"
+
     def link(self, x: Array) -> Array:
         """σ(x)."""
         return ops_for(x).sigmoid(x)

@@ -20,6 +20,8 @@ class KLDivergence(Loss):
     gradient of a position: softmax(x) − t.
     """
 
+    link_name = "softmax"
+
     def link(self, x: Array) -> Array:
         """softmax(x) along the last axis."""
         return ops_for(x).softmax(x)

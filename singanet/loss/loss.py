@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted
@@ -27,6 +27,9 @@ class Loss(Counted, Configurable, ABC):
     A subclass gives `_forward` and `_backward`, or overrides the public methods; and `count`,
     where its mean is over something else than samples.
     """
+
+    link_name: ClassVar[str] = ""
+    """What `link` applies: "softmax", "sigmoid", or nothing that a layer could have applied."""
 
     def __init__(self, reduction: str = "mean") -> None:
         if reduction not in _REDUCTIONS:

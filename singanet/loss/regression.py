@@ -33,6 +33,24 @@ class SquaredError(Loss):
         return saved
 
 
+class MeanSquaredError(Loss):
+    """(x − y)² for ``x`` and ``y`` of one shape (B, ...); a position is an element.
+
+    What other libraries call so: twice `SquaredError`, which is SINGA's.
+    """
+
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
+
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        difference = ops.subtract(x, real_targets("MeanSquaredError", x, y))
+        return ops.multiply(difference, difference), difference
+
+    def _backward(self, ops: Ops, saved: Any) -> Array:
+        return saved * 2
+
+
 class MeanAbsoluteError(Loss):
     """|x − y| for ``x`` and ``y`` of one shape (B, ...); a position is an element.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from copy import copy
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
 
-class Metric(Configurable, ABC):
+class Metric(Configurable):
     """A measure of outputs against targets that can be gathered over batches.
 
     ``update`` each batch, ask ``result`` at the end: it is that of all samples together, not a
@@ -21,6 +21,13 @@ class Metric(Configurable, ABC):
     """
 
     of_none: ClassVar[float] = 0.0
+    """What `evaluate` says of an empty batch."""
+
+    linked: ClassVar[bool] = False
+    """Whether a net shows it what the outputs mean, through the loss's `link`, in their place.
+
+    So a metric with a threshold sees probabilities, whether the net ends in scores or in them.
+    """
 
     def __init__(self) -> None:
         self.samples = 0

@@ -65,6 +65,15 @@ class RenamedParam(Param):
     def trainable(self, flag: bool) -> None:
         self._origin.trainable = flag
 
+    @property
+    def held(self) -> bool:
+        """As the origin's."""
+        return self._origin.held
+
+    @held.setter
+    def held(self, flag: bool) -> None:
+        self._origin.held = flag
+
     def mark_as_state(self) -> None:
         """As the origin's."""
         self._origin.mark_as_state()

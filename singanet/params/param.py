@@ -43,6 +43,7 @@ class Param:
     """
 
     __slots__ = (
+        "_held",
         "_trainable",
         "_value",
         "dtype",
@@ -67,6 +68,7 @@ class Param:
         self.initializer = initializer
         self.fans = fans
         self.is_state = False
+        self._held = False
         self._trainable = trainable
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self.seed = 0
@@ -92,6 +94,16 @@ class Param:
                 advice="set layer.trainable instead, which leaves running state alone",
             )
         self._trainable = flag
+        changes.add()
+
+    @property
+    def held(self) -> bool:
+        """Whether this is running state that stays as it is: its layer runs as in evaluation."""
+        return self._held
+
+    @held.setter
+    def held(self, flag: bool) -> None:
+        self._held = flag
         changes.add()
 
     def mark_as_state(self) -> None:

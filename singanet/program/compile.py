@@ -59,9 +59,8 @@ class Draft:
 
 def compiled(recorder: Recorder, recompute: Recompute = "none") -> Recording:
     """What ``recorder`` has written down, with its memory planned; see `FeedForwardNet.record`."""
-    parameters = recorder.finish()
     with no_collections():
-        return compile_tape(recorder.tape, parameters, recompute)
+        return compile_tape(recorder.tape, recorder.finish(), recompute)
 
 
 def compile_tape(
@@ -89,7 +88,7 @@ def fold_fills(draft: Draft) -> list[Call]:
             continue
         calls.append(call)
     for call in calls:
-        for ref in refs_of(call):
+        for ref in () if tape.folded.isdisjoint(call.reads) else refs_of(call):
             if ref.token in tape.folded and ref not in outside:
                 token = tape.tokens[ref.token]
                 # In the order of its strides: kernels are slow on operands that lie differently.

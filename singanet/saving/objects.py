@@ -14,6 +14,7 @@ from singanet.base.described import Configurable
 from singanet.errors import (
     ArgumentError,
     ConfigError,
+    SignatureError,
     SingaNetError,
     UnknownNameError,
     did_you_mean,
@@ -178,6 +179,8 @@ def refusing(where: str) -> Iterator[None]:
     """Any failure of a constructor or `setup` on data from a file, as a `ConfigError`."""
     try:
         yield
+    except SignatureError as error:
+        raise wrong(where, "arguments that its class takes", str(error)) from None
     except SingaNetError as error:
         if error.where != _SOMEWHERE or where == _SOMEWHERE:
             raise

@@ -52,16 +52,16 @@ class Batches(ABC):
             yield batch
 
     def _next(self) -> WeightedBatch | None:
-        """The next batch across passes, None where a new pass has none."""
-        for _ in range(2):
-            fresh = self._stream is None
+        """The next batch across passes, None where two new passes have none.
+
+        One may have none: it goes on from a position saved after the last batch.
+        """
+        for _ in range(3):
             if self._stream is None:
                 self._stream = self.one_pass()
             for batch in self._stream:
                 return batch
             self._stream = None
-            if fresh:
-                break
         return None
 
     @abstractmethod

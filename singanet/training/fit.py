@@ -137,15 +137,18 @@ def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> Histor
 
 def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     epoch = session.epoch
+    session.phase = "told"
     if session.batch == 0:
         session.measures.start()
     for hook in hooks.epoch_begin:
         hook(epoch)
+    session.is_whole()
     steps = session.data.steps or 0
     title = f"epoch {epoch + 1}/{session.epochs}"
     with EpochLine(title, steps) if verbose else nullcontext() as line:
         if not _batches(session, hooks, line):
             return
+        session.phase = "step"
         logs, samples = session.measures.result(), session.measures.samples
         if session.validation is not None:
             session.measures.start()
@@ -156,10 +159,12 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     session.epoch, session.batch = epoch + 1, 0
     session.compiled.epochs = max(session.compiled.epochs, epoch) + 1
     session.history.record(epoch, logs)
+    session.phase = "told"
     for hook in hooks.epoch_end:
         hook(epoch, logs)
         # A checkpoint among the later hooks saves the history, with what the earlier ones added.
         session.history.amend(logs)
+    session.is_whole()
 
 
 def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
@@ -168,6 +173,7 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
     on_layer = hooks.on_layer()
     elsewhere = net.device.index is not None
     for x, y, weight in session.data.epoch(session.batch):
+        session.phase = "step"
         session.inputs = x
         for hook in hooks.batch_begin:
             hook(session.batch)
@@ -178,10 +184,12 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
         done = session.batch
         session.batch = done + 1
         session.step += 1
+        session.phase = "told"
         if hooks.batch_end:
             logs = {"loss": loss}
             for hook in hooks.batch_end:
                 hook(done, logs)
+        session.is_whole()
         if line is not None and line.due():
             line.show(measures, session.batch)
         if session.stopped is not None and session.batch != session.data.steps:

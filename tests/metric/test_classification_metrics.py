@@ -74,7 +74,7 @@ def test_f1_of_labels_by_threshold() -> None:
 def test_bad_f1() -> None:
     with pytest.raises(ArgumentError, match="'macro', 'micro', 'weighted'"):
         F1("best")
-    with pytest.raises(ShapeError, match="outputs of shape"):
+    with pytest.raises(ShapeError, match="Accuracy"):
         F1(threshold=0.5).evaluate(np.zeros((2, 3)), np.zeros(2, int))
     metric = F1()
     metric.update(np.eye(2), np.array([0, 1]))

@@ -303,9 +303,10 @@ def test_several_inputs_and_outputs_by_name_and_by_order(rng):
         verbose=False,
     )  # fmt: skip
     assert history == other
-    assert sorted(history) == ["kind", "loss", "val_kind", "val_loss"]
+    own = ["kind_accuracy", "kind_loss", "loss", "size_loss"]
+    assert sorted(history) == [*own, *(f"val_{name}" for name in own)]
     right = by_name.predict(x)["kind"].argmax(1) == y["kind"]
-    assert history["val_kind"][-1] == right.mean()
+    assert history["val_kind_accuracy"][-1] == right.mean()
     batched = by_name.predict(x, batch_size=7)
     for name, whole in by_name.predict(x).items():
         np.testing.assert_allclose(batched[name], whole, atol=1e-6)
@@ -458,8 +459,8 @@ def test_a_callback_that_raises_is_heard_and_the_net_stays_usable(build, data, h
         )
     assert any(frame.name == "fail" for frame in traceback.extract_tb(caught.value.__traceback__))
     assert probe.seen[-1] == "train end"
-    saved = hook not in ("on_train_begin", "on_epoch_begin")
-    assert (folder / "stopped.npz").exists() == saved
+    # None of these is a place at which all callbacks have heard of a whole step.
+    assert not (folder / "stopped.npz").exists()
     assert np.isfinite(net.fit(*data, verbose=False)["loss"]).all()
     with pytest.raises(CallOrderError, match="outside|under way"):
         _ = probe.session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from singanet.program.replay.bound_program import Bound
 from singanet.program.replay.python_share import PythonShare
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.python_pass import copied, copy_into
-from singanet.program.trace.recorder import targets
+from singanet.program.trace.recorder import no_collections, targets
 from singanet.program.trace.update_scalars import refresh
 from singanet.types import Array
 
@@ -90,7 +91,8 @@ class Replay:
         # Another thread may forget it at any time.
         bound = self._bound
         if bound is None or bound.arena is not arena:
-            bound = self._bound = Bound(self.recording, arena)
+            with no_collections():
+                bound = self._bound = Bound(self.recording, arena)
         return bound
 
     def outputs(self, arena: Array, feed: Mapping[str, Any], run: Run = run_all) -> Any:
@@ -177,6 +179,18 @@ class Replay:
                     # It was to be updated together with those of later layers.
                     grad = bound.array(member.grad).copy()
                     numbers.optimizer.update([member.state.name], [member.value], [grad])
+
+    @contextmanager
+    def showing(self, y: Any, weight: Any) -> Iterator[None]:
+        """Have the targets and weights of a batch ready for a loss in Python."""
+        loss = self._loss
+        if loss is not None:
+            loss.seen.y, loss.weight = y, weight
+        try:
+            yield
+        finally:
+            if loss is not None:
+                loss.seen.y = loss.weight = None
 
     def report(self, seconds: Sequence[float] | None = None) -> ProgramReport:
         """What it consists of, with the ``seconds`` of each call where they were measured."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter, is_not
@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import SingaNetError
+from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.stages import TwoPasses, stages_of, two_passes
+from singanet.optimizer.stages import TwoPasses, gathering, stages_of, two_passes
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
@@ -25,10 +26,10 @@ from singanet.program.array_tree import map_arrays
 from singanet.program.guard import Guard, is_library, is_patched
 from singanet.program.ir import NotRecordableError, Ref
 from singanet.program.relocate import relocated
+from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.foreign import is_own
 from singanet.program.trace.joint_update import Waiting, join_gradients, joint_update, runs
 from singanet.program.trace.python_pass import is_sparse
-from singanet.program.trace.shapes_only import Imagined
 from singanet.program.trace.sparse_rows import RowsSource, source_of, sources
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, plain
@@ -109,6 +110,40 @@ class Updates:
         clip: Any = traced[id(ahead.clip)]
         return TwoPasses(gathering, clip)
 
+    @property
+    def weighs(self) -> bool:
+        """Whether a stage has to be told what the loss of the batch counts."""
+        return bool(gathering(self.optimizer))
+
+    def begin(self, count: float | Callable[[Any], float | None] | None, outputs: Any) -> None:
+        """Tell accumulators the ``count`` of a batch, or what gives it at a replay."""
+        real = gathering(self.optimizer)
+        # Numbers that differ from replay to replay, by the stages that have them.
+        numbers: list[tuple[Accumulator, Array, Array]] = []
+        for stage in real if self._traced else ():
+            one: Any = self._traced[self.stages.index(stage)]
+            if not callable(count):
+                one.begin(count)
+                if one.is_even():
+                    continue
+            if not one.is_together():
+                self._why = "its parameters are at different micro-batches"
+            weight, share = np.ones(()), np.ones(())
+            one.weigh(weight.view(Traced), share.view(Traced))
+            numbers.append((stage, weight, share))
+
+        def tell(outputs: Any) -> None:
+            now = count(outputs) if callable(count) else count
+            for stage in real:
+                stage.begin(now)
+            for stage, weight, share in numbers:
+                weight[...], share[...] = stage.weight, stage.share()
+
+        filled = [array for _, *pair in numbers for array in pair]
+        self.tape.layer, self.tape.phase = "loss", "loss"
+        read = (outputs if callable(count) else None,)
+        self.tape.add(tell, read, {}, filled, "hidden", name="weigh").barrier = True
+
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""
         self.tape.layer, self.tape.phase = item.layer, "update"
@@ -118,7 +153,8 @@ class Updates:
         names, values, grads = list(item.names), list(item.values), list(item.grads)
         if why is None and self.stages:
             # How many rows there are no stage could see.
-            sparse = any(map(is_sparse, grads))
+            reads = any(stage.reads_gradients for stage in self.stages)
+            sparse = reads and any(map(is_sparse, grads))
             why = "rows of a table" if sparse else self._staged(names, values, grads)
         elif why is None:
             for name, value, grad in zip(names, values, grads, strict=True):
@@ -137,7 +173,7 @@ class Updates:
         before = [map_arrays(vars(stage), lambda array: array) for stage in self._traced]
         traced: list[Array] = [value.view(Traced) for value in values]
         # Nothing is computed, so that nothing is to be undone.
-        does, self.tape.does = self.tape.does, Imagined()
+        evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             self._handed(0, names, traced, grads, 1.0)
         except NotRecordableError as error:
@@ -149,7 +185,7 @@ class Updates:
                 vars(stage).update(state)
             return str(error)
         finally:
-            self.tape.does = does
+            self.tape.evaluator = evaluator
         return None
 
     def _handed(self, depth: int, names: Any, values: Any, grads: Any, scale: Any) -> None:
@@ -184,10 +220,33 @@ class Updates:
     def finish(self) -> None:
         """Write down the updates that wait, and lay their gradients side by side."""
         self._update_waiting()
+        self._end()
         join_gradients(self.tape, self._moves)
         for member in (m for members in self.members for m in members):
             if member.grad is not None:
                 member.grad = relocated(member.grad, self._moves)
+
+    def _end(self) -> None:
+        """Write down what stages do at the end of a step.
+
+        Raises `NotRecordableError` where they saw some updates in Python, and some in kernels.
+        """
+        ending = [k for k, stage in enumerate(self.stages) if type(stage).end is not Wrapper.end]
+        self.tape.layer, self.tape.phase = "", "update"
+        if not ending:
+            return
+        if self.reasons and self.members:
+            raise NotRecordableError("the end of a step of which some updates are Python steps")
+        does, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
+        try:
+            for k in ending:
+                if self.reasons:
+                    end = self.stages[k].end
+                    self.tape.add(end, (), {}, (), "hidden", name="python step").barrier = True
+                else:
+                    self._traced[k].end()
+        finally:
+            self.tape.evaluator = does
 
     def _waits(self, state: ParamState, value: Array, grad: Any, scale: Any) -> bool:
         """Let the update wait for others, where it can be made together with them."""
@@ -196,7 +255,7 @@ class Updates:
         waiting = Waiting(self.tape.layer, state, value, grad, scale, place_of(value))
         if not waiting.fits(self.tape, self._moves):
             return False
-        if has_own_schedules(self.rule):
+        if has_own_schedules(self.rule, state.regularizer):
             return False
         if self._recordable is None:
             self._recordable = self._is_recordable(state.name, value, grad, scale)
@@ -245,15 +304,14 @@ class Updates:
         """Record the rule's kernels; why not, where that fails."""
         mark, known = len(self.tape.calls), len(self.tape.scalars)
         numbers = Numbers(self.rule, [self.rule.settle(name, value)])
-        does, self.tape.does = self.tape.does, Imagined()
+        evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             self.rule.apply_rule(
                 numbers.state,
                 value.view(Traced),
                 grad,
                 [array.view(Traced) for array in numbers.arrays],
-                numbers.penalty,
-                numbers.read(),
+                *numbers.read(),
                 scale,
             )
         except NotRecordableError as error:
@@ -261,7 +319,7 @@ class Updates:
             del self.tape.scalars[known:]
             return str(error)
         finally:
-            self.tape.does = does
+            self.tape.evaluator = evaluator
         numbers.scalars = self.tape.scalars[known:]
         self._add(numbers, [Waiting(self.tape.layer, numbers.state, value, grad, scale)])
         return None
@@ -305,8 +363,7 @@ class Updates:
             check_fit("", state.name, value, value if is_sparse(grad) else grad, state.shape)
         except SingaNetError as error:
             return str(error)
-        scheduled = callable(getattr(state.regularizer, "coefficient", None))
-        return "its regularizer is scheduled" if scheduled else None
+        return None
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
         if self._whole:
