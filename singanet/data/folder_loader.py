@@ -12,7 +12,7 @@ import numpy as np
 from singanet.base.counts import checked_count
 from singanet.base.described import Described
 from singanet.data.array_loader import ArrayLoader
-from singanet.data.images import MAX_PIXELS, image_to_array, pillow, read_image
+from singanet.data.images import MAX_PIXELS, image_to_array, in_colors, pillow, read_image
 from singanet.errors import ArgumentError, DataError
 from singanet.types import Array
 
@@ -113,6 +113,8 @@ class FolderLoader(Described):
         if self.transform is not None:
             rng = np.random.default_rng([self._places.seed, epoch, place])
             image = self.transform(image, rng)
+            where = f"transformed image file {str(self.files[place])!r}"
+            image = in_colors(image, where).convert("L" if self.grayscale else "RGB")
         if self.size is not None and image.size != self.size[::-1]:
             image = image.resize(self.size[::-1])
         return image_to_array(image)

@@ -53,9 +53,8 @@ class SigmoidCrossEntropy(_TwoTerms):
         # w (p y softplus(-x) + (1 - y) softplus(x)) with the two terms apart.
         yes, no = self._weights.of(ops, x, y)
         zero = ops.zeros(x.shape, x)
-        losses = ops.sigmoid_cross_entropy(x, zero)
-        losses *= no
-        losses += yes * ops.sigmoid_cross_entropy(ops.negative(x), zero)
+        losses = _share(ops, no, ops.sigmoid_cross_entropy(x, zero))
+        losses += _share(ops, yes, ops.sigmoid_cross_entropy(ops.negative(x), zero))
         return losses, (x, y, yes, no)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
@@ -99,6 +98,11 @@ class BinaryCrossEntropy(_TwoTerms):
         x, yes, no = saved
         edge = float(np.finfo(x.dtype).eps)
         return no / ops.maximum(1 - x, edge) - yes / ops.maximum(x, edge)
+
+
+def _share(ops: Ops, weight: Array, losses: Array) -> Array:
+    """``weight`` times ``losses``, and 0 where the weight is, of whatever loss."""
+    return ops.multiply(weight, ops.where(weight > 0, losses, 0))
 
 
 class _TermWeights:

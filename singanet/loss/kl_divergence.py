@@ -42,8 +42,9 @@ class KLDivergence(Loss):
             )
         rows, target = x.reshape(-1, x.shape[-1]), target.reshape(-1, x.shape[-1])
         off = ops.absolute(target.sum(axis=1) - 1.0)
-        if target.size and (float(target.min()) < 0 or float(off.max()) > 1e-3):
-            wrong = int(((target < 0).any(axis=1) | (off > 1e-3)).argmax())
+        # As a look at what is right: NaN is neither below nor above.
+        if target.size and not (float(target.min()) >= 0 and float(off.max()) <= 1e-3):
+            wrong = int((~((target >= 0).all(axis=1) & (off <= 1e-3))).argmax())
             raise DataError(
                 "KLDivergence",
                 expected="target rows that are distributions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from math import prod
 from typing import Any
@@ -165,12 +166,16 @@ def _expect_probabilities(rows: Array) -> None:
 
 
 def _expect_parts(name: str, target: Array) -> None:
-    if not target.size or (float(target.min()) >= 0 and float(target.sum(axis=1).min()) > 0):
+    if not target.size:
         return
-    wrong = int(((target < 0).any(axis=1) | (target.sum(axis=1) <= 0)).argmax())
+    total = target.sum(axis=1)
+    if float(target.min()) >= 0 and float(total.min()) > 0 and float(total.max()) < math.inf:
+        return
+    right = (target >= 0).all(axis=1) & (total > 0) & (total < math.inf)
+    wrong = int((~right).argmax())
     raise DataError(
         name,
-        expected="target rows of non-negative numbers with a positive sum",
+        expected="target rows of non-negative numbers with a positive, finite sum",
         received=f"another kind of row at index {wrong}",
         advice="give every sample at least one class, or pass integer labels",
     )

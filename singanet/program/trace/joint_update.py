@@ -16,7 +16,7 @@ from singanet.optimizer.scale import is_one
 from singanet.optimizer.state import ParamState
 from singanet.params.store import Place
 from singanet.program.array_tree import address
-from singanet.program.ir import NotRecordableError
+from singanet.program.ir import Call, NotRecordableError
 from singanet.program.relocate import moved
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.tape import Tape
@@ -134,12 +134,10 @@ def _onwards(array: Array, size: int) -> Array:
     return whole
 
 
-def join_gradients(tape: Tape, moves: Moves) -> None:
-    """Let all calls find the gradients where they lie now."""
-    if not moves:
-        return
-    for number, call in enumerate(tape.calls):
+def with_gradients_joined(calls: Sequence[Call], moves: Moves) -> list[Call]:
+    """``calls``, which find the gradients where they lie now."""
+    for call in calls:
         if not moves.keys().isdisjoint(call.writes):
             # A step that is interrupted finds them there.
             call.once = True
-        tape.calls[number] = moved(call, moves)
+    return [moved(call, moves) for call in calls]

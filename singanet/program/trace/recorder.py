@@ -23,7 +23,6 @@ from singanet.program.guard import Guard
 from singanet.program.ir import MarkName, NotRecordableError
 from singanet.program.orders import Order, output_slots, zeros_in
 from singanet.program.trace.draws import Draws
-from singanet.program.trace.drop_unread import drop_unread
 from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
 from singanet.program.trace.foreign import expect_unpatched
 from singanet.program.trace.kernels import recording_kernels
@@ -80,7 +79,7 @@ class Recorder:
             given = self._fed(feed)
             outputs, _ = self._forward(given, train=False)
             self._hand_out(outputs if finish is None else finish(given, outputs))
-        drop_unread(self.tape)
+        self.tape.drops_unread = True
 
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
         """A training step: forward, loss, backward with the updates."""
@@ -273,7 +272,7 @@ class Recorder:
         if reasons:
             raise NotRecordableError(f"a caller's loop over {reasons[0]}")
         self.tape.interrupted = asked.streamed
-        drop_unread(self.tape)
+        self.tape.drops_unread = True
 
     def _python_steps(self) -> list[str]:
         """The layers that run in Python, and why."""

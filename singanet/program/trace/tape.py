@@ -59,7 +59,11 @@ class Tape:
         self.phase: Phase = "forward"
         self.ops: Any = None
         self.refine: Callable[[SingaNetError], SingaNetError] | None = None
-        self.interrupted = False
+        # What the passes are to do: gradients to lay into others, from which byte on; whether a
+        # caller runs between the calls; whether results may be dropped; what to make of constants.
+        self.moves: dict[int, tuple[int, int]] = {}
+        self.interrupted = self.drops_unread = False
+        self.make_constants: Callable[[Tape], None] | None = None
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
         self.scalars: list[Any] = []
@@ -262,8 +266,11 @@ def _forgetting(tape: Tape) -> Callable[[Any], None]:
 
     def forget(gone: Any) -> None:
         tape = mine()
+        if tape is None:
+            return
+        known: Any = tape._known.get(gone.key)
         # Another array may have got this id since.
-        if tape is not None and tape._known.get(gone.key) is gone:
+        if known is gone:
             del tape._known[gone.key]
 
     return forget

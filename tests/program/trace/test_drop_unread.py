@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from singanet.program.trace.drop_unread import drop_unread
+from singanet.program.trace.drop_unread import without_unread
 from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.tape import Tape
 
@@ -22,8 +22,7 @@ def wanted(tape, array):
 
 
 def names(tape):
-    drop_unread(tape)
-    return [call.name for call in tape.calls]
+    return [call.name for call in without_unread(tape.calls, tape.tokens)]
 
 
 def test_what_leads_to_nothing_goes_with_all_that_leads_to_it():
