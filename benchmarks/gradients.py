@@ -143,7 +143,8 @@ def row(stage: int) -> list[str]:
 def main() -> None:
     """Publish the table of all stages."""
     header = ["gradient of", "gradients, ms", "its part of a step, ms", "ratio (spread)",
-              "PyTorch, ms", "ratio (spread)", "arena MB", "of a step", "gradients of weights"]  # fmt: skip
+              "PyTorch, ms", "ratio (spread)", "arena MB", "of a step",
+              "gradients of weights"]  # fmt: skip
     body = table(header, [row(stage) for stage in STAGES])
     text = (
         f"By the image, batch {BATCH}, {THREADS} thread(s), processor seconds, {ROUNDS} rounds."

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from singanet.base.files import expect_file
 from singanet.checkpoint.entry import State, sources_of
 from singanet.checkpoint.reader import Reader, open_file
 from singanet.checkpoint.singa import find_pickle, find_records
@@ -73,7 +74,9 @@ def write_state(
     snapshot. Arrays are written one at a time: none but the one in hand is ever copied. Errors:
     `UnknownNameError`, `FileAccessError`, and what the format cannot hold.
     """
-    format_named(format_for(path, format)).write(checked_path(path), state, **options)
+    path = checked_path(path)
+    expect_file(path, path)  # a snapshot would be written beside /dev/null, with a suffix
+    format_named(format_for(path, format)).write(path, state, **options)
 
 
 def open_state(path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Reader:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from singanet.engine.foreign import apart, expect_output, is_foreign
 from singanet.graph.nodes import Node
 from singanet.layers.activation import Activation
 from singanet.layers.context import Context
@@ -27,6 +28,7 @@ class Step:
 
     __slots__ = (
         "fed",
+        "foreign",
         "frozen",
         "in_slots",
         "keeps_integers",
@@ -45,6 +47,7 @@ class Step:
         self.name = node.name
         self.frozen = frozen
         self.layer: Layer = node.layer
+        self.foreign = is_foreign(self.layer)
         self.in_slots = in_slots
         self.out_slots = out_slots
         self.many_in = len(in_slots) > 1
@@ -53,6 +56,11 @@ class Step:
         self.keeps_integers = self.layer.integer_input
         self.relu = False
         self.relu_of = ""
+
+    @property
+    def in_training(self) -> bool:
+        """Whether a training forward runs the layer as in training, not as in evaluation."""
+        return not self.frozen and not any(param.held for param in self.layer.params.values())
 
     def params(self) -> dict[str, Array]:
         """The live parameter arrays by suffix."""
@@ -250,12 +258,16 @@ class Plan:
                 x = [slots[slot] for slot in step.in_slots]
             else:
                 x = slots[step.in_slots[0]]
-            ctx = Context(ops, rng, step.params(), train and not step.frozen, keep)
+            ctx = Context(ops, rng, step.params(), train and step.in_training, keep)
             # Where the output between the two is asked for, each does its own part.
             ctx.relu = step.relu and step.name not in wanted
             ctx.through = bool(step.relu_of) and step.relu_of not in wanted
+            if step.foreign:
+                x = apart(x, feed.values())
             y = step.layer.forward(ctx, x)
             del x
+            if step.foreign:
+                expect_output(step.name, y, [self.slot_shapes[slot] for slot in step.out_slots])
             if step.many_out:
                 ctx.out_shapes = [part.shape for part in y]
                 for slot, part in zip(step.out_slots, y, strict=True):

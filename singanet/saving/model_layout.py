@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.budget import Budget, read_json
 from singanet.checkpoint.formats import FORMATS, by_content, by_suffix, open_state
 from singanet.checkpoint.reader import Reader
 from singanet.errors import (
@@ -151,10 +152,11 @@ def _about(reader: Reader, kind: Kind) -> dict[str, Any]:
     if size > LONGEST:
         raise _other(reader.where, kind, f"a description of {size} bytes")
     text = bytes(reader.read(kind.text))
-    try:
-        about = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _other(reader.where, kind, f"a description that is no JSON: {error}") from None
+
+    def refuse(expected: str, received: str) -> FileFormatError:
+        return _other(reader.where, kind, f"a description that is not {expected}: {received}")
+
+    about = read_json(text, Budget(len(text), refuse))
     if not isinstance(about, dict) or about.get("format") != kind.format:
         raise _other(reader.where, kind, "a description of something else")
     version = about.get("version")

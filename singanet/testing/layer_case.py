@@ -10,6 +10,7 @@ import numpy as np
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.ops import ops_for
+from singanet.optimizer import SGD
 from singanet.params.gradients import dense_gradient
 from singanet.testing.gradients import check_gradients
 from singanet.testing.parts import arrays_on, map_parts, on_host, parts_of, spread
@@ -55,7 +56,7 @@ class LayerCase:
         for param in layer.params.values():
             values = 0.5 * rng.standard_normal(param.shape)
             # Running variances have to be positive.
-            param.value = xp.asarray((np.abs(values) + 0.5 if param.is_state else values), dtype)
+            param.retype(xp.asarray(np.abs(values) + 0.5 if param.is_state else values, dtype))
         return layer
 
     def run(
@@ -237,6 +238,15 @@ class LayerCase:
             pair.evaluate(x)
         # A layer that is a Python step is walked by the layers in a loop of the caller's own.
         assert pair.programs() == (1 if pair.in_python() else 2)
+
+    def test_a_recorded_step_equals_the_layers(self) -> None:
+        pair = RecordedPair([self.built(np, np.float32) for _ in range(2)])
+        optimizers = SGD(lr=0.01, momentum=0.9), SGD(lr=0.01, momentum=0.9)
+        for seed in range(4):
+            pair.step(self.inputs(np, np.float32, seed=seed), optimizers)
+        assert pair.programs() == 1
+        # A layer that says it is pure must not have been found to be none.
+        assert not (pair.notes() and getattr(self.make(), "pure", False))
 
     def test_spec_dicts_are_not_changed(self) -> None:
         layer = self.make()

@@ -13,7 +13,8 @@ import pytest
 # Found by that name here and in the worker processes, which inherit the path.
 sys.path.append(str(Path(__file__).parent / "fuzzing"))
 import fuzz
-import watching
+
+from tests import watching
 
 
 def test_every_seed_is_whole(tmp_path):

@@ -161,6 +161,18 @@ class SaysThatItIsPure(Sound):
         return x * float(self.calls)
 
 
+class CountsItsWalks(Dense):
+    """Its gradient differs from walk to walk, and it promises that it does not."""
+
+    pure = True
+    walks = 0
+
+    def backward(self, ctx, dy):
+        self.walks += 1
+        dx, grads = super().backward(ctx, dy)
+        return dx, {**grads, "bias": grads["bias"] * float(self.walks)}
+
+
 class LeavesTheKernels(Sound):
     """A sum that no recording sees, taken for a constant."""
 
@@ -319,6 +331,8 @@ def test_a_sound_layer_passes(case, layer, name):
         ("test_evaluation_keeps_nothing", DoublesCase, SavesInEvaluation),
         ("test_a_recorded_program_equals_the_layer", DoublesCase, SaysThatItIsPure),
         ("test_a_recorded_program_equals_the_layer", DoublesCase, LeavesTheKernels),
+        ("test_a_recorded_step_equals_the_layers", DoublesCase, SaysThatItIsPure),
+        ("test_a_recorded_step_equals_the_layers", DenseCase, CountsItsWalks),
         ("test_spec_dicts_are_not_changed", DenseCase, ChangesItsSpecs),
     ],
 )

@@ -90,7 +90,7 @@ class TracedLayer:
 
     def _forward_in_python(self, ctx: Context, x: Any, why: str) -> Any:
         if not self.own:
-            self.tape.does.expect_values()
+            self.tape.evaluator.expect_values()
         self.reasons.append(f"forward: {why}")
         run = self._python[id(ctx)] = PythonPass(self, ctx)
         with no_draws():
@@ -114,7 +114,7 @@ class TracedLayer:
             except self._refusals as error:
                 del self.tape.calls[mark:]
                 if not self.own:
-                    self.tape.does.expect_values()
+                    self.tape.evaluator.expect_values()
                 run = PythonPass(self, ctx)
                 self.reasons.append(f"backward: {error}")
         run.needs_input_grad = ctx.needs_input_grad

@@ -26,10 +26,11 @@ class ModelCheckpoint(Callback):
     After every ``every_epochs`` epochs ``epoch-0003.npz``, of which the last ``keep`` stay;
     ``step.npz`` after every ``every_steps`` steps, and at the end of the first step
     ``every_minutes`` after the last file, by ``clock``, which tells seconds; ``stopped.npz``
-    where the fit stops within an epoch or ends with an error. ``net.fit(..., resume=folder)``
-    goes on from whichever got furthest, to the bit. ``best.npz`` holds the parameters alone, by
-    their names, from the epoch in which ``monitor`` was best; None writes none. Files appear
-    whole or not at all.
+    where the fit stops within an epoch, or ends with an error between two steps.
+    ``net.fit(..., resume=folder)`` goes on from whichever got furthest, to the bit; so an error or
+    interrupt within a step writes nothing, and the file before it counts. ``best.npz`` holds the
+    parameters alone, by their names, from the epoch in which ``monitor`` was best; None writes
+    none. Files appear whole or not at all.
     """
 
     runs_last = True
@@ -96,8 +97,8 @@ class ModelCheckpoint(Callback):
         self._write("stopped")
 
     def on_error(self, error: BaseException) -> None:
-        """Write ``stopped.npz``, if any step was taken."""
-        if self.session.step:
+        """Write ``stopped.npz``, if any step was taken and the last one is whole."""
+        if self.session.step and self.session.phase == "whole":
             self._write("stopped")
 
     def state_dict(self) -> dict[str, Array]:

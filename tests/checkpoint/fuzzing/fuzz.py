@@ -22,7 +22,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from watching import Peak, watch
+
+from tests.watching import Peak, watch
 
 MEMORY = 64 << 20
 INTERESTING = [
