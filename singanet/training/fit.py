@@ -104,7 +104,7 @@ def _expect_enough(net: Model, data: Batches) -> None:
     if data.smallest is None or not isinstance(net, Net):
         return
     for step in net.plan().steps:
-        if not step.frozen and step.layer.fewest_samples > data.smallest:
+        if step.in_training and step.layer.fewest_samples > data.smallest:
             raise DataError(
                 f"net.fit, layer {step.name!r}",
                 expected=f"training batches of at least {step.layer.fewest_samples} samples",

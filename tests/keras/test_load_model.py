@@ -228,6 +228,7 @@ def settled():
             keras.Input((6, 6, 2)),
             kl.Conv2D(3, 2, kernel_regularizer="l2", kernel_constraint=con.MaxNorm(2, [0, 1, 2])),
             kl.DepthwiseConv2D(2, depthwise_regularizer=reg.L1(0.05)),
+            kl.BatchNormalization(trainable=False, name="held"),
             kl.Flatten(),
             kl.Dense(4, kernel_regularizer=reg.L1L2(0.0, 0.1), bias_regularizer=reg.L2(0.3)),
             kl.Dense(4, trainable=False, name="frozen"),
@@ -247,7 +248,8 @@ def test_settings_that_change_a_training_are_kept(tmp_path):
     model.compile(keras.optimizers.SGD(0.05), loss=half)
     net, after = load_model(tmp_path / "m.keras"), tmp_path / "after.weights.h5"
     frozen = [p.name for p in net.params() if not p.trainable]
-    assert frozen == ["frozen/weight", "frozen/bias"]
+    held = [f"held/{suffix}" for suffix in ("gamma", "beta", "mean", "var")]
+    assert frozen == [*held, "frozen/weight", "frozen/bias"]
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((8, 6, 6, 2)).astype("f4"), rng.standard_normal((8, 3)).astype("f4")
     net.loss, sgd = SquaredError(), SGD(lr=0.05)

@@ -653,6 +653,9 @@ class TestLastBatches:
         net.add(Dense("top", 3))
         net.freeze("top")
         net.fit(*self.data(9), batch_size=8, verbose=False)
+        held = self.made()
+        held.layers[1].trainable = False
+        held.fit(*self.data(9), batch_size=8, verbose=False)
         images = singanet.FeedForwardNet(
             [BatchNormalization("bn", input_sample_shape=(2, 2, 2)), Flatten("flat")],
             loss=SquaredError(),
