@@ -354,11 +354,14 @@ class FeedForwardNet(Net):
         cast: bool = False,
         data_format: str = "channels_last",
         optimizer: Optimizer | None = None,
+        layout: str | None = None,
     ) -> LoadReport:
         """Read parameters from ``f`` into the net's arrays, and report what was matched how.
 
         The format is that of the file, whatever its name; ``rename`` goes from names in the file
-        to names in the net. Files of every SINGA since 1.0.0, of Keras, and a training's state
+        to names in the net. ``layout`` "torch" says that matrices come as PyTorch keeps them,
+        (out, in), and turns them; it has to be said, or "singanet", where a square one is renamed
+        from a name with dots. Files of every SINGA since 1.0.0, of Keras, and a training's state
         are read as well. ``strict`` refuses a file with missing, extra or unfitting arrays,
         ``cast`` converts types, ``optimizer`` takes the state in a Keras file. The whole file is
         checked first: on any error the net is as it was. Errors: `StateMismatchError`, whose
@@ -376,6 +379,7 @@ class FeedForwardNet(Net):
             cast=cast,
             data_format=data_format,
             optimizer=optimizer,
+            layout=layout,
         )
 
     # -- programs ---------------------------------------------------------------------------

@@ -16,6 +16,7 @@ _D = TypeVar("_D", bound="Described")
 _C = TypeVar("_C")
 
 _LONGEST = 60
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Codec(Protocol):
@@ -57,23 +58,27 @@ class Described(metaclass=CheckedType):
         """As object does, with the arguments written down."""
         made = super().__new__(cls)
         kind: Any = cls
+        signature = _signature(kind)
         try:
-            bound = _signature(kind).bind(made, *args, **kwargs).arguments
+            bound = signature.bind(made, *args, **kwargs).arguments
         except TypeError:
             # A copy under way, which takes its attributes from the original.
             bound = {}
         made.arguments = {}
         for name, value in list(bound.items())[1:]:
-            made.arguments.update(value if name == "kwargs" else {name: value})
+            many = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+            made.arguments.update(value if many else {name: value})
         return made
 
-    def settings(self) -> dict[str, Any]:
+    def _shown_settings(self) -> dict[str, Any]:
         """What was said to the constructor, as it is now: an attribute of that name goes before.
 
         Also what was left out there and is no longer the default.
         """
         found = {}
         for name, parameter in list(_signature(type(self)).parameters.items())[1:]:
+            if parameter.kind in _MANY:
+                continue
             given = name in self.arguments
             before = self.arguments[name] if given else parameter.default
             now = getattr(self, name, before)
@@ -83,7 +88,7 @@ class Described(metaclass=CheckedType):
         return found
 
     def __repr__(self) -> str:
-        return shown(type(self).__name__, self.settings())
+        return shown(type(self).__name__, self._shown_settings())
 
 
 class Configurable(Described):
@@ -151,7 +156,7 @@ def _refusal(
     """What is wrong with the arguments ``args`` and ``kwargs``, as ``error`` found."""
     taken = list(signature.parameters.values())[1:]
     names = [parameter.name for parameter in taken]
-    needed = [p.name for p in taken if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    needed = [p.name for p in taken if p.default is p.empty and p.kind not in _MANY]
     unknown = next((key for key in kwargs if key not in names), None)
     missing = [key for key in needed[len(args) :] if key not in kwargs]
     if unknown is not None:

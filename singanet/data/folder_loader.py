@@ -12,7 +12,7 @@ import numpy as np
 from singanet.base.counts import checked_count
 from singanet.base.described import Described
 from singanet.data.array_loader import ArrayLoader
-from singanet.data.images import MAX_PIXELS, image_to_array, pillow, read_image
+from singanet.data.images import MAX_PIXELS, image_to_array, in_colors, pillow, read_image
 from singanet.errors import ArgumentError, DataError
 from singanet.types import Array
 
@@ -31,8 +31,9 @@ class FolderLoader(Described):
     ``labels`` list what was found. Batches are ``(x, y)``: float32 (N, C, H, W) in [0, 1], C
     3 or with ``grayscale`` 1; int32 (N,). ``size`` = (height, width) resizes; without it all
     images must be of one size. ``transform(image, rng)`` is applied before that, with a
-    generator drawn from seed, epoch and file. A file of more than ``max_pixels`` is refused. Order, sharding and position are those of
-    `ArrayLoader`. Errors: `DataError` naming the folder without images or the broken file.
+    generator drawn from seed, epoch and file. A file of more than ``max_pixels`` is refused.
+    Order, sharding and position are those of `ArrayLoader`. Errors: `DataError` naming the
+    folder without images or the broken file.
     """
 
     def __init__(
@@ -113,6 +114,8 @@ class FolderLoader(Described):
         if self.transform is not None:
             rng = np.random.default_rng([self._places.seed, epoch, place])
             image = self.transform(image, rng)
+            where = f"transformed image file {str(self.files[place])!r}"
+            image = in_colors(image, where).convert("L" if self.grayscale else "RGB")
         if self.size is not None and image.size != self.size[::-1]:
             image = image.resize(self.size[::-1])
         return image_to_array(image)

@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.base.counts import checked_count
 from singanet.base.described import Described
-from singanet.data.images import image_to_array
+from singanet.data.images import image_to_array, in_colors
 from singanet.data.prefetch import Background
 from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.types import Array
@@ -98,7 +98,7 @@ class ImageBatchIter(Described):
             made = self.image_transform(path)
             _check_images(path, made)
             for image in made:
-                pixels = image_to_array(image.convert("RGB"))
+                pixels = image_to_array(in_colors(image, f"image of {path!r}").convert("RGB"))
                 if images and pixels.shape != images[0].shape:
                     raise _different_sizes(path, images[0].shape, pixels.shape)
                 images.append(pixels)

@@ -1,4 +1,4 @@
-"""Pickled dicts of plain values and numeric arrays, as old data sets come; nothing in them is run."""
+"""Pickled dicts of plain values and arrays, as old data sets come; nothing in them is run."""
 
 from __future__ import annotations
 

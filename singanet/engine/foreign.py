@@ -10,7 +10,7 @@ import numpy as np
 from singanet.errors import ShapeError
 from singanet.layers.layer import Layer
 from singanet.params.param import Param
-from singanet.types import Array, Shape
+from singanet.types import Shape
 
 
 def is_foreign(layer: Layer) -> bool:
@@ -44,7 +44,7 @@ def expect_output(name: str, made: Any, shapes: Sequence[Shape]) -> None:
 def expect_gradients(
     name: str, made: Any, in_shapes: Sequence[Shape], params: Mapping[str, Param]
 ) -> None:
-    """Errors: what `Layer.backward` gave is not ``(dx, {suffix: gradient})`` of the right shapes."""
+    """Errors: what `Layer.backward` gave is no ``(dx, {suffix: gradient})`` of the right shapes."""
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], Mapping):
         raise ShapeError(
             f"layer {name!r}",
@@ -54,8 +54,10 @@ def expect_gradients(
         )
     dx, by_suffix = made
     parts = [dx] if len(in_shapes) == 1 else dx
-    good = not in_shapes or isinstance(parts, (list, tuple)) and len(parts) == len(in_shapes)
-    if not good or not all(p is None or _fits(p, s) for p, s in zip(parts, in_shapes)):
+    good = isinstance(parts, (list, tuple)) and len(parts) == len(in_shapes)
+    if in_shapes and not (
+        good and all(p is None or _fits(p, s) for p, s in zip(parts, in_shapes, strict=True))
+    ):
         raise ShapeError(
             f"layer {name!r}",
             expected=f"backward to return {_batches(in_shapes)} for its input, or None",

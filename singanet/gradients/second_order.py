@@ -93,7 +93,7 @@ def hessian_vector_product(
     seeds: list[tuple[Array, Any]] = []
     for param in net.params():
         values[id(param)] = made = copy.copy(param)
-        made.value = np.array(param.value, np.float64)
+        made.retype(np.array(param.value, np.float64))
         for target, vector in shifted:
             if target.param is param:
                 _expect_shape(target.name, param.shape, vector)

@@ -129,7 +129,8 @@ class GraphBuilder(metaclass=CheckedType):
     def params_of(self, name: str) -> list[Param]:
         """The parameters of the layer or nested net added as ``name``; none is filled by this."""
         nodes = self._graph.nodes
-        use = [nodes[name], *(n for n in nodes.values() if n.within == name)]
+        inner = nodes.values() if name in self._nests.nets else ()
+        use = [nodes[name], *(n for n in inner if n.within == name)]
         return [param for node in use for param in node.layer.params.values()]
 
     def use_of(self, layer: Layer | GraphBuilder | str) -> list[str]:

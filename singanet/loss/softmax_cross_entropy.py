@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from math import prod
 from typing import Any
@@ -84,7 +85,8 @@ class SoftmaxCrossEntropy(_OfClasses):
         """softmax(x) along the last axis."""
         return ops_for(x).softmax(x)
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         rows = self._rows(x)
         if _is_soft(x, y):
             target = self._distribution(ops, x, y)
@@ -97,7 +99,8 @@ class SoftmaxCrossEntropy(_OfClasses):
             losses = ops.where(mask, losses, 0)
         return losses.reshape(x.shape[:-1]), (x.shape, p, labels, mask)
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         shape, p, target, mask = saved
         if target.ndim == 2:
             p -= target
@@ -118,7 +121,8 @@ class CategoricalCrossEntropy(_OfClasses):
     Gradient of a position: −t / x.
     """
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         rows = self._rows(x)
         mask = None
         if _is_soft(x, y):
@@ -134,7 +138,8 @@ class CategoricalCrossEntropy(_OfClasses):
         losses = -(target * ops.log(above)).sum(axis=1)
         return losses.reshape(x.shape[:-1]), (x.shape, above, target)
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         shape, above, target = saved
         return ops.negative(ops.divide(target, above)).reshape(shape)
 
@@ -161,12 +166,16 @@ def _expect_probabilities(rows: Array) -> None:
 
 
 def _expect_parts(name: str, target: Array) -> None:
-    if not target.size or (float(target.min()) >= 0 and float(target.sum(axis=1).min()) > 0):
+    if not target.size:
         return
-    wrong = int(((target < 0).any(axis=1) | (target.sum(axis=1) <= 0)).argmax())
+    total = target.sum(axis=1)
+    if float(target.min()) >= 0 and float(total.min()) > 0 and float(total.max()) < math.inf:
+        return
+    right = (target >= 0).all(axis=1) & (total > 0) & (total < math.inf)
+    wrong = int((~right).argmax())
     raise DataError(
         name,
-        expected="target rows of non-negative numbers with a positive sum",
+        expected="target rows of non-negative numbers with a positive, finite sum",
         received=f"another kind of row at index {wrong}",
         advice="give every sample at least one class, or pass integer labels",
     )

@@ -26,7 +26,8 @@ class BinaryAccuracy(MeanMetric):
         self.all_labels = bool(all_labels)
         super().__init__()
 
-    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
+    def values(self, ops: Ops, x: Array, y: Array) -> Array:
+        """See `MeanMetric`."""
         scores, wanted = yes_or_no("BinaryAccuracy", x, y)
         right = ((scores > self.threshold) == wanted).reshape(len(x), prod(x.shape[1:]))
         return right.all(axis=1).astype("float64") if self.all_labels else right.mean(axis=1)

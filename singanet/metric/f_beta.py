@@ -70,7 +70,8 @@ class _ByClass(Metric):
         self._counts = counts if self._counts is None else self._counts + counts
         self.samples += len(x)
 
-    def _result(self) -> float | Array:
+    def compute(self) -> float | Array:
+        """See `Metric`."""
         both, taken, wanted = np.asarray(self._counts, np.float64)
         if self.average == "micro":
             return float(self._ratio(both.sum(), taken.sum(), wanted.sum()))

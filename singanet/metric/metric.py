@@ -16,7 +16,7 @@ class Metric(Configurable):
     """A measure of outputs against targets that can be gathered over batches.
 
     ``update`` each batch, ask ``result`` at the end: it is that of all samples together, not a
-    mean of the batches' results. A subclass gives `reset`, `update` and `_result`, and holds
+    mean of the batches' results. A subclass gives `reset`, `update` and `compute`, and holds
     what it has gathered in attributes that `reset` assigns anew.
     """
 
@@ -52,7 +52,7 @@ class Metric(Configurable):
                 received="none since the last reset",
                 advice="call update(x, y) first",
             )
-        return self._result()
+        return self.compute()
 
     @abstractmethod
     def reset(self) -> None:
@@ -63,7 +63,7 @@ class Metric(Configurable):
         """Gather a batch: outputs ``x`` (B, ...) and targets ``y``."""
 
     @abstractmethod
-    def _result(self) -> Any:
+    def compute(self) -> Any:
         """The measure, of at least one sample."""
 
     def _outputs(self, x: Array, y: Array) -> tuple[Ops, Array, Array]:
@@ -79,12 +79,12 @@ class Metric(Configurable):
 
 
 class MeanMetric(Metric):
-    """The mean of `forward` over all samples gathered; a subclass gives `_values`."""
+    """The mean of `forward` over all samples gathered; a subclass gives `values`."""
 
     def forward(self, x: Array, y: Array) -> Array:
         """A value for every sample, shape (B,)."""
         ops, x, y = self._outputs(x, y)
-        return self._values(ops, x, y)
+        return self.values(ops, x, y)
 
     def evaluate(self, x: Array, y: Array) -> float:
         """Mean of `forward`; 0 for an empty batch."""
@@ -102,9 +102,10 @@ class MeanMetric(Metric):
         self._sum += float(values.sum())
         self.samples += len(values)
 
-    def _result(self) -> float:
+    def compute(self) -> float:
+        """The mean."""
         return self._sum / self.samples
 
     @abstractmethod
-    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
+    def values(self, ops: Ops, x: Array, y: Array) -> Array:
         """A float64 value for every sample."""

@@ -92,6 +92,10 @@ class RenamedParam(Param):
     def value(self, array: Array) -> None:
         self._origin.value = array
 
+    def retype(self, array: Array) -> None:
+        """As the origin's."""
+        self._origin.retype(array)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> RenamedParam:
         return type(self)(copy.deepcopy(self._origin, memo), self.name)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _WRITEABLE = attrgetter("flags.writeable")
 _METHODS = (
-    "forward", "backward", "count", "_forward", "_backward",
+    "forward", "backward", "count", "compute", "gradient",
     "update", "_scalars", "_sweep", "_rule", "add",
 )  # fmt: skip
 """Methods whose replacement on a class is seen; those of a user's own class all are."""
@@ -116,10 +116,10 @@ class Guard:
         return ""
 
     def _assigned(self, begun: bool) -> str:
-        for param, value, trainable, held in self._params:
+        for param, value, trainable, still in self._params:
             if param.trainable is not trainable:
                 return f"trainable of {param.name!r} is {param.trainable} now"
-            if param.held is not held:
+            if param.held is not still:
                 return (
                     f"the running state {param.name!r} is {'held' if param.held else 'moved'} now"
                 )

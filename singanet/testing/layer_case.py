@@ -56,7 +56,7 @@ class LayerCase:
         for param in layer.params.values():
             values = 0.5 * rng.standard_normal(param.shape)
             # Running variances have to be positive.
-            param.value = xp.asarray((np.abs(values) + 0.5 if param.is_state else values), dtype)
+            param.retype(xp.asarray(np.abs(values) + 0.5 if param.is_state else values, dtype))
         return layer
 
     def run(

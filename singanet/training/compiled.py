@@ -78,7 +78,7 @@ class Compiled:
 def compile_net(
     net: Model,
     optimizer: Optimizer | Wrapper | str,
-    loss: Loss | str | None = None,
+    loss: Loss | MultiLoss | str | None = None,
     metrics: Given | None = None,
     mixed_precision: MixedPrecision | str | None = None,
 ) -> None:

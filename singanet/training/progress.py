@@ -25,7 +25,7 @@ class Progress:
     batch: int
     step: int
     begun: int
-    losses: dict[str, tuple[float, float]]
+    losses: dict[str, tuple[float, ...]]
     samples: int
     metrics: dict[str, dict[str, float]]
     data: dict[str, int]
@@ -53,7 +53,7 @@ def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> 
         raise _wrong("history", values)
     metrics, data, losses = (_dict(about, key) for key in ("metrics", "data", "losses"))
     if not all(
-        isinstance(sums, list) and len(sums) == 2 and all(map(_is_number, sums))
+        isinstance(sums, list) and len(sums) == 3 and all(map(_is_number, sums))
         for sums in losses.values()
     ):
         raise _wrong("losses", losses)
@@ -68,7 +68,7 @@ def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> 
         batch=_count(about, "batch"),
         step=_count(about, "step"),
         begun=_count(about, "begun"),
-        losses={name: (float(total), float(count)) for name, (total, count) in losses.items()},
+        losses={name: tuple(map(float, sums)) for name, sums in losses.items()},
         samples=_count(about, "samples"),
         metrics=metrics,
         data=data,

@@ -343,3 +343,19 @@ def test_a_program_by_hand_weighs_from_its_first_run_on(rng, ignored):
         assert program.run(x, y) == by_layers.step(x, y, theirs)
         for a, b in zip(by_hand.param_values(), by_layers.param_values(), strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_mean_of_sums_weighs_all_alike(rng, enabled):
+    made = net(SquaredError(reduction="sum"))
+    made.programs.enabled = enabled
+    w, b = (value.copy() for value in made.param_values())
+    optimizer = Accumulator(SGD(lr=0.01), 2)
+    for _ in range(4):
+        x, t = rng.standard_normal((7, INPUTS)), rng.standard_normal((7, CLASSES))
+        d = (x @ w + b - t) / 2
+        w, b = w - 0.01 * x.T @ d, b - 0.01 * d.sum(0)
+        for part in parts_of([5, 2]):
+            made.step(x[part], t[part], optimizer)
+    for value, wanted in zip(made.param_values(), (w, b), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-9)

@@ -53,7 +53,7 @@ def prepared(shape, dtype=np.float64, **options):
     layer = BatchNormalization("bn", **options)
     layer.build(shape)
     for param in layer.params.values():
-        param.value = param.value.astype(dtype)
+        param.retype(param.value.astype(dtype))
     return layer
 
 

@@ -621,7 +621,7 @@ class TestLastBatches:
         draws = np.random.default_rng(0)
         return draws.normal(size=(samples, 4)), draws.normal(size=(samples, 3))
 
-    @pytest.mark.parametrize("samples, size", [(33, 32), (33, 8), (1, 32), (5, 1)])
+    @pytest.mark.parametrize(("samples", "size"), [(33, 32), (33, 8), (1, 32), (5, 1)])
     def test_one_sample_is_refused_before_the_first_step(self, samples, size):
         net = self.made()
         before = [value.copy() for value in net.param_values()]
@@ -659,3 +659,20 @@ class TestLastBatches:
         )
         images.compile(SGD(lr=0.1))
         images.fit(np.ones((3, 2, 2, 2)), np.ones((3, 8)), batch_size=2, verbose=False)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.eye(4)[[0, 1, 2]] + np.eye(4)[[1, 1, 3]],  # several labels of a sample
+        np.full((3, 4), 0.25),
+        np.array([[0.2, 0.3, 0.1, 0.9]] * 3),
+        np.array([[0, 1, 1, 0], [1, 0, 0, 1], [0, 0, 0, 0]]),  # of the positions of sequences
+        np.array([[0, 1, 2, 0]] * 3),
+    ],
+)
+def test_class_weights_of_targets_that_are_no_classes(y):
+    net = singanet.FeedForwardNet([Dense("d", 4, input_sample_shape=(2,))], loss=SquaredError())
+    net.compile(SGD(lr=0.1))
+    with pytest.raises(DataError, match="one-hot rows of a single 1"):
+        net.fit(np.ones((3, 2)), y, class_weight={1: 10.0}, verbose=False)

@@ -343,7 +343,7 @@ def test_a_state_that_does_not_fit_changes_nothing(build, data, same, state, cha
 
 SPOILT = {
     **{f"no {key}": {key: None} for key in (
-        "epoch", "batch", "step", "begun", "loss_sum", "samples", "metrics", "data", "seed",
+        "epoch", "batch", "step", "begun", "losses", "samples", "metrics", "data", "seed",
         "generator", "history",
     )},
     "an epoch below 0": {"epoch": -1},

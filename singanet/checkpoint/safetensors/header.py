@@ -50,7 +50,8 @@ def parse(
 
     if not text.startswith(b"{"):
         raise broken(where, "a table that starts with '{'", repr(text[:8]))
-    table = read_json(text, Budget(len(text) + 8 + size, partial(broken, where)), unique)
+    budget = Budget(len(text) + 8 + size, partial(broken, where))
+    table = read_json(text, budget, "a table", unique)
     metadata = {}
     if METADATA in table:
         metadata = table.pop(METADATA)

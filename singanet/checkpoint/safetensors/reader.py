@@ -53,7 +53,8 @@ class SafetensorsReader(StreamReader):
             return None
         self.version = f"singanet format {check_version(mark, self.where)}"
         text = self.metadata.pop(CHECKSUMS, "").encode("utf-8", "replace")
-        checksums = read_json(text, Budget(self._size, partial(broken, self.where)))
+        budget = Budget(self._size, partial(broken, self.where))
+        checksums = read_json(text, budget, "a checksum for each array")
         if not isinstance(checksums, dict):
             raise broken(self.where, "a checksum for each array", "none that can be read")
         return checksums

@@ -28,6 +28,8 @@ _PARTIALS: dict[Any, Sequence[Partial]] = {
     # As backward has it: the first of equal operands counts.
     np.maximum: (lambda x, y: x >= y, lambda x, y: x < y),
     np.minimum: (lambda x, y: x <= y, lambda x, y: x > y),
+    np.fmax: (lambda x, y: x >= y, lambda x, y: x < y),
+    np.fmin: (lambda x, y: x <= y, lambda x, y: x > y),
     np.arctan2: (lambda x, y: y / (x * x + y * y), lambda x, y: -x / (x * x + y * y)),
     np.hypot: (lambda x, y: x / np.hypot(x, y), lambda x, y: y / np.hypot(x, y)),
     np.logaddexp: (

@@ -16,6 +16,7 @@ from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.scale import is_one
 from singanet.optimizer.stages import TwoPasses, gathering, stages_of, two_passes
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
@@ -90,6 +91,7 @@ class Updates:
         self._recordable: bool | None = None
         self._whole = False
         self._waiting: list[Waiting] = []
+        self._untraced: dict[int, Array] = {}
         self._moves: dict[int, tuple[int, int]] = {}
 
     def ahead(self) -> TwoPasses | None:
@@ -172,6 +174,8 @@ class Updates:
         waiting, moves = list(self._waiting), dict(self._moves)
         before = [map_arrays(vars(stage), lambda array: array) for stage in self._traced]
         traced: list[Array] = [value.view(Traced) for value in values]
+        # Of views nobody knows in which bucket they lie.
+        self._untraced = {id(view): value for view, value in zip(traced, values, strict=True)}
         # Nothing is computed, so that nothing is to be undone.
         evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
@@ -192,7 +196,8 @@ class Updates:
         """What the stage at ``depth`` hands on, and so on to the rule."""
         if depth == len(self._traced):
             for name, value, grad in zip(names, values, grads, strict=True):
-                why = self._ruled(name, plain(value), grad, scale)
+                own = self._untraced.get(id(value))
+                why = self._ruled(name, plain(value) if own is None else own, grad, scale)
                 if why is not None:
                     raise NotRecordableError(why)
             return
@@ -251,6 +256,9 @@ class Updates:
     def _waits(self, state: ParamState, value: Array, grad: Any, scale: Any) -> bool:
         """Let the update wait for others, where it can be made together with them."""
         if state.constraint is not None or not self._together:
+            return False
+        if self.stages and not is_one(scale):
+            # An interrupted step could not make up for it.
             return False
         waiting = Waiting(self.tape.layer, state, value, grad, scale, place_of(value))
         if not waiting.fits(self.tape, self._moves):
@@ -326,7 +334,9 @@ class Updates:
 
     def _add(self, numbers: Numbers, group: Sequence[Waiting]) -> None:
         self.numbers.append(numbers)
-        refs = [None if self.stages else self.tape.ref(w.grad) for w in group]
+        # What stages hand on, a step that is interrupted needs only where updates waited for it.
+        asked = not self.stages or len(group) > 1
+        refs = [self.tape.ref(w.grad) if asked else None for w in group]
         self.members.append(
             [Member(w.layer, w.state, w.value, ref) for w, ref in zip(group, refs, strict=True)]
         )

@@ -128,7 +128,7 @@ def test_constraints_are_kernels(kind, constraint):
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "LAMB", "Adafactor", "AccumulatingSGD"])
 @pytest.mark.parametrize(
-    "coefficient", [lambda step: 0.01 * step, schedules.Cosine(0.1, 4), lambda step: 0.0], ids=str
+    "coefficient", [lambda step: 0.01 * step, schedules.Cosine(0.1, 4), lambda step: 0.0]
 )
 @pytest.mark.parametrize("penalty", [kinds.L1Regularizer, kinds.L2Regularizer])
 def test_scheduled_regularizers_are_numbers_of_the_step(kind, coefficient, penalty):
