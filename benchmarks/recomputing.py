@@ -85,7 +85,7 @@ def main(backends: list[str]) -> None:
     body = [
         str(__doc__).partition("\n\n    python")[0].partition("\n\n")[2],
         table(head, [row for ops in backends for row in rows(ops)]),
-        "RecomputeState: kernels that run once more. Less: than the arena without, and than what steps by "
+        "Again: kernels that run once more. Less: than the arena without, and than what steps by "
         "the layers hold; the ratio is to the time of these.",
     ]
     publish("recomputing", "Recorded training steps that recompute", "\n\n".join(body))

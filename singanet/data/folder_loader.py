@@ -31,8 +31,9 @@ class FolderLoader(Described):
     ``labels`` list what was found. Batches are ``(x, y)``: float32 (N, C, H, W) in [0, 1], C
     3 or with ``grayscale`` 1; int32 (N,). ``size`` = (height, width) resizes; without it all
     images must be of one size. ``transform(image, rng)`` is applied before that, with a
-    generator drawn from seed, epoch and file. A file of more than ``max_pixels`` is refused. Order, sharding and position are those of
-    `ArrayLoader`. Errors: `DataError` naming the folder without images or the broken file.
+    generator drawn from seed, epoch and file. A file of more than ``max_pixels`` is refused.
+    Order, sharding and position are those of `ArrayLoader`. Errors: `DataError` naming the
+    folder without images or the broken file.
     """
 
     def __init__(

@@ -20,6 +20,13 @@ class Initializer(metaclass=CheckedType):
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
         """A new float64 array of ``shape``; ``fans`` is (fan in, fan out), (0, 0) if unknown."""
 
+    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+        """Whether pieces drawn one after the other are the whole, so that a large one need not be.
+
+        It counts for the class that says so, not for those that inherit from it.
+        """
+        return False
+
 
 def wrong_shape(name: str, expected: str, shape: Shape) -> ArgumentError:
     """The error for a shape that the initializer ``name`` cannot fill."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from singanet.base.described import Configurable, shown
 from singanet.base.edits import Counted, CountedDict
+from singanet.base.names import NAMES, name_trouble
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.layers.context import Context
@@ -55,6 +56,13 @@ class Layer(Counted, Configurable):
                 expected="a name that is a non-empty string, as the first argument",
                 received=repr(name),
                 advice="name the layer, for example 'conv1'",
+            )
+        if trouble := name_trouble(name):
+            raise ArgumentError(
+                type(self).__name__,
+                expected=NAMES,
+                received=trouble,
+                advice="name the layer, for example 'conv1': files go by names",
             )
         self.name = name
         self.input_sample_shape = input_sample_shape

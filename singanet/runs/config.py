@@ -19,6 +19,7 @@ from singanet.errors import (
 from singanet.runs.folder import saved_options
 from singanet.runs.options import KINDS, RunOptions
 
+_LONGEST, _MOST_DOTS = 1 << 16, 64
 _NAMES = tuple(field.name for field in fields(RunOptions))
 
 
@@ -76,7 +77,12 @@ def _parsed(path: Path) -> dict[str, Any]:
                 advice="run: pip install tomli",
             ) from error
     try:
-        return dict(tomllib.loads(path.read_text(encoding="utf-8")))
+        with path.open("rb") as file:
+            text = file.read(_LONGEST + 1)
+        # A key of many parts takes a reader of TOML memory by the square of them.
+        if len(text) > _LONGEST or max(map(_dots, text.splitlines()), default=0) > _MOST_DOTS:
+            raise ValueError(f"more than {_LONGEST} bytes, or {_MOST_DOTS} dots in a line")
+        return dict(tomllib.loads(text.decode("utf-8")))
     except OSError as error:
         raise FileAccessError(
             f"--config {str(path)!r}",
@@ -84,10 +90,15 @@ def _parsed(path: Path) -> dict[str, Any]:
             received=error.strerror or str(error),
             advice="check the path",
         ) from error
-    except ValueError as error:  # TOML's errors and those of its encoding
+    # TOML's errors, those of its encoding, and lists within lists.
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"--config {str(path)!r}",
             expected="TOML: lines such as epochs = 20",
             received=str(error).splitlines()[0][:120],
             advice="texts stand in quotes",
         ) from error
+
+
+def _dots(line: bytes) -> int:
+    return line.count(b".")

@@ -101,7 +101,7 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
         raise wrong(_SOMEWHERE, "an object with 'class' and 'arguments'", kind_of(entry))
     name = entry.get("class")
     kind = _TABLE.get(name) or _registered.get(name) if isinstance(name, str) else None
-    if kind is None or not issubclass(kind, bases):
+    if not isinstance(name, str) or kind is None or not issubclass(kind, bases):
         known = [k for k, v in {**_TABLE, **_registered}.items() if issubclass(v, bases)]
         raise UnknownNameError(
             _SOMEWHERE,
