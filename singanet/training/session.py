@@ -323,7 +323,7 @@ def load_metrics(
 ) -> None:
     """Put back what `save_metrics` took; a metric that was not there then starts anew.
 
-    Errors: `StateMismatchError` for what a metric has no place for.
+    Errors: `StateMismatchError` for what a metric has no place for, and what its result raises.
     """
     for name, metric in metrics.items():
         own = vars(metric)
@@ -337,3 +337,5 @@ def load_metrics(
                 if key not in own or isinstance(own[key], (int, float)):
                     raise _mismatch(f"metric {name!r}", "its own arrays", repr(key)[:60])
                 own[key] = [array.copy()] if kind == "list" else array.copy()
+        if metric.samples:
+            copy(metric).result()  # raises for arrays that do not fit together

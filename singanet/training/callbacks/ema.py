@@ -10,6 +10,7 @@ import numpy as np
 from singanet.engine.model import Model
 from singanet.errors import ArgumentError
 from singanet.ops import ops_for
+from singanet.training.arrays import saved_parameters
 from singanet.training.callbacks.callback import Callback
 from singanet.types import Array
 
@@ -74,5 +75,4 @@ class EMA(Callback):
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on with these averages."""
-        put = self.session.net.device.put
-        self.averages = {name: put(array).copy() for name, array in state.items()}
+        self.averages = saved_parameters(self.session.net, state, "EMA")
