@@ -39,6 +39,10 @@ class ArgumentError(SingaNetError, ValueError):
     """An argument has a value or type that the function cannot take."""
 
 
+class SignatureError(ArgumentError, TypeError):
+    """A constructor was given arguments that it does not have, or lacks some that it needs."""
+
+
 class GraphError(SingaNetError, ValueError):
     """The layers do not form a directed acyclic graph with unique names."""
 

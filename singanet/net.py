@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from singanet.checkpoint import LoadReport
-    from singanet.loss import Loss
-    from singanet.metric import Metric
+    from singanet.gradients.names import Name, Names
+    from singanet.loss import Loss, MultiLoss
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+    from singanet.params.gradients import LayerGradients
     from singanet.program.peak import PeakMemory
     from singanet.program.program import Program
     from singanet.program.recompute.choice import Recompute
     from singanet.saving.predictor import Predictor
     from singanet.training.callbacks import Callback
+    from singanet.training.compiled import Given
+    from singanet.training.evaluation import Evaluation
     from singanet.training.history import History
     from singanet.tuning.report import TuningReport
     from singanet.types import Array
@@ -52,15 +55,17 @@ class FeedForwardNet(Net):
 
     def compile(
         self,
-        optimizer: Optimizer | Wrapper,
-        loss: Loss | None = None,
-        metrics: Metric | Sequence[Metric] | Mapping[str, Metric] | None = None,
+        optimizer: Optimizer | Wrapper | str,
+        loss: Loss | MultiLoss | str | None = None,
+        metrics: Given | None = None,
         mixed_precision: MixedPrecision | str | None = None,
     ) -> None:
         """Say what `fit` trains with; None keeps the net's own loss and metric.
 
-        A metric is called after its class (``accuracy``), or by its key in a dict. For a net with
-        several outputs the keys are names of output layers. The first becomes the net's metric.
+        Each may be an object or its name: "adam", "mse", "accuracy". A metric is called after its
+        class (``accuracy``), or by its key in a dict; the first becomes the net's metric. For a
+        net with several outputs the keys are names of output layers, each with one metric or a
+        list of them, which are called ``<output>_accuracy``.
         ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type. Errors:
         anything that is no optimizer, loss or metric; the net is then as it was.
         """
@@ -86,6 +91,7 @@ class FeedForwardNet(Net):
         clip_by: str = "layer",
         accumulate: int = 1,
         steps_per_epoch: int | None = None,
+        drop_last: bool = False,
         verbose: bool | int = True,
     ) -> History:
         """Train for ``epochs`` epochs in all, the streaming backward underneath.
@@ -113,16 +119,17 @@ class FeedForwardNet(Net):
             clip_by=clip_by,
             accumulate=accumulate,
             steps_per_epoch=steps_per_epoch,
+            drop_last=drop_last,
             verbose=verbose,
         )
 
-    def evaluate(
-        self, x: Any, y: Any = None, batch_size: int | None = None
-    ) -> tuple[float | None, float | None]:
+    def evaluate(self, x: Any, y: Any = None, batch_size: int | None = None) -> Evaluation:
         """``(loss, metric)`` without training; None for the one that is not set.
 
-        ``batch_size`` None takes ``x`` and ``y`` in one go. Without ``y``, ``x`` is a loader or
-        another iterable of batches ``(x, y)``. The metric is that of all samples together.
+        ``.logs`` of it has all that is measured by name: the loss, with several outputs each
+        one's, and every metric that the net was compiled with. ``batch_size`` None takes ``x``
+        and ``y`` in one go. Without ``y``, ``x`` is a loader or another iterable of batches
+        ``(x, y)``. The metrics are those of all samples together.
         """
         from singanet.training.evaluation import evaluate
 
@@ -165,6 +172,76 @@ class FeedForwardNet(Net):
         from singanet.training.single import test_on_batch
 
         return test_on_batch(self, x, y, sample_weight)
+
+    # -- gradients --------------------------------------------------------------------------
+
+    def gradients(
+        self,
+        ys: Names,
+        xs: Names,
+        feed: Any,
+        dys: Any = None,
+        train: bool = False,
+        unreachable: str = "error",
+    ) -> dict[Name, Any]:
+        """The gradients of ``ys`` by each of ``xs``, by their names.
+
+        ``ys`` are layers, or ``(layer, index)`` for one of several outputs, or "loss", for which
+        ``feed`` has "targets", and perhaps "sample_weight", beside the inputs. ``xs`` are layers
+        (their outputs), inputs and parameters. An input is called as the `Input` it was drawn
+        with; what another layer is fed with is ``"<layer>/input"``, and ``"input"`` where the net
+        has one input. ``dys``, by y, are what the gradients start from; None means ones. ``train``
+        runs as a training forward does: draws, batch statistics. ``unreachable`` "zeros" gives
+        zeros for what no gradient comes to. Only what lies between is run and kept; every array
+        is the caller's own. Errors: unknown names; integers; no way from ys to an x; a wrong
+        shape. The guide is ``docs/gradients.md``.
+        """
+        from singanet.gradients import gradients
+
+        return gradients(self, ys, xs, feed, dys, train, unreachable)
+
+    def iter_gradients(
+        self,
+        ys: Names,
+        xs: Names,
+        feed: Any,
+        dys: Any = None,
+        train: bool = False,
+        unreachable: str = "error",
+    ) -> Iterator[LayerGradients]:
+        """As `gradients`, layer by layer from the last on, as `backward` yields them.
+
+        An item has a layer's parameters among ``xs`` in ``names, values, grads``, and the gradients
+        of its outputs and inputs, by their names in ``xs``, in ``output_grads``. The gradient of a
+        table's rows is `RowSparse`. Values may be updated in place.
+        """
+        from singanet.gradients import iter_gradients
+
+        return iter_gradients(self, ys, xs, feed, dys, train, unreachable)
+
+    def jacobian(self, ys: Names, xs: Names, feed: Any) -> dict[Name, dict[Name, Any]]:
+        """The gradient of every element of each y by each x, in evaluation: ``[y][x]``.
+
+        Its shape is that of y, then that of x, both with the batch axis. It takes a forward and a
+        walk back for every element of y. Errors: as for `gradients`; a y of several arrays.
+        """
+        from singanet.gradients import jacobian
+
+        return jacobian(self, ys, xs, feed)
+
+    def hessian_vector_product(
+        self, ys: Names, xs: Names, feed: Any, vectors: Mapping[Name, Any], dys: Any = None
+    ) -> dict[Name, Any]:
+        """How the gradients of ``ys`` by ``xs`` change along ``vectors``, in evaluation.
+
+        ``vectors`` are directions by name, of anything that may stand among ``xs``, whether it
+        does or not; what has none stays where it is. The derivative is exact: tangents are carried
+        through the calls of forward and backward, in float64. Errors: as for `gradients`; a vector
+        of another shape; layers and losses whose calls cannot be recorded.
+        """
+        from singanet.gradients import hessian_vector_product
+
+        return hessian_vector_product(self, ys, xs, feed, vectors, dys)
 
     # -- looking ----------------------------------------------------------------------------
 
@@ -277,11 +354,14 @@ class FeedForwardNet(Net):
         cast: bool = False,
         data_format: str = "channels_last",
         optimizer: Optimizer | None = None,
+        layout: str | None = None,
     ) -> LoadReport:
         """Read parameters from ``f`` into the net's arrays, and report what was matched how.
 
         The format is that of the file, whatever its name; ``rename`` goes from names in the file
-        to names in the net. Files of every SINGA since 1.0.0, of Keras, and a training's state
+        to names in the net. ``layout`` "torch" says that matrices come as PyTorch keeps them,
+        (out, in), and turns them; it has to be said, or "singanet", where a square one is renamed
+        from a name with dots. Files of every SINGA since 1.0.0, of Keras, and a training's state
         are read as well. ``strict`` refuses a file with missing, extra or unfitting arrays,
         ``cast`` converts types, ``optimizer`` takes the state in a Keras file. The whole file is
         checked first: on any error the net is as it was. Errors: `StateMismatchError`, whose
@@ -299,6 +379,7 @@ class FeedForwardNet(Net):
             cast=cast,
             data_format=data_format,
             optimizer=optimizer,
+            layout=layout,
         )
 
     # -- programs ---------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.counts import checked_count
+from singanet.base.described import Described
 from singanet.data.array_loader import ArrayLoader
-from singanet.data.images import MAX_PIXELS, image_to_array, pillow, read_image
+from singanet.data.images import MAX_PIXELS, image_to_array, in_colors, pillow, read_image
 from singanet.errors import ArgumentError, DataError
 from singanet.types import Array
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
-class FolderLoader:
+class FolderLoader(Described):
     """Batches of the images below ``folder``, whose subfolders are the classes.
 
     Classes are numbered in the order of their sorted names (``classes``); ``files`` and
@@ -70,6 +71,11 @@ class FolderLoader:
         """Batches in an epoch, for this rank."""
         return len(self._places)
 
+    @property
+    def smallest_batch(self) -> int:
+        """As `ArrayLoader.smallest_batch`."""
+        return self._places.smallest_batch
+
     def __iter__(self) -> Iterator[tuple[Array, Array]]:
         epoch = self._places.epoch
         for places, labels in self._places:
@@ -108,6 +114,8 @@ class FolderLoader:
         if self.transform is not None:
             rng = np.random.default_rng([self._places.seed, epoch, place])
             image = self.transform(image, rng)
+            where = f"transformed image file {str(self.files[place])!r}"
+            image = in_colors(image, where).convert("L" if self.grayscale else "RGB")
         if self.size is not None and image.size != self.size[::-1]:
             image = image.resize(self.size[::-1])
         return image_to_array(image)

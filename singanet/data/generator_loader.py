@@ -7,11 +7,12 @@ from itertools import islice
 from typing import Any
 
 from singanet.base.counts import checked_count
+from singanet.base.described import Described
 from singanet.data.loader import Batch, checked_rank, restored_position
 from singanet.errors import ArgumentError, DataError
 
 
-class GeneratorLoader:
+class GeneratorLoader(Described):
     """Batches from ``source(epoch)``, called anew for each epoch.
 
     ``source`` takes the number of the epoch and returns an iterable of ``(x, y)``. Where it

@@ -67,6 +67,17 @@ def read_image(path: str | Path, grayscale: bool = False, max_pixels: int = MAX_
                 received=f"{describe(start)} ({type(error).__name__}: {error})",
                 advice="replace or remove the file",
             ) from error
+    return in_colors(image, where).convert("L" if grayscale else "RGB")
+
+
+def in_colors(image: Image, where: str) -> Image:
+    """``image`` in a mode whose numbers are grey or red, green and blue: L, LA, RGB or RGBA.
+
+    Palettes, bits, inks and the like are converted. Errors: `DataError` for what Pillow does not
+    convert, or would by clipping: more than 8 bits a channel.
+    """
+    if image.mode in ("L", "LA", "RGB", "RGBA"):
+        return image
     if image.mode[0] in "IF":
         raise DataError(
             where,
@@ -74,10 +85,19 @@ def read_image(path: str | Path, grayscale: bool = False, max_pixels: int = MAX_
             received=f"Pillow's mode {image.mode!r}",
             advice="convert it to 8 bits first",
         )
-    if image.mode == "P":
-        # By way of RGBA, since palettes with transparency have no straight way to RGB.
-        image = image.convert("RGBA")
-    return image.convert("L" if grayscale else "RGB")
+    # Palettes by way of RGBA, since those with transparency have no straight way to RGB.
+    mode = {"1": "L", "P": "RGBA", "PA": "RGBA", "RGBa": "RGBA", "La": "LA"}.get(image.mode, "RGB")
+    try:
+        made = image.convert(mode)
+    except ValueError as error:
+        raise DataError(
+            where,
+            expected="a mode that Pillow converts to RGB",
+            received=f"mode {image.mode!r}",
+            advice="convert it to RGB first",
+        ) from error
+    opaque = image.mode == "P" and "transparency" not in image.info
+    return made.convert("RGB") if opaque else made
 
 
 def image_to_array(image: Image) -> Array:

@@ -10,6 +10,7 @@ from queue import Empty, Queue
 from typing import Any, Generic, TypeVar
 
 from singanet.base.counts import checked_count
+from singanet.base.described import Described
 from singanet.data.loader import Batch, Loader
 from singanet.errors import ArgumentError
 
@@ -17,7 +18,7 @@ T = TypeVar("T")
 _END = object()
 
 
-class Prefetch:
+class Prefetch(Described):
     """The batches of ``loader``, at most ``capacity`` of them made ahead by a thread.
 
     The position is that of the batches *taken*, not of those made: saved and restored, the

@@ -2,85 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeAlias
 
 from singanet.engine.feeds import check_gradients
-from singanet.engine.model import Measure, NetCore, OnLayer
+from singanet.engine.model import Measure, NetCore, StepRequest
 from singanet.engine.passes import Pass
-from singanet.errors import CallOrderError, SingaNetError, one_of
+from singanet.engine.plan import Plan
+from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
+from singanet.layers.activation import Activation
+from singanet.layers.softmax import Softmax
+from singanet.loss.loss import counted
+from singanet.loss.multi_loss import MultiLoss
 from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
-from singanet.optimizer.stages import two_passes
+from singanet.optimizer.stages import apply_updates, gathering, two_passes
+from singanet.params.gradients import LayerGradients
 from singanet.types import Array
 
-Update: TypeAlias = Callable[..., object]
-"""``update(names, values, grads)`` for the gradients of one layer."""
+Apply: TypeAlias = Callable[[Iterable[LayerGradients]], object]
+"""What becomes of the gradients of a step, of which each layer's are let go before the next."""
 
 
 def train_step(
-    net: NetCore,
-    forward: Callable[[], Pass],
-    y: Any,
-    optimizer: Any,
-    weight: Array | None,
-    measure: Measure,
-    on_layer: OnLayer,
+    net: NetCore, forward: Callable[[], Pass], request: StepRequest
 ) -> tuple[float, float | None]:
-    """One step on the batch that ``forward`` runs the net on; ``(loss, metric)`` from before it.
+    """The step of ``request``, on what ``forward`` runs the net on; ``(loss, metric)`` before it.
 
     Where the norm of all gradients has to be known first, forward and backward run twice, with
     the same draws; in mixed precision the gradients are held instead, and nothing is updated
     unless all of them are finite.
     """
+    optimizer = request.optimizer
     if isinstance(optimizer, ScaledUpdates):
-        return _scaled_step(net, forward, y, optimizer, weight, measure, on_layer)
+        return _scaled_step(net, forward, request, optimizer)
+    apply = partial(apply_updates, optimizer, on_layer=request.on_layer)
     ahead = two_passes(optimizer)
     if ahead is None or not ahead.due():
-        return one_pass(net, forward(), y, optimizer.update, weight, measure, on_layer)
+        return one_pass(net, forward(), request, apply)
     with net.rehearsal():
         made = forward()
-        slot_grads = gradients_of_loss(net, made, Seen(y), weight)
+        slot_grads = gradients_of_loss(net, made, Seen(request.y), request)
         knowing = ahead.knowing(made.backward(net, slot_grads, ()))
     with knowing:
-        return one_pass(net, forward(), y, optimizer.update, weight, measure, on_layer)
+        return one_pass(net, forward(), request, apply)
 
 
 def one_pass(
-    net: NetCore,
-    made: Pass,
-    y: Any,
-    update: Update,
-    weight: Array | None = None,
-    measure: Measure = None,
-    on_layer: OnLayer = None,
+    net: NetCore, made: Pass, request: StepRequest, apply: Apply
 ) -> tuple[float, float | None]:
-    """Loss and metric of the forward ``made``, and ``update`` for each layer of its walk back."""
-    seen = Seen(y, measure)
-    for item in made.backward(net, gradients_of_loss(net, made, seen, weight), ()):
-        if on_layer is not None:
-            on_layer(item)
-        update(*item)
-        # Else the loop variable would hold this layer's gradients through the next one's.
-        del item
+    """Loss and metric of the forward ``made``, and what ``apply`` does with its gradients."""
+    seen = Seen(request.y, request.measure)
+    apply(made.backward(net, gradients_of_loss(net, made, seen, request), ()))
     return seen.loss, seen.score
 
 
 def _scaled_step(
-    net: NetCore,
-    forward: Callable[[], Pass],
-    y: Any,
-    optimizer: ScaledUpdates,
-    weight: Array | None,
-    measure: Measure,
-    on_layer: OnLayer,
+    net: NetCore, forward: Callable[[], Pass], request: StepRequest, optimizer: ScaledUpdates
 ) -> tuple[float, float | None]:
     """`train_step` in mixed precision: all gradients are there before the first update."""
     state = [(param, param.value.copy()) for param in net.params() if param.is_state]
-    seen = Seen(y, measure)
+    seen = Seen(request.y, request.measure)
     made = forward()
     scaled = optimizer.precision.scaled
-    slot_grads = gradients_of_loss(net, made, seen, weight, scaled)
+    slot_grads = gradients_of_loss(net, made, seen, request, scaled)
     try:
         held = optimizer.held(made.backward(net, slot_grads, ()))
     except NotFiniteError as error:
@@ -94,14 +80,18 @@ def _scaled_step(
         if ahead is None or not ahead.due()
         else ahead.knowing(optimizer.in_float32(*item) for item in reversed(held))
     )
+    look = request.on_layer
+    on_layer = None if look is None else lambda item: look(optimizer.unscaled(item))
     with knowing:
-        while held:
-            item = held.pop()
-            if on_layer is not None:
-                on_layer(optimizer.unscaled(item))
-            optimizer.update(*item)
+        apply_updates(optimizer, _popped(held), on_layer)
     optimizer.precision.succeeded()
     return seen.loss, seen.score
+
+
+def _popped(held: list[LayerGradients]) -> Iterator[LayerGradients]:
+    """The last of ``held`` first, none of them held any longer."""
+    while held:
+        yield held.pop()
 
 
 class Seen:
@@ -127,14 +117,24 @@ def gradients_of_loss(
     net: NetCore,
     made: Pass,
     seen: Seen,
-    weight: Array | None,
+    request: StepRequest,
     scaled: Callable[[Array], Array] | None = None,
 ) -> dict[int, Array]:
-    """The gradients of the loss, ``scaled``, by the slot of the output that each belongs to."""
+    """The gradients of the loss, ``scaled``, by the slot of the output that each belongs to.
+
+    Accumulators are told how much they weigh.
+    """
     outputs = made.hand_out()
     names = made.plan.outputs
     out = widened(outputs[names[0]] if len(names) == 1 else outputs)
-    dy = differentiated(expected_loss(net), out, seen.y, weight, seen, names)
+    loss = expected_loss(net)
+    expect_scores(made.plan, loss)
+    dy = differentiated(loss, out, seen.y, request.weight, seen, names)
+    accumulators = gathering(request.optimizer)
+    if accumulators:
+        count = count_of(loss, out, seen.y)
+        for each in accumulators:
+            each.begin(count)
     return check_gradients(made.plan, changed(dy, scaled), made.shapes, net.device, net.dtype)
 
 
@@ -158,6 +158,33 @@ def differentiated(
     return loss.backward()
 
 
+def seen_by(metric: Any, loss: Any, outputs: Any) -> Any:
+    """What ``metric`` looks at: ``outputs``, or what the link of ``loss`` makes of them."""
+    return loss.link(outputs) if loss is not None and getattr(metric, "linked", False) else outputs
+
+
+def measure_of(net: Any) -> Measure:
+    """The metric of ``net`` as a measure of its outputs."""
+    metric = net.metric
+    if metric is None or not getattr(metric, "linked", False):
+        return None if metric is None else metric.evaluate
+    return lambda outputs, y: metric.evaluate(seen_by(metric, net.loss, outputs), y)
+
+
+def count_of(loss: Any, outputs: Any, y: Any) -> float | None:
+    """What the gradient of a batch weighs beside those of others: what its loss is a mean over.
+
+    None for a loss whose gradient is a sum. Of several outputs whose losses count differently
+    each batch weighs by its samples.
+    """
+    if getattr(loss, "reduction", "mean") == "sum":
+        return None
+    counts = set(counted(loss, outputs, y).values())
+    if len(counts) == 1:
+        return counts.pop()
+    return float(len(next(iter(outputs.values()))))
+
+
 def weights_for(weight: Array | None) -> tuple[Array, ...]:
     """The last arguments of a loss: a user's own need not know of weights."""
     return () if weight is None else (weight,)
@@ -178,6 +205,39 @@ def expected_loss(net: Any) -> Any:
             advice="build it with FeedForwardNet(loss), or use forward and backward",
         )
     return net.loss
+
+
+_REPLACES = {
+    "softmax": "CategoricalCrossEntropy() for probabilities",
+    "sigmoid": "BinaryCrossEntropy() for probabilities",
+}
+
+
+def expect_scores(plan: Plan, loss: Any) -> None:
+    """Refuse a loss that takes scores behind a layer that makes probabilities of them.
+
+    Errors: `ArgumentError` for a softmax or sigmoid layer whose function ``loss`` applies again.
+    """
+    by_output = loss.losses if isinstance(loss, MultiLoss) else dict.fromkeys(plan.outputs, loss)
+    for name, own in by_output.items():
+        linked = getattr(own, "link_name", "")
+        made = plan.by_name[name] if linked and name in plan.by_name else None
+        while made is not None and made.layer.moves_only and len(made.in_slots) == 1:
+            made = plan.steps[plan.producer[made.in_slots[0]]]
+        function = "" if made is None else _probabilities(made.layer)
+        if made is not None and function and (function == "softmax" or linked == "sigmoid"):
+            raise ArgumentError(
+                f"output of layer {name!r}, loss {type(own).__name__}",
+                expected=f"scores, of which the loss takes the {linked} itself",
+                received=f"the probabilities of the {function} layer {made.name!r}",
+                advice=f"leave that layer out, or use {_REPLACES[function]}",
+            )
+
+
+def _probabilities(layer: Any) -> str:
+    if isinstance(layer, Softmax):
+        return "softmax"
+    return "sigmoid" if isinstance(layer, Activation) and layer.mode == "sigmoid" else ""
 
 
 def widened(out: Any) -> Any:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
 
 from singanet.base.counts import is_number
+from singanet.base.described import CheckedType
 from singanet.errors import ArgumentError
 from singanet.types import Array, Shape
 
 
-class Initializer(ABC):
+class Initializer(metaclass=CheckedType):
     """Draws the first values of a parameter; subclass it for a rule of your own."""
 
     @abstractmethod

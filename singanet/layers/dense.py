@@ -37,7 +37,16 @@ class Dense(Layer):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(in,) → (num_output,)."""
-        (size,) = self.expect_rank(in_shapes, 1, "(features,)", "put Flatten before it")
+        steps = not isinstance(in_shapes, list) and len(in_shapes) == 2
+        (size,) = self.expect_rank(
+            in_shapes,
+            1,
+            "(features,)",
+            f"for every step alike write TimeDistributed('td', Dense({self.name!r}, ...)), for all"
+            " steps together put Flatten before it"
+            if steps
+            else "put Flatten before it",
+        )
         shape = (self.num_output, size) if self.W_transpose else (size, self.num_output)
         self.add_param("weight", shape, self.W_specs, fans=(size, self.num_output))
         if self.use_bias:
@@ -52,9 +61,11 @@ class Dense(Layer):
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
         """dW = xᵀ dy, db = the sum of dy, dx = dy Wᵀ."""
         ops, x = ctx.ops, ctx.saved["x"]
-        grads = {"weight": ops.matmul(dy.T, x) if self.W_transpose else ops.matmul(x.T, dy)}
-        if self.use_bias:
-            grads["bias"] = ops.column_sums(dy)
+        grads = {}
+        if ctx.needs_param_grads:
+            grads["weight"] = ops.matmul(dy.T, x) if self.W_transpose else ops.matmul(x.T, dy)
+            if self.use_bias:
+                grads["bias"] = ops.column_sums(dy)
         return ops.matmul(dy, self._matrix(ctx).T) if ctx.needs_input_grad else None, grads
 
     def _matrix(self, ctx: Context) -> Array:

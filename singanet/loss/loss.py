@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted
@@ -23,8 +24,13 @@ class Loss(Counted, Configurable, ABC):
     is the mean over all of them. ``reduction="sum"`` changes the gradient alone: it becomes that
     of the sum over all positions, as SINGA's losses have it.
 
-    A subclass gives `_forward` and `_backward`, or overrides the public methods.
+    A subclass gives `compute` and `gradient`; `count`, where its mean is over something else than
+    samples; `link`, where outputs are scores of something. What is common to all losses, weights
+    and means among it, is done by `forward` and `backward`. The guide on own losses shows one.
     """
+
+    link_name: ClassVar[str] = ""
+    """What `link` applies: "softmax", "sigmoid", or nothing that a layer could have applied."""
 
     def __init__(self, reduction: str = "mean") -> None:
         if reduction not in _REDUCTIONS:
@@ -58,7 +64,8 @@ class Loss(Counted, Configurable, ABC):
         ops = ops_for(x)
         if sample_weight is not None:
             sample_weight = self._checked_weight(ops, x, sample_weight)
-        losses, count, saved = self._forward(ops, x, y)
+        losses, saved = self.compute(ops, x, y)
+        count = self.count(x, y)
         batch = len(x)
         if losses.ndim > 1:
             # Not reshape(batch, -1): that cannot be worked out for an empty batch.
@@ -88,7 +95,7 @@ class Loss(Counted, Configurable, ABC):
             )
         ops, saved, scale, sample_weight = self._kept
         self._kept = None
-        dx = self._backward(ops, saved)
+        dx = self.gradient(ops, saved)
         if sample_weight is not None:
             dx *= (sample_weight * scale).reshape((-1,) + (1,) * (dx.ndim - 1))
         elif scale != 1.0:
@@ -106,16 +113,26 @@ class Loss(Counted, Configurable, ABC):
         losses = self.forward(flag, x, y, sample_weight)
         return float(losses.mean()) if losses.size else 0.0
 
+    def count(self, x: Array, y: Array) -> float:
+        """Over how many positions the mean of outputs ``x`` with targets ``y`` goes.
+
+        It is what a batch weighs where losses of batches are averaged, so that their mean is the
+        loss of all of them in one batch: by `evaluate`, by ``val_loss`` and the history of a fit.
+        Here it is the number of samples. ``sample_weight`` does not come in, since the mean
+        divides by positions, not by the sum of weights.
+        """
+        return len(x)
+
     def link(self, x: Array) -> Array:
         """What outputs ``x`` mean to a reader of predictions: here themselves."""
         return x
 
     @abstractmethod
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
-        """New losses per position (B, ...), how many positions count, what `_backward` needs."""
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """New losses per position (B, ...), 0 where none counts, and what `gradient` needs."""
 
     @abstractmethod
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
         """Gradient of the sum over all positions, as a new array that the caller may change."""
 
     def _checked_weight(self, ops: Ops, x: Array, weight: Array) -> Array:
@@ -135,3 +152,17 @@ class Loss(Counted, Configurable, ABC):
                 advice="pass floats",
             )
         return weight.astype(x.dtype)
+
+
+def counted(loss: Any, x: Any, y: Any) -> dict[str, float]:
+    """`Loss.count` by output; a single one is named "".
+
+    Samples, where ``loss`` is a user's object that cannot count.
+    """
+    if not hasattr(loss, "count"):
+        first = next(iter(x.values())) if isinstance(x, Mapping) else x
+        return {"": float(len(first))}
+    found = loss.count(x, y)
+    if isinstance(found, Mapping):
+        return {name: float(count) for name, count in found.items()}
+    return {"": float(found)}

@@ -19,14 +19,40 @@ class SquaredError(Loss):
     ``reduction="sum"`` gives SINGA's gradient x − y.
     """
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
+
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         difference = ops.subtract(x, real_targets("SquaredError", x, y))
         losses = ops.multiply(difference, difference)
         losses *= 0.5
-        return losses, x.size, difference
+        return losses, difference
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         return saved
+
+
+class MeanSquaredError(Loss):
+    """(x − y)² for ``x`` and ``y`` of one shape (B, ...); a position is an element.
+
+    What other libraries call so: twice `SquaredError`, which is SINGA's.
+    """
+
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
+
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
+        difference = ops.subtract(x, real_targets("MeanSquaredError", x, y))
+        return ops.multiply(difference, difference), difference
+
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
+        return saved * 2
 
 
 class MeanAbsoluteError(Loss):
@@ -35,11 +61,17 @@ class MeanAbsoluteError(Loss):
     Gradient of an element: sign(x − y), 0 where they are equal.
     """
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
-        difference = ops.subtract(x, real_targets("MeanAbsoluteError", x, y))
-        return ops.absolute(difference), x.size, difference
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
+        difference = ops.subtract(x, real_targets("MeanAbsoluteError", x, y))
+        return ops.absolute(difference), difference
+
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         return ops.sign(saved)
 
 
@@ -60,12 +92,18 @@ class Huber(Loss):
             )
         self.delta = float(delta)
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
+
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         difference = ops.subtract(x, real_targets("Huber", x, y))
         slope = ops.maximum(ops.minimum(difference, self.delta), -self.delta)
         # With s the slope, both branches are s (d - s / 2).
         losses = ops.multiply(slope, difference - 0.5 * slope)
-        return losses, x.size, slope
+        return losses, slope
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         return saved

@@ -46,6 +46,7 @@ class Optimizer(Counted, Configurable, ABC):
     slots: tuple[str, ...] = ()
     hypers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     decoupled: ClassVar[bool] = False
+    always_shown = ("lr",)
 
     def __init_subclass__(cls) -> None:
         """Hyper-parameters are read at every update."""
@@ -199,6 +200,11 @@ class Optimizer(Counted, Configurable, ABC):
         elif state.arrays and self._buckets.lacks(name, value, state.arrays):
             state.settle_on(value, self._slot_sizes(value.shape), self._buckets)
         return state
+
+    def will_change(self, name: str) -> bool:
+        """Whether the next gradient of the parameter changes it, and is not only gathered."""
+        step = self.state(name).step
+        return self._schedule_step(step + 1) != self._schedule_step(step)
 
     def states(self) -> Collection[ParamState]:
         """The states of all parameters met so far."""

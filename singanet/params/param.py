@@ -46,6 +46,7 @@ class Param:
     """
 
     __slots__ = (
+        "_held",
         "_trainable",
         "_value",
         "dtype",
@@ -70,6 +71,7 @@ class Param:
         self.initializer = initializer
         self.fans = fans
         self.is_state = False
+        self._held = False
         self._trainable = trainable
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self.seed = 0
@@ -97,6 +99,16 @@ class Param:
         self._trainable = flag
         changes.add()
 
+    @property
+    def held(self) -> bool:
+        """Whether this is running state that stays as it is: its layer runs as in evaluation."""
+        return self._held
+
+    @held.setter
+    def held(self, flag: bool) -> None:
+        self._held = flag
+        changes.add()
+
     def mark_as_state(self) -> None:
         """Declare that forward updates this array and no optimizer trains it."""
         self.is_state = True
@@ -110,11 +122,16 @@ class Param:
 
     @property
     def value(self) -> Array:
-        """The live array: change it in place, or assign an array of the same shape."""
+        """The live array: change it in place, or assign one of its shape, as its own type."""
         return self.filled_by(self.name) if self._value is None else self._value
 
     @value.setter
     def value(self, array: Array) -> None:
+        wanted = self.dtype if self._value is None else self._value.dtype
+        self.retype(array if array.dtype == wanted else self._converted(array, wanted))
+
+    def retype(self, array: Array) -> None:
+        """Assign ``array``, whose type becomes the parameter's; assigning `value` converts it."""
         if tuple(array.shape) != self.shape:
             raise ShapeError(
                 f"parameter {self.name!r}",
@@ -124,6 +141,16 @@ class Param:
             )
         self._value = array
         changes.add()
+
+    def _converted(self, array: Array, wanted: np.dtype[Any]) -> Array:
+        if array.dtype.kind not in "fiub":
+            raise ArgumentError(
+                f"parameter {self.name!r}",
+                expected=f"an array of numbers, which become {wanted}",
+                received=f"one of type {array.dtype}",
+                advice=f"convert it with array.astype('{wanted}')",
+            )
+        return array.astype(wanted)
 
     @property
     def is_constant(self) -> bool:

@@ -40,6 +40,7 @@ def describe(compiled: Compiled) -> dict[str, Any]:
         return {
             "optimizer": object_to_config(compiled.optimizer),
             "metrics": {name: object_to_config(m) for name, m in compiled.metrics.items()},
+            "outputs": compiled.outputs,
             "precision": None
             if compiled.precision is None
             else object_to_config(compiled.precision),
@@ -93,7 +94,8 @@ def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array
         if precision is not None:
             precision = object_from_config(precision, {}, MixedPrecision)
         measure = net.metric
-        compile_net(net, optimizer, None, metrics, precision)
+        outputs = described.get("outputs", {})
+        compile_net(net, optimizer, None, _by_output(metrics, outputs), precision)
         net.metric = _same(measure, metrics.values())
         state = states(OPTIMIZER)
         optimizer.load_state_dict(state)
@@ -104,6 +106,19 @@ def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array
         for number, (clip, clip_by, accumulate) in enumerate(fits):
             own = states(f"{FIT}{number}/")
             compiled.clipped(clip, clip_by, accumulate).load_state_dict({**state, **own})
+
+
+def _by_output(metrics: Mapping[str, Metric], outputs: Any) -> Mapping[str, Any]:
+    """``metrics`` as `compile` takes them, where ``outputs`` says which sees which."""
+    if not isinstance(outputs, Mapping) or not set(outputs) <= set(metrics):
+        raise wrong("the training", "the outputs of metrics by their names", repr(outputs))
+    if not outputs:
+        return metrics
+    found: dict[str, dict[str, Metric]] = {}
+    for name, metric in metrics.items():
+        output = str(outputs.get(name))
+        found.setdefault(output, {})[name.removeprefix(f"{output}_")] = metric
+    return found
 
 
 def _same(metric: Metric | None, others: Iterable[Metric]) -> Metric | None:

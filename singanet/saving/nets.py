@@ -52,7 +52,8 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
         config["outputs"] = [list(output) for output in declared.outputs]
     if net.frozen_before:
         config["frozen"] = net.frozen_before
-    untrained = [p.name for p in distinct_params(net.nodes()) if not (p.trainable or p.is_state)]
+    params = distinct_params(net.nodes())
+    untrained = [p.name for p in params if (p.held if p.is_state else not p.trainable)]
     if untrained:
         config["untrained"] = untrained
     return config
@@ -172,12 +173,15 @@ def _add_uses(net: Net, entries: Sequence[Any]) -> None:
 
 
 def _fix(params: list[Param], names: list[str]) -> None:
-    """Let the parameters called ``names`` not be trained."""
+    """Let the parameters called ``names`` not be trained, running state stay as it is."""
     by_name = {param.name: param for param in params}
     for name in names:
         if name not in by_name:
             raise wrong("a net's configuration", "'untrained' to name parameters", repr(name))
-        by_name[name].trainable = False
+        if by_name[name].is_state:
+            by_name[name].held = True
+        else:
+            by_name[name].trainable = False
 
 
 def _optional(entry: Any, *bases: type) -> Any:

@@ -14,6 +14,7 @@ from singanet.base.described import Configurable
 from singanet.errors import (
     ArgumentError,
     ConfigError,
+    SignatureError,
     SingaNetError,
     UnknownNameError,
     did_you_mean,
@@ -100,7 +101,7 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
         raise wrong(_SOMEWHERE, "an object with 'class' and 'arguments'", kind_of(entry))
     name = entry.get("class")
     kind = _TABLE.get(name) or _registered.get(name) if isinstance(name, str) else None
-    if kind is None or not issubclass(kind, bases):
+    if not isinstance(name, str) or kind is None or not issubclass(kind, bases):
         known = [k for k, v in {**_TABLE, **_registered}.items() if issubclass(v, bases)]
         raise UnknownNameError(
             _SOMEWHERE,
@@ -179,6 +180,8 @@ def refusing(where: str) -> Iterator[None]:
     """Any failure of a constructor or `setup` on data from a file, as a `ConfigError`."""
     try:
         yield
+    except SignatureError as error:
+        raise wrong(where, "arguments that its class takes", str(error)) from None
     except SingaNetError as error:
         if error.where != _SOMEWHERE or where == _SOMEWHERE:
             raise

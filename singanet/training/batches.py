@@ -25,6 +25,8 @@ class Batches(ABC):
     """
 
     steps: int | None
+    smallest: int | None
+    """Samples of the smallest batch, None where that is not known."""
     _given: int | None = None
     _stream: Iterator[WeightedBatch] | None = None
 
@@ -87,6 +89,7 @@ class ArrayBatches(Batches):
         shuffle: bool,
         seed: int,
         steps: int | None = None,
+        drop_last: bool = False,
     ) -> None:
         self._packed = weight is not None
         targets = y
@@ -95,7 +98,8 @@ class ArrayBatches(Batches):
             named = y if isinstance(y, Mapping) else {"y": y}
             targets = {**{f"y/{name}": part for name, part in named.items()}, "weight": weight}
         self._single = not isinstance(y, Mapping)
-        self.loader = ArrayLoader(x, targets, batch_size, shuffle, seed)
+        self.loader = ArrayLoader(x, targets, batch_size, shuffle, seed, drop_last)
+        self.smallest = self.loader.smallest_batch
         self.steps = len(self.loader) if steps is None else steps
         self._given = steps
 
@@ -159,6 +163,7 @@ class IteratedBatches(Batches):
         self._drawn = 0
         self._skip = 0
         self._given = steps
+        self.smallest = getattr(source, "smallest_batch", None)
         self.steps = _length(source) if steps is None else steps
 
     def one_pass(self) -> Iterator[WeightedBatch]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from singanet.base.counts import checked_count
 from singanet.engine.model import Model
-from singanet.errors import ArgumentError
-from singanet.training.batches import ArrayBatches
+from singanet.engine.net import Net
+from singanet.errors import ArgumentError, DataError
+from singanet.training.batches import ArrayBatches, Batches
 from singanet.training.callbacks.callback import Callback
 from singanet.training.compiled import expect_compiled
 from singanet.training.display import EpochLine
@@ -42,6 +43,7 @@ def fit(
     clip_by: str = "layer",
     accumulate: int = 1,
     steps_per_epoch: int | None = None,
+    drop_last: bool = False,
     verbose: bool | int = True,
 ) -> History:
     """`FeedForwardNet.fit`: train until ``epochs`` epochs are done, counted from 0.
@@ -75,7 +77,9 @@ def fit(
         validation_split,
         checked_class_weight(class_weight),
         sample_weight,
+        bool(drop_last),
     )
+    _expect_enough(net, data)
     if validation_data is not None:
         validation = validation_batches(net, validation_data, batch_size)
     optimizer = compiled.clipped(clip, clip_by, accumulate)
@@ -93,6 +97,21 @@ def fit(
         # A second fit sees other orders than the first, one fit in pieces the same as a whole.
         data.loader.set_epoch(max(compiled.epochs, initial_epoch))
     return _train(session, Hooks(callbacks, session), resume, bool(verbose))
+
+
+def _expect_enough(net: Model, data: Batches) -> None:
+    """Refuse a last batch that is too small for a layer before the first one is trained on."""
+    if data.smallest is None or not isinstance(net, Net):
+        return
+    for step in net.plan().steps:
+        if not step.frozen and step.layer.fewest_samples > data.smallest:
+            raise DataError(
+                f"net.fit, layer {step.name!r}",
+                expected=f"training batches of at least {step.layer.fewest_samples} samples",
+                received=f"a last batch of {data.smallest}",
+                advice="leave it out with drop_last=True (of fit, or of your loader), or change "
+                "batch_size",
+            )
 
 
 def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> History:

@@ -25,8 +25,8 @@ class Progress:
     batch: int
     step: int
     begun: int
-    loss_sum: float
-    samples: float
+    losses: dict[str, tuple[float, ...]]
+    samples: int
     metrics: dict[str, dict[str, float]]
     data: dict[str, int]
     seed: int
@@ -51,7 +51,12 @@ def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> 
         for each in values.values()
     ):
         raise _wrong("history", values)
-    metrics, data = _dict(about, "metrics"), _dict(about, "data")
+    metrics, data, losses = (_dict(about, key) for key in ("metrics", "data", "losses"))
+    if not all(
+        isinstance(sums, list) and len(sums) == 3 and all(map(_is_number, sums))
+        for sums in losses.values()
+    ):
+        raise _wrong("losses", losses)
     if not all(isinstance(m, dict) and all(map(_is_number, m.values())) for m in metrics.values()):
         raise _wrong("metrics", metrics)
     if not all(is_int(value, -_MOST) and value <= _MOST for value in data.values()):
@@ -63,8 +68,8 @@ def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> 
         batch=_count(about, "batch"),
         step=_count(about, "step"),
         begun=_count(about, "begun"),
-        loss_sum=_number(about, "loss_sum"),
-        samples=_number(about, "samples"),
+        losses={name: tuple(map(float, sums)) for name, sums in losses.items()},
+        samples=_count(about, "samples"),
         metrics=metrics,
         data=data,
         seed=about["seed"],
@@ -116,13 +121,6 @@ def _count(about: dict[str, Any], key: str) -> int:
     if not is_int(value, 0) or value > _MOST:
         raise _wrong(key, value)
     return value
-
-
-def _number(about: dict[str, Any], key: str) -> float:
-    value = about.get(key)
-    if not _is_number(value):
-        raise _wrong(key, value)
-    return value  # type: ignore[no-any-return]
 
 
 def _dict(about: dict[str, Any], key: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from typing import Any, Literal, Protocol
@@ -62,6 +62,7 @@ class Session:
         self.net = net
         self.compiled = compiled
         self.optimizer = optimizer
+        self._outermost = optimizer
         self.train_batch = stepper(net, compiled.scaled(optimizer))
         self.data = data
         self.validation = validation
@@ -73,7 +74,7 @@ class Session:
         self.layer = ""
         self.inputs: Any = None
         self.history = History()
-        self.measures = Measures(compiled.metrics)
+        self.measures = Measures(net.loss, compiled.metrics, compiled.outputs)
         self.names = self.measures.names()
         if validation is not None:
             self.names += [f"val_{name}" for name in self.names]
@@ -97,6 +98,14 @@ class Session:
     def stop(self, reason: str) -> None:
         """End the training after the step in work; the first reason given stands."""
         self.stopped = self.stopped or reason
+
+    def add_stage(self, stage: Callable[[Optimizer | Wrapper], Wrapper]) -> None:
+        """Let steps go through ``stage`` of the optimizer, from the next one on.
+
+        It is no part of ``optimizer``, nor of its state.
+        """
+        self._outermost = outer = stage(self._outermost)
+        self.train_batch = stepper(self.net, self.compiled.scaled(outer))
 
     @property
     def rule(self) -> Optimizer:
@@ -149,7 +158,7 @@ def training_state(session: Session) -> dict[str, Array]:
         "batch": session.batch,
         "step": session.step,
         "begun": session.compiled.epochs,
-        "loss_sum": session.measures.loss_sum,
+        "losses": session.measures.losses,
         "samples": session.measures.samples,
         "metrics": metrics,
         "data": dict(session.position()),
@@ -188,7 +197,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         if progress.batch:
             metrics, arrays = session.measures.metrics, _below("metric/", state)
             load_metrics(metrics, progress.metrics, arrays)
-            session.measures.loss_sum = progress.loss_sum
+            session.measures.losses = dict(progress.losses)
             session.measures.samples = progress.samples
         for callback, own in by_callback:
             callback.load_state_dict(own)
@@ -218,7 +227,10 @@ def _undoing(session: Session) -> Iterator[None]:
     scaling = None if precision is None else precision.state_dict()
     data, measures = session.data.state_dict(), copy(session.measures)
     metrics = {name: vars(metric).copy() for name, metric in measures.metrics.items()}
-    callbacks = [(callback, callback.state_dict()) for callback in session.callbacks]
+    callbacks = [
+        (callback, {key: _copy(array) for key, array in callback.state_dict().items()})
+        for callback in session.callbacks
+    ]
     try:
         yield
     except BaseException as error:
@@ -226,7 +238,7 @@ def _undoing(session: Session) -> Iterator[None]:
         session.optimizer.load_state_dict(optimizer)
         if precision is not None and scaling is not None:
             precision.load_state_dict(scaling)
-        session.measures.loss_sum = measures.loss_sum
+        session.measures.losses = dict(measures.losses)
         session.measures.samples = measures.samples
         for name, metric in session.measures.metrics.items():
             vars(metric).clear()

@@ -74,6 +74,25 @@ def test_an_unknown_initializer_is_refused():
         make({"init": "gausian", "mean": 0, "std": 1})
 
 
+def test_a_value_of_another_type_becomes_the_parameters_own():
+    """A float64 array stayed one, and the net computed in it from there on."""
+    param = make()
+    param.value = np.full((2, 3), 0.1)
+    assert param.value.dtype == np.float32
+    param.value = np.ones((2, 3), int)
+    assert param.value.dtype == np.float32
+    own = np.zeros((2, 3), np.float32)
+    param.value = own
+    assert param.value is own
+    with pytest.raises(ArgumentError, match="'fc/weight': expected an array of numbers"):
+        param.value = np.full((2, 3), "a")
+    assert param.value is own
+    param.retype(np.zeros((2, 3)))
+    assert param.value.dtype == np.float64
+    param.value = own
+    assert param.value.dtype == np.float64
+
+
 @pytest.mark.parametrize(
     "rule",
     [Uniform(-1, 2), Gaussian(1, 3), Constant(0.5), GlorotUniform(), HeNormal()],

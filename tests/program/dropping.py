@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from singanet.program import compile as compiling
-from singanet.program.recompute.state import Again, CannotRepeatError
+from singanet.program.recompute.state import CannotRepeatError, RecomputeState
 
 
 def drop_all(monkeypatch, seed=0):
@@ -13,7 +13,7 @@ def drop_all(monkeypatch, seed=0):
     counts = {"dropped": 0, "again": 0}
 
     def chosen(flow, level, target):
-        state, order = Again(flow, 1 << 30), list(range(len(flow.size)))
+        state, order = RecomputeState(flow, 1 << 30), list(range(len(flow.size)))
         random.Random(seed).shuffle(order)
         for buffer in order:
             if flow.gap(buffer) is None:

@@ -10,7 +10,7 @@ from singanet.optimizer import SGD
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.recompute.choice import chosen
 from singanet.program.recompute.flow import Flow
-from singanet.program.recompute.state import MOST_KERNELS, Again, CannotRepeatError
+from singanet.program.recompute.state import MOST_KERNELS, CannotRepeatError, RecomputeState
 from tests.program.steps import residual
 
 
@@ -26,7 +26,7 @@ def test_bytes_needed_are_those_of_the_plan():
         net = models.build(name, seed=0)
         x = np.zeros((4, *net.nodes()[0].layer.in_shapes), np.float32)
         report = net.record(x, np.zeros(4, np.int64), SGD(lr=0.1, momentum=0.9)).report()
-        state = Again(flow_of(report.kernels, report.buffers), 1 << 30)
+        state = RecomputeState(flow_of(report.kernels, report.buffers), 1 << 30)
         assert state.peak == report.layout.lower_bound
         assert state.live[1::2][: len(report.kernels)].tolist() == list(report.live_bytes)
 
@@ -45,13 +45,13 @@ def test_of_two_tanh_the_second_is_recomputed():
         Kernel("tanh back", (b, db), (da,), "second", "backward", ((db, da),)),
         Kernel("tanh back", (a, da), (dx,), "first", "backward", ((da, dx),)),
     ]
-    state = Again(flow_of(kernels, buffers), 1)
+    state = RecomputeState(flow_of(kernels, buffers), 1)
     state.drop(b)
     assert state.slot == {2: 5}
     assert state.through == set()
     assert state.dropped == {b}
     # The first would need what was fed, which takes as many bytes.
-    other, before = Again(flow_of(kernels, buffers), 1), state.live[2 * 4]
+    other, before = RecomputeState(flow_of(kernels, buffers), 1), state.live[2 * 4]
     other.drop(a)
     assert other.slot == {1: 7}
     assert other.live[2 * 4] == before + buffers[b].nbytes
@@ -62,7 +62,7 @@ def test_a_residual_net_takes_well_under_two_thirds():
     """ResNet-50 as it stands; MXNet's own test asked 0.6 of a ResNet-152, convolutions kept."""
     kernels, buffers = residual()
     flow = flow_of(kernels, buffers)
-    kept = Again(flow, 1).peak
+    kept = RecomputeState(flow, 1).peak
     cheap = chosen(flow, "cheap", 0)
     assert cheap.peak < 0.62 * kept
     assert not {kernels[at].name for at in cheap.slot} & {"conv", "conv weights", "conv data"}
@@ -74,7 +74,7 @@ def test_a_residual_net_takes_well_under_two_thirds():
 def test_a_target_is_reached_with_no_more_than_it_takes():
     kernels, buffers = residual()
     flow = flow_of(kernels, buffers)
-    kept, costs = Again(flow, 1).peak, []
+    kept, costs = RecomputeState(flow, 1).peak, []
     for part in (1.0, 0.95, 0.85, 0.75):
         state = chosen(flow, "cheap", int(part * kept))
         assert state.peak <= part * kept
@@ -100,7 +100,7 @@ def test_as_many_kernels_in_a_row_as_may_be(count):
         Kernel("loss", (count,), (count + 1,), "loss", "loss"),
         Kernel("back", (count, count + 1), (count + 2,), "cell", "backward"),
     ]
-    state = Again(flow_of(kernels, [Buffer(1024)] * (count + 3)), 1)
+    state = RecomputeState(flow_of(kernels, [Buffer(1024)] * (count + 3)), 1)
     if count > MOST_KERNELS:
         with pytest.raises(CannotRepeatError):
             state.drop(count)

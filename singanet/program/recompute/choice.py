@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.errors import ArgumentError
 from singanet.program.recompute.flow import Flow
-from singanet.program.recompute.state import Again, CannotRepeatError
+from singanet.program.recompute.state import CannotRepeatError, RecomputeState
 
 Recompute = Literal["none", "cheap"] | int
 """Nothing; what takes a pass over memory; or whatever keeps an arena of so many bytes."""
@@ -36,20 +36,20 @@ def checked_recompute(where: str, value: object) -> Recompute:
     )
 
 
-def chosen(flow: Flow, level: Recompute, target: int) -> Again:
+def chosen(flow: Flow, level: Recompute, target: int) -> RecomputeState:
     """What to drop at ``level``: so little as brings the peak to ``target``, or all that helps.
 
     Buffers with most bytes for the cost come first; one is dropped where that lowers the bytes
     needed when most are, and no other moment needs more than that.
     """
-    state = _lowered(Again(flow, _CHEAP), target, _WORTH)
+    state = _lowered(RecomputeState(flow, _CHEAP), target, _WORTH)
     if level != "cheap" and state.peak > target:
         state.most = _DEAR
         state = _lowered(state, target, math.inf)
     return state
 
 
-def _lowered(state: Again, target: int, worth: float) -> Again:
+def _lowered(state: RecomputeState, target: int, worth: float) -> RecomputeState:
     flow, best, candidates = state.flow, state, _candidates(state)
     while True:
         before = best.peak
@@ -71,7 +71,7 @@ def _lowered(state: Again, target: int, worth: float) -> Again:
             return best
 
 
-def _candidates(state: Again) -> dict[int, tuple[int, int]]:
+def _candidates(state: RecomputeState) -> dict[int, tuple[int, int]]:
     """Buffers with the gaps in which nobody needs them, most bytes for the cost first."""
     flow, least = state.flow, state.peak // _LEAST
     ratios: dict[int, float] = {}
@@ -89,7 +89,7 @@ def _candidates(state: Again) -> dict[int, tuple[int, int]]:
     return {buffer: gaps[buffer] for buffer in sorted(gaps, key=lambda b: -ratios[b])}
 
 
-def _dropped(state: Again, buffer: int) -> Again | None:
+def _dropped(state: RecomputeState, buffer: int) -> RecomputeState | None:
     """``state`` without ``buffer``, if that can be."""
     tried = state.copy()
     try:

@@ -7,28 +7,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from singanet.program.ir import Call, Token
-from singanet.program.recompute.state import Again
+from singanet.program.recompute.state import RecomputeState
 from singanet.program.relocate import placed
 
 
 def with_repeated(
-    calls: Sequence[Call], numbers: Mapping[int, int], again: Again, tokens: list[Token]
+    calls: Sequence[Call], numbers: Mapping[int, int], state: RecomputeState, tokens: list[Token]
 ) -> list[Call]:
-    """``calls`` with the repeated ones; ``numbers`` are the buffers of tokens, in `Again`'s flow.
+    """``calls`` with the repeated ones; ``numbers`` are the tokens' buffers in ``state``'s flow.
 
     Copies are added to ``tokens``.
     """
-    flow = again.flow
+    flow = state.flow
     copies: dict[int, int] = {}
-    for at in again.slot:
+    for at in state.slot:
         for token in calls[at].writes:
             if token not in copies:
                 copies[token] = len(tokens)
                 tokens.append(Token(tokens[token].nbytes))
     inserted: dict[int, list[int]] = defaultdict(list)
-    for at in sorted(again.slot):
-        inserted[again.slot[at]].append(at)
-    gone = {token: numbers[token] for token in copies if numbers[token] in again.dropped}
+    for at in sorted(state.slot):
+        inserted[state.slot[at]].append(at)
+    gone = {token: numbers[token] for token in copies if numbers[token] in state.dropped}
     back = {token: flow.uses[number][flow.split[number]] for token, number in gone.items()}
     made: list[Call] = []
     for at, call in enumerate(calls):
@@ -36,7 +36,7 @@ def with_repeated(
             first = calls[other]
             led = {token: copies[token] for token in first.writes}
             for token in first.reads:
-                if (other, numbers[token]) in again.through:
+                if (other, numbers[token]) in state.through:
                     led[token] = copies[token]
             made.append(replace(_led(first, led), phase="recompute"))
         used = (*call.reads, *call.writes)

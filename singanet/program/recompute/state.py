@@ -18,7 +18,7 @@ class CannotRepeatError(Exception):
     """What was to be made again needs what is gone, or must not run twice."""
 
 
-class Again:
+class RecomputeState:
     """Buffers that are dropped after the forward pass, and the kernels that make them again.
 
     A kernel runs at most once more: ``slot`` tells before which kernel. What it writes then is a
@@ -48,7 +48,7 @@ class Again:
             if flow.planned[buffer] and uses:
                 self._lie(buffer, False, (2 * uses[0] + 1, flow.end(buffer, uses[-1])))
 
-    def copy(self) -> Again:
+    def copy(self) -> RecomputeState:
         """Another one, to try something on."""
         made = copy.copy(self)
         made.slot, made._at = self.slot.copy(), self._at.copy()

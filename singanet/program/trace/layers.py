@@ -90,7 +90,7 @@ class TracedLayer:
 
     def _forward_in_python(self, ctx: Context, x: Any, why: str) -> Any:
         if not self.own:
-            self.tape.does.expect_values()
+            self.tape.evaluator.expect_values()
         self.reasons.append(f"forward: {why}")
         run = self._python[id(ctx)] = PythonPass(self, ctx)
         with no_draws():
@@ -114,7 +114,7 @@ class TracedLayer:
             except self._refusals as error:
                 del self.tape.calls[mark:]
                 if not self.own:
-                    self.tape.does.expect_values()
+                    self.tape.evaluator.expect_values()
                 run = PythonPass(self, ctx)
                 self.reasons.append(f"backward: {error}")
         run.needs_input_grad = ctx.needs_input_grad
@@ -195,7 +195,7 @@ def traced_plan(plan: Plan, net: Net, tape: Tape) -> Plan:
     params = [id(param) for layer in layers for param in layer.params.values()]
     if len(set(params)) < len(params) and not plan.has_shared:
         raise NotRecordableError("a parameter that was shared after the net had been sorted")
-    made = object.__new__(Plan)
+    made = object.__new__(type(plan))
     made.__dict__.update(plan.__dict__)
     made.steps = [TracedStep(step, net, tape) for step in plan.steps]
     made.by_name = {step.name: step for step in made.steps}

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from singanet.engine.plan import Plan
-from singanet.engine.step import Seen, changed, differentiated, expected_loss, of_output, widened
+from singanet.engine.step import (
+    Seen,
+    changed,
+    count_of,
+    differentiated,
+    expected_loss,
+    of_output,
+    widened,
+)
 from singanet.errors import SingaNetError
+from singanet.loss.multi_loss import MultiLoss
 from singanet.program.array_tree import arrays_in, map_arrays
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.foreign import expect_unpatched, is_own, no_draws, stand_in
@@ -51,6 +61,7 @@ class LossStep:
         outputs = widened(outputs)
         mark = len(tape.calls)
         tape.refine = self._refined
+        parts = getattr(self.loss, "parts", {})
         try:
             dy = self._kernels(tape, outputs, y, weight, looks)
         except NotRecordableError as error:
@@ -59,6 +70,8 @@ class LossStep:
             dy = self._in_python(tape, outputs, looks)
         finally:
             tape.refine = None
+            if isinstance(self.loss, MultiLoss):
+                self.loss.parts = parts
         if looks:
             self.seen.y = self.weight = None
         return {name: map_arrays(changed(g, scaled), self._in_type) for name, g in dy.items()}
@@ -75,15 +88,33 @@ class LossStep:
             if not looks:
                 return
             self._count = losses.size
-            tape.add(self._read, (losses.sum(),), {}, (), "hidden", name="read").barrier = True
+            parts = self.loss.parts if isinstance(self.loss, MultiLoss) else {}
+            read = tape.add(self._read, (losses.sum(), parts), {}, (), "hidden", name="read")
+            read.barrier = True
             tape.add(self._score_now, (outputs,), {}, (), "hidden", name="metric").barrier = True
 
         return self._by_name(differentiated(self.loss, outputs, y, weight, look, self.names))
 
-    def _read(self, total: Array) -> None:
+    def count(self, tape: Tape, outputs: Any, y: Any) -> float | Callable[..., float | None] | None:
+        """`count_of` the batch; where it depends on values, what a replay asks of the outputs."""
+        mark = len(tape.calls)
+        if y is not None and is_own(self.loss):
+            try:
+                return count_of(self.loss, widened(outputs), y)
+            except NotRecordableError:
+                del tape.calls[mark:]
+        return self._count_now
+
+    def _count_now(self, outputs: Any) -> float | None:
+        given = outputs if is_own(self.loss) else map_arrays(outputs, copied)
+        return count_of(self.loss, given, self.seen.y)
+
+    def _read(self, total: Array, parts: dict[str, Array]) -> None:
         # As NumPy's mean: the quotient in float64, rounded to the type of the losses.
         mean = float(total) / self._count if self._count else math.nan
         self.seen.loss = float(total.dtype.type(mean))
+        if parts:
+            self.loss.parts = {name: part.copy() for name, part in parts.items()}
 
     def _score_now(self, outputs: Any) -> None:
         try:
@@ -96,7 +127,7 @@ class LossStep:
 
     def _in_python(self, tape: Tape, outputs: Any, looks: bool) -> dict[str, Any]:
         expect_unpatched(self.loss)
-        tape.does.expect_values()
+        tape.evaluator.expect_values()
         with no_draws():
             dy = self._gradient(stand_in(self.loss), map_arrays(outputs, plain), looks)
         made: dict[str, Any] = own(tape, self._by_name(dy))

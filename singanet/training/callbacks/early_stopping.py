@@ -14,7 +14,7 @@ from singanet.types import Array
 
 
 class EarlyStopping(Callback):
-    """Stops when ``monitor`` has not become better for ``patience`` epochs.
+    """Stops when ``monitor`` has not become better for ``patience`` epochs, as Keras' does.
 
     ``restore_best`` brings back, when the fit ends without an error, the parameters and running
     state of the best epoch, ``best_epoch``. Costs one copy of all parameters. ``monitor``,
@@ -49,7 +49,7 @@ class EarlyStopping(Callback):
                 self._keep()
             return
         self._waited += 1
-        if self._waited > self.patience:
+        if self._waited >= self.patience:
             self.session.stop(
                 f"{self.monitor.name} has not improved on {self.monitor.best:.6g}, "
                 f"of epoch {self.best_epoch + 1}, for {self._waited} epochs"

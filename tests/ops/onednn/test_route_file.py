@@ -56,7 +56,11 @@ cases = st.builds(
 )
 
 
-@given(st.dictionaries(counts, st.dictionaries(cases, st.sampled_from(ROUTES), min_size=1)))
+@given(
+    st.dictionaries(
+        counts, st.dictionaries(cases, st.sampled_from(ROUTES), min_size=1, max_size=3), max_size=3
+    )
+)
 def test_any_choices_survive_as_text(choices):
     assert read_entries(json.loads(json.dumps(entries_of(choices)))) == choices
 

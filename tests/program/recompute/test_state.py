@@ -13,11 +13,11 @@ from singanet.program.cost import bytes_of, passes_of
 from singanet.program.layout.arena import ALIGNMENT
 from singanet.program.recompute.flow import Flow
 from singanet.program.recompute.repeat import with_repeated
-from singanet.program.recompute.state import Again, CannotRepeatError
+from singanet.program.recompute.state import CannotRepeatError, RecomputeState
 from singanet.program.replay.bound_program import Bound
+from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import own
-from singanet.program.trace.shapes_only import Performed
 from singanet.program.trace.tape import Tape
 
 ROOM = 1 << 30
@@ -111,7 +111,7 @@ class Walk:
     """Steps on a tape, those from ``back`` on in the backward pass."""
 
     def __init__(self, steps, back):
-        self.tape = Tape(Performed())
+        self.tape = Tape(ConcreteEvaluator())
         self.tape.ops = ops = recording_kernels(numpy_ops, self.tape)
         self.source = Draws()
 
@@ -143,7 +143,7 @@ class Walk:
 
     def dropping(self, wish, most=ROOM):
         """Drop the buffers that the numbers ``wish`` come down to, as far as that can be."""
-        state = Again(self.flow, most)
+        state = RecomputeState(self.flow, most)
         for number in wish:
             open_ones = [
                 b
