@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from singanet.data import image_tool
 from singanet.data.images import image_to_array, read_image
 from singanet.errors import BackendError, DataError
-from tests.watching import Peak
+from tests.mutation.watching import Peak
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 

@@ -220,6 +220,32 @@ def test_a_layer_used_twice(tmp_path):
         load_model(tmp_path / "m.keras")
 
 
+def test_weights_no_larger_than_the_drawing_needs(change, tmp_path):
+    """A few kilobytes that would write hundreds of megabytes to a temporary folder."""
+    with (
+        zipfile.ZipFile(change(lambda c: None)) as old,
+        zipfile.ZipFile(tmp_path / "zeros.keras", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name) + bytes(60 << 20) * name.endswith(".h5"))
+    with pytest.raises(UnsafeFileError, match="bytes of weights; received 62"):
+        load_model(tmp_path / "zeros.keras")
+
+
+def test_zeros_packed_small_are_not_made_into_a_net(tmp_path):
+    model = keras.Sequential([keras.Input((2000,)), kl.Dense(5000, kernel_initializer="zeros")])
+    model.save(tmp_path / "m.keras")
+    with (
+        zipfile.ZipFile(tmp_path / "m.keras") as old,
+        zipfile.ZipFile(tmp_path / "n.keras", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(UnsafeFileError, match="parameters of at most"):
+        load_model(tmp_path / "n.keras")
+    assert load_model(tmp_path / "m.keras").params()[0].shape == (2000, 5000)
+
+
 def image_rows():
     """Rows of images joined, normalised and met by a dense layer's."""
     a, b = keras.Input((4, 5, 3), name="a"), keras.Input((4, 5, 3), name="b")
