@@ -155,7 +155,10 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
             gather(session.net, session.validation.epoch(), session.measures)
             logs |= {f"val_{name}": value for name, value in session.measures.result().items()}
         if line is not None:
-            line.finish(logs, samples, session.batch)
+            line.finish(logs, samples)
+    rate = session.rule.rate()
+    if rate is not None:
+        logs.setdefault("lr", rate)
     session.epoch, session.batch = epoch + 1, 0
     session.compiled.epochs = max(session.compiled.epochs, epoch) + 1
     session.history.record(epoch, logs)

@@ -19,7 +19,7 @@ from singanet.keras import load_model
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
 
-keras = pytest.importorskip("keras", reason="compares with Keras: pip install 'singanet[peers]'")
+keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
 kl = keras.layers
 
 
