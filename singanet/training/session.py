@@ -78,6 +78,8 @@ class Session:
         self.names = self.measures.names()
         if validation is not None:
             self.names += [f"val_{name}" for name in self.names]
+        if self.rule.lr is not None and "lr" not in self.names:
+            self.names.append("lr")
         self.resumed = False
         self.stopped: str | None = None
         self.error: BaseException | None = None

@@ -117,7 +117,7 @@ def test_without_pillow_the_command_that_installs_it_is_named():
         "    except BackendError as error: print(error.advice)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.splitlines() == ["install it: pip install 'singanet[images]'"] * 2
+    assert run.stdout.splitlines() == ["install it: pip install pillow"] * 2
     assert issubclass(BackendError, RuntimeError)
 
 

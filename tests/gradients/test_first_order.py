@@ -8,9 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from singanet import FeedForwardNet, Input, models
+from singanet.device import Device
 from singanet.engine.ones import ones
 from singanet.errors import (
     ArgumentError,
+    BackendError,
     CallOrderError,
     DataError,
     ShapeError,
@@ -35,6 +37,8 @@ from singanet.layers import (
     StopGradient,
 )
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.ops import ops_for
+from singanet.testing.device_like import DeviceArray, device_like
 from singanet.types import RowSparse
 
 RNG = np.random.default_rng
@@ -255,7 +259,7 @@ def by_torch(net, nodes, ys, xs, feed, dys):
     }
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(graphs())
 def test_random_graphs_are_as_by_layers_and_as_by_torch(drawn):
     nodes, ys, xs, train = drawn
@@ -640,3 +644,20 @@ def test_convolutions_by_the_kernels_in_use():
     found = net.gradients("f", ["bn", "c1/weight"], x, dy, True)
     np.testing.assert_array_equal(items[-1].output_grads["bn"], found["bn"])
     np.testing.assert_array_equal(items[-1].grads[0], found["c1/weight"])
+
+
+def test_arrays_of_another_device():
+    net, other = chain(), chain()
+    net.to_device(Device("like", ops_for(device_like.zeros(1))))
+    xs = ["input", "relu", "a/weight", ("b", 0)]
+    dys = {"b": np.ones((6, 3), np.float32), "loss": 2.0}
+    for train in (False, True):
+        found = net.gradients(["b", "loss"], xs, FEED, dys, train)
+        expected = other.gradients(["b", "loss"], xs, FEED, dys, train)
+        assert all(isinstance(array, DeviceArray) for array in found.values())
+        for name, array in expected.items():
+            np.testing.assert_allclose(found[name].get(), array, rtol=1e-5, atol=1e-6)
+    jacobian = net.jacobian("b", "input", X[:1])["b"]["input"]
+    assert isinstance(jacobian, DeviceArray)
+    with pytest.raises(BackendError, match="a net on the CPU"):
+        net.hessian_vector_product("b", "input", X, {"input": X})

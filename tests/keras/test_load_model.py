@@ -8,12 +8,18 @@ import zipfile
 import numpy as np
 import pytest
 
-from singanet.errors import FileAccessError, FileFormatError, SingaNetError, UnsafeFileError
+from singanet.errors import (
+    ArgumentError,
+    FileAccessError,
+    FileFormatError,
+    SingaNetError,
+    UnsafeFileError,
+)
 from singanet.keras import load_model
-from singanet.loss import SquaredError
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
 
-keras = pytest.importorskip("keras", reason="compares with Keras: pip install 'singanet[peers]'")
+keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
 kl = keras.layers
 
 
@@ -85,6 +91,24 @@ def test_outputs_are_those_of_keras(tmp_path, make):
     np.testing.assert_allclose(
         net.forward(False, x), model.predict(there, verbose=0), rtol=2e-5, atol=2e-5
     )
+
+
+def test_a_classifier_that_ends_in_softmax_trains_on_as_in_keras(tmp_path):
+    """It trained on a softmax of a softmax, and predict gave 0.44 for Keras' 0.64."""
+    model = keras.Sequential([keras.Input((4,)), kl.Dense(6, "tanh"), kl.Dense(3, "softmax")])
+    model.compile(keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy", ["accuracy"])
+    model.save(tmp_path / "m.keras")
+    net = load_model(tmp_path / "m.keras")
+    with pytest.raises(ArgumentError, match="CategoricalCrossEntropy"):
+        net.compile(SGD(lr=0.5), SoftmaxCrossEntropy())
+    net.compile(SGD(lr=0.5), "sparse_categorical_crossentropy", ["accuracy"])
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(32, 4)).astype("f4"), rng.integers(0, 3, 32)
+    theirs = model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0).history
+    ours = net.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=False)
+    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
+    np.testing.assert_allclose(ours["accuracy"], theirs["accuracy"])
+    np.testing.assert_allclose(net.predict(x), model.predict(x, verbose=0), rtol=1e-3, atol=1e-5)
 
 
 def test_several_inputs_and_outputs(tmp_path):
@@ -254,6 +278,7 @@ def settled():
             keras.Input((6, 6, 2)),
             kl.Conv2D(3, 2, kernel_regularizer="l2", kernel_constraint=con.MaxNorm(2, [0, 1, 2])),
             kl.DepthwiseConv2D(2, depthwise_regularizer=reg.L1(0.05)),
+            kl.BatchNormalization(trainable=False, name="held"),
             kl.Flatten(),
             kl.Dense(4, kernel_regularizer=reg.L1L2(0.0, 0.1), bias_regularizer=reg.L2(0.3)),
             kl.Dense(4, trainable=False, name="frozen"),
@@ -273,7 +298,8 @@ def test_settings_that_change_a_training_are_kept(tmp_path):
     model.compile(keras.optimizers.SGD(0.05), loss=half)
     net, after = load_model(tmp_path / "m.keras"), tmp_path / "after.weights.h5"
     frozen = [p.name for p in net.params() if not p.trainable]
-    assert frozen == ["frozen/weight", "frozen/bias"]
+    held = [f"held/{suffix}" for suffix in ("gamma", "beta", "mean", "var")]
+    assert frozen == [*held, "frozen/weight", "frozen/bias"]
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((8, 6, 6, 2)).astype("f4"), rng.standard_normal((8, 3)).astype("f4")
     net.loss, sgd = SquaredError(), SGD(lr=0.05)

@@ -14,7 +14,7 @@ from singanet.checkpoint import LayerDescription, open_state
 from singanet.errors import ArgumentError, FileFormatError
 from singanet.net import FeedForwardNet
 
-keras = pytest.importorskip("keras", reason="compares with Keras: pip install 'singanet[peers]'")
+keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
 kl = keras.layers
 
 IMAGE, ROW, SEQUENCE = (3, 8, 6), (5,), (7, 4)
