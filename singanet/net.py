@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from singanet.checkpoint import LoadReport
+    from singanet.gradients.names import Name, Names
     from singanet.loss import Loss
     from singanet.metric import Metric
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+    from singanet.params.gradients import LayerGradients
     from singanet.program.peak import PeakMemory
     from singanet.program.program import Program
     from singanet.program.recompute.choice import Recompute
@@ -165,6 +167,76 @@ class FeedForwardNet(Net):
         from singanet.training.single import test_on_batch
 
         return test_on_batch(self, x, y, sample_weight)
+
+    # -- gradients --------------------------------------------------------------------------
+
+    def gradients(
+        self,
+        ys: Names,
+        xs: Names,
+        feed: Any,
+        dys: Any = None,
+        train: bool = False,
+        unreachable: str = "error",
+    ) -> dict[Name, Any]:
+        """The gradients of ``ys`` by each of ``xs``, by their names.
+
+        ``ys`` are layers, or ``(layer, index)`` for one of several outputs, or "loss", for which
+        ``feed`` has "targets", and perhaps "sample_weight", beside the inputs. ``xs`` are layers
+        (their outputs), inputs and parameters. An input is called as the `Input` it was drawn
+        with; what another layer is fed with is ``"<layer>/input"``, and ``"input"`` where the net
+        has one input. ``dys``, by y, are what the gradients start from; None means ones. ``train``
+        runs as a training forward does: draws, batch statistics. ``unreachable`` "zeros" gives
+        zeros for what no gradient comes to. Only what lies between is run and kept; every array
+        is the caller's own. Errors: unknown names; integers; no way from ys to an x; a wrong
+        shape. The guide is ``docs/gradients.md``.
+        """
+        from singanet.gradients import gradients
+
+        return gradients(self, ys, xs, feed, dys, train, unreachable)
+
+    def iter_gradients(
+        self,
+        ys: Names,
+        xs: Names,
+        feed: Any,
+        dys: Any = None,
+        train: bool = False,
+        unreachable: str = "error",
+    ) -> Iterator[LayerGradients]:
+        """As `gradients`, layer by layer from the last on, as `backward` yields them.
+
+        An item has a layer's parameters among ``xs`` in ``names, values, grads``, and the gradients
+        of its outputs and inputs, by their names in ``xs``, in ``output_grads``. The gradient of a
+        table's rows is `RowSparse`. Values may be updated in place.
+        """
+        from singanet.gradients import iter_gradients
+
+        return iter_gradients(self, ys, xs, feed, dys, train, unreachable)
+
+    def jacobian(self, ys: Names, xs: Names, feed: Any) -> dict[Name, dict[Name, Any]]:
+        """The gradient of every element of each y by each x, in evaluation: ``[y][x]``.
+
+        Its shape is that of y, then that of x, both with the batch axis. It takes a forward and a
+        walk back for every element of y. Errors: as for `gradients`; a y of several arrays.
+        """
+        from singanet.gradients import jacobian
+
+        return jacobian(self, ys, xs, feed)
+
+    def hessian_vector_product(
+        self, ys: Names, xs: Names, feed: Any, vectors: Mapping[Name, Any], dys: Any = None
+    ) -> dict[Name, Any]:
+        """How the gradients of ``ys`` by ``xs`` change along ``vectors``, in evaluation.
+
+        ``vectors`` are directions by name, of anything that may stand among ``xs``, whether it
+        does or not; what has none stays where it is. The derivative is exact: tangents are carried
+        through the calls of forward and backward, in float64. Errors: as for `gradients`; a vector
+        of another shape; layers and losses whose calls cannot be recorded.
+        """
+        from singanet.gradients import hessian_vector_product
+
+        return hessian_vector_product(self, ys, xs, feed, vectors, dys)
 
     # -- looking ----------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 
 from singanet.engine.plan import Plan, Step
@@ -26,10 +26,10 @@ class BackwardWalk:
     ) -> None:
         self.plan = plan
         self.contexts = contexts
-        self.slot_grads = slot_grads
-        self.steps = plan.backward(slot_grads.keys(), wanted)
+        self.slot_grads = {slot: [grad] for slot, grad in slot_grads.items()}
+        slot_grads.clear()
+        self.steps = plan.backward(self.slot_grads.keys(), wanted)
         self.output_grads: dict[str, Any] = {}
-        self.owned: set[int] = set()
         self.uses_left = dict(self.steps.uses)
         self.partial: dict[int, Gradient] = {}
         self._expect_contexts()
@@ -68,15 +68,15 @@ class BackwardWalk:
         by_suffix: Mapping[str, Gradient] | None = None
         # None where all that read this output take no gradient, as indices do.
         if dy is not None:
-            ctx.needs_input_grad = sources_useful
+            ctx.needs_input_grad, ctx.needs_param_grads = sources_useful, trained
             if step.relu_of in self.steps.wanted:
                 # Doing it here as well makes the gradient between the two right, and no other.
                 ctx.through = False
             dx, by_suffix = step.layer.backward(ctx, dy)
             if sources_useful:
-                self._pass_on(step, dx, ctx.ops)
+                self._pass_on(step, dx)
         for suffix, param in step.layer.params.items() if trained else ():
-            if not param.trainable:
+            if not self.plan.trains(param):
                 continue
             part = None if by_suffix is None else _gradient(step, suffix, by_suffix)
             grad = self._complete(param, part, ctx.ops)
@@ -88,7 +88,7 @@ class BackwardWalk:
 
     def _take_gradient(self, step: Step, ctx: Context) -> Any:
         """The gradient of the step's output(s), or None; of several, zeros where none came."""
-        parts = [self.slot_grads.pop(slot, None) for slot in step.out_slots]
+        parts = [total(self.slot_grads.pop(slot, ()), ctx.ops) for slot in step.out_slots]
         if not step.many_out:
             return parts[0]
         like = next((part for part in parts if part is not None), None)
@@ -99,20 +99,11 @@ class BackwardWalk:
             for part, shape in zip(parts, ctx.out_shapes, strict=True)
         ]
 
-    def _pass_on(self, step: Step, dx: Any, ops: Ops) -> None:
-        """Add the input gradient(s) to what other consumers left at the same outputs."""
+    def _pass_on(self, step: Step, dx: Any) -> None:
+        """Lay the input gradient(s) beside what other consumers left at the same outputs."""
         for slot, grad in zip(step.in_slots, dx if step.many_in else (dx,), strict=True):
-            if grad is None or not self.steps.below[self.plan.producer[slot]]:
-                continue
-            before = self.slot_grads.get(slot)
-            if before is None:
-                self.slot_grads[slot] = grad
-            elif slot in self.owned:
-                ops.add(before, grad, out=before)
-            else:
-                # The first sum is a new array, since layers may hand one array to several inputs.
-                self.slot_grads[slot] = ops.add(before, grad)
-                self.owned.add(slot)
+            if grad is not None and self.steps.below[self.plan.producer[slot]]:
+                self.slot_grads.setdefault(slot, []).append(grad)
 
     def _complete(self, param: Param, grad: Gradient | None, ops: Ops) -> Gradient | None:
         """``grad``, summed over all uses of a shared parameter at its last use, else None."""
@@ -127,6 +118,13 @@ class BackwardWalk:
         if grad is not None:
             self.partial[key] = grad
         return None
+
+
+def total(parts: Sequence[Array], ops: Ops) -> Array | None:
+    """What all consumers of one output sent back, by one addition."""
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return ops.add_all(parts)
 
 
 def _gradient(step: Step, suffix: str, by_suffix: Mapping[str, Gradient]) -> Gradient:

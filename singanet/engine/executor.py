@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from singanet.engine.feeds import check_feed
-from singanet.engine.model import Measure, NetCore, OnLayer
+from singanet.engine.model import NetCore, StepRequest
 from singanet.engine.passes import LayerPass, MethodPass, Pass
+from singanet.params.gradients import LayerGradients
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.gradients import Asked
 
 N_contra = TypeVar("N_contra", contravariant=True)
 
@@ -25,17 +29,12 @@ class Executor(Protocol[N_contra]):
     def forward(self, net: N_contra, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
         """A training forward, and what its walk back needs."""
 
-    def step(
-        self,
-        net: N_contra,
-        x: Any,
-        y: Any,
-        optimizer: Any,
-        weight: Array | None,
-        measure: Measure,
-        on_layer: OnLayer,
-    ) -> tuple[float, float | None]:
-        """One training step on ``x``, so far unchecked; ``(loss, metric)`` from before it."""
+    def step(self, net: N_contra, request: StepRequest) -> tuple[float, float | None]:
+        """One training step; ``(loss, metric)`` from before it."""
+
+
+    def gradients(self, net: N_contra, asked: Asked) -> Iterator[LayerGradients]:
+        """What was ``asked``, as the layers come from the last on; the arrays are the caller's."""
 
 
 class LayerByLayer:
@@ -60,38 +59,28 @@ class LayerByLayer:
         """As `Executor`; ``starts`` is told the gradients that the walk begins from."""
         return LayerPass(net.plan(), *self._run(net, feed, True, asked), starts)
 
-    def step(
-        self,
-        net: NetCore,
-        x: Any,
-        y: Any,
-        optimizer: Any,
-        weight: Array | None,
-        measure: Measure,
-        on_layer: OnLayer,
-    ) -> tuple[float, float | None]:
+    def step(self, net: NetCore, request: StepRequest) -> tuple[float, float | None]:
         """As `Executor`, by the net's methods where they are overridden."""
-        feed = check_feed(net.plan(), x, net.device, net.dtype)
-        self.register(net, optimizer)
-        run: Callable[[], Pass] = partial(MethodPass, net, x)
+        feed = check_feed(net.plan(), request.x, net.device, net.dtype)
+        self.register(net, request.optimizer)
+        run: Callable[[], Pass] = partial(MethodPass, net, request.x)
         if net.passes_are_its_own:
             run = partial(self.forward, net, feed, ())
-        return self.train(net, run, y, optimizer, weight, measure, on_layer)
+        return self.train(net, run, request)
 
     def train(
-        self,
-        net: NetCore,
-        forward: Callable[[], Pass],
-        y: Any,
-        optimizer: Any,
-        weight: Array | None,
-        measure: Measure,
-        on_layer: OnLayer,
+        self, net: NetCore, forward: Callable[[], Pass], request: StepRequest
     ) -> tuple[float, float | None]:
         """`singanet.engine.step.train_step`, which brings the optimizers and so is loaded late."""
         from singanet.engine.step import train_step
 
-        return train_step(net, forward, y, optimizer, weight, measure, on_layer)
+        return train_step(net, forward, request)
+
+    def gradients(self, net: NetCore, asked: Asked) -> Iterator[LayerGradients]:
+        """As `Executor`; `singanet.engine.gradients` is loaded late, as it knows the step."""
+        from singanet.engine.gradients import by_layers
+
+        return by_layers(net, asked)
 
     def register(self, net: NetCore, optimizer: Any) -> None:
         """Tell ``optimizer`` the settings of the parameters, once for a net as it is."""

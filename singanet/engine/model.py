@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,20 @@ Measure: TypeAlias = Callable[[Any, Any], Any] | None
 
 OnLayer: TypeAlias = Callable[[LayerGradients], None] | None
 """What sees the gradients of each layer before they are applied."""
+
+
+class StepRequest(NamedTuple):
+    """One training step to be carried out: on inputs ``x``, so far unchecked, and targets ``y``.
+
+    ``weight`` has a number a sample.
+    """
+
+    x: Any
+    y: Any
+    optimizer: Any
+    weight: Any = None
+    measure: Measure = None
+    on_layer: OnLayer = None
 
 
 class NetCore(Protocol):

@@ -13,7 +13,7 @@ from singanet.base.seeding import next_seed
 from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
 from singanet.engine.executor import Executor, LayerByLayer
-from singanet.engine.model import Measure, OnLayer
+from singanet.engine.model import Measure, OnLayer, StepRequest
 from singanet.engine.passes import MethodPass, Pass
 from singanet.engine.plan import Plan
 from singanet.errors import (
@@ -336,15 +336,16 @@ class Net(GraphBuilder):
         measure = None if self.metric is None else self.metric.evaluate
         by_name: dict[str, Gradient] = {}
 
-        def collect(names: list[str], _: list[Array], grads: list[Gradient]) -> None:
-            by_name.update(zip(names, grads, strict=True))
+        def collect(items: Iterable[LayerGradients]) -> None:
+            for names, _, grads in items:
+                by_name.update(zip(names, grads, strict=True))
 
         made: Pass = (
             self.programs.forward(self, feed, ())
             if self.passes_are_its_own
             else MethodPass(self, x)
         )
-        seen = one_pass(self, made, y, collect, measure=measure)
+        seen = one_pass(self, made, StepRequest(x, y, None, measure=measure), collect)
         return [by_name.get(name) for name in self.param_names()], seen
 
     def step(
@@ -366,7 +367,8 @@ class Net(GraphBuilder):
             measure = self.metric.evaluate
         if self._pass is not None:
             self._forget_pass()
-        return self.programs.step(self, x, y, optimizer, sample_weight, measure, on_layer)
+        request = StepRequest(x, y, optimizer, sample_weight, measure, on_layer)
+        return self.programs.step(self, request)
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:

@@ -88,11 +88,22 @@ class Plan:
             self.slot_shapes += node.output_shapes()
             self.steps.append(Step(node, in_slots, out_slots, node.name in frozen))
             self.by_name[node.name] = self.steps[-1]
-        self.producer = [i for i, step in enumerate(self.steps) for _ in step.out_slots]
-        self.frees = _last_reads(self.steps)
+        self._connect()
         self._let_integers_through()
         self._pair_relus()
-        self.sources = [sorted({self.producer[s] for s in step.in_slots}) for step in self.steps]
+
+    def _connect(self) -> None:
+        """Work out who makes and reads what, and which steps gradients come from."""
+        self.producer = [-1] * len(self.slot_shapes)
+        for i, step in enumerate(self.steps):
+            for slot in step.out_slots:
+                self.producer[slot] = i
+        self.frees = _last_reads(self.steps)
+        self.stops = any(step.layer.stops_gradient for step in self.steps)
+        self.sources = [
+            [] if step.layer.stops_gradient else sorted({self.producer[s] for s in step.in_slots})
+            for step in self.steps
+        ]
         self.holds_params = self._or_before([bool(step.layer.params) for step in self.steps])
         users: dict[int, int] = {}
         for layer in {id(step.layer): step.layer for step in self.steps}.values():
@@ -102,12 +113,13 @@ class Plan:
         for step in self.steps:
             uses_of_layer[id(step.layer)] = uses_of_layer.get(id(step.layer), 0) + 1
         self.has_shared = max([*users.values(), *uses_of_layer.values()], default=0) > 1
+        self.parts: dict[Any, Any] = {}
         self._keeping: dict[Any, list[bool]] = {}
         self._backward: dict[Any, BackwardPlan] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was worked out, which knows the parameters by their ids."""
-        return {**vars(self), "_keeping": {}, "_backward": {}}
+        return {**vars(self), "_keeping": {}, "_backward": {}, "parts": {}}
 
     def of_steps(self, steps: list[Step], slot_shapes: list[Any]) -> Plan:
         """A plan of other steps between the same inputs and outputs, for evaluations alone."""
@@ -149,9 +161,28 @@ class Plan:
                         break
         return marks
 
+    def trains(self, param: Param) -> bool:
+        """Whether backward yields the gradient of ``param``."""
+        return param.trainable
+
     def trained(self) -> list[bool]:
         """For each step whether backward yields parameters of it."""
         return [not step.frozen and step.layer.trainable for step in self.steps]
+
+    def slots_of(self, names: Iterable[str]) -> list[int]:
+        """The output slots of the steps ``names``."""
+        return [slot for name in names for slot in self.by_name[name].out_slots]
+
+    def reached(self, slots: Iterable[int]) -> list[bool]:
+        """For each step whether a gradient of one of ``slots`` comes to it, if any layer sends it on."""
+        marks = [False] * len(self.steps)
+        for slot in slots:
+            marks[self.producer[slot]] = True
+        for i in reversed(range(len(marks))):
+            if marks[i]:
+                for source in self.sources[i]:
+                    marks[source] = True
+        return marks
 
     def useful(self, trained: Sequence[bool], wanted: Collection[str]) -> list[bool]:
         """For each step whether it, or anything before it, is trained or ``wanted``."""
@@ -174,7 +205,10 @@ class Plan:
             for i, holds in enumerate(self.holds_params):
                 if not keeps[i] and not holds and not self.steps[i].frozen:
                     keeps[i] = True
-            _remember(self._keeping, key, keeps)
+            if self.stops:
+                reached = self.reached(self.slots_of({*self.outputs, *wanted}))
+                keeps = [keep and comes for keep, comes in zip(keeps, reached, strict=True)]
+            remember(self._keeping, key, keeps)
         return keeps
 
     def backward(self, given: Collection[int], wanted: Collection[str]) -> BackwardPlan:
@@ -184,8 +218,12 @@ class Plan:
         found = self._backward.get(key)
         if found is None:
             found = BackwardPlan(self, trained, given, wanted)
-            _remember(self._backward, key, found)
+            remember(self._backward, key, found)
         return found
+
+    def keeps(self, train: bool, asked: Collection[str]) -> list[bool]:
+        """For each step whether a forward keeps its context: `keeping`, none in evaluation."""
+        return self.keeping(asked) if train else [False] * len(self.steps)
 
     def forward(
         self,
@@ -201,7 +239,7 @@ class Plan:
         An output is dropped as soon as the last layer that reads it has run. Contexts are kept
         for gradients that go as far down as the nodes ``asked`` for.
         """
-        keeps = self.keeping(asked) if train else [False] * len(self.steps)
+        keeps = self.keeps(train, asked)
         slots: list[Any] = [None] * len(self.slot_shapes)
         contexts: list[Any] = []
         results: dict[str, Any] = {}
@@ -227,8 +265,7 @@ class Plan:
             if step.name in wanted:
                 results[step.name] = y
             del y
-            if train:
-                contexts.append(ctx)
+            contexts.append(ctx)
             for slot in frees:
                 slots[slot] = None
         return results, contexts
@@ -240,7 +277,7 @@ class Plan:
             for i, step in enumerate(self.steps)
             if walk.visited[i] and walk.trained[i]
             for param in step.layer.params.values()
-            if param.trainable
+            if self.trains(param)
         }
         return list(found.values())
 
@@ -262,24 +299,13 @@ class BackwardPlan:
         self.wanted = frozenset(wanted)
         self.below = plan.useful(trained, wanted)
         self.goes_on = [any(self.below[k] for k in sources) for sources in plan.sources]
-        self.visited = self._reached(plan, given)
+        reached = plan.reached(given)
+        self.visited = [r and b for r, b in zip(reached, self.below, strict=True)]
         steps = range(len(plan.steps))
         self.needs_context = [
             i for i in steps if self.visited[i] and (self.trained[i] or self.goes_on[i])
         ]
         self.uses = self._uses(plan) if plan.has_shared else {}
-
-    def _reached(self, plan: Plan, given: Iterable[int]) -> list[bool]:
-        producer = plan.producer
-        reached = [False] * len(plan.steps)
-        for slot in given:
-            reached[producer[slot]] = True
-        for i in reversed(range(len(reached))):
-            reached[i] = reached[i] and self.below[i]
-            if reached[i]:
-                for slot in plan.steps[i].in_slots:
-                    reached[producer[slot]] = True
-        return reached
 
     def _uses(self, plan: Plan) -> dict[int, int]:
         uses: dict[int, int] = {}
@@ -289,7 +315,8 @@ class BackwardPlan:
         return uses
 
 
-def _remember(known: dict[Any, _Case], key: Any, case: _Case) -> None:
+def remember(known: dict[Any, _Case], key: Any, case: _Case) -> None:
+    """Put ``case`` among the ``known`` ones, which begin anew where they become many."""
     if len(known) >= _CASES:
         known.clear()
     known[key] = case

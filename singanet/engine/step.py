@@ -2,85 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeAlias
 
 from singanet.engine.feeds import check_gradients
-from singanet.engine.model import Measure, NetCore, OnLayer
+from singanet.engine.model import Measure, NetCore, StepRequest
 from singanet.engine.passes import Pass
 from singanet.errors import CallOrderError, SingaNetError, one_of
 from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
-from singanet.optimizer.stages import two_passes
+from singanet.optimizer.stages import apply_updates, two_passes
+from singanet.params.gradients import LayerGradients
 from singanet.types import Array
 
-Update: TypeAlias = Callable[..., object]
-"""``update(names, values, grads)`` for the gradients of one layer."""
+Apply: TypeAlias = Callable[[Iterable[LayerGradients]], object]
+"""What becomes of the gradients of a step, of which each layer's are let go before the next."""
 
 
 def train_step(
-    net: NetCore,
-    forward: Callable[[], Pass],
-    y: Any,
-    optimizer: Any,
-    weight: Array | None,
-    measure: Measure,
-    on_layer: OnLayer,
+    net: NetCore, forward: Callable[[], Pass], request: StepRequest
 ) -> tuple[float, float | None]:
-    """One step on the batch that ``forward`` runs the net on; ``(loss, metric)`` from before it.
+    """The step of ``request``, on what ``forward`` runs the net on; ``(loss, metric)`` before it.
 
     Where the norm of all gradients has to be known first, forward and backward run twice, with
     the same draws; in mixed precision the gradients are held instead, and nothing is updated
     unless all of them are finite.
     """
+    optimizer = request.optimizer
     if isinstance(optimizer, ScaledUpdates):
-        return _scaled_step(net, forward, y, optimizer, weight, measure, on_layer)
+        return _scaled_step(net, forward, request, optimizer)
+    apply = partial(apply_updates, optimizer, on_layer=request.on_layer)
     ahead = two_passes(optimizer)
     if ahead is None or not ahead.due():
-        return one_pass(net, forward(), y, optimizer.update, weight, measure, on_layer)
+        return one_pass(net, forward(), request, apply)
     with net.rehearsal():
         made = forward()
-        slot_grads = gradients_of_loss(net, made, Seen(y), weight)
+        slot_grads = gradients_of_loss(net, made, Seen(request.y), request.weight)
         knowing = ahead.knowing(made.backward(net, slot_grads, ()))
     with knowing:
-        return one_pass(net, forward(), y, optimizer.update, weight, measure, on_layer)
+        return one_pass(net, forward(), request, apply)
 
 
 def one_pass(
-    net: NetCore,
-    made: Pass,
-    y: Any,
-    update: Update,
-    weight: Array | None = None,
-    measure: Measure = None,
-    on_layer: OnLayer = None,
+    net: NetCore, made: Pass, request: StepRequest, apply: Apply
 ) -> tuple[float, float | None]:
-    """Loss and metric of the forward ``made``, and ``update`` for each layer of its walk back."""
-    seen = Seen(y, measure)
-    for item in made.backward(net, gradients_of_loss(net, made, seen, weight), ()):
-        if on_layer is not None:
-            on_layer(item)
-        update(*item)
-        # Else the loop variable would hold this layer's gradients through the next one's.
-        del item
+    """Loss and metric of the forward ``made``, and what ``apply`` does with its gradients."""
+    seen = Seen(request.y, request.measure)
+    apply(made.backward(net, gradients_of_loss(net, made, seen, request.weight), ()))
     return seen.loss, seen.score
 
 
 def _scaled_step(
-    net: NetCore,
-    forward: Callable[[], Pass],
-    y: Any,
-    optimizer: ScaledUpdates,
-    weight: Array | None,
-    measure: Measure,
-    on_layer: OnLayer,
+    net: NetCore, forward: Callable[[], Pass], request: StepRequest, optimizer: ScaledUpdates
 ) -> tuple[float, float | None]:
     """`train_step` in mixed precision: all gradients are there before the first update."""
     state = [(param, param.value.copy()) for param in net.params() if param.is_state]
-    seen = Seen(y, measure)
+    seen = Seen(request.y, request.measure)
     made = forward()
     scaled = optimizer.precision.scaled
-    slot_grads = gradients_of_loss(net, made, seen, weight, scaled)
+    slot_grads = gradients_of_loss(net, made, seen, request.weight, scaled)
     try:
         held = optimizer.held(made.backward(net, slot_grads, ()))
     except NotFiniteError as error:
@@ -94,14 +75,18 @@ def _scaled_step(
         if ahead is None or not ahead.due()
         else ahead.knowing(optimizer.in_float32(*item) for item in reversed(held))
     )
+    look = request.on_layer
+    on_layer = None if look is None else lambda item: look(optimizer.unscaled(item))
     with knowing:
-        while held:
-            item = held.pop()
-            if on_layer is not None:
-                on_layer(optimizer.unscaled(item))
-            optimizer.update(*item)
+        apply_updates(optimizer, _popped(held), on_layer)
     optimizer.precision.succeeded()
     return seen.loss, seen.score
+
+
+def _popped(held: list[LayerGradients]) -> Iterator[LayerGradients]:
+    """The last of ``held`` first, none of them held any longer."""
+    while held:
+        yield held.pop()
 
 
 class Seen:

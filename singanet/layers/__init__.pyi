@@ -37,6 +37,7 @@ from singanet.layers.slice import Slice
 from singanet.layers.softmax import Softmax
 from singanet.layers.split import Split
 from singanet.layers.step_list import StepList, padded_to_steps, steps_to_padded
+from singanet.layers.stop_gradient import StopGradient
 from singanet.layers.time_distributed import TimeDistributed
 from singanet.layers.upsampling2d import Upsampling2D
 
@@ -91,6 +92,7 @@ __all__ = [
     "Softmax",
     "Split",
     "StepList",
+    "StopGradient",
     "TimeDistributed",
     "Upsampling2D",
     "padded_to_steps",

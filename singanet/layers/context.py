@@ -16,7 +16,8 @@ class Context:
 
     ``ops`` are the kernels, ``rng`` the generator for every random draw, ``params`` the live
     parameter arrays by suffix, ``train`` tells training from evaluation, and
-    ``needs_input_grad`` tells in `Layer.backward` whether anybody wants the input gradient.
+    ``needs_input_grad`` tells in `Layer.backward` whether anybody wants the input gradient,
+    ``needs_param_grads`` whether one of a parameter is wanted: else a layer may leave them all out.
     ``relu`` asks a layer that can to do the relu after it too, both ways; ``through`` tells the
     layer after it that so it was done.
     """
@@ -24,6 +25,7 @@ class Context:
     __slots__ = (
         "keep",
         "needs_input_grad",
+        "needs_param_grads",
         "ops",
         "out_shapes",
         "params",
@@ -47,7 +49,7 @@ class Context:
         self.params = params
         self.train = train
         self.keep = train if keep is None else keep
-        self.needs_input_grad = True
+        self.needs_input_grad = self.needs_param_grads = True
         self.relu = self.through = False
         self.out_shapes: list[Shape] = []
         self.saved: dict[str, Any] = {}

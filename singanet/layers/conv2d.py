@@ -91,10 +91,12 @@ class Conv2D(Layer):
         """Gradients of x, weight and bias; x is the only array kept."""
         ops, x = ctx.ops, ctx.saved["x"]
         weight = self._kernels(ctx, x)
-        dw = ops.conv2d_backward_weights(x, dy, weight.shape, self.window, self.groups)
-        grads = {"weight": dw.reshape(len(weight), -1)}
-        if self.use_bias:
-            grads["bias"] = ops.channel_sum(dy)
+        grads = {}
+        if ctx.needs_param_grads:
+            dw = ops.conv2d_backward_weights(x, dy, weight.shape, self.window, self.groups)
+            grads["weight"] = dw.reshape(len(weight), -1)
+            if self.use_bias:
+                grads["bias"] = ops.channel_sum(dy)
         if not ctx.needs_input_grad:
             return None, grads
         return ops.conv2d_backward_data(dy, weight, x.shape, self.window, self.groups), grads

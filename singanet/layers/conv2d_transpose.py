@@ -95,10 +95,12 @@ class Conv2DTranspose(Layer):
         """Gradients of x, weight and bias; x is the only array kept."""
         ops, x = ctx.ops, ctx.saved["x"]
         weight = self._kernels(ctx)
-        dw = ops.conv2d_backward_weights(dy, x, weight.shape, self.window, self.groups)
-        grads = {"weight": dw.reshape(len(weight), -1)}
-        if self.use_bias:
-            grads["bias"] = ops.channel_sum(dy)
+        grads = {}
+        if ctx.needs_param_grads:
+            dw = ops.conv2d_backward_weights(dy, x, weight.shape, self.window, self.groups)
+            grads["weight"] = dw.reshape(len(weight), -1)
+            if self.use_bias:
+                grads["bias"] = ops.channel_sum(dy)
         if not ctx.needs_input_grad:
             return None, grads
         return ops.conv2d(dy, weight, None, self.window, self.groups), grads

@@ -52,9 +52,11 @@ class Dense(Layer):
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
         """dW = xᵀ dy, db = the sum of dy, dx = dy Wᵀ."""
         ops, x = ctx.ops, ctx.saved["x"]
-        grads = {"weight": ops.matmul(dy.T, x) if self.W_transpose else ops.matmul(x.T, dy)}
-        if self.use_bias:
-            grads["bias"] = ops.column_sums(dy)
+        grads = {}
+        if ctx.needs_param_grads:
+            grads["weight"] = ops.matmul(dy.T, x) if self.W_transpose else ops.matmul(x.T, dy)
+            if self.use_bias:
+                grads["bias"] = ops.column_sums(dy)
         return ops.matmul(dy, self._matrix(ctx).T) if ctx.needs_input_grad else None, grads
 
     def _matrix(self, ctx: Context) -> Array:

@@ -62,10 +62,12 @@ class DepthwiseConv2D(Layer):
         """Gradients of x, weight and bias; x is the only array kept."""
         ops, x = ctx.ops, ctx.saved["x"]
         weight = self._kernels(ctx)
-        dw = ops.depthwise_conv2d_backward_weights(x, dy, weight.shape, self.window)
-        grads = {"weight": dw.reshape(ctx.params["weight"].shape)}
-        if self.use_bias:
-            grads["bias"] = ops.channel_sum(dy)
+        grads = {}
+        if ctx.needs_param_grads:
+            dw = ops.depthwise_conv2d_backward_weights(x, dy, weight.shape, self.window)
+            grads["weight"] = dw.reshape(ctx.params["weight"].shape)
+            if self.use_bias:
+                grads["bias"] = ops.channel_sum(dy)
         if not ctx.needs_input_grad:
             return None, grads
         return ops.depthwise_conv2d_backward_data(dy, weight, x.shape, self.window), grads

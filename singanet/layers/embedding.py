@@ -22,6 +22,8 @@ class Embedding(Layer):
 
     integer_input = True
 
+    stops_gradient = True
+
     any_extent = True
 
     def __init__(

@@ -36,6 +36,9 @@ class Layer(Counted, Configurable):
     any_extent = False
     """Whether a sample axis may be None, of another extent at each call; shapes show it as -1."""
 
+    stops_gradient = False
+    """Whether no gradient goes to the inputs: nothing is kept or computed for what only it reads."""
+
     can_relu = False
     """Whether `forward` and `backward` do the relu after the layer too where ``ctx.relu`` asks.
 

@@ -133,7 +133,8 @@ class MultiHeadAttention(Layer):
             wanted = ctx.needs_input_grad
             dx = self._project_back(ctx, part, source, self._merged(d), grads, wanted)
             dsources.append(dx)
-        grads = {suffix: grads[suffix] for suffix in self.params}
+        if ctx.needs_param_grads:
+            grads = {suffix: grads[suffix] for suffix in self.params}
         if not ctx.needs_input_grad:
             return None, grads
         # Where one input serves as several, its gradients are summed.
@@ -155,9 +156,10 @@ class MultiHeadAttention(Layer):
         """The gradient of x if ``wanted``; those of weight and bias go into ``grads``."""
         ops, weight = ctx.ops, ctx.params[f"{part}_weight"]
         rows = dy.reshape(-1, weight.shape[1])
-        grads[f"{part}_weight"] = ops.matmul(x.reshape(-1, weight.shape[0]).T, rows)
-        if self.use_bias:
-            grads[f"{part}_bias"] = ops.sum(ops.sum(dy, axis=0), axis=0)
+        if ctx.needs_param_grads:
+            grads[f"{part}_weight"] = ops.matmul(x.reshape(-1, weight.shape[0]).T, rows)
+            if self.use_bias:
+                grads[f"{part}_bias"] = ops.sum(ops.sum(dy, axis=0), axis=0)
         return ops.matmul(rows, weight.T).reshape(x.shape) if wanted else None
 
     def _heads(self, x: Array, size: int) -> Array:

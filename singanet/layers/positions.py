@@ -66,6 +66,8 @@ class PositionEmbedding(Layer):
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """``dy``, and its sum over the samples for the positions that were there."""
+        if not ctx.needs_param_grads:
+            return dy, {}
         dweight = ctx.ops.zeros(ctx.params["weight"].shape, dy)
         ctx.ops.sum(dy, axis=0, out=dweight[: dy.shape[1]])
         return dy, {"weight": dweight}

@@ -67,7 +67,9 @@ class Scale(Layer):
         ops = ctx.ops
         if self.factor is not None:
             return ops.multiply(dy, self.factor), {}
-        grads = {"gamma": ops.channel_total(ops.multiply(dy, ctx.saved["x"]))}
-        if self.use_bias:
-            grads["beta"] = ops.channel_total(dy)
+        grads = {}
+        if ctx.needs_param_grads:
+            grads["gamma"] = ops.channel_total(ops.multiply(dy, ctx.saved["x"]))
+            if self.use_bias:
+                grads["beta"] = ops.channel_total(dy)
         return ops.scale(dy, ctx.params["gamma"], None), grads

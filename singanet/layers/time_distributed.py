@@ -34,6 +34,7 @@ class TimeDistributed(Layer):
         self._built_it = False
         self.integer_input = layer.integer_input
         self.moves_only = layer.moves_only
+        self.stops_gradient = layer.stops_gradient
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (T, *s) → (T, *(what the layer makes of s))."""

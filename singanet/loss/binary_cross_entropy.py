@@ -25,6 +25,10 @@ class _TwoTerms(Loss):
         super().__init__(reduction)
         self._weights = _term_weights(type(self).__name__, pos_weight, class_weight)
 
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
+
 
 class SigmoidCrossEntropy(_TwoTerms):
     """−y log σ(x) − (1 − y) log(1 − σ(x)) for scores ``x`` and targets ``y`` in [0, 1].
@@ -39,17 +43,17 @@ class SigmoidCrossEntropy(_TwoTerms):
         """σ(x)."""
         return ops_for(x).sigmoid(x)
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         y = unit_targets("SigmoidCrossEntropy", ops, x, y)
         if self._weights is None:
-            return ops.sigmoid_cross_entropy(x, y), x.size, (x, y, None, None)
+            return ops.sigmoid_cross_entropy(x, y), (x, y, None, None)
         # w (p y softplus(-x) + (1 - y) softplus(x)) with the two terms apart.
         yes, no = self._weights.of(ops, x, y)
         zero = ops.zeros(x.shape, x)
         losses = ops.sigmoid_cross_entropy(x, zero)
         losses *= no
         losses += yes * ops.sigmoid_cross_entropy(ops.negative(x), zero)
-        return losses, x.size, (x, y, yes, no)
+        return losses, (x, y, yes, no)
 
     def _backward(self, ops: Ops, saved: Any) -> Array:
         x, y, yes, no = saved
@@ -71,7 +75,7 @@ class BinaryCrossEntropy(_TwoTerms):
     type's resolution from 0 and 1.
     """
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         y = unit_targets("BinaryCrossEntropy", ops, x, y)
         if x.size and (float(x.min()) < 0 or float(x.max()) > 1):
             raise DataError(
@@ -83,7 +87,7 @@ class BinaryCrossEntropy(_TwoTerms):
         yes, no = (y, 1 - y) if self._weights is None else self._weights.of(ops, x, y)
         tiny = float(np.finfo(x.dtype).tiny)
         losses = -yes * ops.log(ops.maximum(x, tiny)) - no * ops.log(ops.maximum(1 - x, tiny))
-        return losses, x.size, (x, yes, no)
+        return losses, (x, yes, no)
 
     def _backward(self, ops: Ops, saved: Any) -> Array:
         x, yes, no = saved

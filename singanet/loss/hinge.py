@@ -30,7 +30,11 @@ class Hinge(Loss):
         self.margin = float(margin)
         self.squared = bool(squared)
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
+
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         y = real_targets("Hinge", x, y)
         wrong = (y != 1) & (y != 0) & (y != -1)
         if bool(wrong.any()):
@@ -44,8 +48,8 @@ class Hinge(Loss):
         sign = ops.where(y > 0, 1, -1).astype(x.dtype)
         short = ops.maximum(self.margin - sign * x, 0)
         if self.squared:
-            return short * short, x.size, -2 * sign * short
-        return short, x.size, -sign * (short > 0)
+            return short * short, -2 * sign * short
+        return short, -sign * (short > 0)
 
     def _backward(self, ops: Ops, saved: Any) -> Array:
         return saved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from singanet.errors import DataError
@@ -23,7 +24,11 @@ class KLDivergence(Loss):
         """softmax(x) along the last axis."""
         return ops_for(x).softmax(x)
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def count(self, x: Array, y: Array) -> float:
+        """Rows."""
+        return prod(x.shape[:-1])
+
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         target = real_targets("KLDivergence", x, y)
         if x.ndim < 2 or x.shape[-1] == 0:
             raise DataError(
@@ -45,7 +50,7 @@ class KLDivergence(Loss):
         losses, p = ops.softmax_cross_entropy_soft(rows, target)
         own = ops.where(target > 0, target, 1)
         losses += (target * ops.log(own)).sum(axis=1)
-        return losses.reshape(x.shape[:-1]), len(rows), (x.shape, p, target)
+        return losses.reshape(x.shape[:-1]), (x.shape, p, target)
 
     def _backward(self, ops: Ops, saved: Any) -> Array:
         shape, p, target = saved

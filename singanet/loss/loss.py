@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from singanet.base.described import Configurable
@@ -23,7 +24,8 @@ class Loss(Counted, Configurable, ABC):
     is the mean over all of them. ``reduction="sum"`` changes the gradient alone: it becomes that
     of the sum over all positions, as SINGA's losses have it.
 
-    A subclass gives `_forward` and `_backward`, or overrides the public methods.
+    A subclass gives `_forward` and `_backward`, or overrides the public methods; and `count`,
+    where its mean is over something else than samples.
     """
 
     def __init__(self, reduction: str = "mean") -> None:
@@ -58,7 +60,8 @@ class Loss(Counted, Configurable, ABC):
         ops = ops_for(x)
         if sample_weight is not None:
             sample_weight = self._checked_weight(ops, x, sample_weight)
-        losses, count, saved = self._forward(ops, x, y)
+        losses, saved = self._forward(ops, x, y)
+        count = self.count(x, y)
         batch = len(x)
         if losses.ndim > 1:
             # Not reshape(batch, -1): that cannot be worked out for an empty batch.
@@ -106,13 +109,23 @@ class Loss(Counted, Configurable, ABC):
         losses = self.forward(flag, x, y, sample_weight)
         return float(losses.mean()) if losses.size else 0.0
 
+    def count(self, x: Array, y: Array) -> float:
+        """Over how many positions the mean of outputs ``x`` with targets ``y`` goes.
+
+        It is what a batch weighs where losses of batches are averaged, so that their mean is the
+        loss of all of them in one batch: by `evaluate`, by ``val_loss`` and the history of a fit.
+        Here it is the number of samples. ``sample_weight`` does not come in, since the mean
+        divides by positions, not by the sum of weights.
+        """
+        return len(x)
+
     def link(self, x: Array) -> Array:
         """What outputs ``x`` mean to a reader of predictions: here themselves."""
         return x
 
     @abstractmethod
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
-        """New losses per position (B, ...), how many positions count, what `_backward` needs."""
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """New losses per position (B, ...), 0 where none counts, and what `_backward` needs."""
 
     @abstractmethod
     def _backward(self, ops: Ops, saved: Any) -> Array:
@@ -135,3 +148,17 @@ class Loss(Counted, Configurable, ABC):
                 advice="pass floats",
             )
         return weight.astype(x.dtype)
+
+
+def counted(loss: Any, x: Any, y: Any) -> dict[str, float]:
+    """`Loss.count` by output; a single one is named "".
+
+    Samples, where ``loss`` is a user's object that cannot count.
+    """
+    if not hasattr(loss, "count"):
+        first = next(iter(x.values())) if isinstance(x, Mapping) else x
+        return {"": float(len(first))}
+    found = loss.count(x, y)
+    if isinstance(found, Mapping):
+        return {name: float(count) for name, count in found.items()}
+    return {"": float(found)}

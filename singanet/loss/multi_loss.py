@@ -9,7 +9,7 @@ from singanet.base.described import Configurable
 from singanet.base.edits import Counted, CountedDict
 from singanet.base.flags import is_training
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
-from singanet.loss.loss import Loss
+from singanet.loss.loss import Loss, counted
 from singanet.types import Array
 
 
@@ -18,8 +18,11 @@ class MultiLoss(Counted, Configurable):
 
     Outputs and targets are dicts by the name of the output layer; `backward` gives the dict
     that ``net.backward`` takes. Weights are 1 where none is given. Losses see the batch alone,
-    so each output needs a loss object of its own.
+    so each output needs a loss object of its own. ``parts`` holds the losses (B,) of each output
+    in the last `forward`, before the weights.
     """
+
+    asked_anew = ("parts",)
 
     def __init__(
         self, losses: Mapping[str, Loss], weights: Mapping[str, float] | None = None
@@ -44,6 +47,7 @@ class MultiLoss(Counted, Configurable):
         self.losses = CountedDict(losses)
         self.weights = CountedDict((name, float(given.get(name, 1.0))) for name in losses)
         self._ready = False
+        self.parts: dict[str, Array] = {}
 
     def forward(
         self,
@@ -61,12 +65,14 @@ class MultiLoss(Counted, Configurable):
             _check_names(what, given, self.losses)
         training = is_training(flag)
         self._ready = self._ready and not training
-        parts = [
-            loss.forward(flag, x[name], y[name], sample_weight) * self.weights[name]
+        parts = {
+            name: loss.forward(flag, x[name], y[name], sample_weight)
             for name, loss in self.losses.items()
-        ]
-        total = parts[0]
-        for part in parts[1:]:
+        }
+        self.parts = parts
+        weighted = [part * self.weights[name] for name, part in parts.items()]
+        total = weighted[0]
+        for part in weighted[1:]:
             total = total + part
         # Only when all have taken their outputs may backward pair them.
         self._ready = self._ready or training
@@ -94,6 +100,10 @@ class MultiLoss(Counted, Configurable):
         """Mean of `forward` as a float; 0 for an empty batch."""
         values = self.forward(flag, x, y, sample_weight)
         return float(values.mean()) if values.size else 0.0
+
+    def count(self, x: Mapping[str, Array], y: Mapping[str, Array]) -> dict[str, float]:
+        """`Loss.count` by output: each output's losses have a mean of their own."""
+        return {name: counted(loss, x[name], y[name])[""] for name, loss in self.losses.items()}
 
     def link(self, x: Mapping[str, Array]) -> dict[str, Array]:
         """Every output through the link of its loss; those without a loss as they are."""

@@ -19,11 +19,15 @@ class SquaredError(Loss):
     ``reduction="sum"`` gives SINGA's gradient x − y.
     """
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
+
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         difference = ops.subtract(x, real_targets("SquaredError", x, y))
         losses = ops.multiply(difference, difference)
         losses *= 0.5
-        return losses, x.size, difference
+        return losses, difference
 
     def _backward(self, ops: Ops, saved: Any) -> Array:
         return saved
@@ -35,9 +39,13 @@ class MeanAbsoluteError(Loss):
     Gradient of an element: sign(x − y), 0 where they are equal.
     """
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
+
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         difference = ops.subtract(x, real_targets("MeanAbsoluteError", x, y))
-        return ops.absolute(difference), x.size, difference
+        return ops.absolute(difference), difference
 
     def _backward(self, ops: Ops, saved: Any) -> Array:
         return ops.sign(saved)
@@ -60,12 +68,16 @@ class Huber(Loss):
             )
         self.delta = float(delta)
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
+
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         difference = ops.subtract(x, real_targets("Huber", x, y))
         slope = ops.maximum(ops.minimum(difference, self.delta), -self.delta)
         # With s the slope, both branches are s (d - s / 2).
         losses = ops.multiply(slope, difference - 0.5 * slope)
-        return losses, x.size, slope
+        return losses, slope
 
     def _backward(self, ops: Ops, saved: Any) -> Array:
         return saved

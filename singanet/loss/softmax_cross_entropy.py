@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from singanet.errors import ArgumentError, DataError
@@ -42,7 +43,13 @@ class SoftmaxCrossEntropy(Loss):
         """softmax(x) along the last axis."""
         return ops_for(x).softmax(x)
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, float, Any]:
+    def count(self, x: Array, y: Array) -> float:
+        """Rows, without those whose label is ``ignore_index``."""
+        if self.ignore_index is None or _is_soft(x, y):
+            return prod(x.shape[:-1])
+        return int((y != self.ignore_index).sum())
+
+    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         if x.ndim < 2 or x.shape[-1] == 0:
             raise DataError(
                 "SoftmaxCrossEntropy",
@@ -51,18 +58,16 @@ class SoftmaxCrossEntropy(Loss):
                 advice="end the net in a layer with one output for every class",
             )
         rows = x.reshape(-1, x.shape[-1])
-        classes = x.shape[-1]
-        if y.ndim == x.ndim and y.shape[-1] == classes and (classes > 1 or y.dtype.kind == "f"):
+        if _is_soft(x, y):
             target = self._distribution(ops, rows, real_targets("SoftmaxCrossEntropy", x, y))
             losses, p = ops.softmax_cross_entropy_soft(rows, target)
-            return losses.reshape(x.shape[:-1]), len(rows), (x.shape, p, target, None)
+            return losses.reshape(x.shape[:-1]), (x.shape, p, target, None)
         labels, mask = class_labels("SoftmaxCrossEntropy", ops, x, y, self.ignore_index)
         losses, p = ops.softmax_cross_entropy(rows, labels, self.label_smoothing)
-        count = len(rows)
         if mask is not None:
-            losses *= mask
-            count = int(mask.sum())
-        return losses.reshape(x.shape[:-1]), count, (x.shape, p, labels, mask)
+            # Not times the mask: an ignored row may hold what is no number.
+            losses = ops.where(mask, losses, 0)
+        return losses.reshape(x.shape[:-1]), (x.shape, p, labels, mask)
 
     def _backward(self, ops: Ops, saved: Any) -> Array:
         shape, p, target, mask = saved
@@ -71,7 +76,7 @@ class SoftmaxCrossEntropy(Loss):
         else:
             ops.softmax_cross_entropy_backward(p, target, self.label_smoothing)
         if mask is not None:
-            p *= mask[:, None]
+            p = ops.where(mask[:, None], p, 0)
         return p.reshape(shape)
 
     def _distribution(self, ops: Ops, rows: Array, y: Array) -> Array:
@@ -84,6 +89,12 @@ class SoftmaxCrossEntropy(Loss):
             target *= 1.0 - self.label_smoothing
             target += self.label_smoothing / rows.shape[1]
         return target
+
+
+def _is_soft(x: Array, y: Array) -> bool:
+    """Whether the targets ``y`` are rows of the shape of ``x``, not labels."""
+    same = y.ndim == x.ndim and y.shape[-1] == x.shape[-1]
+    return same and (x.shape[-1] > 1 or y.dtype.kind == "f")
 
 
 def _expect_parts(target: Array) -> None:

@@ -18,7 +18,7 @@ from singanet.optimizer.clip_by_value import ClipByValue
 from singanet.optimizer.clip_norm import ClipNorm
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.element_wise import ElementWise
-from singanet.optimizer.global_norm import clip_by_global_norm, global_norm
+from singanet.optimizer.global_norm import global_norm
 from singanet.optimizer.l1_regularizer import L1Regularizer
 from singanet.optimizer.l2_constraint import L2Constraint
 from singanet.optimizer.l2_regularizer import L2Regularizer
@@ -31,6 +31,7 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.rmsprop import RMSProp
 from singanet.optimizer.sgd import SGD
+from singanet.optimizer.stages import clip_by_global_norm
 from singanet.optimizer.wrapper import Wrapper
 
 __all__ = [

@@ -100,6 +100,11 @@ class Accumulator(Wrapper):
     def _begin(self, names: Iterable[str]) -> None:
         self._counts.update(dict.fromkeys(names, 0))
 
+    def will_change(self, name: str) -> bool:
+        """As `Optimizer.will_change`."""
+        fills = self._counts.get(name, 0) + 1 >= self.every
+        return fills and self.optimizer.will_change(name)
+
     def fills_next(self) -> bool:
         """Whether the next gradients are the last of their ``every``."""
         return max(self._counts.values(), default=0) + 1 >= self.every

@@ -193,6 +193,11 @@ class Optimizer(Counted, Configurable, ABC):
             state.settle_on(value, self._slot_sizes(value.shape), self._buckets)
         return state
 
+    def will_change(self, name: str) -> bool:
+        """Whether the next gradient of the parameter changes it, and is not only gathered."""
+        step = self.state(name).step
+        return self._schedule_step(step + 1) != self._schedule_step(step)
+
     def states(self) -> Collection[ParamState]:
         """The states of all parameters met so far."""
         return self._states.values()

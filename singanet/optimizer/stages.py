@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
-from contextlib import AbstractContextManager
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from singanet.errors import ArgumentError
 from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.clip_by_global_norm import ClipByGlobalNorm
-from singanet.optimizer.global_norm import norm_of
+from singanet.optimizer.global_norm import global_norm, norm_of
+from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
@@ -30,6 +32,26 @@ def case_of(optimizer: Any) -> Hashable:
     stages, rule = stages_of(optimizer)
     of_rule = rule.case() if isinstance(rule, Optimizer) else ()
     return (*(stage.case() for stage in stages), of_rule)
+
+
+def apply_updates(
+    optimizer: Any,
+    items: Iterable[Any],
+    on_layer: Callable[[Any], object] | None = None,
+    scale: float = 1.0,
+) -> None:
+    """The updates of a step whose gradients are ``items``, each let go before the next one exists.
+
+    ``on_layer`` sees them before.
+    """
+    for item in items:
+        if on_layer is not None:
+            on_layer(item)
+        optimizer.update(*item, *(() if scale == 1.0 else (scale,)))
+        # Else the loop variable would hold this layer's gradients through the next one's.
+        del item
+    for stage in stages_of(optimizer)[0]:
+        stage.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +85,40 @@ def two_passes(optimizer: Any) -> TwoPasses | None:
     for stage in stages_of(optimizer)[0]:
         if isinstance(stage, ClipByGlobalNorm):
             return TwoPasses(tuple(_gathering(around)), stage)
-        if not isinstance(stage, ScaledUpdates):
+        if stage.reads_gradients and not isinstance(stage, ScaledUpdates):
             around.append(stage)
     return None
+
+
+def clip_by_global_norm(
+    optimizer: Any,
+    max_norm: float,
+    passes: Callable[[], Iterable[Any]],
+    scale: float = 1.0,
+    rehearsal: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> float:
+    """Update so that the norm of all gradients together is ≤ ``max_norm``; returns the norm.
+
+    ``passes()`` runs forward and loss and returns ``net.backward(dy)``; it is called twice, once
+    for the norm and once for the update, so that never more than one layer's gradients exist.
+    It must give the same gradients both times: pass ``rehearsal=net.rehearsal``, and random layers
+    draw the same numbers and running statistics move once. Costs a second forward and backward;
+    clipping the list of all gradients costs their memory instead.
+    """
+    limit = at(checked("clip_by_global_norm", "max_norm", max_norm), 0)
+    with rehearsal():
+        norm = abs(scale) * global_norm(passes())
+    if not math.isfinite(norm):
+        raise ArgumentError(
+            "clip_by_global_norm",
+            expected="gradients with a finite norm",
+            received=f"a norm of {norm}",
+            advice="skip this batch, or lower the learning rate",
+        )
+    if norm > limit:
+        scale *= limit / norm
+    apply_updates(optimizer, passes(), scale=scale)
+    return norm
 
 
 def needs_all_gradients(optimizer: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted
@@ -25,6 +25,9 @@ class Wrapper(Counted, Configurable, ABC):
     It is used like an optimizer: `update`, `register`, `state_dict`. A subclass says in `take`
     what becomes of the gradients of a layer, or overrides `update` altogether.
     """
+
+    reads_gradients: ClassVar[bool] = True
+    """Whether `take` looks at gradients, and does not only hand them on."""
 
     def __init__(self, optimizer: Optimizer | Wrapper) -> None:
         if not isinstance(optimizer, (Optimizer, Wrapper)):
@@ -62,6 +65,9 @@ class Wrapper(Counted, Configurable, ABC):
         """
         yield names, values, grads, scale
 
+    def end(self) -> None:
+        """What is to be done once all updates of a step are; `take` saw every one of them."""
+
     def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
         """Make the state of these parameters, so that `take` finds it.
 
@@ -75,6 +81,10 @@ class Wrapper(Counted, Configurable, ABC):
 
     def skip(self, names: Sequence[str]) -> None:
         """Go on as `take` does, the arrays apart: a program has changed those."""
+
+    def will_change(self, name: str) -> bool:
+        """As `Optimizer.will_change`."""
+        return self.optimizer.will_change(name)
 
     def register(self, name: str, spec: ParamSpec) -> None:
         """As `Optimizer.register`."""

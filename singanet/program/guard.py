@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _WRITEABLE = attrgetter("flags.writeable")
 _METHODS = (
-    "forward", "backward", "_forward", "_backward", "update", "_scalars", "_sweep", "_rule", "add",
+    "forward", "backward", "count", "_forward", "_backward",
+    "update", "_scalars", "_sweep", "_rule", "add",
 )  # fmt: skip
 """Methods whose replacement on a class is seen; those of a user's own class all are."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,10 @@ import numpy as np
 from singanet.base.edits import changes
 from singanet.engine.executor import LayerByLayer
 from singanet.engine.feeds import check_feed
-from singanet.engine.model import Measure, OnLayer
+from singanet.engine.model import StepRequest
 from singanet.engine.passes import Pass
 from singanet.errors import CallOrderError
+from singanet.params.gradients import LayerGradients
 from singanet.program.orders import Order, is_dense, order_of, output_slots
 from singanet.program.replay.shared_arena import SharedArena
 from singanet.program.replay.signature import Latest, shapes_of_feed, shapes_of_targets
@@ -24,7 +25,9 @@ from singanet.program.replay.wait import Wait
 from singanet.types import Array
 
 if TYPE_CHECKING:
+    from singanet.engine.gradients import Asked
     from singanet.engine.net import Net
+    from singanet.engine.plan import Plan
     from singanet.program.recompute.choice import Recompute
     from singanet.program.replay.replay import Replay
     from singanet.program.report.report import ProgramReport
@@ -136,19 +139,11 @@ class Programs:
             order = order_of(grad)
             self._orders[slot] = order if is_dense(order) else None
 
-    def step(
-        self,
-        net: Net,
-        x: Any,
-        y: Any,
-        optimizer: Any,
-        weight: Array | None,
-        measure: Measure,
-        on_layer: OnLayer,
-    ) -> tuple[float, float | None]:
+    def step(self, net: Net, request: StepRequest) -> tuple[float, float | None]:
         """As `Executor`: replayed where a program is there and nobody looks at the gradients."""
         if not (self.enabled and net.passes_are_its_own):
-            return self._layers.step(net, x, y, optimizer, weight, measure, on_layer)
+            return self._layers.step(net, request)
+        x, y, optimizer, weight, measure, on_layer = request
         settings = net.device.ops.settings()
         if on_layer is None and weight is None:
             for latest in self._latest:
@@ -178,7 +173,7 @@ class Programs:
             alone = by_layers or needs_all_gradients(optimizer)
             run = self.forward if alone else self._layers.forward
             forward = partial(run, net, feed, ())
-            return self._layers.train(net, forward, y, optimizer, weight, measure, on_layer)
+            return self._layers.train(net, forward, request)
         if weight is None:
             now = Latest(found, feed, y, optimizer, self._recompute, settings)
             others = (latest for latest in before if latest.program is not found)
@@ -189,6 +184,17 @@ class Programs:
             return found.step(arena, feed, y, weight, measure)
         finally:
             self.give_back(arena)
+
+    def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
+        """As `Executor`: replayed where a program is there."""
+        shapes = (*shapes_of_feed(asked.feed), *shapes_of_targets(asked.targets, asked.weight))
+        key = ("gradients", *asked.key, *shapes)
+        found = self._find(net, key, lambda r: r.gradients(asked), plan=asked.part)
+        if found is None:
+            return self._layers.gradients(net, asked)
+        from singanet.program.replay.replayed_gradients import replayed_gradients
+
+        return replayed_gradients(net, found, asked, self.take, self.give_back)
 
     def register(self, net: Net, optimizer: Any) -> None:
         """Tell ``optimizer`` the settings of the parameters, once for a net as it is."""
@@ -242,6 +248,7 @@ class Programs:
         optimizer: Any = None,
         at_once: bool = False,
         recompute: Recompute = "none",
+        plan: Plan | None = None,
     ) -> Replay | None:
         """The program of ``key``, recorded now where the same call came before or ``at_once``."""
         key = (*key, threading.get_ident(), net.device.ops.settings())
@@ -261,7 +268,7 @@ class Programs:
             return None
         from singanet.program.replay.compiled import recorded
 
-        made = recorded(net, record, optimizer, recompute)
+        made = recorded(net, record, optimizer, recompute, plan)
         if isinstance(made, str):
             self._refused[key] = made, changes.now
             return None

@@ -26,10 +26,12 @@ def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> 
         out = widened(net.forward(False, x))
         y = on_device(net.device, y)
         try:
+            loss = 0.0
             if net.loss is not None:
                 weights = weights_for(on_device(net.device, weight))
-                measures.add_loss(net.loss.evaluate(False, out, y, *weights), batch_length(y))
+                loss = net.loss.evaluate(False, out, y, *weights)
             measures.update(out, y)
+            measures.add_loss(loss, batch_length(y))
         except SingaNetError as error:
             raise of_output(error, output_names(net)) from None
 
@@ -57,7 +59,7 @@ def evaluate(
             "net.evaluate", "batch_size", USUAL_BATCH if batch_size is None else batch_size, 1
         )
         batches = array_batches(net, x, y, None, size)
-    measures = Measures.alone({} if net.metric is None else {"metric": net.metric})
+    measures = Measures.alone(net.loss, {} if net.metric is None else {"metric": net.metric})
     gather(net, batches.epoch(), measures)
     found = measures.result()
     if net.metric is not None and "metric" not in found:

@@ -9,36 +9,54 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.loss.loss import counted
+from singanet.loss.multi_loss import MultiLoss
 from singanet.metric import Metric
 from singanet.types import Array
 
 
 class Measures:
-    """The mean loss over the samples so far, and what the metrics make of them together.
+    """The loss of all batches so far as if they were one, and what the metrics make of them.
 
+    A batch's loss weighs by what it was a mean over (`Loss.count`), for each output by itself.
     The metrics are the ones given, so that one whose result is no number (a confusion matrix)
     can be asked afterwards; `alone` works on copies instead.
     """
 
-    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+    def __init__(self, loss: Any, metrics: Mapping[str, Metric]) -> None:
+        self.of = loss
         self.metrics = dict(metrics)
         self.start()
 
     @classmethod
-    def alone(cls, metrics: Mapping[str, Metric]) -> Measures:
+    def alone(cls, loss: Any, metrics: Mapping[str, Metric]) -> Measures:
         """Measures that leave what ``metrics`` have gathered as it is."""
-        return cls({name: copy(metric) for name, metric in metrics.items()})
+        return cls(loss, {name: copy(metric) for name, metric in metrics.items()})
 
     def start(self) -> None:
         """Forget every batch."""
-        self.loss_sum = 0.0
+        self.losses: dict[str, tuple[float, float]] = {}
         self.samples = 0
+        self._counts: dict[str, float] = {}
         for metric in self.metrics.values():
             metric.reset()
 
     def add_loss(self, loss: float, samples: int) -> None:
-        """Gather the mean ``loss`` of a batch of ``samples``."""
-        self.loss_sum += loss * samples
+        """Gather the mean ``loss`` of the batch of ``samples`` that `update` was shown."""
+        counts, self._counts = self._counts, {}
+        means = {"": loss}
+        # A subclass may have made something else of its parts.
+        if isinstance(self.of, MultiLoss) and type(self.of).forward is MultiLoss.forward:
+            means = {
+                name: float(part.mean()) * self.of.weights[name]
+                for name, part in self.of.parts.items()
+            }
+        for name, mean in means.items():
+            # A model that shows nothing has its batches weighed by samples.
+            count = counts.get(name, samples)
+            before, so_far = self.losses.get(name, (0.0, 0.0))
+            # Of nothing there is no mean, whatever number stands for it.
+            self.losses[name] = before + (mean * count if count else 0.0), so_far + count
         self.samples += samples
 
     def update(self, out: Any, y: Any) -> None:
@@ -46,6 +64,8 @@ class Measures:
 
         Errors: a metric named after no output, and what the metrics refuse.
         """
+        if self.of is not None:
+            self._counts = counted(self.of, out, y)
         for name, metric in self.metrics.items():
             if isinstance(out, dict):
                 metric.update(_part("outputs", out, name), _part("targets", y, name))
@@ -53,8 +73,8 @@ class Measures:
                 metric.update(out, y)
 
     def loss(self) -> float:
-        """The mean loss so far."""
-        return self.loss_sum / max(self.samples, 1)
+        """The loss so far."""
+        return sum(total / count for total, count in self.losses.values() if count)
 
     def result(self) -> dict[str, float]:
         """Loss and every metric that is a number, by name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from singanet.engine.model import Model
 from singanet.errors import FileFormatError, StateMismatchError, VersionError, one_of
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
@@ -56,6 +57,7 @@ class Session:
         self.net = net
         self.compiled = compiled
         self.optimizer = optimizer
+        self._outermost = optimizer
         self.train_batch = stepper(net, compiled.scaled(optimizer))
         self.data = data
         self.validation = validation
@@ -67,7 +69,7 @@ class Session:
         self.layer = ""
         self.inputs: Any = None
         self.history = History()
-        self.measures = Measures(compiled.metrics)
+        self.measures = Measures(net.loss, compiled.metrics)
         self.names = self.measures.names()
         if validation is not None:
             self.names += [f"val_{name}" for name in self.names]
@@ -78,6 +80,16 @@ class Session:
     def stop(self, reason: str) -> None:
         """End the training after the step in work; the first reason given stands."""
         self.stopped = self.stopped or reason
+
+    def add_stage(self, stage: Callable[[Optimizer | Wrapper], Wrapper]) -> None:
+        """Let steps go through ``stage`` of the optimizer, from the next one on.
+
+        It is no part of ``optimizer``, nor of its state.
+        """
+        self._outermost = outer = stage(self._outermost)
+        precision = self.compiled.precision
+        around = outer if precision is None else ScaledUpdates(outer, precision)
+        self.train_batch = stepper(self.net, around)
 
     @property
     def rule(self) -> Optimizer:
@@ -126,7 +138,7 @@ def training_state(session: Session) -> dict[str, Array]:
         "batch": session.batch,
         "step": session.step,
         "begun": session.compiled.epochs,
-        "loss_sum": session.measures.loss_sum,
+        "losses": session.measures.losses,
         "samples": session.measures.samples,
         "metrics": metrics,
         "data": session.data.state_dict(),
@@ -156,7 +168,9 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         precision.load_state_dict(scaling)
     if about["batch"]:
         load_metrics(session.measures.metrics, about["metrics"], _below("metric/", state))
-        session.measures.loss_sum = float(about["loss_sum"])
+        session.measures.losses = {
+            name: (float(total), float(count)) for name, (total, count) in about["losses"].items()
+        }
         session.measures.samples = int(about["samples"])
     for callback, own in by_callback:
         callback.load_state_dict(own)

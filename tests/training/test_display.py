@@ -27,7 +27,7 @@ class Bar:
 
 
 def measured(loss, samples):
-    measures = Measures({})
+    measures = Measures(None, {})
     measures.add_loss(loss, samples)
     return measures
 

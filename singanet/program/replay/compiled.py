@@ -11,6 +11,7 @@ from singanet.program.trace.recorder import Recorder, rehearse
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
+    from singanet.engine.plan import Plan
     from singanet.program.recompute.choice import Recompute
 
 
@@ -19,10 +20,14 @@ def recorded(
     record: Callable[[Recorder], None],
     optimizer: Any,
     recompute: Recompute,
+    plan: Plan | None = None,
 ) -> Replay | str:
-    """The program that ``record`` writes down of ``net``, or the reason why it cannot be."""
+    """The program that ``record`` writes down of ``net``, or the reason why it cannot be.
+
+    ``plan`` is a part of the net's, None for all of it.
+    """
     try:
-        made = Replay(rehearse(net, record), optimizer, recompute)
+        made = Replay(rehearse(net, record, plan), optimizer, recompute)
     except NotRecordableError as error:
         return str(error)
     # The arena has room for what kernels work in; the layers' calls before needed their own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,18 @@ class Replay:
                     # It was to be updated together with those of later layers.
                     grad = bound.array(member.grad).copy()
                     numbers.optimizer.update([member.state.name], [member.value], [grad])
+
+    @contextmanager
+    def showing(self, y: Any, weight: Any) -> Iterator[None]:
+        """Have the targets and weights of a batch ready for a loss in Python."""
+        loss = self._loss
+        if loss is not None:
+            loss.seen.y, loss.weight = y, weight
+        try:
+            yield
+        finally:
+            if loss is not None:
+                loss.seen.y = loss.weight = None
 
     def report(self, seconds: Sequence[float] | None = None) -> ProgramReport:
         """What it consists of, with the ``seconds`` of each call where they were measured."""

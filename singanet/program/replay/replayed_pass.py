@@ -108,10 +108,11 @@ class ReplayedPass:
                 grads, layer, names = segment.arrays
                 values = [self.program.values[name].value for name in names]
                 # Copies, since the arena serves the next layer; the caller may keep them.
-                yield LayerGradients(list(names), values, [_owned(g) for g in grads], layer, {})
+                yield LayerGradients(list(names), values, [owned(g) for g in grads], layer, {})
         finally:
             self.release()
 
 
-def _owned(grad: Any) -> Any:
+def owned(grad: Any) -> Any:
+    """What the arena holds, or a source has, as the caller's own."""
     return grad.now() if isinstance(grad, RowsSource) else grad.copy()

@@ -65,7 +65,7 @@ class RecordingKernels(NumpyOps):
     def gather_rows(self, table: Array, indices: Array) -> Array:
         """Of indices that were checked: NumPy need not look at them, nor keep what it fills."""
         rows = recording().does.gathered(plain(table), plain(indices))
-        return new(rows, _take_rows, (table, indices), "last", "take")
+        return new(rows, take_rows, (table, indices), "last", "take")
 
     def sum_rows(self, indices: Array, rows: Array) -> tuple[Array, Array]:
         """As at each replay, of as many rows as there are then."""
@@ -114,7 +114,8 @@ class Look:
         return looked
 
 
-def _take_rows(table: Array, indices: Array, out: Array) -> None:
+def take_rows(table: Array, indices: Array, out: Array) -> None:
+    """Copy the rows of ``table`` at ``indices``, which were checked."""
     np.take(table, indices, 0, out, "clip")
 
 

@@ -195,7 +195,7 @@ def traced_plan(plan: Plan, net: Net, tape: Tape) -> Plan:
     params = [id(param) for layer in layers for param in layer.params.values()]
     if len(set(params)) < len(params) and not plan.has_shared:
         raise NotRecordableError("a parameter that was shared after the net had been sorted")
-    made = object.__new__(Plan)
+    made = object.__new__(type(plan))
     made.__dict__.update(plan.__dict__)
     made.steps = [TracedStep(step, net, tape) for step in plan.steps]
     made.by_name = {step.name: step for step in made.steps}

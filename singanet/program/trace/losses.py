@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from singanet.engine.plan import Plan
 from singanet.engine.step import Seen, changed, differentiated, expected_loss, of_output, widened
 from singanet.errors import SingaNetError
+from singanet.loss.multi_loss import MultiLoss
 from singanet.program.array_tree import arrays_in, map_arrays
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.foreign import expect_unpatched, is_own, no_draws, stand_in
@@ -51,6 +52,7 @@ class LossStep:
         outputs = widened(outputs)
         mark = len(tape.calls)
         tape.refine = self._refined
+        parts = getattr(self.loss, "parts", {})
         try:
             dy = self._kernels(tape, outputs, y, weight, looks)
         except NotRecordableError as error:
@@ -59,6 +61,8 @@ class LossStep:
             dy = self._in_python(tape, outputs, looks)
         finally:
             tape.refine = None
+            if isinstance(self.loss, MultiLoss):
+                self.loss.parts = parts
         if looks:
             self.seen.y = self.weight = None
         return {name: map_arrays(changed(g, scaled), self._in_type) for name, g in dy.items()}
@@ -75,15 +79,19 @@ class LossStep:
             if not looks:
                 return
             self._count = losses.size
-            tape.add(self._read, (losses.sum(),), {}, (), "hidden", name="read").barrier = True
+            parts = self.loss.parts if isinstance(self.loss, MultiLoss) else {}
+            read = tape.add(self._read, (losses.sum(), parts), {}, (), "hidden", name="read")
+            read.barrier = True
             tape.add(self._score_now, (outputs,), {}, (), "hidden", name="metric").barrier = True
 
         return self._by_name(differentiated(self.loss, outputs, y, weight, look, self.names))
 
-    def _read(self, total: Array) -> None:
+    def _read(self, total: Array, parts: dict[str, Array]) -> None:
         # As NumPy's mean: the quotient in float64, rounded to the type of the losses.
         mean = float(total) / self._count if self._count else math.nan
         self.seen.loss = float(total.dtype.type(mean))
+        if parts:
+            self.loss.parts = {name: part.copy() for name, part in parts.items()}
 
     def _score_now(self, outputs: Any) -> None:
         try:

@@ -38,6 +38,7 @@ from singanet.program.trace.updates import Member, Updates
 from singanet.types import Array
 
 if TYPE_CHECKING:
+    from singanet.engine.gradients import Asked
     from singanet.engine.net import Net
 
 
@@ -48,16 +49,17 @@ Finish = Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]
 class Recorder:
     """What a rehearsal of a step leaves: its tape, and what a replay has to ask anew.
 
-    The net, its generator, its running state and its optimizer are afterwards as they were.
+    The net, its generator, its running state and its optimizer are afterwards as they were. It is
+    of ``plan``, where that is given: a part of the net's.
     """
 
-    def __init__(self, net: Net, does: Performed) -> None:
+    def __init__(self, net: Net, does: Performed, plan: Plan | None = None) -> None:
         self.tape = Tape(does)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
         self.net: Net = proxy
-        self.plan: Plan = traced_plan(net.plan(), self.net, self.tape)
+        self.plan: Plan = traced_plan(plan or net.plan(), self.net, self.tape)
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
         self.loss: LossStep | None = None
@@ -222,11 +224,57 @@ class Recorder:
                 # The caller may update the parameters then, which no kernel may read afterwards.
                 self._mark("layer", (grads, item.layer, names), (grads,), list(item.values))
                 del item
-        for step in self.plan.steps:
-            reasons = step.recorded.reasons  # type: ignore[attr-defined]
-            if reasons:
-                raise NotRecordableError(f"a caller's loop over layer {step.name!r}, {reasons[0]}")
+        reasons = self._python_steps()
+        if reasons:
+            raise NotRecordableError(f"a caller's loop over {reasons[0]}")
         self.tape.interrupted = True
+
+    def gradients(self, asked: Asked) -> None:
+        """The forward of a part of the net, and the walk back that hands out what was ``asked``.
+
+        Raises `NotRecordableError` for a layer in Python where the answers are streamed: another
+        question may come between them.
+        """
+        self._expect_unpatched()
+        plan, ops = self.plan, self.tape.ops
+        with self._running():
+            beside = targets(asked.targets, asked.weight)
+            given, beside = own(self.tape, (dict(asked.feed), beside))
+            self._take_in("feed", (given, beside))
+            outputs, contexts = plan.forward(given, asked.seen, ops, self._draws(), asked.train)
+            of_loss: dict[int, Array] = {}
+            if asked.of_loss:
+                self.of_loss = True
+                self.loss = LossStep(self.net, plan, asked.targets, asked.weight)
+                single = _single(plan, {name: outputs[name] for name in plan.outputs})
+                dy = self.loss.record(self.tape, single, *beside, looks=False)
+                of_loss = _by_slot(plan, dy)
+                del single, dy
+                self.loss.seen.y = self.loss.weight = None
+            shapes = [asked.shape_of(head, outputs) for head in asked.heads]
+            made = [np.ones(shape, self.net.dtype) for shape in ((), *shapes)]
+            scale, *dys = own(self.tape, made)
+            self._take_in("dy", (scale, dys))
+            start = asked.start(of_loss, scale, dys, ops)
+            del outputs, of_loss, dys
+            walk = BackwardWalk(plan, contexts, start, asked.wanted)
+            del contexts
+            for item in asked.answers(walk):
+                grads, names = sources(item.grads), list(item.names)
+                values = list(item.values) if asked.streamed else []
+                found = grads, item.output_grads
+                self._mark("layer", (grads, item.layer, names, item.output_grads), found, values)
+                del item, found
+        reasons = self._python_steps() if asked.streamed else []
+        if reasons:
+            raise NotRecordableError(f"a caller's loop over {reasons[0]}")
+        self.tape.interrupted = asked.streamed
+        drop_unread(self.tape)
+
+    def _python_steps(self) -> list[str]:
+        """The layers that run in Python, and why."""
+        traced: list[TracedLayer] = [step.recorded for step in self.plan.steps]  # type: ignore[attr-defined]
+        return [f"layer {one.name!r}, {one.reasons[0]}" for one in traced if one.reasons]
 
     def finish(self) -> frozenset[int]:
         """Gather notes and what the guard has to watch; the ids of the net's arrays.
@@ -266,16 +314,14 @@ class Recorder:
         return given
 
     def _forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
-        rng: Any = Draws(self.net)
         outputs: Any = self.plan.outputs
-        return self.plan.forward(given, outputs, self.tape.ops, rng, train)
+        return self.plan.forward(given, outputs, self.tape.ops, self._draws(), train)
+
+    def _draws(self) -> Any:
+        return Draws(self.net)
 
     def _backward(self, contexts: list[Any], dy: Mapping[str, Any]) -> Iterator[LayerGradients]:
-        slots: dict[int, Array] = {}
-        for name, given in dy.items():
-            step = self.plan.by_name[name]
-            slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
-        return BackwardWalk(self.plan, contexts, slots, ()).run()
+        return BackwardWalk(self.plan, contexts, _by_slot(self.plan, dy), ()).run()
 
     def _trained(self) -> list[Param]:
         """The parameters that the walk back from the outputs trains."""
@@ -303,20 +349,22 @@ class Recorder:
         call.barrier = True
 
 
-def rehearse(net: Net, record: Callable[[Recorder], None]) -> Recorder:
+def rehearse(net: Net, record: Callable[[Recorder], None], plan: Plan | None = None) -> Recorder:
     """Let ``record`` write down what it wants of ``net``, running kernels only if it has to.
+
+    ``plan`` is a part of the net's, None for all of it.
 
     Raises `NotRecordableError`, and what the net refuses.
     """
     with no_collections():
-        recorder = Recorder(net, Imagined())
+        recorder = Recorder(net, Imagined(), plan)
         try:
             record(recorder)
         except (NotRecordableError, SingaNetError):
             raise
         except Exception:  # noqa: BLE001 - whatever it is comes again with values, or does not
             # A layer asked for values, or stumbled over those that are not there.
-            recorder = Recorder(net, Performed())
+            recorder = Recorder(net, Performed(), plan)
             record(recorder)
     return recorder
 
@@ -350,6 +398,15 @@ def _traced(items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:
         values: list[Array] = [value.view(Traced) for value in item.values]
         yield LayerGradients(item.names, values, item.grads, item.layer)
         del item
+
+
+def _by_slot(plan: Plan, dy: Mapping[str, Any]) -> dict[int, Array]:
+    """Gradients of outputs, by their names in ``dy``, by their slots."""
+    slots: dict[int, Array] = {}
+    for name, given in dy.items():
+        step = plan.by_name[name]
+        slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
+    return slots
 
 
 def _single(plan: Plan, outputs: dict[str, Any]) -> Any:

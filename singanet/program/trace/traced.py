@@ -113,7 +113,7 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
             return own[key if Ellipsis in key else (*key, Ellipsis)].view(Traced)
         _expect_no_mask(key)
         result = recording().does.gathered(own, key)
-        return new(result, _gather, (self, index), "last", "take")
+        return new(result, gather, (self, index), "last", "take")
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Recorded as a copy into that part."""
@@ -122,8 +122,8 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
         if not _is_basic(key):
             if np.ndim(plain(value)):
                 _expect_no_mask(key)
-            tape.does.run(_scatter, own, key, plain(value))
-            tape.add(_scatter, (index, value), {}, (self,), "first", changes=True, name="put")
+            tape.does.run(scatter, own, key, plain(value))
+            tape.add(scatter, (index, value), {}, (self,), "first", changes=True, name="put")
             return
         key = key if isinstance(key, tuple) else (key,)
         part = own[key if Ellipsis in key else (*key, Ellipsis)]
@@ -316,11 +316,13 @@ def _expect_no_mask(index: Any) -> None:
             raise NotRecordableError("a selection by truth values")
 
 
-def _gather(array: Array, index: Any, out: Array) -> None:
+def gather(array: Array, index: Any, out: Array) -> None:
+    """Copy what ``index`` selects."""
     out[...] = array[index]
 
 
-def _scatter(array: Array, index: Any, value: Any) -> None:
+def scatter(array: Array, index: Any, value: Any) -> None:
+    """Assign to what ``index`` selects."""
     array[index] = value
 
 
@@ -421,7 +423,7 @@ def _wrapped(
         elif func in _TAKE_OUT:
             tape.add(func, args, kwargs, (result,), "out")
         else:
-            tape.add(_store, (func, args, kwargs), {}, (result,), "first", name=func.__name__)
+            tape.add(store, (func, args, kwargs), {}, (result,), "first", name=func.__name__)
         return result.view(Traced)
     several = isinstance(result, (list, tuple))
     if several and all(isinstance(part, np.ndarray) and tape.knows(part) for part in result):
@@ -429,6 +431,6 @@ def _wrapped(
     raise NotRecordableError(f"{getattr(func, '__name__', func)}, which looks at values")
 
 
-def _store(out: Array, func: Any, args: Any, kwargs: Any) -> None:
+def store(out: Array, func: Any, args: Any, kwargs: Any) -> None:
     """Keep what ``func`` returns; for functions that cannot fill an array."""
     np.copyto(out, func(*args, **kwargs))

@@ -118,7 +118,8 @@ class Updates:
         names, values, grads = list(item.names), list(item.values), list(item.grads)
         if why is None and self.stages:
             # How many rows there are no stage could see.
-            sparse = any(map(is_sparse, grads))
+            reads = any(stage.reads_gradients for stage in self.stages)
+            sparse = reads and any(map(is_sparse, grads))
             why = "rows of a table" if sparse else self._staged(names, values, grads)
         elif why is None:
             for name, value, grad in zip(names, values, grads, strict=True):
@@ -184,10 +185,33 @@ class Updates:
     def finish(self) -> None:
         """Write down the updates that wait, and lay their gradients side by side."""
         self._update_waiting()
+        self._end()
         join_gradients(self.tape, self._moves)
         for member in (m for members in self.members for m in members):
             if member.grad is not None:
                 member.grad = relocated(member.grad, self._moves)
+
+    def _end(self) -> None:
+        """Write down what stages do at the end of a step.
+
+        Raises `NotRecordableError` where they saw some updates in Python, and some in kernels.
+        """
+        ending = [k for k, stage in enumerate(self.stages) if type(stage).end is not Wrapper.end]
+        self.tape.layer, self.tape.phase = "", "update"
+        if not ending:
+            return
+        if self.reasons and self.members:
+            raise NotRecordableError("the end of a step of which some updates are Python steps")
+        does, self.tape.does = self.tape.does, Imagined()
+        try:
+            for k in ending:
+                if self.reasons:
+                    end = self.stages[k].end
+                    self.tape.add(end, (), {}, (), "hidden", name="python step").barrier = True
+                else:
+                    self._traced[k].end()
+        finally:
+            self.tape.does = does
 
     def _waits(self, state: ParamState, value: Array, grad: Any, scale: Any) -> bool:
         """Let the update wait for others, where it can be made together with them."""

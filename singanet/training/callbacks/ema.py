@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import numpy as np
-
 from singanet.engine.model import Model
-from singanet.errors import ArgumentError
-from singanet.ops import ops_for
+from singanet.engine.net import Net
+from singanet.errors import ArgumentError, StateMismatchError, one_of
+from singanet.optimizer import Optimizer, Wrapper
+from singanet.optimizer.averaged import Averaged
 from singanet.training.callbacks.callback import Callback
 from singanet.types import Array
 
 
 class EMA(Callback):
-    """a = d a + (1 − d) w after every step, for every parameter w, running state included.
+    """a = d a + (1 − d) w after every step that updates, for every parameter and running state w.
 
-    ``decay`` d; a begins as w. With ``keep_at_end`` the averages are the net's parameters when
-    the fit ends without an error, otherwise they are in ``averages`` by name, and
-    ``with ema.applied(net):`` lends them to the net. Costs one copy of all parameters.
+    ``decay`` d; a begins as w, and what is not trained stays that. A batch whose gradients are
+    only accumulated, or whose step mixed precision skips, is no such step. With ``keep_at_end``
+    the averages are the net's parameters when the fit ends without an error, otherwise they are
+    in ``averages`` by name, and ``with ema.applied(net):`` lends them to the net. Costs one copy
+    of all parameters.
     """
 
     def __init__(self, decay: float = 0.999, keep_at_end: bool = True) -> None:
@@ -33,25 +35,30 @@ class EMA(Callback):
         self.decay = float(decay)
         self.keep_at_end = bool(keep_at_end)
         self.averages: dict[str, Array] = {}
+        self._stage: Averaged | None = None
+        self._by_itself = False
 
     def on_train_begin(self) -> None:
-        """Begin with the parameters as they are."""
-        # An average in float16 would round its small steps away.
-        self.averages = {
-            p.name: p.value.astype(np.promote_types(p.value.dtype, np.float32))
-            for p in self.session.net.params()
-        }
+        """Begin with the parameters as they are, behind the optimizer's rule."""
+        net = self.session.net
+        self.session.add_stage(self._around)
+        # What a step of the user's own updates by, nobody knows.
+        self._by_itself = type(net).step is not Net.step or "step" in vars(net)
+
+    def _around(self, optimizer: Optimizer | Wrapper) -> Averaged:
+        self._stage = stage = Averaged(optimizer, self.decay)
+        stage.begin_with(self.session.net.params())
+        self.averages = stage.averages
+        return stage
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Take a step of the averages."""
-        for param in self.session.net.params():
-            average = self.averages[param.name]
-            xp = ops_for(average).xp
-            xp.multiply(average, self.decay, out=average)
-            average += (1.0 - self.decay) * param.value
+        """Take a step of the averages, where the net's step is not the library's."""
+        if self._by_itself and self._stage is not None:
+            self._stage.follow(self.averages)
 
     def on_train_end(self) -> None:
         """Hand the averages over to the net, where that was asked for."""
+        self._stage = None
         if self.keep_at_end and self.session.error is None:
             for param in self.session.net.params():
                 param.value[...] = self.averages[param.name]
@@ -73,6 +80,16 @@ class EMA(Callback):
         return dict(self.averages)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on with these averages."""
+        """Go on with these averages. Errors: `StateMismatchError` for those of another net."""
+        shapes = {name: array.shape for name, array in self.averages.items()}
+        if {name: array.shape for name, array in state.items()} != shapes:
+            differing = [n for n in {**shapes, **state} if n not in state or n not in shapes]
+            raise StateMismatchError(
+                "EMA",
+                expected="averages of the net's parameters",
+                received=f"others: {one_of(differing or shapes, 4)}",
+                advice="resume with the net that was saved",
+            )
         put = self.session.net.device.put
-        self.averages = {name: put(array).copy() for name, array in state.items()}
+        for name, array in state.items():
+            self.averages[name][...] = put(array)

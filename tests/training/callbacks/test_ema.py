@@ -3,7 +3,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.errors import ArgumentError
+import singanet
+from singanet.errors import ArgumentError, StateMismatchError
+from singanet.layers import BatchNormalization, Dense, Dropout, Embedding, Flatten
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import (
+    LAMB,
+    SGD,
+    AccumulatingSGD,
+    Accumulator,
+    Adam,
+    ClipByValue,
+    MixedPrecision,
+    Optimizer,
+)
 from singanet.training import Callback
 from singanet.training.callbacks import EMA
 
@@ -54,3 +67,196 @@ def test_lent_to_the_net_and_given_back(build, data):
 def test_a_decay_below_one():
     with pytest.raises(ArgumentError, match="decay"):
         EMA(1.0)
+
+
+def net_with_state(optimizer, mixed_precision=None):
+    """A net with running state and draws, whose averages are of three kinds."""
+    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
+    net.add(Dense("fc1", 8, input_sample_shape=(5,)))
+    net.add(BatchNormalization("bn"))
+    net.add(Dropout("drop", 0.3))
+    net.add(Dense("fc2", 3))
+    net.compile(optimizer, mixed_precision=mixed_precision)
+    return net
+
+
+class Moves(Callback):
+    """After every batch in which the parameter ``of`` moved, all; at first as they begin."""
+
+    def __init__(self, of="fc1/weight"):
+        self.of = of
+        self.seen = []
+
+    def _now(self):
+        return {param.name: param.value.copy() for param in self.session.net.params()}
+
+    def on_train_begin(self):
+        self.seen.append(self._now())
+
+    def on_batch_end(self, batch, logs):
+        now = self._now()
+        if not np.array_equal(now[self.of], self.seen[-1][self.of]):
+            self.seen.append(now)
+
+
+class Own(Optimizer):
+    """A user's, with a rule in Python, which a program calls."""
+
+    def _scalars(self, state, rate):
+        return (rate,)
+
+    def _sweep(self, state, value, grad, arrays, penalty, scalars, scale):
+        value -= scalars[0] * scale * grad
+
+    def _sweep_rows(self, *_):
+        raise AssertionError
+
+
+class OwnStep(singanet.FeedForwardNet):
+    """A user's net, whose step is his own."""
+
+    def step(self, x, y, optimizer, on_layer=None, sample_weight=None, measure=None):
+        losses = self.loss.forward(True, self.forward(True, x), y)
+        for _, values, grads in self.backward(self.loss.backward()):
+            for value, grad in zip(values, grads, strict=True):
+                value -= 0.1 * grad
+        return float(losses.mean()), None
+
+
+FITS = {
+    "plain": (lambda: SGD(lr=0.1, momentum=0.9), {}),
+    "accumulated": (lambda: Adam(lr=0.01), {"accumulate": 3}),
+    "clipped": (lambda: SGD(lr=0.1), {"clip": 0.1, "clip_by": "running"}),
+    "clipped by all": (lambda: SGD(lr=0.1), {"clip": 0.1, "clip_by": "global", "accumulate": 2}),
+    "gathered in the momentum": (lambda: AccumulatingSGD(2, lr=0.1), {}),
+    "gathered around clipping": (lambda: ClipByValue(Accumulator(Adam(lr=0.01), 2), 0.01), {}),
+    "LAMB": (lambda: LAMB(lr=0.01), {}),
+}
+
+
+@pytest.mark.parametrize("frozen", [None, "fc2"])
+@pytest.mark.parametrize("which", FITS)
+def test_recorded_as_kernels_and_moved_with_the_weights(data, which, frozen):
+    optimizer, arguments = FITS[which]
+    averages = []
+    for enabled in (True, False):
+        net, moves, ema = net_with_state(optimizer()), Moves(), EMA(0.8, keep_at_end=False)
+        net.programs.enabled = enabled
+        if frozen:
+            net[frozen].trainable = False
+        net.fit(*data, batch_size=10, epochs=3, callbacks=[ema, moves], verbose=False, **arguments)
+        assert net.programs.notes == []
+        assert bool(net.programs.reports()) == enabled
+        averages.append(ema.averages)
+        wanted = moves.seen[0]
+        for seen in moves.seen[1:]:
+            wanted = {name: 0.8 * wanted[name] + 0.2 * seen[name] for name in wanted}
+        for name, array in wanted.items():
+            np.testing.assert_allclose(ema.averages[name], array, rtol=2e-5, atol=1e-6)
+    for name, array in averages[0].items():
+        np.testing.assert_array_equal(array, averages[1][name], err_msg=name)
+
+
+@pytest.mark.parametrize("scale", [2.0**4, 2.0**40])
+def test_in_mixed_precision_skipped_steps_are_none(data, scale):
+    averages = []
+    for enabled in (True, False):
+        precision = MixedPrecision(scale=scale, backoff=2.0**-9)
+        net = net_with_state(SGD(lr=0.1), precision)
+        moves, ema = Moves("bn/mean"), EMA(0.8, keep_at_end=False)
+        net.programs.enabled = enabled
+        net.fit(*data, batch_size=10, epochs=3, callbacks=[ema, moves], verbose=False)
+        assert net.programs.notes == []
+        assert (precision.skipped > 0) == (scale > 2.0**30)
+        assert len(moves.seen) == 13 - precision.skipped
+        wanted = moves.seen[0]["fc1/weight"].astype(np.float32)
+        for seen in moves.seen[1:]:
+            wanted = 0.8 * wanted + 0.2 * seen["fc1/weight"].astype(np.float32)
+        np.testing.assert_allclose(ema.averages["fc1/weight"], wanted, rtol=1e-5, atol=1e-6)
+        averages.append(ema.averages)
+    for name, array in averages[0].items():
+        np.testing.assert_array_equal(array, averages[1][name], err_msg=name)
+
+
+def test_of_a_users_optimizer_in_python(data):
+    net, moves, ema = net_with_state(Own(lr=0.1)), Moves(), EMA(0.5, keep_at_end=False)
+    net.fit(*data, batch_size=10, epochs=2, callbacks=[ema, moves], verbose=False)
+    assert net.programs.reports()
+    assert all("Own is not singanet's" in note for note in net.programs.notes)
+    wanted = moves.seen[0]["bn/var"]
+    for seen in moves.seen[1:]:
+        wanted = 0.5 * wanted + 0.5 * seen["bn/var"]
+    np.testing.assert_allclose(ema.averages["bn/var"], wanted, rtol=1e-5)
+
+
+def test_of_a_step_that_asks_no_optimizer(data):
+    net = OwnStep([Dense("fc1", 3, input_sample_shape=(5,))], loss=SoftmaxCrossEntropy(), seed=0)
+    net.compile(SGD(lr=0.0))
+    moves, ema = Moves(), EMA(0.5, keep_at_end=False)
+    net.fit(*data, batch_size=10, callbacks=[ema, moves], verbose=False)
+    assert len(moves.seen) == 5
+    wanted = moves.seen[0]["fc1/weight"]
+    for seen in moves.seen[1:]:
+        wanted = 0.5 * (wanted + seen["fc1/weight"])
+    np.testing.assert_allclose(ema.averages["fc1/weight"], wanted, rtol=1e-5)
+
+
+def test_two_decays_and_a_second_fit(build, data):
+    net, slow, fast = build(), EMA(0.9, keep_at_end=False), EMA(0.0, keep_at_end=False)
+    for _ in range(2):
+        net.fit(*data, batch_size=10, epochs=2, callbacks=[slow, fast], verbose=False)
+        for param in net.params():
+            np.testing.assert_allclose(fast.averages[param.name], param.value, rtol=1e-6)
+        weight = net.param_values()[0]
+        assert not np.allclose(slow.averages["fc1/weight"], weight)
+
+
+def test_rows_of_a_table_beside_it(rng):
+    """Rows are updated in kernels; clipped ones are not, and the step then runs by the layers."""
+    x, y = rng.integers(0, 9, (20, 4)), rng.integers(0, 2, 20)
+    for arguments in ({}, {"clip": 0.1}):
+        averages = []
+        for enabled in (True, False):
+            net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+            net.add(Embedding("fc1", 9, 4, input_sample_shape=(4,)))
+            net.add(Flatten("flat"))
+            net.add(Dense("fc2", 2))
+            net.compile(SGD(lr=0.1))
+            net.programs.enabled = enabled
+            ema = EMA(0.5, keep_at_end=False)
+            net.fit(x, y, batch_size=5, epochs=2, callbacks=[ema], verbose=False, **arguments)
+            averages.append(ema.averages)
+            assert net.programs.notes == []
+        for name, array in averages[0].items():
+            np.testing.assert_array_equal(array, averages[1][name], err_msg=name)
+        assert not np.array_equal(averages[0]["fc1/weight"], net["fc1"].params["weight"].value)
+
+
+def test_a_parameter_that_was_given_another_array(build, data):
+    class Assigns(Callback):
+        def on_batch_begin(self, batch):
+            if batch == 2:
+                param = self.session.net.params()[0]
+                param.value = np.zeros_like(param.value)
+
+    net, moves, ema = build(), Moves(), EMA(0.5, keep_at_end=False)
+    net.fit(*data, batch_size=10, epochs=2, callbacks=[Assigns(), ema, moves], verbose=False)
+    wanted = moves.seen[0]["fc1/weight"]
+    for seen in moves.seen[1:]:
+        wanted = 0.5 * (wanted + seen["fc1/weight"])
+    np.testing.assert_allclose(ema.averages["fc1/weight"], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_averages_of_another_net_are_refused(build, data):
+    ema, before = EMA(0.5), []
+
+    class Loads(Callback):
+        def on_batch_end(self, batch, logs):
+            before[:] = [{name: array.copy() for name, array in ema.averages.items()}]
+            with pytest.raises(StateMismatchError, match="fc9"):
+                ema.load_state_dict({**ema.state_dict(), "fc9/weight": np.zeros(3)})
+            for name, array in ema.averages.items():
+                np.testing.assert_array_equal(array, before[0][name])
+
+    build().fit(*data, callbacks=[ema, Loads()], verbose=False)
+    assert before

@@ -1,0 +1,147 @@
+"""The part of a net that lies between some outputs and what their gradients are asked of."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from singanet.engine.plan import BackwardPlan, Plan, Step
+from singanet.graph.nodes import Node
+from singanet.layers.dummy import Dummy
+from singanet.layers.layer import Layer
+from singanet.params.param import Param
+
+INPUT = "/input"
+"""What follows a layer's name in that of the arrays it is fed with."""
+
+
+class Part(Plan):
+    """The steps of ``whole`` that gradients of the slots ``heads`` go through, down to what is asked.
+
+    Forward runs what the heads depend on, and keeps the contexts that lie above the steps
+    ``wanted``, whose output gradients are asked for, or above uses of ``params``. Of the steps in
+    ``fed`` the arrays that they are fed with are outputs of a step in front, so that their
+    gradients can be ``wanted`` too. ``outputs`` are those that a loss reads, if any.
+    """
+
+    def __init__(
+        self,
+        whole: Plan,
+        heads: Collection[int],
+        outputs: Iterable[str],
+        fed: Collection[str],
+        wanted: Iterable[str],
+        params: Iterable[Param],
+    ) -> None:
+        self.steps: list[Step] = []
+        self.slot_shapes = list(whole.slot_shapes)
+        for step in _before(whole, heads):
+            self.steps += self._with_input(step) if step.name in fed else [step]
+        self.by_name = {step.name: step for step in self.steps}
+        self.inputs = [step.name for step in self.steps if step.fed]
+        self.outputs = list(outputs)
+        self.heads, self.wanted = list(heads), frozenset(wanted)
+        # The parameters themselves, so that no other has their ids.
+        self._walk_to({id(param): param for param in params})
+
+    def _walk_to(self, params: dict[int, Param]) -> None:
+        """Work out the walk from the heads to what is wanted and to ``params``."""
+        self._connect()
+        self.params = params
+        self._trained = [self._trains_any(step) for step in self.steps]
+        self._walk = BackwardPlan(self, self._trained, self.heads, self.wanted)
+        kept = frozenset(self._walk.needs_context)
+        self._kept = [i in kept for i in range(len(self.steps))]
+
+    def _with_input(self, step: Step) -> list[Step]:
+        """``step``, which is fed, behind one that passes on what it is fed with."""
+        layer = Dummy(step.name + INPUT)
+        layer.build(step.layer.in_shapes or ())
+        node = Node(layer.name, layer, 0, (), out_shapes=layer.out_shapes)
+        shapes = node.output_shapes()
+        slots = list(range(len(self.slot_shapes), len(self.slot_shapes) + len(shapes)))
+        self.slot_shapes += shapes
+        entry, reader = Step(node, [], slots), copy.copy(step)
+        entry.keeps_integers = step.keeps_integers
+        reader.in_slots, reader.fed, reader.many_in = slots, False, entry.many_out
+        return [entry, reader]
+
+    def _trains_any(self, step: Step) -> bool:
+        return any(id(param) in self.params for param in step.layer.params.values())
+
+    def trains(self, param: Param) -> bool:
+        """Whether it was asked for, trained or not."""
+        return id(param) in self.params
+
+    def trained(self) -> list[bool]:
+        """Whether a parameter of the step was asked for."""
+        return self._trained
+
+    def keeps(self, train: bool, asked: Collection[str]) -> list[bool]:
+        """What the walk back goes through, in training or evaluation."""
+        return self._kept
+
+    def backward(self, given: Collection[int], wanted: Collection[str]) -> BackwardPlan:
+        """The one walk that this part is for."""
+        return self._walk
+
+    def with_params(self, values: Mapping[int, Param], behind: Mapping[str, Layer]) -> Part:
+        """A copy with other parameters, ``values`` by the ids of those that they stand for.
+
+        The layers ``behind`` steps, by the names of these, change their outputs.
+        """
+        made = copy.copy(self)
+        layers: dict[int, Any] = {}
+        made.steps = []
+        made.slot_shapes = list(self.slot_shapes)
+        for step in self.steps:
+            if id(step.layer) not in layers:
+                layer = copy.copy(step.layer)
+                layer.params = {s: values[id(p)] for s, p in step.layer.params.items()}
+                layers[id(step.layer)] = layer
+            other = copy.copy(step)
+            other.layer = layers[id(step.layer)]
+            if other.relu_of in behind:
+                other.relu_of = ""
+            made.steps.append(other)
+            if step.name in behind:
+                made.steps.append(made._behind(other, behind[step.name]))
+        made.by_name = {step.name: step for step in made.steps}
+        made.inputs = [step.name for step in made.steps if step.fed]
+        made._walk_to({id(values[key]): values[key] for key in self.params})
+        return made
+
+    def _behind(self, step: Step, layer: Layer) -> Step:
+        """A step that takes over name and outputs of ``step``, which gets others."""
+        shapes = [self.slot_shapes[slot] for slot in step.out_slots]
+        slots = list(range(len(self.slot_shapes), len(self.slot_shapes) + len(shapes)))
+        self.slot_shapes += shapes
+        node = Node(step.name, layer, 0, (), out_shapes=shapes if step.many_out else shapes[0])
+        made = Step(node, slots, step.out_slots)
+        made.many_in = step.many_out
+        step.name, step.out_slots, step.relu = f"{step.name}, unchanged", slots, False
+        return made
+
+
+def _before(plan: Plan, slots: Iterable[int]) -> list[Step]:
+    """The steps that ``slots`` depend on, in their order."""
+    needed = {plan.producer[slot] for slot in slots}
+    for i in reversed(range(len(plan.steps))):
+        if i in needed:
+            needed.update(plan.producer[slot] for slot in plan.steps[i].in_slots)
+    return [plan.steps[i] for i in sorted(needed)]
+
+
+def carrying(plan: Plan, heads: Iterable[int]) -> tuple[set[int], list[bool]]:
+    """The slots from which a gradient goes on to one of ``heads``, and which steps these come from.
+
+    That of a layer that stops gradients is no way, nor are indices.
+    """
+    slots, steps = set(heads), [False] * len(plan.steps)
+    for i in reversed(range(len(steps))):
+        step = plan.steps[i]
+        steps[i] = not slots.isdisjoint(step.out_slots)
+        if steps[i] and not step.layer.stops_gradient:
+            slots.update(step.in_slots)
+    return slots, steps

@@ -1,0 +1,199 @@
+"""`FeedForwardNet.hessian_vector_product`: tangents carried through forward and backward."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.device import Device
+from singanet.engine.gradients import Asked
+from singanet.engine.net import Net, expect_host
+from singanet.errors import ArgumentError, CallOrderError, ShapeError
+from singanet.gradients.first_order import Question, asked_of, collected
+from singanet.gradients.names import Name, Names, Target, listed
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer
+from singanet.ops import numpy_ops
+from singanet.params.gradients import LayerGradients
+from singanet.program.array_tree import map_leaves
+from singanet.program.ir import NotRecordableError, Ref
+from singanet.program.tangent.carried import Carried
+from singanet.program.trace.python_pass import copy_into
+from singanet.program.trace.recorder import Recorder, rehearse, targets
+from singanet.program.trace.sparse_rows import RowsSource
+from singanet.types import Array, Shape, Shapes
+
+if TYPE_CHECKING:
+    from singanet.params.param import Param
+
+_WHERE = "net.hessian_vector_product"
+
+
+class _Shift(Layer):
+    """y = x + d, with zeros d that have tangents; ``several`` where x is a list of ``count``."""
+
+    def __init__(self, name: str, count: int, several: bool) -> None:
+        super().__init__(name)
+        self.shifts: list[list[Array]] = [[] for _ in range(count)]
+        self.several = several
+
+    def shift(self, index: int, shape: Shape) -> Array:
+        """One more ``d``, for the input ``index``."""
+        self.shifts[index].append(np.zeros(shape))
+        return self.shifts[index][-1]
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape."""
+        shapes: Shapes = in_shapes
+        return shapes
+
+    def forward(self, ctx: Context, x: Any) -> Any:
+        """The sum. Errors: vectors of another shape than x has."""
+        made = list(x) if self.several else [x]
+        for k, shifts in enumerate(self.shifts):
+            for shift in shifts:
+                _expect_shape(self.name, made[k].shape, shift)
+                made[k] = ctx.ops.add(made[k], shift)
+        return made if self.several else made[0]
+
+    def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
+        """dy."""
+        return dy, {}
+
+
+def hessian_vector_product(
+    net: Net,
+    ys: Names,
+    xs: Names,
+    feed: Any,
+    vectors: Mapping[Name, Any],
+    dys: Any = None,
+) -> dict[Name, Any]:
+    """See `FeedForwardNet.hessian_vector_product`."""
+    expect_host(net, _WHERE)
+    if not isinstance(vectors, Mapping) or not vectors:
+        raise ArgumentError(
+            f"{_WHERE}, argument vectors",
+            expected="a dict from names of xs to arrays of their shapes",
+            received="an empty dict" if isinstance(vectors, Mapping) else type(vectors).__name__,
+            advice="pass {x: direction}",
+        )
+    double = _in_double(net)
+    question = asked_of(double, _WHERE, ys, xs, feed, dys)
+    # All that moves, or is asked for, lies in one part of the net.
+    whole = asked_of(double, _WHERE, ys, [*listed(xs), *vectors], feed, dys)
+    by_name = {target.name: target for target in whole.targets}
+    shifted = [(by_name[listed(name)[0]], vector) for name, vector in vectors.items()]
+    values: dict[int, Param] = {}
+    seeds: list[tuple[Array, Any]] = []
+    for param in net.params():
+        values[id(param)] = made = copy.copy(param)
+        made.value = np.array(param.value, np.float64)
+        for target, vector in shifted:
+            if target.param is param:
+                _expect_shape(target.name, param.shape, vector)
+                seeds.append((made.value, vector))
+    behind = _shifts(whole, [pair for pair in shifted if pair[0].param is None], seeds)
+    part = whole.asked.part.with_params(values, behind)
+    fed = dict(zip(part.inputs, whole.asked.feed.values(), strict=True))
+    asked = replace(whole.asked, part=part, feed=fed)
+    double._plan = part
+    try:
+        recorder = rehearse(double, lambda recorder: recorder.gradients(asked), part)
+        items = _tangents(recorder, asked, question, seeds, double)
+        found = collected(double, question, items)
+    except NotRecordableError as error:
+        raise CallOrderError(
+            _WHERE,
+            expected="layers and a loss whose calls can be recorded and differentiated",
+            received=str(error),
+            advice="take differences of net.gradients, in float64",
+        ) from error
+    return {name: _cast(product, net.dtype) for name, product in found.items()}
+
+
+def _in_double(net: Net) -> Net:
+    """The net as one that computes in float64, by NumPy, with the same plan."""
+    net.plan()
+    double = copy.copy(net)
+    double.device, double.dtype, double._pass = Device("cpu", numpy_ops), np.dtype(np.float64), None
+    return double
+
+
+def _shifts(
+    question: Question, shifted: list[tuple[Target, Any]], seeds: list[tuple[Array, Any]]
+) -> dict[str, Layer]:
+    """Layers behind the steps that ``shifted`` names; what they add is among the ``seeds`` then."""
+    behind: dict[str, _Shift] = {}
+    for target, vector in shifted:
+        step = question.asked.part.by_name[target.step]
+        layer = behind.setdefault(
+            step.name, _Shift(step.name, len(step.out_slots), step.many_out)
+        )
+        parts = vector if step.many_out and target.index is None else [vector]
+        if step.many_out and target.index is None and not isinstance(vector, (list, tuple)):
+            _expect_array(target.name, None)
+        for k, part in enumerate(parts):
+            _expect_array(target.name, part)
+            seeds.append((layer.shift(target.index or k, np.shape(part)), part))
+    return dict(behind)
+
+
+def _tangents(
+    recorder: Recorder, asked: Asked, question: Question, seeds: Any, net: Net
+) -> Iterator[LayerGradients]:
+    """The items of the recorded walk, with the tangents of gradients in the place of these."""
+    carried = Carried(recorder.tape, seeds)
+    for mark in carried.run():
+        arrays = map_leaves(mark.arguments, Ref, carried.array)
+        if mark.name == "feed":
+            beside = targets(asked.targets, asked.weight)
+            copy_into((dict(asked.feed), beside), arrays)
+        elif mark.name == "dy":
+            scale, dys = arrays
+            scale[...] = asked.loss_scale or 0
+            for head, dy in zip(asked.heads, dys, strict=True):
+                head.fill(dy, net.device)
+        else:
+            grads, layer, names, outputs = mark.arguments
+            moved = [
+                g.now() if isinstance(g, RowsSource) else carried.tangent(g).copy() for g in grads
+            ]
+            found = [(n, g) for n, g in zip(names, moved, strict=True) if n in question.params]
+            mine = {
+                step: map_leaves(refs, Ref, lambda ref: carried.tangent(ref).copy())
+                for step, refs in outputs.items()
+                if step in question.asked.wanted
+            }
+            yield LayerGradients([n for n, _ in found], [], [g for _, g in found], layer, mine)
+
+
+def _expect_array(name: Name, vector: Any) -> None:
+    if not hasattr(vector, "shape"):
+        raise ArgumentError(
+            f"{_WHERE}, vector of {name!r}",
+            expected="an array, or a list of arrays for a layer of several outputs",
+            received=type(vector).__name__,
+            advice="pass a direction of the shape of what it is named after",
+        )
+
+
+def _expect_shape(name: Name, shape: Any, vector: Any) -> None:
+    _expect_array(name, vector)
+    if tuple(vector.shape) != tuple(shape):
+        raise ShapeError(
+            f"{_WHERE}, vector of {name!r}",
+            expected=f"shape {tuple(shape)}, as {name!r} has",
+            received=f"shape {tuple(vector.shape)}",
+            advice="pass a direction of the shape of what it is named after",
+        )
+
+
+def _cast(product: Any, dtype: np.dtype[Any]) -> Any:
+    if isinstance(product, list):
+        return [part.astype(dtype) for part in product]
+    return product.astype(dtype)

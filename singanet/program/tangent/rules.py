@@ -1,0 +1,131 @@
+"""The derivatives of NumPy's functions, as recorded calls use them.
+
+A rule gives the tangent of what a function returns: the sum over its array operands of the partial
+derivative times the operand's tangent. Comparisons, and all that returns no floats, have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from singanet.program.array_tree import map_arrays
+
+Rule: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any], Callable[[Any], Any]], Any]
+"""``rule(function, arguments, keywords, tangent)``: ``tangent`` of an operand, zeros for constants."""
+
+Partial: TypeAlias = Callable[..., Any]
+
+_PARTIALS: dict[Any, Sequence[Partial]] = {
+    np.add: (lambda x, y: 1.0, lambda x, y: 1.0),
+    np.subtract: (lambda x, y: 1.0, lambda x, y: -1.0),
+    np.multiply: (lambda x, y: y, lambda x, y: x),
+    np.divide: (lambda x, y: 1.0 / y, lambda x, y: -x / np.square(y)),
+    np.power: (lambda x, y: y * np.power(x, y - 1.0), lambda x, y: np.log(x) * np.power(x, y)),
+    # As backward has it: the first of equal operands counts.
+    np.maximum: (lambda x, y: x >= y, lambda x, y: x < y),
+    np.minimum: (lambda x, y: x <= y, lambda x, y: x > y),
+    np.arctan2: (lambda x, y: y / (x * x + y * y), lambda x, y: -x / (x * x + y * y)),
+    np.hypot: (lambda x, y: x / np.hypot(x, y), lambda x, y: y / np.hypot(x, y)),
+    np.logaddexp: (
+        lambda x, y: np.exp(x - np.logaddexp(x, y)),
+        lambda x, y: np.exp(y - np.logaddexp(x, y)),
+    ),
+    np.copysign: (lambda x, y: np.sign(x) * np.sign(y), lambda x, y: 0.0),
+    np.negative: (lambda x: -1.0,),
+    np.positive: (lambda x: 1.0,),
+    np.absolute: (np.sign,),
+    np.square: (lambda x: 2.0 * x,),
+    np.sqrt: (lambda x: 0.5 / np.sqrt(x),),
+    np.cbrt: (lambda x: 1.0 / (3.0 * np.square(np.cbrt(x))),),
+    np.reciprocal: (lambda x: -1.0 / np.square(x),),
+    np.exp: (np.exp,),
+    np.exp2: (lambda x: np.log(2.0) * np.exp2(x),),
+    np.expm1: (np.exp,),
+    np.log: (lambda x: 1.0 / x,),
+    np.log2: (lambda x: 1.0 / (np.log(2.0) * x),),
+    np.log10: (lambda x: 1.0 / (np.log(10.0) * x),),
+    np.log1p: (lambda x: 1.0 / (1.0 + x),),
+    np.tanh: (lambda x: 1.0 - np.square(np.tanh(x)),),
+    np.sinh: (np.cosh,),
+    np.cosh: (np.sinh,),
+    np.sin: (np.cos,),
+    np.cos: (lambda x: -np.sin(x),),
+    np.arctan: (lambda x: 1.0 / (1.0 + np.square(x)),),
+}
+"""Of functions of single elements, by operand."""
+
+_STEPS = frozenset((np.sign, np.floor, np.ceil, np.rint, np.trunc, np.heaviside))
+"""Functions that are constant wherever they have a derivative."""
+
+
+def _by_partials(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
+    total: Any = 0.0
+    for operand, partial in zip(arguments, _PARTIALS[function], strict=True):
+        if isinstance(operand, np.ndarray):
+            total = total + partial(*arguments) * tangent(operand)
+    return total
+
+
+def _linear(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
+    """Functions that are linear in all their floats together."""
+    return function(*map_arrays(arguments, tangent), **keywords)
+
+
+def _multilinear(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
+    """Products, linear in each operand: one operand at a time gives way to its tangent."""
+    total: Any = 0.0
+    for k, operand in enumerate(arguments):
+        if isinstance(operand, np.ndarray):
+            replaced = (*arguments[:k], tangent(operand), *arguments[k + 1 :])
+            total = total + function(*replaced, **keywords)
+    return total
+
+
+def _extreme(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
+    """The largest or smallest: the tangent where it is, the mean where it is several times."""
+    x, *rest = arguments
+    axis = rest[0] if rest else keywords.get("axis", 0)
+    where = x == function(x, axis, keepdims=True)
+    total = np.where(where, tangent(x), 0.0).sum(axis) / where.sum(axis)
+    return total.reshape(function(*arguments, **keywords).shape)
+
+
+def _clipped(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
+    x, low, high = arguments
+    inside = np.ones(x.shape, bool)
+    for bound, beyond in ((low, np.less), (high, np.greater)):
+        if bound is not None:
+            inside &= ~beyond(x, bound)
+    return np.where(inside, tangent(x), 0.0)
+
+
+_LINEAR = (
+    np.concatenate, np.stack, np.sum, np.mean, np.repeat, np.take, np.cumsum, np.tile, np.roll,
+    np.flip, np.add.reduce, np.add.accumulate, np.add.reduceat, np.take_along_axis, np.tril, np.triu,
+    np.diff, np.trace, np.diagonal, np.broadcast_to, np.ascontiguousarray,
+)  # fmt: skip
+_PRODUCTS = (np.matmul, np.dot, np.einsum, np.tensordot, np.outer, np.inner, np.vdot)
+_EXTREMES = (np.maximum.reduce, np.minimum.reduce)
+
+_RULES: list[tuple[Any, Rule]] = [
+    *((function, _by_partials) for function in _PARTIALS),
+    *((function, _linear) for function in _LINEAR),
+    *((function, _multilinear) for function in _PRODUCTS),
+    *((function, _extreme) for function in _EXTREMES),
+    (np.clip, _clipped),
+]
+
+
+def rule_of(function: Any) -> Rule | None:
+    """The rule of ``function``, if there is one."""
+    # Methods of universal functions are made anew at each look, and equal.
+    return next((rule for known, rule in _RULES if known == function), None)
+
+
+def is_constant(function: Any) -> bool:
+    """Whether the derivative of ``function`` is zero where there is one."""
+    return function in _STEPS
+
