@@ -37,6 +37,7 @@ class Guard:
         self._version = net.version
         self._seen = -1
         self._params: list[tuple[Param, Array, bool]] = []
+        self._wishes: list[tuple[Layer, bool | None]] = []
         self._writeable: list[Array] = []
         self._parts: dict[int, tuple[Any, Callable[[Any], Any], Any]] = {}
         self._counted: list[tuple[str, Iterable[Any], list[Any]]] = []
@@ -54,7 +55,8 @@ class Guard:
             self._writeable.append(value)
 
     def ties(self, layer: Layer) -> None:
-        """Which parameters a layer has, of its own or others'."""
+        """Which parameters a layer has, of its own or others', and whether it is recomputed."""
+        self._wishes.append((layer, layer.recompute))
         self._contents("the parameters", layer, layer.params)
 
     def part(self, part: Counted) -> None:
@@ -121,6 +123,9 @@ class Guard:
                 return f"trainable of {param.name!r} is {param.trainable} now"
             if not begun and param.value is not value:
                 return f"the array of {param.name!r} is another one"
+        for layer, recompute in self._wishes:
+            if layer.recompute is not recompute:
+                return f"recompute of {_name(layer)} is {layer.recompute} now"
         for part, get, before in self._parts.values():
             try:
                 same = not any(map(is_not, get(part), before))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,9 @@ _MANY_STAGES = 120
 
 _CHOICES = 9
 """Units of which every set is tried; of stages with more those with most bytes."""
+
+_LEAST, _ATTEMPTS = 2000, 300
+"""Units with fewer bytes than the peak by this factor are not tried; how many times is tried."""
 
 
 @dataclass(frozen=True)
@@ -185,14 +189,18 @@ def lowered(units: Units, target: int = 0, dear: bool = False) -> list[Op]:
     nbytes = {k: units.bytes_of(units.units[k].makes - units.pinned) for k in may}
     may = [k for k in may if k not in dropped and nbytes[k]]
     may.sort(key=lambda k: -nbytes[k] / (units.units[k].time or 1))
-    for k in may:
+    # Many small ones are tried together, so that long chains take seconds.
+    may = [k for k in may if nbytes[k] * _LEAST > max(live)]
+    together = -(-len(may) // _ATTEMPTS)
+    for first in range(0, len(may), together or 1):
         if max(live) <= target:
             break
-        tried = dropped_alone(units, {*dropped, k})
+        some = may[first : first + together]
+        tried = dropped_alone(units, {*dropped, *some})
         now = units.live(tried)
-        # Where most is needed elsewhere, what waits at the turn tells.
+        # Where most is needed elsewhere, what waits at other times tells.
         if max(now) <= max(live) and sum(now) / len(now) < sum(live) / len(live):
-            dropped.add(k)
+            dropped.update(some)
             ops, live = tried, now
     return ops
 
@@ -201,7 +209,12 @@ class Plans:
     """Steps that run stages again, by how many bytes they may take."""
 
     def __init__(self, units: Units) -> None:
-        self.chains = [_Chain(units, cuts) for cuts in _coarser(_cuts(units))]
+        self.units = units
+
+    @cached_property
+    def chains(self) -> list[_Chain]:
+        """The units as chains, of short stages and of longer ones."""
+        return [_Chain(self.units, cuts) for cuts in _coarser(_cuts(self.units))]
 
     def least(self) -> int:
         """The fewest bytes of any plan."""
@@ -213,13 +226,13 @@ class Plans:
 
     def segments(self) -> list[Op]:
         """The square root of as many segments as there are stages; all but the last run again."""
-        return self.chains[0].segments()
+        return _Chain(self.units, _cuts(self.units), plan=False).segments()
 
 
 class _Chain:
     """The stages between ``cuts``, and their schedules."""
 
-    def __init__(self, units: Units, cuts: list[int]) -> None:
+    def __init__(self, units: Units, cuts: list[int], plan: bool = True) -> None:
         self.units = units
         self.cuts = cuts
         known: dict[object, Stage] = {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from singanet.program.ir import Call, Kernel, Token
+from singanet.program.ir import Call, Token
 from singanet.program.recompute.units import TracedUnits
 from singanet.program.relocate import placed
 
@@ -16,41 +16,49 @@ _DEEPEST = 500
 class CannotRepeatError(Exception):
     """What was to run again needs what is gone, and was made by what must not run twice."""
 
+    def __init__(self, kernel: int) -> None:
+        super().__init__(kernel)
+        self.kernel = kernel
+
 
 def with_runs(
     calls: Sequence[Call],
-    kernels: Sequence[Kernel],
-    traced: TracedUnits,
-    again: Mapping[int, Sequence[int]],
+    runs: Sequence[tuple[TracedUnits, Mapping[int, Sequence[int]]]],
     tokens: list[Token],
 ) -> list[Call]:
-    """``calls`` where before the backward of a unit those of ``again`` run once more.
+    """``calls`` where before the backward of a unit others run once more, by their numbers.
 
     What they write then is added to ``tokens``. Raises `CannotRepeatError`.
     """
     before: dict[int, list[int]] = {}
-    for unit in sorted(again, reverse=True):
-        runs = [at for k in again[unit] for at in traced.kernels[k]]
-        before.setdefault(traced.begins[unit], []).extend(runs)
-    writer = _Writer(calls, kernels, traced.repeatable, tokens)
+    once: frozenset[int] = frozenset()
+    for traced, again in runs:
+        once |= traced.once
+        for unit in sorted(again, reverse=True):
+            kernels = [at for other in again[unit] for at in traced.kernels[other]]
+            before.setdefault(traced.begins[unit], []).extend(kernels)
+    writer = _Writer(calls, once, tokens)
     for at in range(len(calls)):
         for other in before.get(at, ()):
-            writer.run(other)
+            try:
+                writer.run(other)
+            except _GoneError as error:
+                raise CannotRepeatError(other) from error
         writer.go_on(at)
     return without_unread(writer.made)
+
+
+class _GoneError(Exception):
+    """What a call has read is nowhere any more."""
 
 
 class _Writer:
     """Writes calls down, and knows what lies where: by token, whose work each copy holds."""
 
     def __init__(
-        self,
-        calls: Sequence[Call],
-        kernels: Sequence[Kernel],
-        repeatable: Sequence[bool],
-        tokens: list[Token],
+        self, calls: Sequence[Call], once: frozenset[int], tokens: list[Token]
     ) -> None:
-        self.calls, self.repeatable, self.tokens = calls, repeatable, tokens
+        self.calls, self.once, self.tokens = calls, once, tokens
         self.made: list[Call] = []
         self._reads: list[tuple[int, ...]] = []
         # The kernel that has written to a token last, for each that reads it.
@@ -76,8 +84,8 @@ class _Writer:
 
     def run(self, at: int, depth: int = 0) -> None:
         """Kernel ``at`` once more, after those that make what it needs and is gone."""
-        if not self.repeatable[at] or depth > _DEEPEST:
-            raise CannotRepeatError
+        if at < 0 or at in self.once or depth > _DEEPEST:
+            raise _GoneError
         call = self.calls[at]
         led: dict[int, int] = {}
         for token in self._reads[at]:
@@ -108,7 +116,7 @@ class _Writer:
                 return where
         if wanted == -1:
             return token
-        raise CannotRepeatError
+        raise _GoneError
 
     def _note(self, token: int, where: int, at: int) -> None:
         """``where`` holds the work of kernel ``at`` now."""

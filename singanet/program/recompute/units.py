@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from singanet.engine.recompute.units import Unit, Units
+from singanet.program.cost import NEVER
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout.arena import rounded_sizes
 from singanet.program.layout.in_place import merge_in_place, merged_lifetimes
@@ -21,13 +23,22 @@ _SMALL = 16
 class TracedUnits:
     """Units with the ``kernels`` that make each one's values, and before which it goes backward.
 
-    Those are left out that make so little that it stays.
+    Those are left out that make so little that it stays. ``once`` are kernels that must not run
+    twice.
     """
 
     units: Units
     kernels: list[list[int]]
     begins: list[int]
-    repeatable: list[bool]
+    once: frozenset[int]
+
+    def keeping(self, kernel: int) -> TracedUnits:
+        """The same where the unit of ``kernel``, if it is one of these, does not run again."""
+        units = [
+            replace(unit, again=False) if kernel in own else unit
+            for unit, own in zip(self.units.units, self.kernels, strict=True)
+        ]
+        return replace(self, units=Units(units, self.units.sizes))
 
 
 def traced_units(
@@ -36,38 +47,28 @@ def traced_units(
     passes: Sequence[int],
     touched: Sequence[int],
     wishes: Mapping[str, bool | None],
-) -> TracedUnits | None:
+) -> list[TracedUnits]:
     """``kernels`` by layers, whose ``wishes`` are to be recomputed, or not, or either.
 
-    ``passes`` and ``touched`` are those of `Flow`. None where forwards and backwards are not each
-    in one go, as in a step that takes the norm of all gradients first.
+    ``passes`` tells for each kernel how often it goes over its operands, ``touched`` the bytes of
+    these. A step that takes the norm of all gradients first goes forward and backward twice: one
+    of these for each.
     """
-    turn = next((k for k, kernel in enumerate(kernels) if kernel.phase != "forward"), len(kernels))
-    if any(kernel.phase == "forward" for kernel in kernels[turn:]):
-        return None
-    number: dict[str, int] = {}
-    unit_of = [number.setdefault(kernel.layer, len(number)) for kernel in kernels[:turn]]
-    names = list(number)
-    first: dict[int, int] = {}
-    now = len(names) - 1
-    for at, kernel in enumerate(kernels[turn:], turn):
-        now = number.get(kernel.layer, now) if kernel.phase == "backward" else now
-        unit_of.append(now)
-        first.setdefault(now, at)
-    begins, latest = [0] * len(names), turn
-    for unit in reversed(range(len(names))):
-        if unit in first and first[unit] < latest:
-            return None
-        begins[unit] = latest = first.get(unit, latest)
-    # What has no backward of its own is before that of the next that has.
-    following = len(kernels)
-    for unit in range(len(names)):
-        begins[unit] = following = first.get(unit, following)
-    return _Builder(kernels, buffers, passes, touched, wishes, names, unit_of, turn).made(begins)
+    changes = [
+        k
+        for k, (one, two) in enumerate(pairwise(kernels), 1)
+        if two.phase == "forward" and one.phase != "forward"
+    ]
+    made = []
+    for first, last in pairwise([0, *changes, len(kernels)]):
+        builder = _Builder(kernels, buffers, passes, touched, wishes, first, last)
+        if builder.turn < last:
+            made.append(builder.made())
+    return made
 
 
 class _Builder:
-    """What the units of ``kernels`` are made from; those from ``turn`` on are no forwards."""
+    """What the units of the kernels from ``first`` up to ``last`` are made from."""
 
     def __init__(
         self,
@@ -76,35 +77,53 @@ class _Builder:
         passes: Sequence[int],
         touched: Sequence[int],
         wishes: Mapping[str, bool | None],
-        names: list[str],
-        unit_of: list[int],
-        turn: int,
+        first: int,
+        last: int,
     ) -> None:
         self.kernels, self.buffers = kernels, buffers
         self.passes, self.touched, self.wishes = passes, touched, wishes
-        self.names, self.unit_of, self.turn = names, unit_of, turn
         self.sizes: list[int] = rounded_sizes(buffers).tolist()
+        self.first, self.last = first, last
+        phases = (k for k in range(first, last) if kernels[k].phase != "forward")
+        self.turn = next(phases, last)
+        number: dict[str, int] = {}
+        # Which unit a kernel belongs to; those of the loss go with the last one.
+        self.unit_of = {
+            k: number.setdefault(kernels[k].layer, len(number)) for k in range(first, self.turn)
+        }
+        self.names = list(number)
+        now = len(number) - 1
+        for k in range(self.turn, last):
+            if kernels[k].phase == "backward":
+                now = min(number.get(kernels[k].layer, now), now)
+            self.unit_of[k] = now
 
-    def made(self, begins: list[int]) -> TracedUnits:
+    def made(self) -> TracedUnits:
         """The units."""
         kernels, unit_of, turn = self.kernels, self.unit_of, self.turn
-        repeatable = [
-            not kernel.barrier
-            and bool(kernel.writes)
-            and all(self.buffers[buffer].planned for buffer in kernel.writes)
-            for kernel in kernels[:turn]
-        ]
+        forwards, inside = range(self.first, turn), range(self.first, self.last)
+        repeatable = {
+            at: not kernels[at].barrier
+            and bool(kernels[at].writes)
+            and self.passes[at] < NEVER
+            and all(self.buffers[buffer].planned for buffer in kernels[at].writes)
+            for at in forwards
+        }
         users: dict[int, set[tuple[int, bool]]] = {}
-        for at, kernel in enumerate(kernels):
-            for buffer in {*kernel.reads, *kernel.writes}:
+        seen: tuple[set[int], set[int]] = set(), set()
+        for at in inside:
+            used = {*kernels[at].reads, *kernels[at].writes}
+            for buffer in used:
                 users.setdefault(buffer, set()).add((unit_of[at], at >= turn))
-        forward: dict[int, int] = {}
-        once: set[int] = set()
-        for at, kernel in enumerate(kernels[:turn]):
-            for buffer in kernel.writes:
-                forward.setdefault(buffer, at)
-                if not repeatable[at]:
-                    once.add(buffer)
+            if kernels[at].barrier:
+                seen[at >= turn].update(used)
+        forward: set[int] = set()
+        # A layer's own Python may keep what it has seen for its way back, where it lay.
+        once: set[int] = seen[0] & seen[1]
+        for at in forwards:
+            forward.update(kernels[at].writes)
+            if not repeatable[at]:
+                once.update(kernels[at].writes)
         # What other units, or the way back, need; all else is scratch.
         values = {b for b in forward if self.buffers[b].planned and len(users[b]) > 1}
         count = range(len(self.names))
@@ -112,8 +131,8 @@ class _Builder:
         makes: list[set[int]] = [set() for _ in count]
         wants: list[set[int]] = [set() for _ in count]
         own: list[list[int]] = [[] for _ in count]
-        for at, kernel in enumerate(kernels):
-            unit = unit_of[at]
+        for at in inside:
+            unit, kernel = unit_of[at], kernels[at]
             if at >= turn:
                 wants[unit] |= values.intersection((*kernel.reads, *kernel.writes))
                 continue
@@ -143,10 +162,22 @@ class _Builder:
                     backward_bytes=gradients[unit],
                 )
             )
-        return TracedUnits(Units(units, self.sizes), runs, begins, repeatable)
+        once_only = frozenset(at for at in forwards if not repeatable[at])
+        return TracedUnits(Units(units, self.sizes), runs, self._begins(), once_only)
+
+    def _begins(self) -> list[int]:
+        """Before which kernel each unit goes backward; those that do not, the next one that does."""
+        first: dict[int, int] = {}
+        for at in range(self.turn, self.last):
+            first.setdefault(self.unit_of[at], at)
+        made, following = [], self.last
+        for unit in range(len(self.names)):
+            following = first.get(unit, following)
+            made.append(following)
+        return made
 
     def _needed(
-        self, own: Sequence[int], values: set[int], stay: set[int], repeatable: Sequence[bool]
+        self, own: Sequence[int], values: set[int], stay: set[int], repeatable: Mapping[int, bool]
     ) -> list[int]:
         """The kernels among ``own``, those of a unit, that make ``values`` but for what may ``stay``.
 
@@ -170,7 +201,8 @@ class _Builder:
         sizes[list(values)] = 0
         live = live_bytes(merged, sizes)[1:-1]
         most = [[0] * len(self.names), [0] * len(self.names)]
-        for at, nbytes in enumerate(live.tolist()):
+        for at in range(self.first, self.last):
+            nbytes = int(live[at])
             way = most[at >= self.turn]
             way[self.unit_of[at]] = max(way[self.unit_of[at]], nbytes)
         return most[0], most[1]

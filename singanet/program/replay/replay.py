@@ -201,6 +201,7 @@ class Replay:
             seconds,
             self.notes,
             recording.kept_bytes,
+            recording.decisions,
         )
 
 
