@@ -68,6 +68,34 @@ def _last_reads(steps: Sequence[Step]) -> list[list[int]]:
     return frees
 
 
+def run_step(
+    step: Step,
+    x: Any,
+    ops: Ops,
+    rng: np.random.Generator,
+    train: bool,
+    keep: bool,
+    wanted: Collection[str],
+    layer: Layer | None = None,
+) -> tuple[Any, Context]:
+    """What ``step`` makes of ``x``, and what that leaves; the nodes ``wanted`` are looked at.
+
+    ``layer`` may take the place of its own.
+    """
+    if layer is None:
+        layer, params = step.layer, step.params()
+    else:
+        params = {suffix: param.value for suffix, param in layer.params.items()}
+    ctx = Context(ops, rng, params, train and not step.frozen, keep)
+    # Where the output between the two is asked for, each does its own part.
+    ctx.relu = step.relu and step.name not in wanted
+    ctx.through = bool(step.relu_of) and step.relu_of not in wanted
+    y = layer.forward(ctx, x)
+    if step.many_out:
+        ctx.out_shapes = [part.shape for part in y]
+    return y, ctx
+
+
 class Plan:
     """The sorted steps of a net, and where each slot is read for the last time.
 
@@ -250,14 +278,9 @@ class Plan:
                 x = [slots[slot] for slot in step.in_slots]
             else:
                 x = slots[step.in_slots[0]]
-            ctx = Context(ops, rng, step.params(), train and not step.frozen, keep)
-            # Where the output between the two is asked for, each does its own part.
-            ctx.relu = step.relu and step.name not in wanted
-            ctx.through = bool(step.relu_of) and step.relu_of not in wanted
-            y = step.layer.forward(ctx, x)
+            y, ctx = run_step(step, x, ops, rng, train, keep, wanted)
             del x
             if step.many_out:
-                ctx.out_shapes = [part.shape for part in y]
                 for slot, part in zip(step.out_slots, y, strict=True):
                     slots[slot] = part
             else:

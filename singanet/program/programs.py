@@ -16,6 +16,7 @@ from singanet.engine.executor import LayerByLayer
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import StepRequest
 from singanet.engine.passes import Pass
+from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
 from singanet.params.gradients import LayerGradients
 from singanet.program.orders import Order, is_dense, order_of, output_slots
@@ -62,7 +63,7 @@ class Programs:
 
     def __init__(self, enabled: bool = True, recompute: Recompute = "none") -> None:
         self.enabled = enabled
-        self._recompute = recompute
+        self._recomputer = Recomputer(recompute)
         self._known: dict[Any, Replay] = {}
         # By numbers, since the keys of programs take long to look up.
         self._uses = count()
@@ -70,16 +71,16 @@ class Programs:
         self._refused: dict[Any, tuple[str, int | None]] = {}
         self._waits: dict[Any, Wait] = {}
         self._arena = SharedArena()
-        self._layers = LayerByLayer()
+        self._layers = LayerByLayer(self._recomputer)
         self._orders: dict[int, Order] = {}
         self._latest: tuple[Latest, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
-        return Programs(self.enabled, self._recompute)
+        return Programs(self.enabled, self.recompute)
 
     def __reduce__(self) -> Any:
-        return (Programs, (self.enabled, self._recompute))
+        return (Programs, (self.enabled, self.recompute))
 
     @property
     def recompute(self) -> Recompute:
@@ -87,17 +88,17 @@ class Programs:
 
         Errors: what is no level.
         """
-        return self._recompute
+        return self._recomputer.level
 
     @recompute.setter
     def recompute(self, value: Recompute) -> None:
-        self._recompute = self.level("net.programs", value)
+        self._recomputer.level = self.level("net.programs", value)
 
     def level(self, where: str, value: Recompute | None) -> Recompute:
         """``value``, or for None that of these programs. Errors: what is no level."""
         from singanet.program.recompute.choice import checked_recompute
 
-        return self._recompute if value is None else checked_recompute(where, value)
+        return self.recompute if value is None else checked_recompute(where, value)
 
     def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
         """As `Executor`: replayed where a program is there."""
@@ -122,9 +123,9 @@ class Programs:
         if not asked:
             found = self._find(
                 net,
-                ("passes", self._recompute, *orders.values(), *shapes_of_feed(feed)),
+                ("passes", self.recompute, *orders.values(), *shapes_of_feed(feed)),
                 lambda r: r.passes(feed, orders),
-                recompute=self._recompute,
+                recompute=self.recompute,
             )
         if found is None:
             return self._layers.forward(net, feed, asked, self._walked)
@@ -147,7 +148,7 @@ class Programs:
         settings = net.device.ops.settings()
         if on_layer is None and weight is None:
             for latest in self._latest:
-                if not latest.alike(x, y, optimizer, self._recompute, settings):
+                if not latest.alike(x, y, optimizer, self.recompute, settings):
                     continue
                 program = latest.program
                 if program.stale(net):
@@ -175,7 +176,7 @@ class Programs:
             forward = partial(run, net, feed, ())
             return self._layers.train(net, forward, request)
         if weight is None:
-            now = Latest(found, feed, y, optimizer, self._recompute, settings)
+            now = Latest(found, feed, y, optimizer, self.recompute, settings)
             others = (latest for latest in before if latest.program is not found)
             # The steps of an optimizer that accumulates take turns.
             self._latest = (now, *others)[:_TURNS]
@@ -208,12 +209,12 @@ class Programs:
         of_batch = (*shapes_of_feed(feed), *shapes_of_targets(y, weight))
         return self._find(
             net,
-            ("step", id(optimizer), case_of(optimizer), self._recompute, *of_batch),
+            ("step", id(optimizer), case_of(optimizer), self.recompute, *of_batch),
             lambda r: r.step(feed, y, weight, optimizer),
             optimizer,
             # A step by the layers would take the memory that is not to be taken.
-            at_once=self._recompute != "none",
-            recompute=self._recompute,
+            at_once=self.recompute != "none",
+            recompute=self.recompute,
         )
 
     def reports(self) -> list[ProgramReport]:
