@@ -23,13 +23,16 @@ FORMAT = "singanet net"
 VERSION = 1
 """Raised when what is written today could not be read by yesterday's library."""
 
+_WISHES = {"recomputed": True, "kept": False}
+"""Keys of a configuration that name layers, by their `Layer.recompute`."""
+
 
 def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
     """The net's structure as JSON types; parameter values and state are not in it.
 
     Without ``metric`` that of the net is left out. ``inputs`` and ``outputs`` are there where
-    symbols gave their order, ``frozen`` and ``untrained`` (parameter names) where there is
-    something to say. Errors: a class that is neither singanet's nor registered, or an argument
+    symbols gave their order, ``frozen``, ``untrained`` (parameter names),
+    ``recomputed`` and ``kept`` (layers) where there is something to say. Errors: a class that is neither singanet's nor registered, or an argument
     JSON cannot hold.
     """
     config: dict[str, Any] = {
@@ -50,6 +53,10 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
     untrained = [p.name for p in distinct_params(net.nodes()) if not (p.trainable or p.is_state)]
     if untrained:
         config["untrained"] = untrained
+    for key, flag in _WISHES.items():
+        names = [node.name for node in net.nodes() if node.layer.recompute is flag]
+        if names:
+            config[key] = names
     return config
 
 
@@ -102,6 +109,9 @@ def net_from_config(kind: type[_Net], config: Mapping[str, Any], seed: int | Non
         net.freeze(name)
     if "untrained" in config:
         _fix(distinct_params(net.nodes()), _names(config, "untrained"))
+    for key, flag in _WISHES.items():
+        if key in config:
+            _wish(net, key, flag, _names(config, key))
     with refusing("loss and metric"):
         net.loss = _optional(config.get("loss"), Loss, MultiLoss)
         net.metric = _optional(config.get("metric"), Metric)
@@ -151,6 +161,15 @@ def _fix(params: list[Param], names: list[str]) -> None:
         if name not in by_name:
             raise wrong("a net's configuration", "'untrained' to name parameters", repr(name))
         by_name[name].trainable = False
+
+
+def _wish(net: Net, key: str, flag: bool, names: list[str]) -> None:
+    """Let the layers called ``names`` be recomputed, or not."""
+    layers = {node.name: node.layer for node in net.nodes()}
+    for name in names:
+        if name not in layers:
+            raise wrong("a net's configuration", f"{key!r} to name layers", repr(name))
+        layers[name].recompute = flag
 
 
 def _optional(entry: Any, *bases: type) -> Any:

@@ -69,13 +69,12 @@ class Recomputer:
         feed: Mapping[str, Any],
         asked: tuple[str, ...],
         starts: Callable[[Mapping[int, Array]], None] | None,
-        whole: bool,
     ) -> RecomputingPass | None:
         """The forward of a pass, or None where nothing has to run again.
 
-        Where it is not ``whole`` parameters may change before the walk comes to them: small ones
-        are remembered as they are now, layers with others do not run again.
-        Errors: a layer that must not run again, and is to.
+        In a loop of the caller's, parameters may change before the walk comes to them: small ones
+        are remembered as they are now, layers with others do not run again. Errors: a layer that
+        must not run again, and is to.
         """
         plan, whole = net.plan(), getattr(self._local, "whole", False)
         if plan is not self._plan:

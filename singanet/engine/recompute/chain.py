@@ -68,10 +68,16 @@ class Schedules:
         self._outputs = [self._slots(stage.output) for stage in stages]
         sweeps = [self._slots(stage.sweep) for stage in stages]
         # While a stage is swept the output before it is there as well; the first's is not counted.
-        self._sweeps = [
-            sweep + (self._outputs[k - 1] if k else 0) for k, sweep in enumerate(sweeps)
-        ]
-        self._first = sweeps
+        self._sweeps = np.array(
+            [sweep + (self._outputs[k - 1] if k else 0) for k, sweep in enumerate(sweeps)], np.int64
+        )
+        # By how many stages are swept: for each first one the slots that this takes.
+        count, swept = len(stages), np.array(sweeps, np.int64)
+        self._swept: list[npt.NDArray[np.int64]] = [np.zeros(count + 1, np.int64)]
+        for length in range(1, count):
+            starts = count + 1 - length
+            later = swept[:starts] if length == 1 else self._sweeps[length - 1 :]
+            self._swept.append(np.maximum(self._swept[-1][:starts], later[:starts]))
         self._options = [
             [
                 (self._slots(o.saved), self._slots(o.forward), self._slots(o.backward), o.cost)
@@ -81,6 +87,7 @@ class Schedules:
         ]
         # By how far the last stage is from the first: a row a first stage, a column a slot.
         self._least: list[_Costs] = []
+        self._starts: list[npt.NDArray[np.int64]] = []
         # The same for runs that come after a checkpoint, which takes its part of the slots.
         self._after: list[_Costs] = []
         for length in range(len(stages)):
@@ -134,15 +141,19 @@ class Schedules:
                 if start <= self._count:
                     row = found[first, start:]
                     np.minimum(row, rest + cost if rest is not None else cost, out=row)
+        tried = np.empty_like(found)
+        gradients = np.array([self._gradient(first + length) for first in range(starts)], np.int64)
         for split in range(1, length + 1):
             # All firsts at once: the swept stages, what follows the checkpoint, then these again.
-            swept = (self._times[split : split + starts] - self._times[:starts])[:, None]
-            tried = self._after[length - split][split : split + starts] + swept
-            tried += self._least[split - 1][:starts]
-            needs = [self._swept(k, k + split, k + length) for k in range(starts)]
-            for first, need in enumerate(needs):
-                tried[first, :need] = np.inf
+            after, before = self._after[length - split], self._least[split - 1]
+            np.add(after[split : split + starts], before[:starts], out=tried)
+            tried += (self._times[split : split + starts] - self._times[:starts])[:, None]
+            needs = self._swept[split][:starts] + gradients
+            for first in (needs > self._starts[split - 1][:starts]).nonzero()[0]:
+                tried[first, : needs[first]] = np.inf
             np.minimum(found, tried, out=found)
+        # Below it there is no schedule.
+        self._starts.append((~np.isfinite(found)).sum(axis=1))
         self._least.append(found)
         after = np.full_like(found, np.inf)
         for first in range(starts):
@@ -154,11 +165,6 @@ class Schedules:
     def _gradient(self, last: int) -> int:
         """Slots of the gradient that waits while the stages up to ``last`` run again."""
         return self._outputs[last] if last < len(self.stages) - 1 else 0
-
-    def _swept(self, first: int, split: int, last: int) -> int:
-        """Slots for sweeping the stages from ``first`` up to ``split``."""
-        most = max(self._first[first], *self._sweeps[first + 1 : split], 0)
-        return most + self._gradient(last)
 
     def _ways(self, first: int, last: int) -> Iterator[tuple[float, int, Any]]:
         """For each option of ``first``: its time, the fewest slots, times of the rest from there."""
@@ -179,7 +185,7 @@ class Schedules:
                 time = cost + (0.0 if rest is None else float(rest[room - start]))
                 found = min(found, (time, number, None), key=lambda way: way[0])
         for split in range(first + 1, last + 1):
-            if self._swept(first, split, last) <= room:
+            if self._swept[split - first][first] + self._gradient(last) <= room:
                 time = float(
                     self._times[split]
                     - self._times[first]
