@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from recording import child, made, megabytes, status
 from report import interleaved, publish, spread, table
@@ -45,6 +44,7 @@ class Checkpointed(nn.Module):
         self.inner = inner
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As the sequence."""
         for part in self.inner:
             again = type(part).__name__ == "_Bottleneck"
             x = checkpoint(part, x, use_reentrant=False) if again else part(x)

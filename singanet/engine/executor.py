@@ -33,7 +33,6 @@ class Executor(Protocol[N_contra]):
     def step(self, net: N_contra, request: StepRequest) -> tuple[float, float | None]:
         """One training step; ``(loss, metric)`` from before it."""
 
-
     def gradients(self, net: N_contra, asked: Asked) -> Iterator[LayerGradients]:
         """What was ``asked``, as the layers come from the last on; the arrays are the caller's."""
 

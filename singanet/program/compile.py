@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class Recording:
     layout: Layout
     place: dict[int, int]
     kept_bytes: int
-    decisions: Decisions = Decisions()
+    decisions: Decisions = field(default_factory=Decisions)
 
 
 @dataclass

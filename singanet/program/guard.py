@@ -118,6 +118,9 @@ class Guard:
         return ""
 
     def _assigned(self, begun: bool) -> str:
+        return self._switched(begun) or self._other_parts()
+
+    def _switched(self, begun: bool) -> str:
         for param, value, trainable in self._params:
             if param.trainable is not trainable:
                 return f"trainable of {param.name!r} is {param.trainable} now"
@@ -126,6 +129,9 @@ class Guard:
         for layer, recompute in self._wishes:
             if layer.recompute is not recompute:
                 return f"recompute of {_name(layer)} is {layer.recompute} now"
+        return ""
+
+    def _other_parts(self) -> str:
         for part, get, before in self._parts.values():
             try:
                 same = not any(map(is_not, get(part), before))

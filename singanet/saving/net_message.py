@@ -18,6 +18,7 @@ _WHERE = "a net's configuration"
 _NAMES = ("frozen", "untrained", "recomputed", "kept")
 """Lists of layers and parameters that a configuration has where there is something to say."""
 
+
 def net_to_proto(config: Mapping[str, Any]) -> NetConfig:
     """The message that says what ``config`` does, which `FeedForwardNet.to_config` wrote.
 

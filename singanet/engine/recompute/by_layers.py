@@ -15,7 +15,16 @@ from singanet.engine.feeds import shapes_of
 from singanet.engine.model import NetCore
 from singanet.engine.plan import Plan, Step, run_step
 from singanet.engine.recompute.side_effects import expect_repeatable, may_repeat
-from singanet.engine.recompute.units import Op, Plans, Unit, Units, dropped_alone, forced, lowered
+from singanet.engine.recompute.units import (
+    Op,
+    Plans,
+    Unit,
+    Units,
+    dropped_alone,
+    forced,
+    lowered,
+    quickest,
+)
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.params.gradients import LayerGradients
@@ -112,10 +121,9 @@ def _ordered(units: Units, level: Level) -> list[Op]:
     plans = Plans(units)
     if level == "sqrt":
         return plans.segments()
-    goal = plans.least() if level == "optimal" else max(level, plans.least())
-    found = [plans.within(goal), lowered(units, goal, dear=True)]
-    fits = [ops for ops in found if units.peak(ops) <= goal]
-    return min(fits or found[:1], key=units.time)
+    return quickest(
+        units, plans, plans.least() if level == "optimal" else max(level, plans.least())
+    )
 
 
 def units_of(

@@ -149,8 +149,8 @@ class Schedules:
             np.add(after[split : split + starts], before[:starts], out=tried)
             tried += (self._times[split : split + starts] - self._times[:starts])[:, None]
             needs = self._swept[split][:starts] + gradients
-            for first in (needs > self._starts[split - 1][:starts]).nonzero()[0]:
-                tried[first, : needs[first]] = np.inf
+            for row in (needs > self._starts[split - 1][:starts]).nonzero()[0]:
+                tried[row, : needs[row]] = np.inf
             np.minimum(found, tried, out=found)
         # Below it there is no schedule.
         self._starts.append((~np.isfinite(found)).sum(axis=1))
@@ -167,7 +167,7 @@ class Schedules:
         return self._outputs[last] if last < len(self.stages) - 1 else 0
 
     def _ways(self, first: int, last: int) -> Iterator[tuple[float, int, Any]]:
-        """For each option of ``first``: its time, the fewest slots, times of the rest from there."""
+        """For each option of ``first`` its time, the fewest slots, times of the rest from there."""
         length = last - first
         for saved, forward, backward, cost in self._options[first]:
             start = max(saved, forward + self._gradient(last), backward)

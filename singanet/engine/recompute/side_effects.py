@@ -16,7 +16,7 @@ from singanet.layers.layer import Layer
 
 
 def may_repeat(layer: Layer) -> bool:
-    """Whether the layer, and each inside it, is singanet's as it is, or says that it is ``pure``."""
+    """Whether the layer, and each inside it, is singanet's as it is, or says it is ``pure``."""
     return all(
         not _is_patched(part)
         and (type(part).__module__.partition(".")[0] == "singanet" or getattr(part, "pure", False))
@@ -29,7 +29,9 @@ def _with_inner(layer: Layer) -> list[Any]:
     for one in found:
         for value in vars(one).values():
             inside: Iterable[Any] = value if type(value) is list else [value]
-            found += [v for v in inside if isinstance(v, Counted) and all(v is not k for k in found)]
+            found += [
+                v for v in inside if isinstance(v, Counted) and all(v is not k for k in found)
+            ]
     return found
 
 
@@ -50,7 +52,7 @@ def expect_repeatable(layer: Layer, run: Callable[[Layer, Any, bool], Any]) -> N
     states = [p.value for p in twin.params.values() if p.is_state]
     before = [value.copy() for value in states]
     # Draws from the generators that Python and NumPy have for all would be made twice.
-    shared = np.random.get_state(), random.getstate()  # noqa: NPY002
+    shared = np.random.get_state(), random.getstate()
     looks = _look(twin)
     outs = []
     try:
@@ -59,12 +61,12 @@ def expect_repeatable(layer: Layer, run: Callable[[Layer, Any, bool], Any]) -> N
             changed = _differing(looks, _look(twin))
             if changed:
                 raise _refused(layer, f"one that changes {changed}")
-            if _look((np.random.get_state(), random.getstate())) != _look(shared):  # noqa: NPY002
+            if _look((np.random.get_state(), random.getstate())) != _look(shared):
                 raise _refused(layer, "one that draws from a generator that others use")
             for value, old in zip(states, before, strict=True):
                 value[...] = old
     finally:
-        np.random.set_state(shared[0])  # noqa: NPY002
+        np.random.set_state(shared[0])
         random.setstate(shared[1])
     if outs[0] != outs[1]:
         raise _refused(layer, "one whose second run makes something else of the same input")

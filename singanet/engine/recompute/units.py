@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
 
 from singanet.engine.recompute.chain import Option, Schedules, Stage
@@ -13,13 +13,13 @@ from singanet.engine.recompute.chain import Option, Schedules, Stage
 _MANY_UNITS = 12
 """Units in a stage of which every choice is tried; larger ones are divided where they can be."""
 
-_MANY_STAGES = 120
+_MANY_STAGES = 80
 """Stages of a chain, so that its schedule takes seconds."""
 
-_CHOICES = 9
-"""Units of which every set is tried; of stages with more those with most bytes."""
+_CHOICES, _MANY_CHOICES = 9, 4096
+"""Kinds of units in a stage of which every set is tried; sets that are tried for all stages."""
 
-_LEAST, _ATTEMPTS = 2000, 300
+_LEAST, _ATTEMPTS = 2000, 200
 """Units with fewer bytes than the peak by this factor are not tried; how many times is tried."""
 
 
@@ -73,6 +73,19 @@ class Units:
         for at, unit in enumerate(self.units):
             for value in unit.reads | unit.wants:
                 self.last_reader[value] = at
+
+        # How many values, and how many bytes, go on from before each unit to it or later ones.
+        self.crossing = self._crossing()
+
+    def _crossing(self) -> list[tuple[int, int]]:
+        change = [[0, 0] for _ in range(len(self.units) + 2)]
+        for value, at in self.maker.items():
+            last = self.last_reader.get(value, -1)
+            if value not in self.pinned and last > at:
+                for moment, sign in ((at + 1, 1), (last + 1, -1)):
+                    change[moment][0] += sign
+                    change[moment][1] += sign * self.sizes[value]
+        return list(accumulate((tuple(c) for c in change), lambda a, b: (a[0] + b[0], a[1] + b[1])))
 
     def __len__(self) -> int:
         return len(self.units)
@@ -226,29 +239,30 @@ class Plans:
 
     def segments(self) -> list[Op]:
         """The square root of as many segments as there are stages; all but the last run again."""
-        return _Chain(self.units, _cuts(self.units), plan=False).segments()
+        return _Chain(self.units, _cuts(self.units)).segments()
 
 
 class _Chain:
     """The stages between ``cuts``, and their schedules."""
 
-    def __init__(self, units: Units, cuts: list[int], plan: bool = True) -> None:
+    def __init__(self, units: Units, cuts: list[int]) -> None:
         self.units = units
         self.cuts = cuts
+        alike = [_signature(units, first, last) for first, last in pairwise(self.cuts)]
+        bits = min(_CHOICES, max(_MANY_CHOICES // len(set(alike)), 2).bit_length() - 1)
         known: dict[object, Stage] = {}
-        self.stages: list[Stage] = []
-        for first, last in pairwise(self.cuts):
-            like = _signature(units, first, last)
+        for like, (first, last) in zip(alike, pairwise(self.cuts), strict=True):
             if like not in known:
-                known[like] = _stage(units, first, last)
-            self.stages.append(known[like])
+                known[like] = _stage(units, first, last, bits)
+        self.stages = [known[like] for like in alike]
         # What no run could make, and what was fed, is there in any case.
-        self.base = units.bytes_of(
-            value for value in units.pinned if value in units.last_reader
-        )
+        self.base = units.bytes_of(value for value in units.pinned if value in units.last_reader)
+
+    @cached_property
+    def _schedules(self) -> Schedules:
         saved = sum(stage.options[0].saved for stage in self.stages)
         most = max(o.backward + o.forward for stage in self.stages for o in stage.options)
-        self._schedules = Schedules(self.stages, saved + most)
+        return Schedules(self.stages, saved + most)
 
     def least(self) -> int:
         """The fewest bytes of any plan."""
@@ -298,7 +312,7 @@ def _cuts(units: Units) -> list[int]:
     fewest bytes go on, if it is long; short runs that take little time join what follows.
     """
     count = len(units)
-    series = [k for k in range(1, count) if len(units.frontier(k)) <= 1]
+    series = [k for k in range(1, count) if units.crossing[k][0] <= 1]
     cuts = [0, *series, count]
     whole: list[int] = [0]
     for cut in cuts[1:-1]:
@@ -335,7 +349,7 @@ def _divided(units: Units, first: int, last: int) -> list[int]:
     quarter = (last - first) // 4
     middle = min(
         range(first + quarter, last - quarter + 1),
-        key=lambda k: (units.bytes_of(units.frontier(k)), abs(2 * k - first - last)),
+        key=lambda k: (units.crossing[k][1], abs(2 * k - first - last)),
     )
     return [*_divided(units, first, middle), *_divided(units, middle, last)]
 
@@ -376,13 +390,13 @@ class _Again:
         return (Op(kind, first + unit) for kind, unit in self._ops)
 
 
-def _stage(units: Units, first: int, last: int) -> Stage:
+def _stage(units: Units, first: int, last: int, bits: int) -> Stage:
     """The units from ``first`` up to ``last`` as one stage, with the ways to save it."""
     inside = range(first, last)
     out = frozenset(v for v in units.frontier(last) if units.maker[v] >= first)
     passing = units.bytes_of(units.frontier(last))
     options = []
-    for dropped in _choices(units, inside, out):
+    for dropped in _choices(units, inside, out, bits):
         ops = units.dropping(dropped, inside, out)
         options.append(_option(units, inside, out, ops, passing - units.bytes_of(out)))
     sweep = _forward_peak(units, inside, out)
@@ -390,10 +404,12 @@ def _stage(units: Units, first: int, last: int) -> Stage:
     return Stage(time, passing, sweep, _undominated(options))
 
 
-def _choices(units: Units, inside: range, out: Collection[int]) -> Iterator[frozenset[int]]:
+def _choices(
+    units: Units, inside: range, out: Collection[int], bits: int
+) -> Iterator[frozenset[int]]:
     """Sets of units whose values are not saved, that of the forced ones first.
 
-    Every set of `_CHOICES` kinds of units, alike in time and bytes, of which most is saved; of the
+    Every set of ``bits`` kinds of units, alike in time and bytes, of which most is saved; of the
     other kinds those that take little time go with the rest.
     """
     must = frozenset(k for k in inside if units.units[k].forced)
@@ -405,7 +421,7 @@ def _choices(units: Units, inside: range, out: Collection[int]) -> Iterator[froz
     most = sorted(kinds.values(), key=lambda alike: -units.bytes_of(
         value for k in alike for value in units.units[k].makes
     ))  # fmt: skip
-    free, others = most[:_CHOICES], most[_CHOICES:]
+    free, others = most[:bits], most[bits:]
     yield must
     base = must.union(k for alike in others for k in alike if not units.units[k].dear)
     for number in range(1 << len(free)):
@@ -460,12 +476,32 @@ def _undominated(options: Sequence[Option]) -> tuple[Option, ...]:
     found: list[Option] = []
     for option in sorted(rest, key=lambda o: (o.cost, o.saved, o.backward, o.forward)):
         if not any(
-            o.saved <= option.saved and o.backward <= option.backward and o.forward <= option.forward
+            o.saved <= option.saved
+            and o.backward <= option.backward
+            and o.forward <= option.forward
             for o in (first, *found)
             if o.cost <= option.cost
         ):
             found.append(option)
     return (first, *found)
+
+
+def quickest(units: Units, plans: Plans, goal: int) -> list[Op]:
+    """The plan of least time within ``goal`` bytes: by stages, or by units one after the other.
+
+    Of few units every set is tried.
+    """
+    found = [lowered(units, goal), lowered(units, goal, dear=True)]
+    if goal >= plans.least():
+        found.append(plans.within(goal))
+    may = [k for k, unit in enumerate(units.units) if unit.again and unit.makes]
+    if len(may) <= _CHOICES:
+        must = forced(units)
+        for number in range(1 << len(may)):
+            some = must.union(k for bit, k in enumerate(may) if number >> bit & 1)
+            found.append(dropped_alone(units, some))
+    fits = [ops for ops in found if units.peak(ops) <= goal]
+    return min(fits, key=units.time) if fits else min(found, key=units.peak)
 
 
 def again_before(ops: Sequence[Op]) -> Mapping[int, list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from singanet.engine.recompute.units import (
     dropped_alone,
     forced,
     lowered,
+    quickest,
 )
 from singanet.errors import ArgumentError
 from singanet.program.cost import bytes_of, passes_of
@@ -92,8 +93,10 @@ def recomputed(
     choice = Choice(kept, tokens, wishes)
     best: _P | None = None
     decided: tuple[Decision, ...] = ()
-    for plan, why in choice.plans(level, lambda: best and best.layout.nbytes):
+    reached: list[int] = []
+    for plan, why in choice.plans(level, reached):
         made = lay_out(choice.calls(plan))
+        reached.append(made.layout.nbytes)
         if best is None or made.layout.nbytes < best.layout.nbytes:
             best, decided = made, choice.decisions(plan, why)
         if made.layout.nbytes <= _bytes(level):
@@ -129,10 +132,8 @@ class Choice:
         self._traced = traced_units(kept.kernels, kept.buffers, passes, touched, wishes)
         self._plans = [Plans(traced.units) for traced in self._traced]
 
-    def plans(
-        self, level: Recompute, reached: Callable[[], int | None]
-    ) -> Iterator[tuple[_Plan, str]]:
-        """Plans for ``level``, and why; ``reached`` tells the bytes of the best so far."""
+    def plans(self, level: Recompute, reached: Sequence[int]) -> Iterator[tuple[_Plan, str]]:
+        """Plans for ``level``, and why; ``reached`` are the bytes of those before."""
         if not self._traced:
             return
         if level == "none":
@@ -147,16 +148,14 @@ class Choice:
         else:
             yield from self._within(level, reached)
 
-    def _within(
-        self, budget: int, reached: Callable[[], int | None]
-    ) -> Iterator[tuple[_Plan, str]]:
+    def _within(self, budget: int, reached: Sequence[int]) -> Iterator[tuple[_Plan, str]]:
         why = "least time within the bytes"
         goal, least = budget, max(plans.least() for plans in self._plans)
         for _ in range(_TRIES):
             if goal < least:
                 break
-            yield partial(_quickest, goal=goal), why
-            goal -= max((reached() or goal) - budget, goal // 200)
+            yield partial(quickest, goal=goal), why
+            goal -= max(min(reached, default=goal) - budget, goal // 200)
         yield (lambda _, plans: plans.within(plans.least())), why
         yield (lambda units, _: lowered(units, dear=True)), why
 
@@ -179,13 +178,6 @@ class Choice:
         for traced, plans in zip(self._traced, self._plans, strict=True):
             found += decisions(traced.units, plan(traced.units, plans), why)
         return tuple(found)
-
-
-def _quickest(units: Units, plans: Plans, goal: int) -> list[Op]:
-    """The plan of least time within ``goal`` bytes, by stages or by units one after the other."""
-    found = [plans.within(goal), lowered(units, goal), lowered(units, goal, dear=True)]
-    fits = [ops for ops in found if units.peak(ops) <= goal]
-    return min(fits or found[:1], key=units.time)
 
 
 def cannot_keep(budget: int, least: int) -> ArgumentError:

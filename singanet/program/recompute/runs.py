@@ -55,9 +55,7 @@ class _GoneError(Exception):
 class _Writer:
     """Writes calls down, and knows what lies where: by token, whose work each copy holds."""
 
-    def __init__(
-        self, calls: Sequence[Call], once: frozenset[int], tokens: list[Token]
-    ) -> None:
+    def __init__(self, calls: Sequence[Call], once: frozenset[int], tokens: list[Token]) -> None:
         self.calls, self.once, self.tokens = calls, once, tokens
         self.made: list[Call] = []
         self._reads: list[tuple[int, ...]] = []

