@@ -179,7 +179,7 @@ class _Builder:
     def _needed(
         self, own: Sequence[int], values: set[int], stay: set[int], repeatable: Mapping[int, bool]
     ) -> list[int]:
-        """The kernels among ``own``, those of a unit, that make ``values`` but for what may ``stay``.
+        """The kernels among ``own``, those of a unit, that make ``values`` but what may ``stay``.
 
         What else they do, such as moving running statistics, happens once.
         """
