@@ -1,7 +1,8 @@
 """ResNet-152 that recomputes within a part of its arena, and chains against exact schedules.
 
 ResNet-152 at batch 8, 224×224, `SGD` with momentum, one thread. Every program and both steps of
-PyTorch run in one process in turn; times are processor seconds a step, medians. Resident memory is
+PyTorch run in one process in turn; times are processor seconds a step, medians of two rounds on
+a machine that did other work beside. Resident memory is
 the peak over two steps beyond what a process of its own held before the net was built. PyTorch
 runs with nothing, and with `torch.utils.checkpoint` around each block.
 

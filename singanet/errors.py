@@ -30,6 +30,10 @@ class SingaNetError(Exception):
             advice=self.advice,
         )
 
+    def advising(self, advice: str) -> SingaNetError:
+        """The same error with another ``advice``, for those who meet it elsewhere."""
+        return type(self)(self.where, expected=self.expected, received=self.received, advice=advice)
+
 
 class ShapeError(SingaNetError, ValueError):
     """An array or a sample shape does not fit the layer, loss or parameter it meets."""
@@ -37,6 +41,10 @@ class ShapeError(SingaNetError, ValueError):
 
 class ArgumentError(SingaNetError, ValueError):
     """An argument has a value or type that the function cannot take."""
+
+
+class SignatureError(ArgumentError, TypeError):
+    """A constructor was given arguments that it does not have, or lacks some that it needs."""
 
 
 class GraphError(SingaNetError, ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from singanet.checkpoint import LoadReport
     from singanet.gradients.names import Name, Names
-    from singanet.loss import Loss
-    from singanet.metric import Metric
+    from singanet.loss import Loss, MultiLoss
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
     from singanet.params.gradients import LayerGradients
     from singanet.program.peak import PeakMemory
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from singanet.program.recompute.choice import Recompute
     from singanet.saving.predictor import Predictor
     from singanet.training.callbacks import Callback
+    from singanet.training.compiled import Given
+    from singanet.training.evaluation import Evaluation
     from singanet.training.history import History
     from singanet.tuning.report import TuningReport
     from singanet.types import Array
@@ -54,15 +55,17 @@ class FeedForwardNet(Net):
 
     def compile(
         self,
-        optimizer: Optimizer | Wrapper,
-        loss: Loss | None = None,
-        metrics: Metric | Sequence[Metric] | Mapping[str, Metric] | None = None,
+        optimizer: Optimizer | Wrapper | str,
+        loss: Loss | MultiLoss | str | None = None,
+        metrics: Given | None = None,
         mixed_precision: MixedPrecision | str | None = None,
     ) -> None:
         """Say what `fit` trains with; None keeps the net's own loss and metric.
 
-        A metric is called after its class (``accuracy``), or by its key in a dict. For a net with
-        several outputs the keys are names of output layers. The first becomes the net's metric.
+        Each may be an object or its name: "adam", "mse", "accuracy". A metric is called after its
+        class (``accuracy``), or by its key in a dict; the first becomes the net's metric. For a
+        net with several outputs the keys are names of output layers, each with one metric or a
+        list of them, which are called ``<output>_accuracy``.
         ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type. Errors:
         anything that is no optimizer, loss or metric; the net is then as it was.
         """
@@ -88,6 +91,7 @@ class FeedForwardNet(Net):
         clip_by: str = "layer",
         accumulate: int = 1,
         steps_per_epoch: int | None = None,
+        drop_last: bool = False,
         verbose: bool | int = True,
     ) -> History:
         """Train for ``epochs`` epochs in all, the streaming backward underneath.
@@ -115,16 +119,17 @@ class FeedForwardNet(Net):
             clip_by=clip_by,
             accumulate=accumulate,
             steps_per_epoch=steps_per_epoch,
+            drop_last=drop_last,
             verbose=verbose,
         )
 
-    def evaluate(
-        self, x: Any, y: Any = None, batch_size: int | None = None
-    ) -> tuple[float | None, float | None]:
+    def evaluate(self, x: Any, y: Any = None, batch_size: int | None = None) -> Evaluation:
         """``(loss, metric)`` without training; None for the one that is not set.
 
-        ``batch_size`` None takes ``x`` and ``y`` in one go. Without ``y``, ``x`` is a loader or
-        another iterable of batches ``(x, y)``. The metric is that of all samples together.
+        ``.logs`` of it has all that is measured by name: the loss, with several outputs each
+        one's, and every metric that the net was compiled with. ``batch_size`` None takes ``x``
+        and ``y`` in one go. Without ``y``, ``x`` is a loader or another iterable of batches
+        ``(x, y)``. The metrics are those of all samples together.
         """
         from singanet.training.evaluation import evaluate
 
@@ -324,10 +329,11 @@ class FeedForwardNet(Net):
         """Write all parameters, running state included, to ``f``; whole or not at all.
 
         ``format`` is 'snapshot', 'pickle', 'hdf5', 'npz', 'safetensors', 'keras' or
-        'keras-legacy'; None goes by the suffix, and without a known one writes SINGA's snapshot,
-        ``f.bin`` and ``f.desc``. ``data_format`` is that of the Keras model to load it, which
-        takes the state of ``optimizer`` as well. Snapshots and pickles hold a recurrent layer's
-        weights as one array, as SINGA's readers want them.
+        'keras-legacy'; None goes by the suffix, and without one writes SINGA's snapshot,
+        ``f.bin`` and ``f.desc``; the suffix of another program's files is refused.
+        ``data_format`` is that of the Keras model to load it, which takes the state of
+        ``optimizer`` as well. Snapshots and pickles hold a recurrent layer's weights as one array,
+        as SINGA's readers want them.
         ``buffer_size`` is SINGA's, which nothing here needs: records of any size are written, and
         a SINGA that reads them needs one above the largest. Errors: `FileAccessError`, and what
         the format cannot hold.
@@ -349,11 +355,14 @@ class FeedForwardNet(Net):
         cast: bool = False,
         data_format: str = "channels_last",
         optimizer: Optimizer | None = None,
+        layout: str | None = None,
     ) -> LoadReport:
         """Read parameters from ``f`` into the net's arrays, and report what was matched how.
 
         The format is that of the file, whatever its name; ``rename`` goes from names in the file
-        to names in the net. Files of every SINGA since 1.0.0, of Keras, and a training's state
+        to names in the net. ``layout`` "torch" says that matrices come as PyTorch keeps them,
+        (out, in), and turns them; it has to be said, or "singanet", where a square one is renamed
+        from a name with dots. Files of every SINGA since 1.0.0, of Keras, and a training's state
         are read as well. ``strict`` refuses a file with missing, extra or unfitting arrays,
         ``cast`` converts types, ``optimizer`` takes the state in a Keras file. The whole file is
         checked first: on any error the net is as it was. Errors: `StateMismatchError`, whose
@@ -371,6 +380,7 @@ class FeedForwardNet(Net):
             cast=cast,
             data_format=data_format,
             optimizer=optimizer,
+            layout=layout,
         )
 
     # -- programs ---------------------------------------------------------------------------

@@ -64,6 +64,7 @@ CATALOGUE = {
     "Slice": (lambda n: layers.Slice(n, 1, [2, 3]), [(5,)]),
     "Softmax": (layers.Softmax, [(5,)]),
     "Split": (lambda n: layers.Split(n, 3), [(5,)]),
+    "StopGradient": (layers.StopGradient, [(5,)]),
     "TimeDistributed": (lambda n: layers.TimeDistributed(n, layers.Dense(f"{n}_each", 2)),
                         [SEQUENCE]),
     "Upsampling2D": (lambda n: layers.Upsampling2D(n, (2, 3), "bilinear"), [IMAGE]),

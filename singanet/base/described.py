@@ -1,13 +1,22 @@
-"""Objects that remember how they were constructed, so that a file can describe them."""
+"""Objects that remember how they were constructed, so that a file or a line can describe them."""
 
 from __future__ import annotations
 
 import inspect
+from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from singanet.base.elsewhere import advice_on
+from singanet.errors import SignatureError
 
 _T = TypeVar("_T", bound="Configurable")
+_D = TypeVar("_D", bound="Described")
+_C = TypeVar("_C")
+
+_LONGEST = 60
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Codec(Protocol):
@@ -20,24 +29,70 @@ class Codec(Protocol):
         """The object of class ``base`` that ``entry`` describes."""
 
 
-class Configurable:
+class CheckedType(ABCMeta):
+    """Classes that refuse unknown and missing arguments in three parts, not by a TypeError."""
+
+    def __call__(cls: type[_C], *args: Any, **kwargs: Any) -> _C:
+        """A new object. Errors: `SignatureError` for arguments that the constructor does not have.
+
+        Copying and unpickling do not come by here.
+        """
+        kind: Any = cls
+        signature = _signature(kind)
+        try:
+            signature.bind(None, *args, **kwargs)
+        except TypeError as error:
+            raise _refusal(kind.__name__, signature, args, kwargs, str(error)) from None
+        made: _C = super().__call__(*args, **kwargs)  # type: ignore[misc]
+        return made
+
+
+class Described(metaclass=CheckedType):
     """Keeps the constructor's arguments, by name, in ``arguments``; defaults are left out."""
 
     arguments: dict[str, Any]
+    always_shown: ClassVar[tuple[str, ...]] = ()
+    """Settings in which a repr shows the value even where it is the default."""
 
-    def __new__(cls: type[_T], *args: Any, **kwargs: Any) -> _T:
+    def __new__(cls: type[_D], *args: Any, **kwargs: Any) -> _D:
         """As object does, with the arguments written down."""
         made = super().__new__(cls)
         kind: Any = cls
+        signature = _signature(kind)
         try:
-            bound = _signature(kind).bind(made, *args, **kwargs).arguments
+            bound = signature.bind(made, *args, **kwargs).arguments
         except TypeError:
-            # The constructor says better what is wrong; it runs next.
+            # A copy under way, which takes its attributes from the original.
             bound = {}
         made.arguments = {}
         for name, value in list(bound.items())[1:]:
-            made.arguments.update(value if name == "kwargs" else {name: value})
+            many = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+            made.arguments.update(value if many else {name: value})
         return made
+
+    def _shown_settings(self) -> dict[str, Any]:
+        """What was said to the constructor, as it is now: an attribute of that name goes before.
+
+        Also what was left out there and is no longer the default.
+        """
+        found = {}
+        for name, parameter in list(_signature(type(self)).parameters.items())[1:]:
+            if parameter.kind in _MANY:
+                continue
+            given = name in self.arguments
+            before = self.arguments[name] if given else parameter.default
+            now = getattr(self, name, before)
+            changed = type(now) is type(before) and _is_plain(now) and now != before
+            if given or changed or name in self.always_shown:
+                found[name] = now if _is_plain(now) or isinstance(now, Described) else before
+        return found
+
+    def __repr__(self) -> str:
+        return shown(type(self).__name__, self._shown_settings())
+
+
+class Configurable(Described):
+    """Described objects that files can describe as well."""
 
     def to_config(self) -> dict[str, Any]:
         """Class and constructor arguments as JSON types; what changed since is not in it.
@@ -57,9 +112,65 @@ class Configurable:
         return made
 
 
+def shown(name: str, settings: Mapping[str, Any], *first: str) -> str:
+    """``name(first, setting=value, ...)`` in one line: arrays by their shapes, the long cut."""
+    parts = [*first, *(f"{key}={_text(value)}" for key, value in settings.items())]
+    return f"{name}({', '.join(parts)})"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Described):
+        return repr(value)
+    if isinstance(value, Mapping):
+        text = "{" + ", ".join(f"{key!r}: {_text(part)}" for key, part in value.items()) + "}"
+    elif hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"<{value.dtype} {tuple(value.shape)}>"
+    elif inspect.isroutine(value):
+        return value.__name__
+    else:
+        text = repr(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
 @cache
 def _signature(cls: Any) -> inspect.Signature:
+    if cls.__init__ is object.__init__:
+        only_self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        return inspect.Signature([only_self])
     return inspect.signature(cls.__init__)
+
+
+def _refusal(
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    error: str,
+) -> SignatureError:
+    """What is wrong with the arguments ``args`` and ``kwargs``, as ``error`` found."""
+    taken = list(signature.parameters.values())[1:]
+    names = [parameter.name for parameter in taken]
+    needed = [p.name for p in taken if p.default is p.empty and p.kind not in _MANY]
+    unknown = next((key for key in kwargs if key not in names), None)
+    missing = [key for key in needed[len(args) :] if key not in kwargs]
+    if unknown is not None:
+        received, advice = f"{unknown}=", advice_on(unknown, names)
+    elif missing:
+        received = f"nothing for {' and '.join(missing)}"
+        advice = f"write {name}({', '.join(f'{key}=...' for key in needed)})"
+        if needed[0] == "name" and not (args and isinstance(args[0], str)):
+            shift = ", ".join(map(_text, args)) or "..."
+            advice = f"a layer's name comes first: {name}({name.lower() + '1'!r}, {shift})"
+    else:
+        received, advice = error, "pass each argument once, the later ones by name"
+    expected = f"the arguments {', '.join(names)}" if names else "no arguments"
+    return SignatureError(name, expected=expected, received=received, advice=advice)
 
 
 _codec: Callable[[], Codec]

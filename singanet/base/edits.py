@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABCMeta
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
+
+from singanet.base.described import CheckedType
 
 _count = itertools.count(1)
 _Key = TypeVar("_Key")
@@ -27,14 +28,14 @@ changes = Changes()
 """Of all parameters, layers, losses and optimizers: programs look closer only where it moved."""
 
 
-class CountedType(ABCMeta):
+class CountedType(CheckedType):
     """Classes of which every assignment to an attribute, such as a method, is a change."""
 
-    def __setattr__(cls, name: str, value: Any) -> None:
+    def __setattr__(cls, name: str, value: Any) -> None:  # noqa: N805 - of a metaclass
         super().__setattr__(name, value)
         changes.add()
 
-    def __delattr__(cls, name: str) -> None:
+    def __delattr__(cls, name: str) -> None:  # noqa: N805 - of a metaclass
         super().__delattr__(name)
         changes.add()
 

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from singanet.errors import FileAccessError
+from singanet.errors import ArgumentError, FileAccessError
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give the path of a new file beside ``path``; at the end flush it and move it over ``path``.
 
-    Whatever happens before the move leaves the old file as it was, and the new one is removed; a
-    killed process leaves it behind, and the next write to ``path`` from that machine removes it.
+    The new file is there, empty, with permissions and owner of the old one where the system lets
+    us. Whatever happens before the move leaves the old file as it was, and the new one is removed;
+    a killed process leaves it behind, and the next write to ``path`` from that machine removes it.
     Errors: `FileAccessError` for a full disk or a folder that is missing or read-only.
     """
     with explained(path, "write"):
         target = Path(os.path.realpath(path))
-        _expect_file(target, path)
+        expect_file(target, path)
         remove_leftovers(target)
-        beside = target.with_name(
-            f".{target.name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
-        )
+        token = f"{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        beside = target.with_name(_beginning(target.name) + token)
         try:
+            mode = _create(beside, target)
             with flushed_meanwhile(beside):
                 yield beside
             with beside.open("rb+") as written:
                 os.fsync(written.fileno())
-            if target.exists():
-                beside.chmod(target.stat().st_mode & 0o7777)
+            if mode is not None:
+                beside.chmod(mode)
             beside.replace(target)
             flush_folder(target.parent)
         finally:
@@ -43,7 +45,32 @@ def replacing(path: Path) -> Iterator[Path]:
                 beside.unlink()
 
 
-def _expect_file(target: Path, path: Path) -> None:
+def expect_suffix(where: str, path: Path, known: Sequence[str]) -> None:
+    """Errors: `ArgumentError` where the name of ``path`` ends in none of ``known``."""
+    if path.suffix.lower() not in known:
+        raise ArgumentError(
+            f"{where} {str(path)!r}",
+            expected=f"a file name that ends in {' or '.join(known)}",
+            received=f"the suffix {path.suffix!r}",
+            advice=f"write to {path.with_suffix(known[0]).name!r}" if path.name else "name one",
+        )
+
+
+def expect_inside(folder: Path, path: Path) -> None:
+    """Errors: `FileAccessError` where ``path`` is a link that leads out of ``folder``."""
+    if not path.is_symlink():
+        return
+    real = Path(os.path.realpath(path))
+    if not real.is_relative_to(os.path.realpath(folder)):
+        raise FileAccessError(
+            f"file {str(path)!r}",
+            expected="a file of the folder itself",
+            received=f"a link to {str(real)!r}"[:120],
+            advice="remove the link, or put the file in its place",
+        )
+
+
+def expect_file(target: Path, path: Path) -> None:
     """Errors: `FileAccessError` for a device or pipe, which a move would put an end to."""
     if target.exists() and not target.is_file() and not target.is_dir():
         raise FileAccessError(
@@ -52,6 +79,27 @@ def _expect_file(target: Path, path: Path) -> None:
             received="a device or pipe",
             advice="choose another path",
         )
+
+
+def _create(beside: Path, target: Path) -> int | None:
+    """Make the file; the permissions it gets in the end, None for those of any new file.
+
+    What the old file kept from others must not be open to them while the new one is written.
+    """
+    old = target.stat() if target.is_file() else None
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    handle = os.open(beside, flags, 0o666 if old is None else 0o600)
+    try:
+        if old is None:
+            return None
+        mode = old.st_mode & 0o7777
+        if hasattr(os, "fchown"):
+            with contextlib.suppress(PermissionError):
+                os.fchown(handle, old.st_uid, old.st_gid)
+            os.fchmod(handle, mode | 0o600)
+        return mode
+    finally:
+        os.close(handle)
 
 
 def flush_folder(folder: Path) -> None:
@@ -67,9 +115,7 @@ def flush_folder(folder: Path) -> None:
 
 def remove_leftovers(target: Path) -> None:
     """Remove what processes of this machine that were killed left beside ``target``."""
-    pattern = re.compile(
-        rf"\.{re.escape(target.name)}\.{re.escape(_host())}-(\d+)-[0-9a-f]{{8}}\.tmp"
-    )
+    pattern = re.compile(rf"{re.escape(_beginning(target.name))}(\d+)-[0-9a-f]{{8}}\.tmp")
     for other in target.parent.iterdir():
         found = pattern.fullmatch(other.name)
         if found and not _alive(int(found[1])):
@@ -77,8 +123,17 @@ def remove_leftovers(target: Path) -> None:
                 other.unlink()
 
 
+def _beginning(name: str) -> str:
+    """How the names of new files beside the one called ``name`` begin, on this machine."""
+    # Behind it stand up to 23 characters; file systems take 255 bytes.
+    longest = 255 - 23 - len(host := _host()) - 3
+    if len(os.fsencode(name)) > longest:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
+    return f".{name}.{host}-"
+
+
 def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())
+    return re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:64]
 
 
 def _alive(process: int) -> bool:
@@ -130,13 +185,17 @@ def flushed_meanwhile(path: Path) -> Iterator[None]:
         yield
         return
     over, troubles = threading.Event(), list[OSError]()
-    thread = threading.Thread(target=_watch, args=(path, over, troubles), name="flushing")
-    thread.start()
+    # A daemon: an interrupt may strike where nobody is left to end it.
+    thread = threading.Thread(
+        target=_watch, args=(path, over, troubles), name="flushing", daemon=True
+    )
     try:
+        thread.start()
         yield
     finally:
         over.set()
-        thread.join()
+        if thread.is_alive():
+            thread.join()
     if troubles:
         # A disk tells of a lost page once: whoever flushes next hears nothing of it.
         raise troubles[0]
@@ -148,7 +207,7 @@ def _watch(path: Path, over: threading.Event, troubles: list[OSError]) -> None:
         try:
             size = path.stat().st_size
         except OSError:
-            continue  # not there yet, or gone: the writer will tell
+            return  # moved into place, or given up
         if size >= flushed + _STEP:
             try:
                 with path.open("rb") as file:

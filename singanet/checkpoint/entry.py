@@ -13,7 +13,6 @@ from singanet.checkpoint.names import check_name, check_unique
 from singanet.errors import ArgumentError
 from singanet.types import Array, Shape
 
-MAX_RANK = 32
 _KINDS = "biuf"
 
 

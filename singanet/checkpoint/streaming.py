@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from singanet.base.budget import checked_shape
 from singanet.checkpoint.checksum import Beside, Checksum
-from singanet.checkpoint.entry import MAX_RANK, Entry
+from singanet.checkpoint.entry import Entry
 from singanet.errors import ChecksumError, FileFormatError
 from singanet.types import Array, Shape
 
@@ -76,29 +76,16 @@ def check_shape(shape: Any, itemsize: int, limit: int, where: str) -> Shape:
 
     Errors: `FileFormatError` for negative or too many axes, and for a claim above ``limit``.
     """
-    axes = tuple(int(axis) for axis in shape)
-    # The rank first: a product of very many axes would take long. An empty array counts as
-    # well: NumPy refuses one whose other axes overflow.
-    if (
-        len(axes) > MAX_RANK
-        or any(axis < 0 for axis in axes)
-        or math.prod(max(axis, 1) for axis in axes) * itemsize >= 1 << 62
-    ):
-        raise FileFormatError(
+
+    def refuse(expected: str, received: str) -> FileFormatError:
+        return FileFormatError(
             where,
-            expected=f"up to {MAX_RANK} axes, none negative, less than 2^62 bytes",
-            received=f"{len(axes)} axes, {axes[: MAX_RANK + 1]}"[:300],
+            expected=expected,
+            received=received,
             advice="the file is damaged or forged: get it again",
         )
-    claimed = math.prod(axes) * itemsize
-    if claimed > limit:
-        raise FileFormatError(
-            where,
-            expected=f"a shape of at most the {limit} bytes that are there",
-            received=f"{axes}, which needs {claimed}",
-            advice="the file is damaged or forged: get it again",
-        )
-    return axes
+
+    return checked_shape(shape, itemsize, limit, refuse)
 
 
 def check_digest(entry: Entry, digest: bytes, where: str) -> None:

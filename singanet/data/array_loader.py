@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from singanet.base.counts import checked_count
+from singanet.base.described import Described
 from singanet.data.loader import Batch, checked_rank, restored_position
 from singanet.errors import DataError
 from singanet.types import Array
 
 
-class ArrayLoader:
+class ArrayLoader(Described):
     """Batches ``(x, y)`` of arrays or dicts of arrays that share their first axis.
 
     Each epoch has one permutation, drawn from ``(seed, epoch)`` alone. Of it rank *r* takes
@@ -64,6 +65,13 @@ class ArrayLoader:
             return self.samples // (self.batch_size * self.world_size)
         shard = len(range(self.rank, self.samples, self.world_size))
         return -(-shard // self.batch_size)
+
+    @property
+    def smallest_batch(self) -> int:
+        """Samples of the smallest batch of this rank, which is the last one of an epoch."""
+        shard = len(range(self.rank, self.samples, self.world_size))
+        rest = 0 if self.drop_last else shard % self.batch_size
+        return rest or self.batch_size
 
     def __iter__(self) -> Iterator[Batch]:
         shard = self._order(self.epoch)[self.rank :: self.world_size]

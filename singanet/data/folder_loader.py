@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.counts import checked_count
+from singanet.base.described import Described
 from singanet.data.array_loader import ArrayLoader
-from singanet.data.images import image_to_array, pillow, read_image
+from singanet.data.images import MAX_PIXELS, image_to_array, in_colors, pillow, read_image
 from singanet.errors import ArgumentError, DataError
 from singanet.types import Array
 
@@ -23,15 +24,16 @@ if TYPE_CHECKING:
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
-class FolderLoader:
+class FolderLoader(Described):
     """Batches of the images below ``folder``, whose subfolders are the classes.
 
     Classes are numbered in the order of their sorted names (``classes``); ``files`` and
     ``labels`` list what was found. Batches are ``(x, y)``: float32 (N, C, H, W) in [0, 1], C
     3 or with ``grayscale`` 1; int32 (N,). ``size`` = (height, width) resizes; without it all
     images must be of one size. ``transform(image, rng)`` is applied before that, with a
-    generator drawn from seed, epoch and file. Order, sharding and position are those of
-    `ArrayLoader`. Errors: `DataError` naming the folder without images or the broken file.
+    generator drawn from seed, epoch and file. A file of more than ``max_pixels`` is refused.
+    Order, sharding and position are those of `ArrayLoader`. Errors: `DataError` naming the
+    folder without images or the broken file.
     """
 
     def __init__(
@@ -46,12 +48,14 @@ class FolderLoader:
         drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         pillow()  # that it is missing is better known now than at the first batch
         self.classes, self.files, self.labels = _listing(folder)
         self.size = None if size is None else _checked_size(size)
         self.grayscale = bool(grayscale)
         self.transform = transform
+        self.max_pixels = checked_count("FolderLoader", "max_pixels", max_pixels, 1)
         self._places = ArrayLoader(
             np.arange(len(self.files)),
             self.labels,
@@ -66,6 +70,11 @@ class FolderLoader:
     def __len__(self) -> int:
         """Batches in an epoch, for this rank."""
         return len(self._places)
+
+    @property
+    def smallest_batch(self) -> int:
+        """As `ArrayLoader.smallest_batch`."""
+        return self._places.smallest_batch
 
     def __iter__(self) -> Iterator[tuple[Array, Array]]:
         epoch = self._places.epoch
@@ -101,10 +110,12 @@ class FolderLoader:
         return batch
 
     def _image(self, epoch: int, place: int) -> Array:
-        image = read_image(self.files[place], self.grayscale)
+        image = read_image(self.files[place], self.grayscale, self.max_pixels)
         if self.transform is not None:
             rng = np.random.default_rng([self._places.seed, epoch, place])
             image = self.transform(image, rng)
+            where = f"transformed image file {str(self.files[place])!r}"
+            image = in_colors(image, where).convert("L" if self.grayscale else "RGB")
         if self.size is not None and image.size != self.size[::-1]:
             image = image.resize(self.size[::-1])
         return image_to_array(image)

@@ -7,11 +7,12 @@ from itertools import islice
 from typing import Any
 
 from singanet.base.counts import checked_count
+from singanet.base.described import Described
 from singanet.data.loader import Batch, checked_rank, restored_position
 from singanet.errors import ArgumentError, DataError
 
 
-class GeneratorLoader:
+class GeneratorLoader(Described):
     """Batches from ``source(epoch)``, called anew for each epoch.
 
     ``source`` takes the number of the epoch and returns an iterable of ``(x, y)``. Where it
@@ -36,34 +37,23 @@ class GeneratorLoader:
         self.position = 0
 
     def __iter__(self) -> Iterator[Batch]:
-        batches, first = self._first_batch()
-        epoch, k = self.epoch, self.position
-        while True:
-            self.epoch, self.position = epoch, k + 1
-            yield first
-            try:
-                first = _checked_batch(next(batches))
-            except StopIteration:
-                self.epoch, self.position = epoch + 1, 0
-                return
-            k += 1
-
-    def _first_batch(self) -> tuple[Iterator[Batch], Batch]:
-        """The batches from the position on, in the next epoch where this one has no more."""
-        for _ in range(2):
-            skipped = self.rank + self.position * self.world_size
-            batches = islice(iter(self.source(self.epoch)), skipped, None, self.world_size)
-            for first in batches:
-                return batches, _checked_batch(first)
-            if self.position == 0:
-                break
-            self.epoch, self.position = self.epoch + 1, 0
-        raise DataError(
-            "GeneratorLoader",
-            expected=f"a batch for rank {self.rank} of {self.world_size}",
-            received=f"none in epoch {self.epoch}",
-            advice="return a new iterable at each call of source",
-        )
+        epoch, position = self.epoch, self.position
+        skipped = self.rank + position * self.world_size
+        for batch in islice(iter(self.source(epoch)), skipped, None, self.world_size):
+            # Counted before it is handed out, as `ArrayLoader` counts.
+            position += 1
+            self.epoch, self.position = epoch, position
+            yield _checked_batch(batch)
+        if position == 0:
+            raise DataError(
+                "GeneratorLoader",
+                expected=f"a batch for rank {self.rank} of {self.world_size}",
+                received=f"none in epoch {epoch}",
+                advice="return a new iterable at each call of source",
+            )
+        # Nothing was left where the position was saved after the last batch: as much is an epoch
+        # whose end is known only now.
+        self.epoch, self.position = epoch + 1, 0
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``."""

@@ -11,6 +11,7 @@ from typing import IO
 
 import numpy as np
 
+from singanet.base.budget import checked_shape
 from singanet.data.magic import describe, open_data_file
 from singanet.errors import DataError
 from singanet.types import Array
@@ -50,11 +51,14 @@ def _read(stream: IO[bytes] | io.BufferedReader, where: str, max_bytes: int) -> 
     axes = stream.read(4 * start[3])
     if len(axes) < 4 * start[3]:
         raise _refused(where, f"{start[3]} sizes of axes", "the end of the file", 4 + len(axes))
-    shape = tuple(int(size) for size in np.frombuffer(axes, ">u4"))
     dtype = np.dtype(_TYPES[start[2]])
+    shape = checked_shape(
+        np.frombuffer(axes, ">u4").tolist(),
+        dtype.itemsize,
+        max_bytes,
+        lambda expected, received: _refused(where, expected, received, 4),
+    )
     count = math.prod(shape) * dtype.itemsize
-    if count > max_bytes:
-        raise _refused(where, f"at most {max_bytes} bytes", f"sizes {shape}: {count} bytes", 4)
     # In pieces, so that memory grows with what is there and not with what is claimed.
     values = bytearray()
     while len(values) < count:

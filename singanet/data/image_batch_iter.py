@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from singanet.base.counts import checked_count
-from singanet.data.images import image_to_array
+from singanet.base.described import Described
+from singanet.data.images import image_to_array, in_colors
 from singanet.data.prefetch import Background
 from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.types import Array
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     ImageBatch: TypeAlias = tuple[Array, Array | list[str] | None]
 
 
-class ImageBatchIter:
+class ImageBatchIter(Described):
     """Batches of the images that ``img_list_file`` lists, round and round.
 
     A line of the file is a path, ``delimiter`` and an integer label; paths start at
@@ -97,7 +98,7 @@ class ImageBatchIter:
             made = self.image_transform(path)
             _check_images(path, made)
             for image in made:
-                pixels = image_to_array(image.convert("RGB"))
+                pixels = image_to_array(in_colors(image, f"image of {path!r}").convert("RGB"))
                 if images and pixels.shape != images[0].shape:
                     raise _different_sizes(path, images[0].shape, pixels.shape)
                 images.append(pixels)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from singanet.base.counts import checked_count
-from singanet.data.images import pillow, read_image
+from singanet.data.images import in_colors, pillow, read_image
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 
 if TYPE_CHECKING:
@@ -74,19 +74,27 @@ def random_crop_resize(
 
 
 def color_cast(img: Image, offset: int, rng: np.random.Generator | None = None) -> Image:
-    """Each channel, with probability ½, moved by one number from [−offset, offset]."""
+    """Each channel, with probability ½, moved by one number from [−offset, offset].
+
+    Transparency stays. Palettes, inks and the like become RGB. Errors: more than 8 bits a channel.
+    """
     rng = _rng(rng)
     offset = checked_count("color_cast", "offset", offset, 0)
-    pixels = np.asarray(img, dtype=np.int64)
-    channels = 1 if pixels.ndim == 2 else pixels.shape[2]
+    img = in_colors(img, "color_cast")
+    pixels = np.asarray(img, dtype=np.int64).reshape(*img.size[::-1], -1)
+    channels = len(img.mode.removesuffix("A"))
     cast = rng.integers(-offset, offset + 1, channels) * rng.integers(0, 2, channels)
-    moved = np.clip(pixels + cast, 0, 255).astype(np.uint8)
-    result: Image = pillow().fromarray(moved)
+    moved = pixels.astype(np.uint8)
+    moved[..., :channels] = np.clip(pixels[..., :channels] + cast, 0, 255)
+    result: Image = pillow().fromarray(moved[..., 0] if moved.shape[2] == 1 else moved)
     return result
 
 
 def enhance(img: Image, scale: float, rng: np.random.Generator | None = None) -> Image:
-    """Color, contrast, brightness, sharpness: each, with probability ½, times 1 ± up to scale."""
+    """Color, contrast, brightness, sharpness: each, with probability ½, times 1 ± up to scale.
+
+    Palettes, inks and the like become RGB. Errors: more than 8 bits a channel.
+    """
     pillow()
     from PIL import ImageEnhance
 
@@ -98,6 +106,7 @@ def enhance(img: Image, scale: float, rng: np.random.Generator | None = None) ->
             advice="0.2 changes by a fifth at most",
         )
     rng = _rng(rng)
+    img = in_colors(img, "enhance")
     kinds = ("Color", "Contrast", "Brightness", "Sharpness")
     for kind in kinds:
         if rng.integers(2):

@@ -22,6 +22,7 @@ from singanet.data.image_ops import (
     random_crop_resize,
     resize,
 )
+from singanet.data.images import MAX_PIXELS
 from singanet.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -58,9 +59,11 @@ class ImageTool:
         self.rng = np.random.default_rng(seed)
         self.imgs: list[Image] = []
 
-    def load(self, path: str | Path, grayscale: bool = False) -> ImageTool:
-        """Hold the one image of a file. Errors: `DataError` naming a broken one."""
-        self.imgs = [load_img(path, grayscale)]
+    def load(
+        self, path: str | Path, grayscale: bool = False, max_pixels: int = MAX_PIXELS
+    ) -> ImageTool:
+        """Hold the one image of a file. Errors: `DataError` naming a broken or outsize one."""
+        self.imgs = [load_img(path, grayscale, max_pixels)]
         return self
 
     def set(self, imgs: Iterable[Image]) -> ImageTool:

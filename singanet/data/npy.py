@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from singanet.base.budget import checked_shape
 from singanet.errors import DataError
 
 _MAGIC = b"\x93NUMPY"
@@ -55,7 +56,10 @@ def read_npy_header(stream: IO[bytes], where: str) -> NpyHeader:
             raise _refused(where, "an array of numbers", "an array of Python objects (a pickle)")
         raise _refused(where, "a header with a plain type and a shape", f"{text[:60]!r}")
     dtype = _plain_dtype(found["descr"].decode("ascii"), where)
-    shape = tuple(int(part) for part in found["shape"].split(b",") if part.strip())
+    parts = [int(part) for part in found["shape"].split(b",") if part.strip()]
+    shape = checked_shape(
+        parts, dtype.itemsize, 1 << 62, lambda wanted, received: _refused(where, wanted, received)
+    )
     return NpyHeader(dtype, shape, found["fortran"] == b"True", 8 + count + length)
 
 

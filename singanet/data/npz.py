@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from singanet.data.archive import open_archive, zip_errors
 from singanet.data.magic import describe, open_data_file
 from singanet.data.npy import NpyHeader, read_npy_header
 from singanet.errors import DataError, one_of
@@ -40,20 +40,19 @@ def read_npz(
                 received=describe(start),
                 advice="write one with numpy.savez(path, x_train=..., y_train=..., ...)",
             )
-        stream.seek(0)
-        import zipfile  # here, so that importing singanet stays quick
 
-        broken = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
-        try:
-            with zipfile.ZipFile(stream) as archive:
-                return _read_members(archive, names, max_bytes, where)
-        except broken as error:
-            raise DataError(
+        def broken(expected: str, received: str) -> DataError:
+            return DataError(
                 where,
-                expected="a whole .npz archive",
-                received=f"a broken one ({type(error).__name__}: {error})",
+                expected="a whole .npz archive" if "zip" in expected else expected,
+                received=f"a broken one ({received})" if "zip" in expected else received,
                 advice="copy or write the file again",
-            ) from error
+            )
+
+        with zip_errors(broken):
+            size = stream.seek(0, 2)
+            with open_archive(stream, size, broken, broken) as archive:
+                return _read_members(archive, names, max_bytes, where)
 
 
 def _read_members(

@@ -10,6 +10,7 @@ from queue import Empty, Queue
 from typing import Any, Generic, TypeVar
 
 from singanet.base.counts import checked_count
+from singanet.base.described import Described
 from singanet.data.loader import Batch, Loader
 from singanet.errors import ArgumentError
 
@@ -17,13 +18,14 @@ T = TypeVar("T")
 _END = object()
 
 
-class Prefetch:
+class Prefetch(Described):
     """The batches of ``loader``, at most ``capacity`` of them made ahead by a thread.
 
     The position is that of the batches *taken*, not of those made: saved and restored, the
-    next batch is the one after the last taken. Ending an iteration early, by ``break`` or
-    `close`, ends the thread and puts the loader back to that position. An error in the thread
-    is raised here with its traceback. One iteration runs at a time: a new one closes the old.
+    next batch is the one after the last taken. Ending an iteration early, by ``break``, `close`
+    or an interrupt, ends the thread and puts the loader back to that position; where the loader
+    hangs, the next iteration waits for it and does so. An error in the thread is raised here with
+    its traceback. One iteration runs at a time: a new one closes the old.
     """
 
     def __init__(self, loader: Loader, capacity: int = 2) -> None:
@@ -40,6 +42,7 @@ class Prefetch:
         self._state = loader.state_dict()
         # Weak, so that leaving a loop drops the last reference and with it ends the thread.
         self._running: weakref.ref[Generator[Batch, None, None]] | None = None
+        self._left: Background[Any] | None = None
 
     def __len__(self) -> int:
         """Batches in an epoch, where the loader knows."""
@@ -47,6 +50,7 @@ class Prefetch:
 
     def __iter__(self) -> Iterator[Batch]:
         self.close()
+        self._put_back()
         self._state = self.loader.state_dict()
         batches = self._batches()
         self._running = weakref.ref(batches)
@@ -62,12 +66,21 @@ class Prefetch:
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch taken."""
         running = self._running is not None and self._running() is not None
-        return dict(self._state if running else self.loader.state_dict())
+        ours = running or self._left is not None
+        return dict(self._state if ours else self.loader.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position; an iteration that is running is closed."""
         self.close()
+        self._put_back()
         self.loader.load_state_dict(state)
+
+    def _put_back(self) -> None:
+        """Wait for a thread that was left in the loader, and undo what it did there."""
+        if self._left is not None:
+            self._left.wait()
+            self._left = None
+            self.loader.load_state_dict(self._state)
 
     def _batches(self) -> Generator[Batch, None, None]:
         ahead = Background(self._with_states(), self.capacity, "singanet-prefetch")
@@ -78,8 +91,11 @@ class Prefetch:
                     if batch is not None:
                         yield batch
         finally:
-            self.loader.load_state_dict(self._state)
             self._running = None
+            if ahead.ended:
+                self.loader.load_state_dict(self._state)
+            else:
+                self._left = ahead
 
     def _with_states(self) -> Iterator[tuple[Batch | None, dict[str, Any]]]:
         for batch in self.loader:
@@ -103,6 +119,11 @@ class Background(Generic[T]):
         self._thread = threading.Thread(target=self._work, args=(source,), name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the thread is out of the source for good."""
+        return not self._thread.is_alive()
+
     def __iter__(self) -> Generator[T, None, None]:
         try:
             while (item := self._queue.get()) is not _END:
@@ -114,7 +135,10 @@ class Background(Generic[T]):
             self.stop()
 
     def stop(self) -> None:
-        """End the thread; returns when it has ended, which waits for the item in the making."""
+        """End the thread, which ends after the item in the making; wait for a second at most.
+
+        A source that hangs must not keep the program from ending at the first interrupt.
+        """
         self._stopped.set()
         # One place in the queue lets the thread out of put(), after which it sees the event.
         try:
@@ -122,8 +146,12 @@ class Background(Generic[T]):
                 self._queue.get_nowait()
         except Empty:
             pass
+        self.wait(1.0)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Return when the thread has ended, or after so many seconds."""
         if self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(seconds)
 
     def _work(self, source: Iterable[T]) -> None:
         try:

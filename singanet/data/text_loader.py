@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from singanet.base.counts import checked_count
+from singanet.base.described import Described
 from singanet.data.loader import Batch, checked_rank, restored_position
 from singanet.errors import DataError
 from singanet.types import Array
 
 
-class TextLoader:
+class TextLoader(Described):
     """Batches ``(x, y)`` of ids, both (batch_size, length); ``y`` is ``x`` one place on.
 
     The ids are cut into ``batch_size × world_size`` rows of equal length, of which rank *r*

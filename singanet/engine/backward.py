@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any
 
+from singanet.engine.foreign import expect_gradients
 from singanet.engine.plan import Plan, Step
 from singanet.errors import CallOrderError, ShapeError
 from singanet.layers.context import Context
@@ -79,7 +80,12 @@ class BackwardWalk:
             if step.relu_of in self.steps.wanted:
                 # Doing it here as well makes the gradient between the two right, and no other.
                 ctx.through = False
-            dx, by_suffix = step.layer.backward(ctx, dy)
+            made = step.layer.backward(ctx, dy)
+            if step.foreign:
+                in_shapes = [self.plan.slot_shapes[slot] for slot in step.in_slots]
+                expect_gradients(step.name, made, in_shapes, step.layer.params)
+            dx, by_suffix = made
+            del made
             if sources_useful:
                 self._pass_on(step, dx)
         for suffix, param in step.layer.params.items() if trained else ():

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.counts import checked_count
+from singanet.base.described import shown
 from singanet.base.flags import is_training
 from singanet.base.seeding import next_seed
 from singanet.device import Device, get_default_device
@@ -62,7 +65,7 @@ class Net(GraphBuilder):
         super().__init__(name)
         parts, self.loss = told_apart(layers, loss)
         self.metric = checked_metric(metric)
-        self.seed = next_seed() if seed is None else seed
+        self.seed = next_seed() if seed is None else checked_count("net", "seed", seed, 0)
         self.rng = np.random.default_rng(self.seed)
         self.device = get_default_device()
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
@@ -76,6 +79,16 @@ class Net(GraphBuilder):
     def make_executor(self) -> Executor[Net]:
         """What carries out the passes and steps of this net: the layers, one after the other."""
         return LayerByLayer()
+
+    def __repr__(self) -> str:
+        layers = list({id(node.layer): node.layer for node in self._graph.nodes.values()}.values())
+        params = {id(p): prod(p.shape) for layer in layers for p in layer.params.values()}
+        count = len(layers) + len(self.pending)
+        told = [repr(self.name)] if self.name else []
+        told += [f"{count} layers", f"{sum(params.values()):,} parameters"]
+        named = {"loss": self.loss, "metric": self.metric, "seed": self.seed}
+        named = {key: value for key, value in named.items() if value is not None}
+        return shown(type(self).__name__, named, *told)
 
     @property
     def layers(self) -> list[Layer]:
@@ -151,12 +164,12 @@ class Net(GraphBuilder):
             if param.trainable and 0 < value.nbytes <= SMALL:
                 small[id(param)] = value
             else:
-                param.value = self.device.put(value)
+                param.retype(self.device.put(value))
         together = [param for param in self._walk_back_params() if id(param) in small]
         with self.device.scope():
             laid = lay([small[id(param)] for param in together], self.device.put)
         for param, value in zip(together, laid, strict=True):
-            param.value = value
+            param.retype(value)
 
     # -- parameters -------------------------------------------------------------------------
 
@@ -236,13 +249,17 @@ class Net(GraphBuilder):
 
     def as_type(self, dtype: Any) -> None:
         """Convert every parameter, and compute in this float type from now on."""
-        wanted = np.dtype(dtype)
-        if wanted.kind != "f":
+        try:
+            wanted = np.dtype(dtype)
+        except TypeError:
+            wanted = None
+        if wanted is None or wanted.kind != "f":
+            bfloat = "; bfloat16 is no type of NumPy's" if "bfloat16" in str(dtype) else ""
             raise ArgumentError(
                 "net.as_type",
-                expected="a float type",
-                received=str(wanted),
-                advice="use 'float32' or 'float64'",
+                expected="a float type of NumPy",
+                received=repr(dtype) if wanted is None else str(wanted),
+                advice=f"use 'float32', 'float64' or 'float16'{bfloat}",
             )
         params = self.params()
         self.run_on(self.device, wanted)
@@ -329,11 +346,11 @@ class Net(GraphBuilder):
         The gradients stand in the order of `param_names`, None for what is not trained. This
         holds every gradient in memory; `step` and `backward` do not.
         """
-        from singanet.engine.step import one_pass
+        from singanet.engine.step import measure_of, one_pass
 
         feed = checks.check_feed(self.plan(), x, self.device, self.dtype)
         self._forget_pass()
-        measure = None if self.metric is None else self.metric.evaluate
+        measure = measure_of(self)
         by_name: dict[str, Gradient] = {}
 
         def collect(items: Iterable[LayerGradients]) -> None:
@@ -364,7 +381,9 @@ class Net(GraphBuilder):
         `ClipByGlobalNorm` forward and backward run twice, and draw the same numbers.
         """
         if measure is None and self.metric is not None:
-            measure = self.metric.evaluate
+            from singanet.engine.step import measure_of
+
+            measure = measure_of(self)
         if self._pass is not None:
             self._forget_pass()
         request = StepRequest(x, y, optimizer, sample_weight, measure, on_layer)

@@ -17,7 +17,7 @@ INPUT = "/input"
 
 
 class Part(Plan):
-    """The steps of ``whole`` that gradients of the slots ``heads`` go through, down to what is asked.
+    """The steps of ``whole`` that gradients of the slots ``heads`` go through, to what is asked.
 
     Forward runs what the heads depend on, and keeps the contexts that lie above the steps
     ``wanted``, whose output gradients are asked for, or above uses of ``params``. Of the steps in
@@ -142,6 +142,6 @@ def carrying(plan: Plan, heads: Iterable[int]) -> tuple[set[int], list[bool]]:
     for i in reversed(range(len(steps))):
         step = plan.steps[i]
         steps[i] = not slots.isdisjoint(step.out_slots)
-        if steps[i] and not step.layer.stops_gradient:
+        if steps[i] and not (step.layer.stops_gradient or step.layer.integer_input):
             slots.update(step.in_slots)
     return slots, steps

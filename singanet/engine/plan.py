@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from singanet.engine.foreign import apart, expect_output, is_foreign
 from singanet.graph.nodes import Node
 from singanet.layers.activation import Activation
 from singanet.layers.context import Context
@@ -27,6 +28,7 @@ class Step:
 
     __slots__ = (
         "fed",
+        "foreign",
         "frozen",
         "in_slots",
         "keeps_integers",
@@ -34,6 +36,7 @@ class Step:
         "many_in",
         "many_out",
         "name",
+        "out_shapes",
         "out_slots",
         "relu",
         "relu_of",
@@ -45,14 +48,21 @@ class Step:
         self.name = node.name
         self.frozen = frozen
         self.layer: Layer = node.layer
+        self.foreign = is_foreign(self.layer)
         self.in_slots = in_slots
         self.out_slots = out_slots
+        self.out_shapes = node.output_shapes()
         self.many_in = len(in_slots) > 1
         self.many_out = isinstance(node.out_shapes, list)
         self.fed = not in_slots
         self.keeps_integers = self.layer.integer_input
         self.relu = False
         self.relu_of = ""
+
+    @property
+    def in_training(self) -> bool:
+        """Whether a training forward runs the layer as in training, not as in evaluation."""
+        return not self.frozen and not any(param.held for param in self.layer.params.values())
 
     def params(self) -> dict[str, Array]:
         """The live parameter arrays by suffix."""
@@ -71,6 +81,7 @@ def _last_reads(steps: Sequence[Step]) -> list[list[int]]:
 def run_step(
     step: Step,
     x: Any,
+    feed: Mapping[str, Any],
     ops: Ops,
     rng: np.random.Generator,
     train: bool,
@@ -86,11 +97,15 @@ def run_step(
         layer, params = step.layer, step.params()
     else:
         params = {suffix: param.value for suffix, param in layer.params.items()}
-    ctx = Context(ops, rng, params, train and not step.frozen, keep)
+    ctx = Context(ops, rng, params, train and step.in_training, keep)
     # Where the output between the two is asked for, each does its own part.
     ctx.relu = step.relu and step.name not in wanted
     ctx.through = bool(step.relu_of) and step.relu_of not in wanted
+    if step.foreign:
+        x = apart(x, feed.values())
     y = layer.forward(ctx, x)
+    if step.foreign:
+        expect_output(step.name, y, step.out_shapes)
     if step.many_out:
         ctx.out_shapes = [part.shape for part in y]
     return y, ctx
@@ -202,7 +217,7 @@ class Plan:
         return [slot for name in names for slot in self.by_name[name].out_slots]
 
     def reached(self, slots: Iterable[int]) -> list[bool]:
-        """For each step whether a gradient of one of ``slots`` comes to it, if any layer sends it on."""
+        """For each step whether gradients of ``slots`` come to it, if all layers send them on."""
         marks = [False] * len(self.steps)
         for slot in slots:
             marks[self.producer[slot]] = True
@@ -278,7 +293,7 @@ class Plan:
                 x = [slots[slot] for slot in step.in_slots]
             else:
                 x = slots[step.in_slots[0]]
-            y, ctx = run_step(step, x, ops, rng, train, keep, wanted)
+            y, ctx = run_step(step, x, feed, ops, rng, train, keep, wanted)
             del x
             if step.many_out:
                 for slot, part in zip(step.out_slots, y, strict=True):

@@ -10,9 +10,14 @@ from typing import Any, TypeAlias
 from singanet.engine.feeds import check_gradients
 from singanet.engine.model import Measure, NetCore, StepRequest
 from singanet.engine.passes import Pass
-from singanet.errors import CallOrderError, SingaNetError, one_of
+from singanet.engine.plan import Plan
+from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
+from singanet.layers.activation import Activation
+from singanet.layers.softmax import Softmax
+from singanet.loss.loss import counted
+from singanet.loss.multi_loss import MultiLoss
 from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
-from singanet.optimizer.stages import apply_updates, two_passes
+from singanet.optimizer.stages import apply_updates, gathering, two_passes
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
 
@@ -38,7 +43,7 @@ def train_step(
         return one_pass(net, forward(), request, apply)
     with net.rehearsal():
         made = forward()
-        slot_grads = gradients_of_loss(net, made, Seen(request.y), request.weight)
+        slot_grads = gradients_of_loss(net, made, Seen(request.y), request)
         knowing = ahead.knowing(made.backward(net, slot_grads, ()))
     with knowing:
         return one_pass(net, forward(), request, apply)
@@ -49,7 +54,7 @@ def one_pass(
 ) -> tuple[float, float | None]:
     """Loss and metric of the forward ``made``, and what ``apply`` does with its gradients."""
     seen = Seen(request.y, request.measure)
-    apply(made.backward(net, gradients_of_loss(net, made, seen, request.weight), ()))
+    apply(made.backward(net, gradients_of_loss(net, made, seen, request), ()))
     return seen.loss, seen.score
 
 
@@ -61,7 +66,7 @@ def _scaled_step(
     seen = Seen(request.y, request.measure)
     made = forward()
     scaled = optimizer.precision.scaled
-    slot_grads = gradients_of_loss(net, made, seen, request.weight, scaled)
+    slot_grads = gradients_of_loss(net, made, seen, request, scaled)
     try:
         held = optimizer.held(made.backward(net, slot_grads, ()))
     except NotFiniteError as error:
@@ -112,14 +117,24 @@ def gradients_of_loss(
     net: NetCore,
     made: Pass,
     seen: Seen,
-    weight: Array | None,
+    request: StepRequest,
     scaled: Callable[[Array], Array] | None = None,
 ) -> dict[int, Array]:
-    """The gradients of the loss, ``scaled``, by the slot of the output that each belongs to."""
+    """The gradients of the loss, ``scaled``, by the slot of the output that each belongs to.
+
+    Accumulators are told how much they weigh.
+    """
     outputs = made.hand_out()
     names = made.plan.outputs
     out = widened(outputs[names[0]] if len(names) == 1 else outputs)
-    dy = differentiated(expected_loss(net), out, seen.y, weight, seen, names)
+    loss = expected_loss(net)
+    expect_scores(made.plan, loss)
+    dy = differentiated(loss, out, seen.y, request.weight, seen, names)
+    accumulators = gathering(request.optimizer)
+    if accumulators:
+        count = count_of(loss, out, seen.y)
+        for each in accumulators:
+            each.begin(count)
     return check_gradients(made.plan, changed(dy, scaled), made.shapes, net.device, net.dtype)
 
 
@@ -143,6 +158,33 @@ def differentiated(
     return loss.backward()
 
 
+def seen_by(metric: Any, loss: Any, outputs: Any) -> Any:
+    """What ``metric`` looks at: ``outputs``, or what the link of ``loss`` makes of them."""
+    return loss.link(outputs) if loss is not None and getattr(metric, "linked", False) else outputs
+
+
+def measure_of(net: Any) -> Measure:
+    """The metric of ``net`` as a measure of its outputs."""
+    metric = net.metric
+    if metric is None or not getattr(metric, "linked", False):
+        return None if metric is None else metric.evaluate
+    return lambda outputs, y: metric.evaluate(seen_by(metric, net.loss, outputs), y)
+
+
+def count_of(loss: Any, outputs: Any, y: Any) -> float | None:
+    """What the gradient of a batch weighs beside those of others: what its loss is a mean over.
+
+    None for a loss whose gradient is a sum. Of several outputs whose losses count differently
+    each batch weighs by its samples.
+    """
+    if getattr(loss, "reduction", "mean") == "sum":
+        return None
+    counts = set(counted(loss, outputs, y).values())
+    if len(counts) == 1:
+        return counts.pop()
+    return float(len(next(iter(outputs.values()))))
+
+
 def weights_for(weight: Array | None) -> tuple[Array, ...]:
     """The last arguments of a loss: a user's own need not know of weights."""
     return () if weight is None else (weight,)
@@ -163,6 +205,39 @@ def expected_loss(net: Any) -> Any:
             advice="build it with FeedForwardNet(loss), or use forward and backward",
         )
     return net.loss
+
+
+_REPLACES = {
+    "softmax": "CategoricalCrossEntropy() for probabilities",
+    "sigmoid": "BinaryCrossEntropy() for probabilities",
+}
+
+
+def expect_scores(plan: Plan, loss: Any) -> None:
+    """Refuse a loss that takes scores behind a layer that makes probabilities of them.
+
+    Errors: `ArgumentError` for a softmax or sigmoid layer whose function ``loss`` applies again.
+    """
+    by_output = loss.losses if isinstance(loss, MultiLoss) else dict.fromkeys(plan.outputs, loss)
+    for name, own in by_output.items():
+        linked = getattr(own, "link_name", "")
+        made = plan.by_name[name] if linked and name in plan.by_name else None
+        while made is not None and made.layer.moves_only and len(made.in_slots) == 1:
+            made = plan.steps[plan.producer[made.in_slots[0]]]
+        function = "" if made is None else _probabilities(made.layer)
+        if made is not None and function and (function == "softmax" or linked == "sigmoid"):
+            raise ArgumentError(
+                f"output of layer {name!r}, loss {type(own).__name__}",
+                expected=f"scores, of which the loss takes the {linked} itself",
+                received=f"the probabilities of the {function} layer {made.name!r}",
+                advice=f"leave that layer out, or use {_REPLACES[function]}",
+            )
+
+
+def _probabilities(layer: Any) -> str:
+    if isinstance(layer, Softmax):
+        return "softmax"
+    return "sigmoid" if isinstance(layer, Activation) and layer.mode == "sigmoid" else ""
 
 
 def widened(out: Any) -> Any:

@@ -39,9 +39,7 @@ def gradients(
     return collected(net, question, net.programs.gradients(net, question.asked))
 
 
-def collected(
-    net: Net, question: Question, items: Iterator[LayerGradients]
-) -> dict[Name, Any]:
+def collected(net: Net, question: Question, items: Iterator[LayerGradients]) -> dict[Name, Any]:
     """What the executor's ``items`` answer, by the names in the question."""
     found: dict[Name, Any] = {}
     for item in _answers(net, question, items):
@@ -172,8 +170,8 @@ def asked_of(
         bool(train),
         streamed,
         loss_scale,
-        beside.get("targets"),
-        beside.get("sample_weight"),
+        _put(net, beside.get("targets")),
+        _put(net, beside.get("sample_weight")),
     )
     zeros = unreachable == "zeros"
     return Question(asked, targets, others, params, resolver, zeros, batch)
@@ -184,7 +182,8 @@ def _heads(resolver: Resolver, ys: Names, dys: Any) -> tuple[list[Head], Any]:
     names = listed(ys)
     heads: list[Head] = []
     of_loss: Any = None
-    for name, dy in zip(names, _by_name(resolver.where, names, dys), strict=True):
+    alone = names == [ys]
+    for name, dy in zip(names, _by_name(resolver.where, names, dys, alone), strict=True):
         if name == LOSS and LOSS not in resolver.plan.by_name:
             of_loss = (of_loss or 0.0) + _scale(resolver.where, dy)
             continue
@@ -213,8 +212,8 @@ def _expect_array(resolver: Resolver, name: Name, dy: Any) -> Any:
     return dy
 
 
-def _by_name(where: str, names: Sequence[Name], dys: Any) -> list[Any]:
-    """One of ``dys`` for each of ``names``, None where it is ones."""
+def _by_name(where: str, names: Sequence[Name], dys: Any, alone: bool) -> list[Any]:
+    """One of ``dys`` for each of ``names``, None where it is ones; a name ``alone`` has all."""
     if dys is None:
         return [None] * len(names)
     if isinstance(dys, Mapping):
@@ -228,7 +227,7 @@ def _by_name(where: str, names: Sequence[Name], dys: Any) -> list[Any]:
                 advice="pass {name: array}, with None for ones",
             )
         return [dys[name] for name in names]
-    if len(names) == 1:
+    if alone or (len(names) == 1 and not isinstance(dys, (list, tuple))):
         return [dys]
     if isinstance(dys, (list, tuple)) and len(dys) == len(names):
         return list(dys)
@@ -248,7 +247,7 @@ def _scale(where: str, dy: Any) -> float:
             f"{where}, dys of 'loss'",
             expected="a number",
             received=f"an array of shape {np.shape(dy)}" if np.ndim(dy) else type(dy).__name__,
-            advice="the loss is the mean over the batch: weigh samples with 'sample_weight' in feed",
+            advice="the loss is the mean over the batch: weigh samples by feed['sample_weight']",
         )
     return float(dy)
 
@@ -265,6 +264,13 @@ def _beside(where: str, resolver: Resolver, feed: Any) -> tuple[dict[str, Any], 
         )
     rest = {key: value for key, value in feed.items() if key not in _BESIDE}
     return rest, {key: feed.get(key) for key in _BESIDE}
+
+
+def _put(net: Net, value: Any) -> Any:
+    """``value``, an array or a dict of them, on the device of ``net``; anything else as it is."""
+    if isinstance(value, Mapping):
+        return {name: _put(net, part) for name, part in value.items()}
+    return net.device.put(value) if hasattr(value, "shape") else value
 
 
 def _answers(
@@ -290,7 +296,9 @@ def _answers(
     # Layers may send no gradient for an input, which only running them tells.
     if left and not question.zeros_allowed:
         raise question.resolver.unreachable(next(iter(left.values())))
-    zeros = {t.name: _zeros(net, question, t) for t in (*question.zeros, *left.values())}
+    zeros: dict[Any, Any] = {
+        t.name: _zeros(net, question, t) for t in (*question.zeros, *left.values())
+    }
     if zeros:
         yield LayerGradients([], [], [], "", zeros)
 

@@ -63,7 +63,7 @@ class Resolver:
             self.inputs.setdefault("input", self.plan.inputs[0])
 
     def _input_name(self, name: str) -> str:
-        """The name of what the step ``name`` is fed with: one that only passes it on has its own."""
+        """How what the step ``name`` is fed with is called: as the step, if that is all it is."""
         step = self.plan.by_name[name]
         return name if type(step.layer) is Dummy else name + INPUT
 
@@ -72,7 +72,7 @@ class Resolver:
         layer, index = name if isinstance(name, tuple) else (name, None)
         step = self.plan.by_name.get(layer)
         if step is None:
-            self._unknown(name, "ys", [*self.plan.by_name, LOSS])
+            raise self._unknown(name, "ys", [*self.plan.by_name, LOSS])
         slots = list(enumerate(step.out_slots))
         self._expect_float(name, "ys", step.keeps_integers and step.layer.moves_only)
         return [
@@ -91,10 +91,11 @@ class Resolver:
                 index = index if step.many_out else None
             return Target(name, step.name, index)
         if layer in self.params and index is None:
+            self._expect_no_state(self.params[layer])
             return Target(name, param=self.params[layer])
         fed = self.inputs.get(layer)
         if fed is None:
-            self._unknown(name, "xs", [*self.inputs, *self.plan.by_name, *self.params])
+            raise self._unknown(name, "xs", [*self.inputs, *self.plan.by_name, *self.params])
         step = self.plan.by_name[fed]
         self._expect_float(name, "xs", step.keeps_integers)
         if self._input_name(fed) == fed:
@@ -129,7 +130,8 @@ class Resolver:
             )
         if target.fed:
             step = self.plan.by_name[target.fed]
-            return not carries.isdisjoint(step.out_slots) and not step.layer.stops_gradient
+            stops = step.layer.stops_gradient or step.layer.integer_input
+            return not stops and not carries.isdisjoint(step.out_slots)
         slots = self.plan.by_name[target.step].out_slots
         return not carries.isdisjoint(slots if target.index is None else [slots[target.index]])
 
@@ -159,7 +161,7 @@ class Resolver:
         for key, array in given.items():
             step = steps.get(key)
             if step is None:
-                self._unknown(key, "feed", self.inputs)
+                raise self._unknown(key, "feed", self.inputs)
             name = step if step in names else step + INPUT
             if name in names:
                 found[name] = array
@@ -184,8 +186,18 @@ class Resolver:
                 advice="name the layer that reads them: the gradient of its output",
             )
 
-    def _unknown(self, name: Any, argument: str, known: Collection[str]) -> Any:
-        raise UnknownNameError(
+    def _expect_no_state(self, param: Param) -> None:
+        if param.is_state:
+            raise ArgumentError(
+                f"{self.where}, {param.name!r} of xs",
+                expected="a parameter that gradients train",
+                received="running state, which the layer moves itself",
+                advice="leave it out",
+            )
+
+    def _unknown(self, name: Any, argument: str, known: Collection[str]) -> UnknownNameError:
+        """The error for a name in ``argument`` that is none of those ``known``."""
+        return UnknownNameError(
             f"{self.where}, argument {argument}",
             expected=f"names among {one_of(known)}",
             received=repr(name),
@@ -205,4 +217,3 @@ def sample_shape(plan: Plan, target: Target) -> list[Shape]:
         shapes = [plan.slot_shapes[slot] for slot in step.out_slots]
     several = list(shapes) if isinstance(shapes, list) else [shapes]
     return several if target.index is None else [several[target.index]]
-

@@ -38,13 +38,14 @@ class _Shift(Layer):
 
     def __init__(self, name: str, count: int, several: bool) -> None:
         super().__init__(name)
-        self.shifts: list[list[Array]] = [[] for _ in range(count)]
+        self.shifts: list[list[tuple[Name, Array]]] = [[] for _ in range(count)]
         self.several = several
 
-    def shift(self, index: int, shape: Shape) -> Array:
-        """One more ``d``, for the input ``index``."""
-        self.shifts[index].append(np.zeros(shape))
-        return self.shifts[index][-1]
+    def shift(self, index: int, shape: Shape, name: Name) -> Array:
+        """One more ``d``, for the input ``index``; its user calls it ``name``."""
+        made = np.zeros(shape)
+        self.shifts[index].append((name, made))
+        return made
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Any sample shape."""
@@ -55,8 +56,8 @@ class _Shift(Layer):
         """The sum. Errors: vectors of another shape than x has."""
         made = list(x) if self.several else [x]
         for k, shifts in enumerate(self.shifts):
-            for shift in shifts:
-                _expect_shape(self.name, made[k].shape, shift)
+            for name, shift in shifts:
+                _expect_shape(name, made[k].shape, shift)
                 made[k] = ctx.ops.add(made[k], shift)
         return made if self.several else made[0]
 
@@ -92,7 +93,7 @@ def hessian_vector_product(
     seeds: list[tuple[Array, Any]] = []
     for param in net.params():
         values[id(param)] = made = copy.copy(param)
-        made.value = np.array(param.value, np.float64)
+        made.retype(np.array(param.value, np.float64))
         for target, vector in shifted:
             if target.param is param:
                 _expect_shape(target.name, param.shape, vector)
@@ -131,15 +132,19 @@ def _shifts(
     behind: dict[str, _Shift] = {}
     for target, vector in shifted:
         step = question.asked.part.by_name[target.step]
-        layer = behind.setdefault(
-            step.name, _Shift(step.name, len(step.out_slots), step.many_out)
-        )
-        parts = vector if step.many_out and target.index is None else [vector]
-        if step.many_out and target.index is None and not isinstance(vector, (list, tuple)):
-            _expect_array(target.name, None)
+        layer = behind.setdefault(step.name, _Shift(step.name, len(step.out_slots), step.many_out))
+        several = step.many_out and target.index is None
+        parts = list(vector) if several and isinstance(vector, (list, tuple)) else [vector]
+        if several and len(parts) != len(step.out_slots):
+            raise ArgumentError(
+                f"{_WHERE}, vector of {target.name!r}",
+                expected=f"a list of {len(step.out_slots)} arrays, one for each output",
+                received=f"{len(parts)}",
+                advice=f"or name one of them: ({target.name!r}, 0)",
+            )
         for k, part in enumerate(parts):
             _expect_array(target.name, part)
-            seeds.append((layer.shift(target.index or k, np.shape(part)), part))
+            seeds.append((layer.shift(target.index or k, np.shape(part), target.name), part))
     return dict(behind)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
+from singanet.base.described import CheckedType
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -36,7 +37,7 @@ One: TypeAlias = "Layer | GraphBuilder | str"
 Src: TypeAlias = "One | tuple[One, int] | Sequence[One | tuple[One, int]] | None"
 
 
-class GraphBuilder:
+class GraphBuilder(metaclass=CheckedType):
     """A graph of layers and of nets nested in it, and the ways to add to it.
 
     ``name`` is needed where the net is nested in another: its layers and their parameters are
@@ -128,7 +129,8 @@ class GraphBuilder:
     def params_of(self, name: str) -> list[Param]:
         """The parameters of the layer or nested net added as ``name``; none is filled by this."""
         nodes = self._graph.nodes
-        use = [nodes[name], *(n for n in nodes.values() if n.within == name)]
+        inner = nodes.values() if name in self._nests.nets else ()
+        use = [nodes[name], *(n for n in inner if n.within == name)]
         return [param for node in use for param in node.layer.params.values()]
 
     def use_of(self, layer: Layer | GraphBuilder | str) -> list[str]:

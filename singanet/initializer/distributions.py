@@ -24,6 +24,10 @@ class Constant(Initializer):
         """Draw; see `Initializer`."""
         return np.full(shape, self.value, np.float64)
 
+    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+        """Yes; see `Initializer`."""
+        return type(self) is Constant
+
 
 @dataclass(frozen=True)
 class Uniform(Initializer):
@@ -46,6 +50,10 @@ class Uniform(Initializer):
         """Draw; see `Initializer`."""
         return rng.uniform(self.low, self.high, shape)
 
+    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+        """Yes; see `Initializer`."""
+        return type(self) is Uniform
+
 
 @dataclass(frozen=True)
 class Gaussian(Initializer):
@@ -61,6 +69,10 @@ class Gaussian(Initializer):
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
         """Draw; see `Initializer`."""
         return rng.normal(self.mean, self.std, shape)
+
+    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+        """Yes; see `Initializer`."""
+        return type(self) is Gaussian
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
 import tempfile
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from singanet.base.budget import FLOOR, TIMES, Budget, read_json
 from singanet.checkpoint.npz.archive import open_archive, zip_errors
 from singanet.checkpoint.reader import open_file
 from singanet.errors import FileFormatError, UnsafeFileError
@@ -18,6 +19,8 @@ from singanet.keras.config import draw
 from singanet.net import FeedForwardNet
 
 _LONGEST = 16 << 20
+# Of weights: numbers of 8 bytes, five of an optimizer for each, and tables around each array.
+_PER_NUMBER, _PER_ARRAY = 8 * 6, 1 << 16
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 
 
@@ -35,19 +38,20 @@ def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedFor
         archive = open_archive(stream, path.stat().st_size, where)
         config = _config(archive, where)
         drawing = draw(config, where)
+        shapes = list(drawing.shapes())
+        numbers = sum(math.prod(shape) for shape in shapes)
+        info = archive.getinfo(_WEIGHTS)
+        # Before a byte is unpacked or a single array made: units and zeros cost nothing to claim.
+        most = (1 << 20) + _PER_NUMBER * numbers + _PER_ARRAY * len(shapes)
+        if info.file_size > most:
+            raise _forged(where, f"at most {most} bytes of weights", f"{info.file_size}")
+        most = min(4 * info.file_size, FLOOR + TIMES * info.compress_size)
+        if 4 * numbers > most:
+            raise _forged(where, f"parameters of at most {most} bytes", f"{4 * numbers} bytes")
         with tempfile.TemporaryDirectory() as folder:
             weights = Path(folder) / _WEIGHTS
             with zip_errors(where), archive.open(_WEIGHTS) as member, weights.open("wb") as file:
                 shutil.copyfileobj(member, file, 1 << 20)
-            # Before a single array is made: units cost nothing to claim.
-            claimed = 4 * sum(math.prod(shape) for shape in drawing.shapes())
-            if claimed > 4 * weights.stat().st_size:
-                raise UnsafeFileError(
-                    where,
-                    expected=f"parameters that {weights.stat().st_size} bytes of weights can fill",
-                    received=f"{claimed} bytes of them",
-                    advice="the archive is forged or damaged: get it again",
-                )
             net = FeedForwardNet(inputs=drawing.inputs, outputs=drawing.outputs, seed=seed)
             net.load(weights, format="keras", data_format=drawing.data_format)
     return net
@@ -61,13 +65,19 @@ def _config(archive: zipfile.ZipFile, where: str) -> dict[str, Any]:
             raise _broken(where, f"a description of at most {_LONGEST} bytes", "a longer one")
         with archive.open(_CONFIG) as member:
             text = member.read(_LONGEST)
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _broken(where, "a description in JSON", str(error)[:100]) from None
+    config = read_json(text, Budget(len(text), partial(_broken, where)))
     if not isinstance(config, dict):
         raise _broken(where, "a description that is a JSON object", type(config).__name__)
     return config
+
+
+def _forged(where: str, expected: str, received: str) -> UnsafeFileError:
+    return UnsafeFileError(
+        where,
+        expected=expected,
+        received=received,
+        advice="the archive is forged or damaged: get it again",
+    )
 
 
 def _broken(where: str, expected: str, received: str) -> FileFormatError:

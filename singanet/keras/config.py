@@ -56,6 +56,7 @@ class _Model:
         self.where = where
         self.made: dict[tuple[str, int], Symbol] = {}
         self.layers: list[Layer] = []
+        self.trainable = config["config"].get("trainable", True) is not False
         kind, inside = str(config["class_name"]), config["config"]
         entries = inside["layers"]
         if kind not in _MODELS or len(entries) > _MOST_LAYERS:
@@ -127,12 +128,16 @@ class _Model:
             raise unknown(where, "layers used once", "a layer shared by several places")
         described = Described(config, [s.shape for s in sources], self.data_format, where)
         made = TABLE[kind](described)
+        described.expect_all_taken()
         self.layers += made
         for layer in made:
             result = layer(*sources)
             if not isinstance(result, Symbol):
                 raise unknown(where, "layers of one output", "several")
             sources = [result]
+        if not (self.trainable and config.get("trainable", True)):
+            for layer in made:
+                layer.trainable = False
         return sources[0]
 
 

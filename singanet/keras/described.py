@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from singanet import layers
 from singanet.errors import FileFormatError
 from singanet.layers.layer import Layer
+from singanet.optimizer import L1Regularizer, L2Regularizer, MaxNorm
 from singanet.types import Shape
 
 _ACTIVATIONS = {
@@ -22,6 +24,12 @@ _ACTIVATIONS = {
 }
 
 
+Axes = Mapping[tuple[int, ...], int | None]
+
+WHOLE: Axes = {(0,): None}
+"""The axes of a vector's norm."""
+
+
 @dataclass(frozen=True)
 class Described:
     """A layer as its config describes it, with the sample shapes that go in."""
@@ -30,6 +38,7 @@ class Described:
     shapes: list[Shape]
     data_format: str
     where: str
+    taken: set[str] = field(default_factory=set)
 
     @property
     def name(self) -> str:
@@ -42,6 +51,31 @@ class Described:
             found = self.config.get(key, value)
             if found != value:
                 raise unknown(self.where, f"{key}={value!r}", f"{key}={str(found)[:60]!r}")
+
+    def specs(self, array: str, axes: Axes) -> dict[str, Any] | None:
+        """The spec of the parameter that Keras calls ``array``: its regularizer and constraint.
+
+        ``axes`` are Keras' axes of a norm, and ours. Errors: `FileFormatError` for a kind that we
+        do not have, or other axes.
+        """
+        found = {}
+        for what, read in (("regularizer", _regularizer), ("constraint", _constraint)):
+            key = f"{array}_{what}"
+            given = self.config.get(key)
+            self.taken.add(key)
+            if given is not None:
+                found[what] = read(f"{self.where}, {key}", given, axes)
+        return found or None
+
+    def expect_all_taken(self) -> None:
+        """Refuse what would train the layer otherwise and is in no spec.
+
+        Errors: `FileFormatError`.
+        """
+        for key, value in self.config.items():
+            rule = key.endswith(("_regularizer", "_constraint"))
+            if rule and value is not None and key not in self.taken:
+                raise unknown(self.where, f"{key}=None", f"{key}={str(value)[:60]!r}")
 
     def activation(self) -> list[Layer]:
         """The layer for the ``activation`` in the config, if it does anything."""
@@ -83,3 +117,23 @@ def unknown(where: str, expected: str, received: str) -> FileFormatError:
         received=received,
         advice="build the net by hand and load the model's .weights.h5 into it",
     )
+
+
+def _regularizer(where: str, given: Any, axes: Axes) -> Any:
+    """Keras' c w², which is our L2Regularizer of 2 c, or c |w|."""
+    config = given["config"]
+    l1, l2 = float(config.get("l1", 0.0)), float(config.get("l2", 0.0))
+    if given["class_name"] not in ("L1", "L2", "L1L2") or (l1 and l2):
+        raise unknown(where, "one of L1 and L2", str(given)[:60])
+    if not l1 and not l2:
+        return None
+    return L1Regularizer(l1) if l1 else L2Regularizer(2 * l2)
+
+
+def _constraint(where: str, given: Any, axes: Axes) -> Any:
+    config = given["config"]
+    axis = config.get("axis", 0)
+    wanted = tuple(axis) if isinstance(axis, list) else (axis,)
+    if given["class_name"] != "MaxNorm" or wanted not in axes:
+        raise unknown(where, f"MaxNorm along axes {' or '.join(map(str, axes))}", str(given)[:90])
+    return MaxNorm(float(config["max_value"]), axes[wanted])

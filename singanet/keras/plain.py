@@ -5,16 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from singanet import layers
-from singanet.keras.described import Described, activation
+from singanet.keras.described import WHOLE, Described, activation
 from singanet.layers.layer import Layer
 
 
 def _dense(d: Described) -> list[Layer]:
     d.expect(lora_rank=None, quantization_config=None)
-    return [layers.Dense(d.name, d.config["units"], bool(d.config["use_bias"])), *d.activation()]
+    dense = layers.Dense(
+        d.name,
+        d.config["units"],
+        bool(d.config["use_bias"]),
+        d.specs("kernel", {(0,): 0}),
+        d.specs("bias", WHOLE),
+    )
+    return [dense, *d.activation()]
+
+
+def _flatten(d: Described) -> list[Layer]:
+    """Keras flattens (H, W, C): rows that stand as there mean the same to whatever reads them."""
+    if d.data_format == "channels_first" or len(d.shapes[0]) != 3:
+        return [layers.Flatten(d.name)]
+    return [layers.Permute(f"{d.name}_channels_last", (2, 3, 1)), layers.Flatten(d.name)]
 
 
 def _dropout(d: Described) -> list[Layer]:
+    d.expect(noise_shape=None)
     return [layers.Dropout(d.name, float(d.config["rate"]))]
 
 
@@ -44,19 +59,27 @@ def _batch_normalization(d: Described) -> list[Layer]:
     if d.axis() != 1:
         d.expect(axis="the channels")
     momentum, epsilon = float(d.config["momentum"]), float(d.config["epsilon"])
-    return [layers.BatchNormalization(d.name, 1.0 - momentum, epsilon=epsilon)]
+    beta, gamma = d.specs("beta", WHOLE), d.specs("gamma", WHOLE)
+    return [layers.BatchNormalization(d.name, 1.0 - momentum, beta, gamma, epsilon=epsilon)]
 
 
 def _layer_normalization(d: Described) -> list[Layer]:
     d.expect(center=True, scale=True, rms_scaling=False)
     if d.axis() != len(d.shapes[0]) or len(d.shapes[0]) == 3:
         d.expect(axis="the last of a sequence or row")
-    return [layers.LayerNorm(d.name, epsilon=float(d.config["epsilon"]))]
+    norm = layers.LayerNorm(
+        d.name,
+        epsilon=float(d.config["epsilon"]),
+        gamma_specs=d.specs("gamma", WHOLE),
+        beta_specs=d.specs("beta", WHOLE),
+    )
+    return [norm]
 
 
 def _embedding(d: Described) -> list[Layer]:
     d.expect(mask_zero=False, lora_rank=None, quantization_config=None)
-    return [layers.Embedding(d.name, d.config["input_dim"], d.config["output_dim"])]
+    specs = d.specs("embeddings", {(0,): 0, (1,): 1})
+    return [layers.Embedding(d.name, d.config["input_dim"], d.config["output_dim"], specs)]
 
 
 def _concatenate(d: Described) -> list[Layer]:
@@ -66,7 +89,7 @@ def _concatenate(d: Described) -> list[Layer]:
 PLAIN: dict[str, Callable[[Described], list[Layer]]] = {
     "Dense": _dense,
     "Dropout": _dropout,
-    "Flatten": lambda d: [layers.Flatten(d.name)],
+    "Flatten": _flatten,
     "Activation": _activation,
     "ReLU": _relu,
     "LeakyReLU": _leaky_relu,

@@ -28,6 +28,7 @@ def _layer(d: Described, kind: str, name: str, bidirectional: bool) -> Layer:
         reset_after=True,
         recurrent_activation="sigmoid",
     )
+    d.expect_all_taken()
     mode = _MODES[kind]
     if kind == "SimpleRNN" and d.config["activation"] == "relu":
         mode = "relu"

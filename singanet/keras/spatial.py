@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from singanet import layers
-from singanet.keras.described import Described
+from singanet.keras.described import WHOLE, Described
 from singanet.layers.layer import Layer
 
 Pads = list[tuple[int, int]]
@@ -24,6 +24,8 @@ def _conv2d(d: Described) -> list[Layer]:
             _pair(d, "strides"),
             mode,
             use_bias=bool(d.config["use_bias"]),
+            W_specs=d.specs("kernel", {(0, 1, 2): 1}),
+            b_specs=d.specs("bias", WHOLE),
             dilation=_pair(d, "dilation_rate"),
             groups=d.config["groups"],
         ),
@@ -40,6 +42,8 @@ def _depthwise(d: Described) -> list[Layer]:
             mode,
             d.config["depth_multiplier"],
             bool(d.config["use_bias"]),
+            d.specs("depthwise", {(0, 1): 1}),
+            d.specs("bias", WHOLE),
             dilation=_pair(d, "dilation_rate"),
         ),
     )

@@ -39,6 +39,13 @@ class Activation(Layer):
                 received=repr(mode),
                 advice=did_you_mean(str(mode), ACTIVATIONS, "choose one of these"),
             )
+        if name in ACTIVATIONS and name != mode:
+            raise ArgumentError(
+                f"layer {name!r}",
+                expected="a name of its own, then the function",
+                received=f"the name of a function, and mode={mode!r}",
+                advice=f"write Activation('{name}1', {name!r})",
+            )
         if alpha is not None and not is_number(alpha):
             raise ArgumentError(
                 f"layer {name!r}, argument alpha",

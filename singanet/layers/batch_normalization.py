@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from singanet.base.counts import is_number
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, DataError
 from singanet.initializer import Constant
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
@@ -19,6 +20,10 @@ class BatchNormalization(Layer):
     running ← (1 - momentum) running + momentum batch, so ``momentum`` is the weight of the new
     value, as in SINGA (Keras and others weight the old one). The running variance is the unbiased
     one. Evaluation uses the running statistics. Ioffe and Szegedy, 2015.
+
+    A channel of one value in the whole batch has no variance: one sample of (D,) is refused in
+    training. With the default momentum the running statistics are little more than those of the
+    last batch: where that one is small, leave it out (``fit(drop_last=True)``) or choose 0.1.
     """
 
     can_relu = True
@@ -47,6 +52,12 @@ class BatchNormalization(Layer):
         self.gamma_specs = gamma_specs
         self.epsilon = epsilon
 
+    @property
+    def fewest_samples(self) -> int:  # type: ignore[override]
+        """Two of (D,) or (C, 1, 1); one of images."""
+        shape: Any = self.out_shapes
+        return 2 if shape is not None and prod(shape[1:]) == 1 else 1
+
     def setup(self, in_shapes: Any) -> Shapes:
         """(D,) or (C, H, W), unchanged."""
         if isinstance(in_shapes, list) or len(in_shapes) not in (1, 3):
@@ -68,10 +79,18 @@ class BatchNormalization(Layer):
         params, ops = ctx.params, ctx.ops
         gamma, beta = params["gamma"], params["beta"]
         if ctx.train and len(x):
+            count = x.size // x.shape[1]
+            if count == 1:
+                raise DataError(
+                    f"layer {self.name!r}",
+                    expected="more than one value a channel in a training batch",
+                    received=f"a batch of shape {x.shape}",
+                    advice="leave out a last batch of one sample, fit(drop_last=True), use another "
+                    "batch_size, or freeze the layer",
+                )
             kernel = ops.batch_norm_relu_train if ctx.relu else ops.batch_norm_train
             y, mean, var, inverse, *mask = kernel(x, gamma, beta, self.epsilon)
-            count = x.size // x.shape[1]
-            unbiased = ops.multiply(var, count / max(count - 1, 1))
+            unbiased = ops.multiply(var, count / (count - 1))
             ctx.update_state("mean", ops.moved(params["mean"], mean, self.momentum))
             ctx.update_state("var", ops.moved(params["var"], unbiased, self.momentum))
         else:

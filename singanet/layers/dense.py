@@ -37,7 +37,16 @@ class Dense(Layer):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(in,) → (num_output,)."""
-        (size,) = self.expect_rank(in_shapes, 1, "(features,)", "put Flatten before it")
+        steps = not isinstance(in_shapes, list) and len(in_shapes) == 2
+        (size,) = self.expect_rank(
+            in_shapes,
+            1,
+            "(features,)",
+            f"for every step alike write TimeDistributed('td', Dense({self.name!r}, ...)), for all"
+            " steps together put Flatten before it"
+            if steps
+            else "put Flatten before it",
+        )
         shape = (self.num_output, size) if self.W_transpose else (size, self.num_output)
         self.add_param("weight", shape, self.W_specs, fans=(size, self.num_output))
         if self.use_bias:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from singanet.base.described import Configurable
+from singanet.base.described import Configurable, shown
 from singanet.base.edits import Counted, CountedDict
+from singanet.base.names import NAMES, name_trouble
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.layers.context import Context
@@ -37,7 +38,10 @@ class Layer(Counted, Configurable):
     """Whether a sample axis may be None, of another extent at each call; shapes show it as -1."""
 
     stops_gradient = False
-    """Whether no gradient goes to the inputs: nothing is kept or computed for what only it reads."""
+    """Whether no gradient goes to the inputs: for what it alone reads nothing is kept or made."""
+
+    fewest_samples = 1
+    """How many samples a training batch has at least: `fit` looks at it before the first step."""
 
     can_relu = False
     """Whether `forward` and `backward` do the relu after the layer too where ``ctx.relu`` asks.
@@ -52,6 +56,13 @@ class Layer(Counted, Configurable):
                 expected="a name that is a non-empty string, as the first argument",
                 received=repr(name),
                 advice="name the layer, for example 'conv1'",
+            )
+        if trouble := name_trouble(name):
+            raise ArgumentError(
+                type(self).__name__,
+                expected=NAMES,
+                received=trouble,
+                advice="name the layer, for example 'conv1': files go by names",
             )
         self.name = name
         self.input_sample_shape = input_sample_shape
@@ -102,7 +113,14 @@ class Layer(Counted, Configurable):
             return self.out_shapes
         self._expect_extents(in_shapes)
         try:
-            self.out_shapes = normal_shapes(self.setup(in_shapes))
+            made = self.setup(in_shapes)
+            if not isinstance(made, (tuple, list)):
+                raise self.shape_error(
+                    "setup to return the sample shape(s) that come out",
+                    repr(made),
+                    f"end setup of {type(self).__name__} with a return, such as return in_shapes",
+                )
+            self.out_shapes = normal_shapes(made)
         except BaseException:
             self.params.clear()
             raise
@@ -167,9 +185,11 @@ class Layer(Counted, Configurable):
 
     @property
     def trainable(self) -> bool:
-        """Whether any parameter is trained; assigning sets all of them, running state apart.
+        """Whether any parameter is trained; assigning sets all of them.
 
-        Assigned before `setup` it holds for the parameters to come.
+        A layer with running state, such as a normalisation, runs as in evaluation while it is
+        False, and the state stays as it is. Assigned before `setup` it holds for the parameters
+        to come.
         """
         # A plain loop, since every training step asks.
         for param in self.params.values():  # noqa: SIM110
@@ -181,7 +201,9 @@ class Layer(Counted, Configurable):
     def trainable(self, flag: bool) -> None:
         self._trainable = flag
         for param in self.params.values():
-            if not param.is_state:
+            if param.is_state:
+                param.held = not flag
+            else:
                 param.trainable = flag
 
     @property
@@ -233,8 +255,11 @@ class Layer(Counted, Configurable):
         return apply(self, inputs)
 
     def __repr__(self) -> str:
-        shapes = "" if self.out_shapes is None else f", {self.in_shapes} -> {self.out_shapes}"
-        return f"{type(self).__name__}({self.name!r}{shapes})"
+        settings = self._shown_settings()
+        for name in ("name", "input_sample_shape"):
+            settings.pop(name, None)
+        text = shown(type(self).__name__, settings, repr(self.name))
+        return text if self.out_shapes is None else f"{text}: {self.in_shapes} -> {self.out_shapes}"
 
 
 def normal_shapes(shapes: Any) -> Shapes:

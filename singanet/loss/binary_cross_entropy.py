@@ -39,23 +39,26 @@ class SigmoidCrossEntropy(_TwoTerms):
     overflow, so SINGA's ε is not needed. Gradient of an element: σ(x) − y, weighted.
     """
 
+    link_name = "sigmoid"
+
     def link(self, x: Array) -> Array:
         """σ(x)."""
         return ops_for(x).sigmoid(x)
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         y = unit_targets("SigmoidCrossEntropy", ops, x, y)
         if self._weights is None:
             return ops.sigmoid_cross_entropy(x, y), (x, y, None, None)
         # w (p y softplus(-x) + (1 - y) softplus(x)) with the two terms apart.
         yes, no = self._weights.of(ops, x, y)
         zero = ops.zeros(x.shape, x)
-        losses = ops.sigmoid_cross_entropy(x, zero)
-        losses *= no
-        losses += yes * ops.sigmoid_cross_entropy(ops.negative(x), zero)
+        losses = _share(ops, no, ops.sigmoid_cross_entropy(x, zero))
+        losses += _share(ops, yes, ops.sigmoid_cross_entropy(ops.negative(x), zero))
         return losses, (x, y, yes, no)
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         x, y, yes, no = saved
         dx = ops.sigmoid(x)
         if yes is None:
@@ -75,7 +78,8 @@ class BinaryCrossEntropy(_TwoTerms):
     type's resolution from 0 and 1.
     """
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         y = unit_targets("BinaryCrossEntropy", ops, x, y)
         if x.size and (float(x.min()) < 0 or float(x.max()) > 1):
             raise DataError(
@@ -89,10 +93,16 @@ class BinaryCrossEntropy(_TwoTerms):
         losses = -yes * ops.log(ops.maximum(x, tiny)) - no * ops.log(ops.maximum(1 - x, tiny))
         return losses, (x, yes, no)
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         x, yes, no = saved
         edge = float(np.finfo(x.dtype).eps)
         return no / ops.maximum(1 - x, edge) - yes / ops.maximum(x, edge)
+
+
+def _share(ops: Ops, weight: Array, losses: Array) -> Array:
+    """``weight`` times ``losses``, and 0 where the weight is, of whatever loss."""
+    return ops.multiply(weight, ops.where(weight > 0, losses, 0))
 
 
 class _TermWeights:

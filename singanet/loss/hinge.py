@@ -34,7 +34,8 @@ class Hinge(Loss):
         """Elements."""
         return x.size
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         y = real_targets("Hinge", x, y)
         wrong = (y != 1) & (y != 0) & (y != -1)
         if bool(wrong.any()):
@@ -51,5 +52,6 @@ class Hinge(Loss):
             return short * short, -2 * sign * short
         return short, -sign * (short > 0)
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         return saved

@@ -20,6 +20,8 @@ class KLDivergence(Loss):
     gradient of a position: softmax(x) − t.
     """
 
+    link_name = "softmax"
+
     def link(self, x: Array) -> Array:
         """softmax(x) along the last axis."""
         return ops_for(x).softmax(x)
@@ -28,7 +30,8 @@ class KLDivergence(Loss):
         """Rows."""
         return prod(x.shape[:-1])
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         target = real_targets("KLDivergence", x, y)
         if x.ndim < 2 or x.shape[-1] == 0:
             raise DataError(
@@ -39,8 +42,9 @@ class KLDivergence(Loss):
             )
         rows, target = x.reshape(-1, x.shape[-1]), target.reshape(-1, x.shape[-1])
         off = ops.absolute(target.sum(axis=1) - 1.0)
-        if target.size and (float(target.min()) < 0 or float(off.max()) > 1e-3):
-            wrong = int(((target < 0).any(axis=1) | (off > 1e-3)).argmax())
+        # As a look at what is right: NaN is neither below nor above.
+        if target.size and not (float(target.min()) >= 0 and float(off.max()) <= 1e-3):
+            wrong = int((~((target >= 0).all(axis=1) & (off <= 1e-3))).argmax())
             raise DataError(
                 "KLDivergence",
                 expected="target rows that are distributions",
@@ -52,7 +56,8 @@ class KLDivergence(Loss):
         losses += (target * ops.log(own)).sum(axis=1)
         return losses.reshape(x.shape[:-1]), (x.shape, p, target)
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         shape, p, target = saved
         p -= target
         return p.reshape(shape)

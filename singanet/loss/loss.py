@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted
@@ -24,9 +24,13 @@ class Loss(Counted, Configurable, ABC):
     is the mean over all of them. ``reduction="sum"`` changes the gradient alone: it becomes that
     of the sum over all positions, as SINGA's losses have it.
 
-    A subclass gives `_forward` and `_backward`, or overrides the public methods; and `count`,
-    where its mean is over something else than samples.
+    A subclass gives `compute` and `gradient`; `count`, where its mean is over something else than
+    samples; `link`, where outputs are scores of something. What is common to all losses, weights
+    and means among it, is done by `forward` and `backward`. The guide on own losses shows one.
     """
+
+    link_name: ClassVar[str] = ""
+    """What `link` applies: "softmax", "sigmoid", or nothing that a layer could have applied."""
 
     def __init__(self, reduction: str = "mean") -> None:
         if reduction not in _REDUCTIONS:
@@ -60,7 +64,7 @@ class Loss(Counted, Configurable, ABC):
         ops = ops_for(x)
         if sample_weight is not None:
             sample_weight = self._checked_weight(ops, x, sample_weight)
-        losses, saved = self._forward(ops, x, y)
+        losses, saved = self.compute(ops, x, y)
         count = self.count(x, y)
         batch = len(x)
         if losses.ndim > 1:
@@ -91,7 +95,7 @@ class Loss(Counted, Configurable, ABC):
             )
         ops, saved, scale, sample_weight = self._kept
         self._kept = None
-        dx = self._backward(ops, saved)
+        dx = self.gradient(ops, saved)
         if sample_weight is not None:
             dx *= (sample_weight * scale).reshape((-1,) + (1,) * (dx.ndim - 1))
         elif scale != 1.0:
@@ -124,11 +128,11 @@ class Loss(Counted, Configurable, ABC):
         return x
 
     @abstractmethod
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """New losses per position (B, ...), 0 where none counts, and what `_backward` needs."""
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """New losses per position (B, ...), 0 where none counts, and what `gradient` needs."""
 
     @abstractmethod
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
         """Gradient of the sum over all positions, as a new array that the caller may change."""
 
     def _checked_weight(self, ops: Ops, x: Array, weight: Array) -> Array:

@@ -23,14 +23,36 @@ class SquaredError(Loss):
         """Elements."""
         return x.size
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         difference = ops.subtract(x, real_targets("SquaredError", x, y))
         losses = ops.multiply(difference, difference)
         losses *= 0.5
         return losses, difference
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         return saved
+
+
+class MeanSquaredError(Loss):
+    """(x − y)² for ``x`` and ``y`` of one shape (B, ...); a position is an element.
+
+    What other libraries call so: twice `SquaredError`, which is SINGA's.
+    """
+
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
+
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
+        difference = ops.subtract(x, real_targets("MeanSquaredError", x, y))
+        return ops.multiply(difference, difference), difference
+
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
+        return saved * 2
 
 
 class MeanAbsoluteError(Loss):
@@ -43,11 +65,13 @@ class MeanAbsoluteError(Loss):
         """Elements."""
         return x.size
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         difference = ops.subtract(x, real_targets("MeanAbsoluteError", x, y))
         return ops.absolute(difference), difference
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         return ops.sign(saved)
 
 
@@ -72,12 +96,14 @@ class Huber(Loss):
         """Elements."""
         return x.size
 
-    def _forward(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
         difference = ops.subtract(x, real_targets("Huber", x, y))
         slope = ops.maximum(ops.minimum(difference, self.delta), -self.delta)
         # With s the slope, both branches are s (d - s / 2).
         losses = ops.multiply(slope, difference - 0.5 * slope)
         return losses, slope
 
-    def _backward(self, ops: Ops, saved: Any) -> Array:
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
         return saved

@@ -106,9 +106,10 @@ def unit_targets(where: str, ops: Ops, x: Array, y: Array) -> Array:
 
 
 def _expect_units(where: str, y: Array) -> None:
-    if y.size and (float(y.min()) < 0 or float(y.max()) > 1):
+    # As a look at what is right: NaN is neither below nor above.
+    if y.size and not (float(y.min()) >= 0 and float(y.max()) <= 1):
         flat = y.reshape(-1)
-        wrong = int(((flat < 0) | (flat > 1)).argmax())
+        wrong = int((~((flat >= 0) & (flat <= 1))).argmax())
         raise DataError(
             where,
             expected="targets from 0 to 1",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from singanet.metric.accuracy import Accuracy
 from singanet.metric.auc import AUC
+from singanet.metric.binary_accuracy import BinaryAccuracy
 from singanet.metric.confusion_matrix import ConfusionMatrix
-from singanet.metric.f1 import F1
+from singanet.metric.f_beta import F1, FBeta, PrecisionScore, RecallScore
 from singanet.metric.metric import MeanMetric, Metric
 from singanet.metric.perplexity import Perplexity
 from singanet.metric.precision_recall import Precision, Recall
@@ -16,12 +17,16 @@ __all__ = [
     "F1",
     "R2",
     "Accuracy",
+    "BinaryAccuracy",
     "ConfusionMatrix",
+    "FBeta",
     "MeanAbsoluteError",
     "MeanMetric",
     "Metric",
     "Perplexity",
     "Precision",
+    "PrecisionScore",
     "Recall",
+    "RecallScore",
     "RootMeanSquaredError",
 ]

@@ -22,7 +22,8 @@ class Accuracy(MeanMetric):
         self.top_k = checked_count("Accuracy", "top_k", top_k, 1)
         super().__init__()
 
-    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
+    def values(self, ops: Ops, x: Array, y: Array) -> Array:
+        """See `MeanMetric`."""
         labels = scored_classes("Accuracy", ops, x, y)
         xp = ops.xp
         rows = x.reshape(-1, x.shape[-1])

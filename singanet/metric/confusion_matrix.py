@@ -53,5 +53,6 @@ class ConfusionMatrix(Metric):
             return 0.0
         return float(np.trace(counts) / counts.sum())
 
-    def _result(self) -> Array:
+    def compute(self) -> Array:
+        """See `Metric`."""
         return np.array(self.counts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from copy import copy
 from typing import Any, ClassVar
 
@@ -12,15 +12,22 @@ from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
 
-class Metric(Configurable, ABC):
+class Metric(Configurable):
     """A measure of outputs against targets that can be gathered over batches.
 
     ``update`` each batch, ask ``result`` at the end: it is that of all samples together, not a
-    mean of the batches' results. A subclass gives `reset`, `update` and `_result`, and holds
+    mean of the batches' results. A subclass gives `reset`, `update` and `compute`, and holds
     what it has gathered in attributes that `reset` assigns anew.
     """
 
     of_none: ClassVar[float] = 0.0
+    """What `evaluate` says of an empty batch."""
+
+    linked: ClassVar[bool] = False
+    """Whether a net shows it what the outputs mean, through the loss's `link`, in their place.
+
+    So a metric with a threshold sees probabilities, whether the net ends in scores or in them.
+    """
 
     def __init__(self) -> None:
         self.samples = 0
@@ -45,7 +52,7 @@ class Metric(Configurable, ABC):
                 received="none since the last reset",
                 advice="call update(x, y) first",
             )
-        return self._result()
+        return self.compute()
 
     @abstractmethod
     def reset(self) -> None:
@@ -56,7 +63,7 @@ class Metric(Configurable, ABC):
         """Gather a batch: outputs ``x`` (B, ...) and targets ``y``."""
 
     @abstractmethod
-    def _result(self) -> Any:
+    def compute(self) -> Any:
         """The measure, of at least one sample."""
 
     def _outputs(self, x: Array, y: Array) -> tuple[Ops, Array, Array]:
@@ -72,12 +79,12 @@ class Metric(Configurable, ABC):
 
 
 class MeanMetric(Metric):
-    """The mean of `forward` over all samples gathered; a subclass gives `_values`."""
+    """The mean of `forward` over all samples gathered; a subclass gives `values`."""
 
     def forward(self, x: Array, y: Array) -> Array:
         """A value for every sample, shape (B,)."""
         ops, x, y = self._outputs(x, y)
-        return self._values(ops, x, y)
+        return self.values(ops, x, y)
 
     def evaluate(self, x: Array, y: Array) -> float:
         """Mean of `forward`; 0 for an empty batch."""
@@ -95,9 +102,10 @@ class MeanMetric(Metric):
         self._sum += float(values.sum())
         self.samples += len(values)
 
-    def _result(self) -> float:
+    def compute(self) -> float:
+        """The mean."""
         return self._sum / self.samples
 
     @abstractmethod
-    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
+    def values(self, ops: Ops, x: Array, y: Array) -> Array:
         """A float64 value for every sample."""

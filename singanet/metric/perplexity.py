@@ -46,6 +46,7 @@ class Perplexity(Metric):
         self.positions += labels.size if mask is None else int(mask.sum())
         self.samples += len(x)
 
-    def _result(self) -> float:
+    def compute(self) -> float:
+        """See `Metric`."""
         mean = self._nats / max(self.positions, 1)
         return math.exp(mean) if mean < 700 else math.inf

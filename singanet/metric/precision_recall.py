@@ -20,7 +20,8 @@ class Precision(MeanMetric):
         self.top_k = checked_count("Precision", "top_k", top_k, 1)
         super().__init__()
 
-    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
+    def values(self, ops: Ops, x: Array, y: Array) -> Array:
+        """See `MeanMetric`."""
         return hits(ops, x, multi_hot("Precision", x, y), self.top_k) / self.top_k
 
 
@@ -35,7 +36,8 @@ class Recall(MeanMetric):
         self.top_k = checked_count("Recall", "top_k", top_k, 1)
         super().__init__()
 
-    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
+    def values(self, ops: Ops, x: Array, y: Array) -> Array:
+        """See `MeanMetric`."""
         labels = multi_hot("Recall", x, y)
         found = hits(ops, x, labels, self.top_k)
         found /= ops.maximum(labels.sum(axis=1), 1)

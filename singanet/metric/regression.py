@@ -14,7 +14,8 @@ from singanet.types import Array
 class MeanAbsoluteError(MeanMetric):
     """|x − y|, mean over all elements, for ``x`` and ``y`` of one shape (B, ...)."""
 
-    def _values(self, ops: Ops, x: Array, y: Array) -> Array:
+    def values(self, ops: Ops, x: Array, y: Array) -> Array:
+        """See `MeanMetric`."""
         off = ops.absolute(x - real_targets("MeanAbsoluteError", x, y)).astype("float64")
         return off if off.ndim == 1 else off.mean(axis=tuple(range(1, off.ndim)))
 
@@ -36,7 +37,8 @@ class RootMeanSquaredError(Metric):
         self._elements += off.size
         self.samples += len(x)
 
-    def _result(self) -> float:
+    def compute(self) -> float:
+        """See `Metric`."""
         return math.sqrt(self._squares / max(self._elements, 1))
 
 
@@ -82,7 +84,8 @@ class R2(Metric):
         self._mean, self._spread, self._error = mean, spread, error
         self.samples += batch
 
-    def _result(self) -> float:
+    def compute(self) -> float:
+        """See `Metric`."""
         if self._spread is None or self._error is None:
             return math.nan
         flat = self._spread <= 0

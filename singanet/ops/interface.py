@@ -259,7 +259,7 @@ class Ops(Protocol):
         """−Σ_j t_j log softmax(x)_j for x, t (N, C), Σ_j t_j = 1; returns (N,) and softmax(x)."""
 
     def sigmoid_cross_entropy(self, x: Array, y: Array) -> Array:
-        """−y log σ(x) − (1 − y) log(1 − σ(x)), element by element, for any finite x."""
+        """−y log σ(x) − (1 − y) log(1 − σ(x)), element by element; for infinite x too."""
 
     # Convolutions
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from singanet.optimizer.adam import Adam, descend
-from singanet.optimizer.checks import Grad, checked_count, refuse_rows
+from singanet.optimizer.checks import Grad, checked_every, refuse_rows
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.hyper import Hyper
 from singanet.optimizer.regularizer import Regularizer
@@ -36,7 +36,7 @@ class AccumulatingAdam(Adam):
         constraint: Constraint | float | None = None,
     ) -> None:
         super().__init__(beta_1, beta_2, epsilon, lr, weight_decay, regularizer, constraint)
-        self.every = checked_count("AccumulatingAdam(every=)", every)
+        self.every = checked_every("AccumulatingAdam", every)
 
     def update(
         self,

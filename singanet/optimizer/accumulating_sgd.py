@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from singanet.errors import ArgumentError
-from singanet.optimizer.checks import Grad, checked_count, refuse_rows
+from singanet.optimizer.checks import Grad, checked_every, refuse_rows
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.hyper import Hyper
 from singanet.optimizer.regularizer import Regularizer
@@ -33,7 +33,7 @@ class AccumulatingSGD(SGD):
         constraint: Constraint | float | None = None,
     ) -> None:
         super().__init__(lr, momentum, weight_decay, regularizer, constraint)
-        self.every = checked_count("AccumulatingSGD(every=)", every)
+        self.every = checked_every("AccumulatingSGD", every)
         if not self.slots:
             raise ArgumentError(
                 "AccumulatingSGD(momentum=)",

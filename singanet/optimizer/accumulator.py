@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from singanet.errors import DataError
+from singanet.errors import DataError, one_of
 from singanet.ops import ops_for
-from singanet.optimizer.checks import Grad, check_fit, check_lists, checked_count
+from singanet.optimizer.checks import Grad, check_fit, check_lists, checked_every
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale, in_type, is_one
-from singanet.optimizer.state import together
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.types import Array, RowSparse
 
@@ -20,19 +19,58 @@ from singanet.types import Array, RowSparse
 class Accumulator(Wrapper):
     """Hands the mean of ``every`` successive gradients of a parameter to the optimizer.
 
-    Until then its value stands still. ``mean=False`` hands on their sum. Costs one buffer of
-    the parameter's size for each parameter; where all gradients are row-sparse, so is the mean.
+    Until then its value stands still. Gradients weigh by what the loss of their micro-batch was a
+    mean over, so that theirs is the gradient of one large batch: `net.step` tells it, a loop of
+    your own calls `begin`. ``mean=False`` hands on their plain sum. Costs one buffer of the
+    parameter's size for each parameter; where all gradients are row-sparse, so is the mean.
     """
 
     def __init__(self, optimizer: Optimizer | Wrapper, every: int, mean: bool = True) -> None:
         super().__init__(optimizer)
-        self.every = checked_count("Accumulator(every=)", every)
+        self.every = checked_every("Accumulator", every)
         self.mean = bool(mean)
-        # By name: the sum so far, over how many micro-batches, and the rows that row-sparse ones
-        # touched where there were no others.
+        # By name: the sum so far, over how many micro-batches, how much these weigh together, and
+        # the rows that row-sparse ones touched where there were no others.
         self._totals: dict[str, Array] = {}
         self._counts: dict[str, int] = {}
+        self._weights: dict[str, float] = {}
         self._touched: dict[str, Array | None] = {}
+        # The count that weighs 1: the first, so that full micro-batches cost no product. What the
+        # micro-batch in work weighs, and what its sum is multiplied by where only a program's
+        # replay knows that.
+        self._unit = 0.0
+        self._weight: Scale = 1.0
+        self._share: Scale | None = None
+
+    def begin(self, count: float | None = None) -> None:
+        """The gradients to come are of a mean over ``count`` positions, until it is said anew.
+
+        None lets them weigh as much as the others.
+        """
+        weight = 1.0
+        if count is not None and self.mean:
+            self._unit = self._unit or float(count)
+            weight = count / self._unit if self._unit else 0.0
+        self.weigh(weight)
+
+    def weigh(self, weight: Scale, share: Scale | None = None) -> None:
+        """As `begin`, in other words, where both may be arrays that a program fills.
+
+        Gradients weigh ``weight``; those that are handed on are ``share`` times their sum, None
+        for what it is now.
+        """
+        self._weight, self._share = weight, share
+
+    @property
+    def weight(self) -> Scale:
+        """What the gradients of the micro-batch in work weigh; the first ones weigh 1."""
+        return self._weight
+
+    def share(self, name: str = "") -> float:
+        """What the sum is multiplied by if this micro-batch is the last; by default of any name."""
+        before = self._weights.get(name or next(iter(self._weights), ""), 0.0)
+        total = before + float(self._weight)
+        return 1.0 / total if self.mean and total else 1.0
 
     def take(
         self,
@@ -52,15 +90,16 @@ class Accumulator(Wrapper):
             xp = ops_for(value).xp
             total = self._totals[name] = xp.asarray(self._totals[name])
             first = self._counts[name] == 0
-            touched = _add(xp, total, self._touched[name], grad, scale, first)
+            weighted = scale if is_one(self._weight) else scale * self._weight
+            touched = _add(xp, total, self._touched[name], grad, weighted, first)
             self._touched[name] = touched
         # The count goes back only after the update, so that a refused one loses nothing.
-        for count, ready in self._gathered(jobs).items():
+        for share, ready in self._gathered(jobs).items():
             yield (
                 ready,
                 [jobs[name][0] for name in ready],
                 [_gathered(self._totals[name], self._touched[name]) for name in ready],
-                1.0 / count if self.mean else 1.0,
+                share if self._share is None else self._share,
             )
             self._begin(ready)
 
@@ -70,35 +109,59 @@ class Accumulator(Wrapper):
             if name not in self._totals:
                 self._totals[name] = ops_for(value).xp.empty_like(value)
                 self._counts[name] = 0
+                self._weights[name] = 0.0
                 self._touched[name] = None
         return values
 
     def case(self) -> Hashable:
         """Of each parameter whether this is the first of its micro-batches, the last, or neither.
 
-        Once for all of them where they go together.
+        And whether those before weigh 1. Once for all of them where they go together.
         """
-        return together(map(self._turn, self._counts.values() or [0]))
+        if self.is_together():
+            turns: Hashable = self._turn(*next(self._gone()))
+        else:
+            turns = tuple(self._turn(*gone) for gone in self._gone())
+        return turns, self._unit
 
-    def _turn(self, count: int) -> tuple[bool, int]:
-        return count == 0, count + 1 if count + 1 >= self.every else 0
+    def is_together(self) -> bool:
+        """Whether all parameters have seen as many micro-batches, of the same weights."""
+        return len(set(self._gone())) == 1
+
+    def is_even(self) -> bool:
+        """Whether all the micro-batches of the means in work weigh 1, this one too."""
+        return is_one(self._weight) and all(count == weight for count, weight in self._gone())
+
+    def _gone(self) -> Iterator[tuple[int, float]]:
+        pairs = zip(self._counts.values(), self._weights.values(), strict=True)
+        return pairs if self._counts else iter([(0, 0.0)])
+
+    def _turn(self, count: int, weight: float) -> tuple[bool, int, bool]:
+        return count == 0, count + 1 if count + 1 >= self.every else 0, count == weight
 
     def skip(self, names: Sequence[str]) -> None:
         """As `Wrapper.skip`."""
         for ready in self._gathered(names).values():
             self._begin(ready)
 
-    def _gathered(self, names: Iterable[str]) -> dict[int, list[str]]:
-        """Count a micro-batch; the names whose gradients are to be handed on, by their counts."""
-        due: dict[int, list[str]] = {}
+    def _gathered(self, names: Iterable[str]) -> dict[float, list[str]]:
+        """Count a micro-batch; the names whose gradients are to be handed on, by their shares."""
+        due: dict[float, list[str]] = {}
+        # In a recording only the replays know it, and count by themselves.
+        weight = self._weight if isinstance(self._weight, float) else 1.0
         for name in names:
             self._counts[name] += 1
+            self._weights[name] += weight
             if self._counts[name] >= self.every:
-                due.setdefault(self._counts[name], []).append(name)
+                total = self._weights[name]
+                share = 1.0 / total if self.mean and total else 1.0
+                due.setdefault(share, []).append(name)
         return due
 
     def _begin(self, names: Iterable[str]) -> None:
+        names = list(names)
         self._counts.update(dict.fromkeys(names, 0))
+        self._weights.update(dict.fromkeys(names, 0.0))
 
     def will_change(self, name: str) -> bool:
         """As `Optimizer.will_change`."""
@@ -125,9 +188,12 @@ class Accumulator(Wrapper):
             else:
                 total, rows = xp.empty_like(value), None
             rows = None if rows is None else rows.copy()
-            rows = _add(xp, total, rows, grad, 1.0, count == 1)
-            if self.mean:
-                total *= 1.0 / count
+            rows = _add(xp, total, rows, grad, self._weight, count == 1)
+            share = self._share
+            if share is None:
+                share = self.share(name)
+            if not is_one(share):
+                total *= in_type(xp, share, total.dtype)
             found.append(_gathered(total, rows))
         return found
 
@@ -137,35 +203,44 @@ class Accumulator(Wrapper):
             if count:
                 saved[f"{name}/gathered"] = self._totals[name].copy()
                 saved[f"{name}/gathered_count"] = np.array(count, np.int64)
+                saved[f"{name}/gathered_weight"] = np.array([self._weights[name], self._unit])
                 touched = self._touched[name]
                 if touched is not None:
                     saved[f"{name}/gathered_rows"] = touched.copy()
         return saved
 
     def _is_own(self, key: str) -> bool:
-        return key.rpartition("/")[2] in ("gathered", "gathered_count", "gathered_rows")
+        return key.rpartition("/")[2] in ("gathered_rows", *_PARTS)
 
     def _parsed(self, own: Mapping[str, Array]) -> Any:
-        parsed: dict[str, tuple[Array, int, Array | None]] = {}
+        parsed: dict[str, tuple[Array, int, float, float, Array | None]] = {}
         for key in own:
-            name, _, slot = key.rpartition("/")
-            total, count = own.get(f"{name}/gathered"), own.get(f"{name}/gathered_count")
-            if total is None or count is None:
+            name = key.rpartition("/")[0]
+            parts = {part: own[f"{name}/{part}"] for part in _PARTS if f"{name}/{part}" in own}
+            missing = [part for part in _PARTS if part not in parts]
+            if missing or parts["gathered_weight"].shape != (2,):
                 raise DataError(
                     f"Accumulator.load_state_dict, parameter {name!r}",
-                    expected="'gathered' and 'gathered_count'",
-                    received=f"{slot!r} alone",
+                    expected=f"{one_of(_PARTS)}, the weight of two numbers",
+                    received=f"no {one_of(missing)}" if missing else "another weight",
                     advice="load a complete state_dict",
                 )
+            total, count, weight = (parts[part] for part in _PARTS)
             touched = own.get(f"{name}/gathered_rows")
             copy = None if touched is None else touched.copy()
-            parsed[name] = total.copy(), int(count), copy
+            parsed[name] = total.copy(), int(count), float(weight[0]), float(weight[1]), copy
         return parsed
 
     def _take(self, parsed: Any) -> None:
-        self._totals = {name: total for name, (total, _, _) in parsed.items()}
-        self._counts = {name: count for name, (_, count, _) in parsed.items()}
-        self._touched = {name: touched for name, (_, _, touched) in parsed.items()}
+        self._totals = {name: total for name, (total, *_) in parsed.items()}
+        self._counts = {name: count for name, (_, count, *_) in parsed.items()}
+        self._weights = {name: weight for name, (_, _, weight, *_) in parsed.items()}
+        self._touched = {name: touched for name, (*_, touched) in parsed.items()}
+        self._unit = next((unit for *_, unit, _ in parsed.values()), 0.0)
+        self.weigh(1.0)
+
+
+_PARTS = ("gathered", "gathered_count", "gathered_weight")
 
 
 def _add(

@@ -82,7 +82,7 @@ class Adafactor(Optimizer):
         rate, fresh, kept = scalars
         w = xp.ascontiguousarray(value).reshape((len(value), -1) if value.ndim > 1 else (1, -1))
         g = grad.reshape(w.shape)
-        regularizer = state.regularizer if penalty else None
+        regularizer = state.regularizer_at(penalty)
         tiny = float(np.finfo(value.dtype).eps) if self.epsilon_1 is None else self.epsilon_1
 
         def blocks() -> Any:

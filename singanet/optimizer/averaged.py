@@ -42,14 +42,22 @@ class Averaged(Wrapper):
         self._changed: dict[str, None] = {}
 
     def begin_with(self, params: Iterable[Param]) -> None:
-        """Let the averages be what ``params`` are now."""
-        self._params = list(params)
-        found = {param.name: place_of(param.value) for param in self._params}
+        """Let the averages be what ``params`` are now.
+
+        They stay the same arrays where the parameters are, so that programs stay, too.
+        """
+        given = list(params)
+        found = {param.name: place_of(param.value) for param in given}
         places = {name: place for name, place in found.items() if place is not None}
-        self._places = {name: _key(place) for name, place in places.items()}
+        keys = {name: _key(place) for name, place in places.items()}
+        self._changed.clear()
+        if given == self._params and keys == self._places:
+            for param in given:
+                self.averages[param.name][...] = param.value
+            return
+        self._params, self._places = given, keys
         self._buckets = {id(place.bucket): place.bucket for place in places.values()}
         self._beside = {key: _widened(bucket) for key, bucket in self._buckets.items()}
-        self._changed.clear()
         averages = {}
         for param in self._params:
             key, start, stop = self._places.get(param.name, (0, 0, 0))

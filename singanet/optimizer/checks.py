@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
+from singanet.base.counts import checked_count
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Hyper
@@ -131,16 +132,9 @@ def _check_rows(where: str, shape: Shape, indices: Array, rows: Array) -> None:
         )
 
 
-def checked_count(where: str, count: Any, advice: str = "1 updates at every micro-batch") -> int:
-    """``count`` where it is a positive integer."""
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ArgumentError(
-            where,
-            expected="a positive integer",
-            received=repr(count),
-            advice=advice,
-        )
-    return count
+def checked_every(where: str, every: SupportsIndex) -> int:
+    """``every``, a number of micro-batches."""
+    return checked_count(where, "every", every, 1, advice="1 updates at every micro-batch")
 
 
 def refuse_rows(where: str, names: Sequence[str], grads: Sequence[Grad]) -> None:

@@ -51,7 +51,7 @@ class ElementWise(Optimizer):
         scale: Scale,
     ) -> None:
         xp = ops_for(value).xp
-        regularizer = state.regularizer if penalty else None
+        regularizer = state.regularizer_at(penalty)
         for w, g, parts, a, b in self._blocks(xp, value, grad, arrays):
             g = prepared(xp, w, g, regularizer, penalty, scale, a, b)
             self._rule(xp, w, g, parts, b, *scalars)

@@ -59,7 +59,7 @@ class LAMB(Adam):
     ) -> None:
         xp = ops_for(value).xp
         rate, beta_1, beta_2, epsilon, correction, decay = scalars
-        regularizer = state.regularizer if penalty else None
+        regularizer = state.regularizer_at(penalty)
         of_value: Any = 0.0
         of_step: Any = 0.0
         for w, g, (first, second), a, b in self._blocks(xp, value, grad, arrays):

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.counts import checked_count
 from singanet.base.described import Configurable
 from singanet.errors import ArgumentError, BackendError, DataError, one_of
 from singanet.ops import ops_for
-from singanet.optimizer.checks import Grad, checked_count
+from singanet.optimizer.checks import Grad
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale, in_type, on_host
@@ -49,7 +50,7 @@ class MixedPrecision(Configurable):
         self.growth = at(checked(where, "growth", growth, 1.0), 0)
         self.backoff = at(checked(where, "backoff", backoff, 2.0**-10, 1.0), 0)
         self.growth_interval = checked_count(
-            f"{where}(growth_interval=)", growth_interval, "2000 is usual"
+            where, "growth_interval", growth_interval, 1, advice="2000 is usual"
         )
         self.good = 0
         self.skipped = 0

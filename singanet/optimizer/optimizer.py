@@ -46,6 +46,7 @@ class Optimizer(Counted, Configurable, ABC):
     slots: tuple[str, ...] = ()
     hypers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     decoupled: ClassVar[bool] = False
+    always_shown = ("lr",)
 
     def __init_subclass__(cls) -> None:
         """Hyper-parameters are read at every update."""
@@ -150,6 +151,13 @@ class Optimizer(Counted, Configurable, ABC):
             entry = self.state(name)
             entry.step, entry.arrays = step, arrays
 
+    def check_loaded(self, values: Mapping[str, Array]) -> None:
+        """Errors: `ShapeError` for loaded state that does not fit its parameter in ``values``."""
+        for state in self._states.values():
+            if state.arrays and state.name in values:
+                value = values[state.name]
+                check_loaded(type(self).__name__, state, self._slot_sizes(value.shape), value)
+
     def _run(
         self,
         names: Sequence[str],
@@ -201,6 +209,14 @@ class Optimizer(Counted, Configurable, ABC):
     def states(self) -> Collection[ParamState]:
         """The states of all parameters met so far."""
         return self._states.values()
+
+    def rate(self) -> float | None:
+        """The learning rate of the last update, without any ``lr_mult``; of the first before it.
+
+        None for an optimizer without a rate of its own.
+        """
+        done = max((state.step for state in self._states.values()), default=0)
+        return None if self.lr is None else at(self.lr, self._schedule_step(max(done - 1, 0)))
 
     def case(self) -> Hashable:
         """What of the states, other than numbers of `numbers`, decides what `apply_rule` does."""

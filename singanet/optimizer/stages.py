@@ -34,6 +34,12 @@ def case_of(optimizer: Any) -> Hashable:
     return (*(stage.case() for stage in stages), of_rule)
 
 
+def gathering(optimizer: Any) -> list[Accumulator]:
+    """The stages of ``optimizer`` that weigh micro-batches by what their losses counted."""
+    stages = stages_of(optimizer)[0]
+    return [stage for stage in stages if isinstance(stage, Accumulator) and stage.mean]
+
+
 def apply_updates(
     optimizer: Any,
     items: Iterable[Any],

@@ -48,6 +48,19 @@ class ParamState:
         self.shape: Shape | None = None
         self.arrays: list[Array] = []
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the regularizer's coefficient is a schedule, and not multiplied by 0."""
+        scheduled = callable(getattr(self.regularizer, "coefficient", None))
+        return scheduled and self.penalty_mult != 0.0
+
+    def regularizer_at(self, penalty: Any) -> Regularizer | None:
+        """The regularizer, None where ``penalty`` is 0 and goes on being 0.
+
+        Of a schedule nobody asks the value: it differs from step to step in a recorded rule.
+        """
+        return self.regularizer if self.is_scheduled or penalty else None
+
     def settle_as(self, other: ParamState) -> None:
         """Take the settings of ``other``; steps and arrays stay."""
         self.lr_mult, self.decay_mult = other.lr_mult, other.decay_mult

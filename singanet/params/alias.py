@@ -65,6 +65,15 @@ class RenamedParam(Param):
     def trainable(self, flag: bool) -> None:
         self._origin.trainable = flag
 
+    @property
+    def held(self) -> bool:
+        """As the origin's."""
+        return self._origin.held
+
+    @held.setter
+    def held(self, flag: bool) -> None:
+        self._origin.held = flag
+
     def mark_as_state(self) -> None:
         """As the origin's."""
         self._origin.mark_as_state()
@@ -82,6 +91,10 @@ class RenamedParam(Param):
     @value.setter
     def value(self, array: Array) -> None:
         self._origin.value = array
+
+    def retype(self, array: Array) -> None:
+        """As the origin's."""
+        self._origin.retype(array)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RenamedParam:
         return type(self)(copy.deepcopy(self._origin, memo), self.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.edits import changes
+from singanet.base.names import NAMES, name_trouble
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Initializer, from_spec
 from singanet.params.store import place_of, slice_of
@@ -18,6 +20,7 @@ from singanet.types import Array, Shape
 
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
 _INIT_KEYS = ("init", "mean", "std", "low", "high", "value", "gain")
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Param:
     """
 
     __slots__ = (
+        "_held",
         "_trainable",
         "_value",
         "dtype",
@@ -67,6 +71,7 @@ class Param:
         self.initializer = initializer
         self.fans = fans
         self.is_state = False
+        self._held = False
         self._trainable = trainable
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self.seed = 0
@@ -94,6 +99,16 @@ class Param:
         self._trainable = flag
         changes.add()
 
+    @property
+    def held(self) -> bool:
+        """Whether this is running state that stays as it is: its layer runs as in evaluation."""
+        return self._held
+
+    @held.setter
+    def held(self, flag: bool) -> None:
+        self._held = flag
+        changes.add()
+
     def mark_as_state(self) -> None:
         """Declare that forward updates this array and no optimizer trains it."""
         self.is_state = True
@@ -107,11 +122,16 @@ class Param:
 
     @property
     def value(self) -> Array:
-        """The live array: change it in place, or assign an array of the same shape."""
+        """The live array: change it in place, or assign one of its shape, as its own type."""
         return self.filled_by(self.name) if self._value is None else self._value
 
     @value.setter
     def value(self, array: Array) -> None:
+        wanted = self.dtype if self._value is None else self._value.dtype
+        self.retype(array if array.dtype == wanted else self._converted(array, wanted))
+
+    def retype(self, array: Array) -> None:
+        """Assign ``array``, whose type becomes the parameter's; assigning `value` converts it."""
         if tuple(array.shape) != self.shape:
             raise ShapeError(
                 f"parameter {self.name!r}",
@@ -121,6 +141,16 @@ class Param:
             )
         self._value = array
         changes.add()
+
+    def _converted(self, array: Array, wanted: np.dtype[Any]) -> Array:
+        if array.dtype.kind not in "fiub":
+            raise ArgumentError(
+                f"parameter {self.name!r}",
+                expected=f"an array of numbers, which become {wanted}",
+                received=f"one of type {array.dtype}",
+                advice=f"convert it with array.astype('{wanted}')",
+            )
+        return array.astype(wanted)
 
     @property
     def is_constant(self) -> bool:
@@ -136,7 +166,15 @@ class Param:
     def initial(self, name: str = "") -> Array:
         """A new array, as seed and ``name`` (its own, if empty) fill it."""
         rng = np.random.default_rng([self.seed, zlib.crc32((name or self.name).encode())])
-        return self.initializer(rng, self.shape, self.fans).astype(self.dtype)
+        count = math.prod(self.shape)
+        if count <= _PIECE or not self.initializer.draws_one_by_one(self.fans):
+            return self.initializer(rng, self.shape, self.fans).astype(self.dtype)
+        # The same numbers: as one array in float64 they would take twice what they leave.
+        value = np.empty(count, self.dtype)
+        for start in range(0, count, _PIECE):
+            piece = value[start : start + _PIECE]
+            piece[...] = self.initializer(rng, piece.shape, self.fans)
+        return value.reshape(self.shape)
 
     @property
     def root(self) -> Param:
@@ -209,11 +247,12 @@ def make_param(
             )
     settings = {key: given[key] for key in _SPEC_KEYS if key in given and key != "trainable"}
     settings.setdefault("name", f"{layer}/{suffix}")
-    if not isinstance(settings["name"], str) or not settings["name"]:
+    named = isinstance(settings["name"], str)
+    if not named or (trouble := name_trouble(settings["name"])):
         raise ArgumentError(
             where,
-            expected="a parameter name that is a non-empty string",
-            received=repr(settings["name"]),
+            expected=f"a parameter name among {NAMES}" if named else "a parameter name, a string",
+            received=trouble if named else repr(settings["name"]),
             advice="leave 'name' out to get 'layer/suffix'",
         )
     initializer = from_spec(given, where) if "init" in given else default

@@ -10,16 +10,20 @@ import numpy as np
 from singanet.types import Array
 
 
+def base_of(array: Any) -> Any:
+    """The array in whose memory ``array`` lies; None where that is its own."""
+    base = getattr(array, "base", None)
+    # An array's interface is made anew when asked for; strided views have another base.
+    if isinstance(base, np.ndarray) or hasattr(base, "__array_interface__"):
+        return base
+    return None
+
+
 def root_of(array: Any) -> Any:
     """The array that owns the memory of ``array``."""
-    while True:
-        base = getattr(array, "base", None)
-        # An array's interface is made anew when asked for; strided views have another base.
-        if base is None or (
-            not isinstance(base, np.ndarray) and not hasattr(base, "__array_interface__")
-        ):
-            return array
+    while (base := base_of(array)) is not None:
         array = base
+    return array
 
 
 def address(array: Any) -> int:
@@ -46,10 +50,13 @@ def map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     """``value`` with all of ``kind`` in it, also in tuples, lists and dicts, changed."""
     if isinstance(value, kind):
         return change(value)
-    if type(value) in (tuple, list):
-        return type(value)(map_leaves(part, kind, change) for part in value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_leaves(part, kind, change) for part in value))
-    if type(value) is dict:
+    own = type(value)
+    if own is tuple:
+        return tuple([map_leaves(part, kind, change) for part in value])
+    if own is list:
+        return [map_leaves(part, kind, change) for part in value]
+    if own is dict:
         return {key: map_leaves(part, kind, change) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return own(*[map_leaves(part, kind, change) for part in value])
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,13 @@ def ready_call(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
     if call.bind is not None:
         return call.bind(array_of)
     assert call.function is not None
-    given = map_leaves(call.arguments, Ref, array_of)
-    return ready(call.function, given, map_leaves(call.keywords, Ref, array_of))
+    given = tuple([_filled(value, array_of) for value in call.arguments])
+    named = {key: _filled(value, array_of) for key, value in call.keywords.items()}
+    return ready(call.function, given, named)
+
+
+def _filled(value: Any, array_of: Callable[[Ref], Array]) -> Any:
+    return array_of(value) if type(value) is Ref else map_leaves(value, Ref, array_of)
 
 
 def ready(
@@ -64,11 +69,11 @@ def _element_wise(function: np.ufunc, arguments: tuple[Any, ...], rest: dict[str
 
 def _with_arrays(function: np.ufunc, operands: tuple[Any, ...]) -> list[Any]:
     """``operands`` with arrays in the place of numbers, which NumPy would convert in each call."""
-    types = {value.dtype for value in operands if isinstance(value, np.ndarray)}
-    kind = next(iter(types), np.dtype(object))
-    # Some take an integer beside the floats.
-    even = any(loop.startswith(kind.char * function.nin + "->") for loop in function.types)
-    if len(types) != 1 or kind.kind != "f" or not even:
+    types = [value.dtype for value in operands if isinstance(value, np.ndarray)]
+    if len(types) in (0, len(operands)) or any(each != types[0] for each in types):
+        return list(operands)
+    kind = types[0]
+    if kind.kind != "f" or not _takes_alike(function, kind.char):
         return list(operands)
     return [
         np.asarray(value, kind) if type(value) in (int, float) and abs(value) < 1e4 else value
@@ -76,18 +81,25 @@ def _with_arrays(function: np.ufunc, operands: tuple[Any, ...]) -> list[Any]:
     ]
 
 
+@cache
+def _takes_alike(function: np.ufunc, char: str) -> bool:
+    """Whether all operands may be of that type: some take an integer beside the floats."""
+    return any(loop.startswith(char * function.nin + "->") for loop in function.types)
+
+
 def _is_plain(a: Array, b: Array, out: Array) -> bool:
     """Whether ``np.dot`` hands the product to the same function of BLAS, with less around it.
 
     What lies with gaps, or has an axis of one element, the two treat differently.
     """
-    arrays = (a, b, out)
     return (
         a.ndim + b.ndim == out.ndim + 2
         and out.ndim in (1, 2)
-        and all(1 not in array.shape and array.size for array in arrays)
-        and all(array.dtype == out.dtype and array.dtype.char in "fd" for array in arrays)
-        and all(array.flags.forc for array in (a, b))
+        and {0, 1}.isdisjoint((*a.shape, *b.shape, *out.shape))
+        and out.dtype.char in "fd"
+        and a.dtype == b.dtype == out.dtype
+        and a.flags.forc
+        and b.flags.forc
         and out.flags.c_contiguous
     )
 

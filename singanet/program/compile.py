@@ -15,6 +15,8 @@ from singanet.program.layout.arena import Layout, plan_arena
 from singanet.program.recompute.choice import Recompute
 from singanet.program.recompute.choice import recomputed as chosen
 from singanet.program.recompute.kept_parameters import with_kept_parameters
+from singanet.program.trace.drop_unread import without_unread
+from singanet.program.trace.joint_update import with_gradients_joined
 from singanet.program.trace.recorder import Recorder, no_collections
 from singanet.program.trace.tape import Tape
 from singanet.types import Array
@@ -56,9 +58,8 @@ class Draft:
 
 def compiled(recorder: Recorder, recompute: Recompute = "none") -> Recording:
     """What ``recorder`` has written down, with its memory planned; see `FeedForwardNet.record`."""
-    parameters = recorder.finish()
     with no_collections():
-        return compile_tape(recorder.tape, parameters, recompute)
+        return compile_tape(recorder.tape, recorder.finish(), recompute)
 
 
 def compile_tape(
@@ -74,6 +75,30 @@ def compile_tape(
     return recomputed(draft, laid_out(draft, draft.calls))
 
 
+def drop_unread(draft: Draft) -> list[Call]:
+    """Without the calls whose results nobody reads, where no update may need them."""
+    if not draft.tape.drops_unread:
+        return draft.calls
+    return without_unread(draft.calls, draft.tape.tokens)
+
+
+def compute_constants(draft: Draft) -> list[Call]:
+    """Without the calls of a predictor that read constants alone, whose results are kept."""
+    tape = draft.tape
+    if tape.make_constants is None:
+        return draft.calls
+    tape.calls = draft.calls
+    tape.make_constants(tape)
+    draft.outside = dict(tape.outside)
+    return tape.calls
+
+
+def join_gradients(draft: Draft) -> list[Call]:
+    """With the gradients side by side that are updated together."""
+    moves = draft.tape.moves
+    return with_gradients_joined(draft.calls, moves) if moves else draft.calls
+
+
 def fold_fills(draft: Draft) -> list[Call]:
     """Without the calls that fill small arrays which nothing changes: these are kept."""
     tape, outside = draft.tape, draft.outside
@@ -81,12 +106,12 @@ def fold_fills(draft: Draft) -> list[Call]:
         if token.fill is not None and not token.writes and token.nbytes <= _SMALL:
             tape.folded.add(number)
     calls = []
-    for call in tape.calls:
+    for call in draft.calls:
         if call.name == "fill" and call.writes and call.writes[0] in tape.folded:
             continue
         calls.append(call)
     for call in calls:
-        for ref in refs_of(call):
+        for ref in () if tape.folded.isdisjoint(call.reads) else refs_of(call):
             if ref.token in tape.folded and ref not in outside:
                 token = tape.tokens[ref.token]
                 # In the order of its strides: kernels are slow on operands that lie differently.
@@ -97,7 +122,8 @@ def fold_fills(draft: Draft) -> list[Call]:
 
 def keep_parameters(draft: Draft) -> list[Call]:
     """With copies of what a caller may change before the forward pass is made again."""
-    if draft.recompute == "none" or not draft.tape.interrupted:
+    runs_again = draft.recompute != "none" or True in draft.tape.wishes.values()
+    if not (runs_again and draft.tape.interrupted):
         return draft.calls
     return with_kept_parameters(draft.calls, draft.tape.tokens, draft.outside)
 
@@ -107,7 +133,16 @@ def join_lanes(draft: Draft) -> list[Call]:
     return with_lanes_joined(draft.calls, draft.tape.tokens, draft.tape.folded)
 
 
-PASSES: tuple[Callable[[Draft], list[Call]], ...] = (fold_fills, keep_parameters, join_lanes)
+PASSES: tuple[Callable[[Draft], list[Call]], ...] = (
+    drop_unread,
+    compute_constants,
+    # What these alone have read.
+    drop_unread,
+    join_gradients,
+    fold_fills,
+    keep_parameters,
+    join_lanes,
+)
 """In their order; `recomputed` and `laid_out` follow."""
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _WRITEABLE = attrgetter("flags.writeable")
 _METHODS = (
-    "forward", "backward", "count", "_forward", "_backward",
+    "forward", "backward", "count", "compute", "gradient",
     "update", "_scalars", "_sweep", "_rule", "add",
 )  # fmt: skip
 """Methods whose replacement on a class is seen; those of a user's own class all are."""
@@ -36,7 +36,7 @@ class Guard:
     def __init__(self, net: Net) -> None:
         self._version = net.version
         self._seen = -1
-        self._params: list[tuple[Param, Array, bool]] = []
+        self._params: list[tuple[Param, Array, bool, bool]] = []
         self._wishes: list[tuple[Layer, bool | None]] = []
         self._writeable: list[Array] = []
         self._parts: dict[int, tuple[Any, Callable[[Any], Any], Any]] = {}
@@ -49,8 +49,8 @@ class Guard:
     # -- declared while recording -----------------------------------------------------------
 
     def param(self, param: Param, value: Array) -> None:
-        """The array of a parameter, whether it is trained, and that it may be written to."""
-        self._params.append((param, value, param.trainable))
+        """The array of a parameter, whether it is trained or held, and that it may be written."""
+        self._params.append((param, value, param.trainable, param.held))
         if _WRITEABLE(value):
             self._writeable.append(value)
 
@@ -121,9 +121,13 @@ class Guard:
         return self._switched(begun) or self._other_parts()
 
     def _switched(self, begun: bool) -> str:
-        for param, value, trainable in self._params:
+        for param, value, trainable, still in self._params:
             if param.trainable is not trainable:
                 return f"trainable of {param.name!r} is {param.trainable} now"
+            if param.held is not still:
+                return (
+                    f"the running state {param.name!r} is {'held' if param.held else 'moved'} now"
+                )
             if not begun and param.value is not value:
                 return f"the array of {param.name!r} is another one"
         for layer, recompute in self._wishes:
@@ -175,11 +179,17 @@ _methods: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 """The names of the methods of classes: nets of many layers ask often."""
 
 
+_WITHOUT_PARTS = frozenset((str, int, float, bool, tuple, type(None)))
+"""Types of most attributes: asking them for an abstract class takes long."""
+
+
 def with_inner(part: Counted) -> list[Any]:
     """``part``, and the layers, losses, ... among its attributes and in lists and dicts there."""
     found = [part]
     for one in found:
         for name, value in vars(one).items():
+            if type(value) in _WITHOUT_PARTS:
+                continue
             if isinstance(value, Counted):
                 inside: Iterable[Any] = (value,)
             elif isinstance(value, dict) and name != "arguments":

@@ -110,8 +110,7 @@ class Buffer:
         return self.kind in ("input", "output", "temporary")
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(NamedTuple):
     """One call: the numbers of the buffers it reads and writes, for which layer, in which phase.
 
     A buffer that is changed in part is both read and written. ``in_place`` lists pairs (read,

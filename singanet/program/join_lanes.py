@@ -64,17 +64,18 @@ def kernels_of(calls: Sequence[Call], numbers: Mapping[int, int]) -> list[Kernel
     kernels: list[Kernel] = []
     written: set[int] = set()
     for call in calls:
-        reads = (*call.reads, *(token for token in call.partly if token in written))
+        read = dict.fromkeys(call.reads)
+        read.update(dict.fromkeys([token for token in call.partly if token in written]))
         written.update(call.writes)
         kernels.append(
             Kernel(
                 call.name,
-                tuple(dict.fromkeys(numbers[token] for token in reads if token in numbers)),
-                tuple(numbers[token] for token in call.writes if token in numbers),
+                tuple([numbers[token] for token in read if token in numbers]),
+                tuple([numbers[token] for token in call.writes if token in numbers]),
                 call.layer,
                 call.phase,
                 tuple(
-                    (numbers[a], numbers[b]) for a, b in call.in_place if {a, b} <= numbers.keys()
+                    [(numbers[a], numbers[b]) for a, b in call.in_place if {a, b} <= numbers.keys()]
                 ),
                 call.barrier,
             )

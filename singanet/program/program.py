@@ -12,6 +12,7 @@ import numpy as np
 
 from singanet.engine import feeds as checks
 from singanet.engine.net import expect_host
+from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.stages import case_of
 from singanet.program.bind_call import Ready
@@ -21,7 +22,7 @@ from singanet.program.recompute.choice import Recompute
 from singanet.program.replay.replay import Replay, run_all
 from singanet.program.replay.signature import shapes_of_feed, shapes_of_targets
 from singanet.program.report.report import ProgramReport
-from singanet.program.trace.recorder import Recorder, rehearse
+from singanet.program.trace.recorder import Recorder, no_collections, rehearse
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Program:
         arena = programs_of(self.net).take(self._replay)
         try:
             if self.optimizer is not None:
-                measure = None if self.net.metric is None else self.net.metric.evaluate
+                measure = measure_of(self.net)
                 return self._replay.step(arena, feed, y, sample_weight, measure, run)
             outputs = self._replay.outputs(arena, feed, run)
             return next(iter(outputs.values())) if len(outputs) == 1 else outputs
@@ -114,6 +115,7 @@ class Program:
         net = self.net
         return checks.check_feed(net.plan(), x, net.device, net.dtype)
 
+    @no_collections()
     def _record(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:
         optimizer = self.optimizer
         if optimizer is not None:

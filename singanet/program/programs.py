@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from singanet.errors import CallOrderError
 from singanet.params.gradients import LayerGradients
 from singanet.program.orders import Order, is_dense, order_of, output_slots
 from singanet.program.replay.shared_arena import SharedArena
-from singanet.program.replay.signature import Latest, shapes_of_feed, shapes_of_targets
+from singanet.program.replay.signature import facts, facts_of_feed
 from singanet.program.replay.wait import Wait
 from singanet.types import Array
 
@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 _NO_WAIT = Wait()
 CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
-
-
-_TURNS = 3
-"""Steps that are known without a lookup: the first, those between, and the last of several."""
 
 
 def programs_of(net: Net) -> Programs:
@@ -64,8 +60,9 @@ class Programs:
     def __init__(self, enabled: bool = True, recompute: Recompute = "none") -> None:
         self.enabled = enabled
         self._recomputer = Recomputer(recompute)
-        self._known: dict[Any, Replay] = {}
-        # By numbers, since the keys of programs take long to look up.
+        # By what was called with which arrays. Steps of an optimizer that accumulates take turns:
+        # the guard of each of their programs tells whose turn it is.
+        self._known: dict[Any, list[Replay]] = {}
         self._uses = count()
         self._seen: OrderedDict[Any, None] = OrderedDict()
         self._refused: dict[Any, tuple[str, int | None]] = {}
@@ -73,7 +70,6 @@ class Programs:
         self._arena = SharedArena()
         self._layers = LayerByLayer(self._recomputer)
         self._orders: dict[int, Order] = {}
-        self._latest: tuple[Latest, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
@@ -104,7 +100,7 @@ class Programs:
         """As `Executor`: replayed where a program is there."""
         found = None
         if not asked:
-            key = ("evaluation", *shapes_of_feed(feed))
+            key = self._key(net, "evaluation", facts_of_feed(feed))
             found = self._find(net, key, lambda r: r.evaluation(feed))
         if found is None:
             return self._layers.evaluate(net, feed, asked)
@@ -123,7 +119,7 @@ class Programs:
         if not asked:
             found = self._find(
                 net,
-                ("passes", self.recompute, *orders.values(), *shapes_of_feed(feed)),
+                self._key(net, "passes", self.recompute, *orders.values(), facts_of_feed(feed)),
                 lambda r: r.passes(feed, orders),
                 recompute=self.recompute,
             )
@@ -145,51 +141,34 @@ class Programs:
         if not (self.enabled and net.passes_are_its_own):
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request
-        settings = net.device.ops.settings()
-        if on_layer is None and weight is None:
-            for latest in self._latest:
-                if not latest.alike(x, y, optimizer, self.recompute, settings):
-                    continue
-                program = latest.program
-                if program.stale(net):
-                    continue
-                if latest is not self._latest[0]:
-                    others = (other for other in self._latest if other is not latest)
-                    self._latest = (latest, *others)
-                program.use(next(self._uses))
-                arena = self.take(program)
-                try:
-                    return program.step_alike(arena, x, y, measure)
-                finally:
-                    self.give_back(arena)
-        from singanet.optimizer.stages import by_passes, needs_all_gradients
-
-        feed = check_feed(net.plan(), x, net.device, net.dtype)
-        self._layers.register(net, optimizer)
-        by_layers = on_layer is not None or by_passes(optimizer)
-        before = self._latest
-        found = None if by_layers else self._find_step(net, feed, y, optimizer, weight)
+        of_step = id(optimizer), self.recompute, facts(y), facts(weight)
+        # Arrays like those that were fed need no conversion.
+        key = self._key(net, "step", *of_step, facts(x))
+        found = None if on_layer is not None else self._known_to_hold(net, key)
         if found is None:
-            # Passes of their own for steps that no program may ever make.
-            alone = by_layers or needs_all_gradients(optimizer)
-            run = self.forward if alone else self._layers.forward
-            forward = partial(run, net, feed, ())
-            return self._layers.train(net, forward, request)
-        if weight is None:
-            now = Latest(found, feed, y, optimizer, self.recompute, settings)
-            others = (latest for latest in before if latest.program is not found)
-            # The steps of an optimizer that accumulates take turns.
-            self._latest = (now, *others)[:_TURNS]
+            from singanet.optimizer.stages import by_passes, needs_all_gradients
+
+            feed = x = check_feed(net.plan(), x, net.device, net.dtype)
+            self._layers.register(net, optimizer)
+            by_layers = on_layer is not None or by_passes(optimizer)
+            if not by_layers:
+                key = self._key(net, "step", *of_step, facts_of_feed(feed))
+                found = self._find_step(net, key, feed, request)
+            if found is None:
+                # Passes of their own for steps that no program may ever make.
+                alone = by_layers or needs_all_gradients(optimizer)
+                run = self.forward if alone else self._layers.forward
+                return self._layers.train(net, partial(run, net, feed, ()), request)
         arena = self.take(found)
         try:
-            return found.step(arena, feed, y, weight, measure)
+            return found.step(arena, x, y, weight, measure)
         finally:
             self.give_back(arena)
 
     def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
         """As `Executor`: replayed where a program is there."""
-        shapes = (*shapes_of_feed(asked.feed), *shapes_of_targets(asked.targets, asked.weight))
-        key = ("gradients", *asked.key, *shapes)
+        given = facts_of_feed(asked.feed), facts(asked.targets), facts(asked.weight)
+        key = self._key(net, "gradients", *asked.key, *given)
         found = self._find(net, key, lambda r: r.gradients(asked), plan=asked.part)
         if found is None:
             return self._layers.gradients(net, asked)
@@ -202,29 +181,30 @@ class Programs:
         self._layers.register(net, optimizer)
 
     def _find_step(
-        self, net: Net, feed: Mapping[str, Any], y: Any, optimizer: Any, weight: Any
+        self, net: Net, key: Any, feed: Mapping[str, Any], request: StepRequest
     ) -> Replay | None:
         from singanet.optimizer.stages import case_of
 
-        of_batch = (*shapes_of_feed(feed), *shapes_of_targets(y, weight))
+        y, optimizer, weight = request.y, request.optimizer, request.weight
         return self._find(
             net,
-            ("step", id(optimizer), case_of(optimizer), self.recompute, *of_batch),
+            key,
             lambda r: r.step(feed, y, weight, optimizer),
             optimizer,
             # A step by the layers would take the memory that is not to be taken.
             at_once=self.recompute != "none",
             recompute=self.recompute,
+            case=case_of(optimizer),
         )
 
     def reports(self) -> list[ProgramReport]:
         """What each program consists of, that used last at the end."""
-        return [each.report() for each in sorted(self._known.values(), key=lambda r: r.used)]
+        return [each.report() for _, each in sorted(self._every(), key=lambda pair: pair[1].used)]
 
     @property
     def notes(self) -> list[str]:
         """What of the programs runs as a Python step, and why."""
-        told = [note for replay in self._known.values() for note in replay.notes]
+        told = [note for _, replay in self._every() for note in replay.notes]
         return list(dict.fromkeys(told))
 
     @property
@@ -239,7 +219,20 @@ class Programs:
         self._refused.clear()
         self._waits.clear()
         self._arena.clear()
-        self._latest = ()
+
+    def _every(self) -> list[tuple[Any, Replay]]:
+        return [(key, each) for key, programs in [*self._known.items()] for each in [*programs]]
+
+    def _key(self, net: Net, *of_call: Any) -> Any:
+        return (*of_call, threading.get_ident(), net.device.ops.settings())
+
+    def _known_to_hold(self, net: Net, key: Any) -> Replay | None:
+        """The program of ``key`` that is the net's as it is now, counted as used once more."""
+        for program in self._known.get(key, ()):
+            if not program.stale(net):
+                program.use(next(self._uses))
+                return program
+        return None
 
     def _find(
         self,
@@ -250,35 +243,48 @@ class Programs:
         at_once: bool = False,
         recompute: Recompute = "none",
         plan: Plan | None = None,
+        case: Hashable = (),
     ) -> Replay | None:
-        """The program of ``key``, recorded now where the same call came before or ``at_once``."""
-        key = (*key, threading.get_ident(), net.device.ops.settings())
-        self._latest = ()
-        if not self.enabled or net.device.ops.xp is not np or self._is_refused(key):
+        """The program of ``key``, recorded now where the same call came before or ``at_once``.
+
+        Calls of one key that need programs of their own differ in their ``case``.
+        """
+        if not self.enabled or net.device.ops.xp is not np:
             return None
-        found = self._known.get(key)
-        if found is not None and not found.stale(net):
-            found.use(next(self._uses))
-            return found
+        found = self._known_to_hold(net, key)
         if found is not None:
-            del self._known[key]
-            self._waits.setdefault(key, Wait()).start(found.replays)
-            if not at_once:
-                return None
-        if not at_once and (self._is_new(key) or self._waits.get(key, _NO_WAIT).goes_on()):
+            return found
+        this = key, case
+        if self._is_refused(this):
+            return None
+        for program in self._known.get(key, ()):
+            if program.case == case:
+                self._drop(key, program)
+                self._waits.setdefault(this, Wait()).start(program.replays)
+                if not at_once:
+                    return None
+                break
+        if not at_once and (self._is_new(this) or self._waits.get(this, _NO_WAIT).goes_on()):
             return None
         from singanet.program.replay.compiled import recorded
 
         made = recorded(net, record, optimizer, recompute, plan)
         if isinstance(made, str):
-            self._refused[key] = made, changes.now
+            self._refused[this] = made, changes.now
             return None
-        self._refused.pop(key, None)
+        self._refused.pop(this, None)
+        made.case = case
         made.use(next(self._uses))
-        self._known[key] = made
-        if len(self._known) > CAPACITY:
-            del self._known[min(self._known, key=lambda each: self._known[each].used)]
+        self._known.setdefault(key, []).append(made)
+        every = self._every()
+        if len(every) > CAPACITY:
+            self._drop(*min(every, key=lambda each: each[1].used))
         return made
+
+    def _drop(self, key: Any, program: Replay) -> None:
+        self._known[key].remove(program)
+        if not self._known[key]:
+            del self._known[key]
 
     def _is_new(self, key: Any) -> bool:
         """Whether such a call comes for the first time, as far as is remembered."""
@@ -306,7 +312,7 @@ class Programs:
 
     def _let_go(self) -> None:
         """Let every program forget the memory that it was bound to."""
-        for program in list(self._known.values()):
+        for _, program in self._every():
             program.forget()
 
     def give_back(self, arena: Array) -> None:

@@ -20,23 +20,25 @@ def moved(call: Call, moves: Mapping[int, tuple[int, int]]) -> Call:
         return relocated(ref, moves)
 
     made = placed(call, place, {token: moves[token][0] for token in touched})
-    kept = tuple(pair for pair in call.in_place if not touched & {*pair})
-    parts = (moves[token][0] for token in call.writes if token in touched)
-    made.partly, made.in_place = _once((*made.partly, *parts)), kept
+    made.in_place = tuple([pair for pair in call.in_place if touched.isdisjoint(pair)])
+    parts = [moves[token][0] for token in call.writes if token in touched]
+    made.partly = _once((*made.partly, *parts))
     return made
 
 
 def relocated(ref: Ref, moves: Mapping[int, tuple[int, int]]) -> Ref:
     """Where ``ref`` lies now."""
-    token, start = moves.get(ref.token, (ref.token, 0))
-    return ref._replace(token=token, offset=ref.offset + start)
+    if ref.token not in moves:
+        return ref
+    token, start = moves[ref.token]
+    return Ref(token, ref.offset + start, ref.shape, ref.strides, ref.dtype)
 
 
 def placed(call: Call, place: Callable[[Ref], Ref], tokens: Mapping[int, int]) -> Call:
     """``call`` with every array where ``place`` says; ``tokens`` are the new ones of the old."""
 
-    def other(numbers: Iterable[int]) -> tuple[int, ...]:
-        return _once(tokens.get(number, number) for number in numbers)
+    def other(numbers: tuple[int, ...]) -> tuple[int, ...]:
+        return _once([tokens.get(number, number) for number in numbers]) if numbers else ()
 
     def led(value: Any) -> Any:
         return place(value) if type(value) is Ref else map_leaves(value, Ref, place)

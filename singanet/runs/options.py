@@ -151,8 +151,12 @@ def _check(options: RunOptions, recipe: Recipe) -> None:
     class_weights(options)
     as_precision(options.mixed_precision)
     if options.out is None and (options.resume or options.save_every is not None):
-        what = "--resume" if options.resume else "--save-every"
-        raise _wrong(what, "a run folder", "none", "add --out RUN_DIR")
+        raise no_folder("--resume" if options.resume else "--save-every")
+
+
+def no_folder(option: str) -> ArgumentError:
+    """The error for an option that needs ``--out``."""
+    return _wrong(option, "a run folder", "none", "add --out RUN_DIR")
 
 
 def _wrong(what: str, expected: str, received: str, advice: str) -> ArgumentError:

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from singanet.checkpoint.formats import FORMATS, by_content, by_suffix, open_state
+from singanet.base.budget import Budget, read_json
+from singanet.checkpoint.formats import by_content, expect_no_other_suffix, open_state
 from singanet.checkpoint.reader import Reader
 from singanet.errors import (
-    ArgumentError,
     CheckpointError,
     ConfigError,
     FileFormatError,
@@ -77,15 +77,11 @@ _ADVICE: dict[Any, str] = {
 
 def check_path(path: Path) -> None:
     """Errors: a name by which other programs would take the file for one of their own."""
-    suffix = "".join(path.suffixes[-1:]).lower()
-    others = {".keras", ".onnx"} | {s for each in FORMATS.values() for s in each.suffixes}
-    if suffix in others - {".safetensors"} or by_suffix(path) not in ("snapshot", CONTAINER):
-        raise ArgumentError(
-            f"file {str(path)!r}",
-            expected="a name of its own for a model file",
-            received=f"the suffix {suffix!r} of another format",
-            advice="call it 'name.singanet'; net.save writes weights alone in other formats",
-        )
+    expect_no_other_suffix(
+        path,
+        (".singanet", ".safetensors"),
+        "call it 'name.singanet'; net.save writes weights alone in other formats",
+    )
 
 
 def encoded(kind: Kind, about: Mapping[str, Any]) -> Array:
@@ -151,10 +147,11 @@ def _about(reader: Reader, kind: Kind) -> dict[str, Any]:
     if size > LONGEST:
         raise _other(reader.where, kind, f"a description of {size} bytes")
     text = bytes(reader.read(kind.text))
-    try:
-        about = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _other(reader.where, kind, f"a description that is no JSON: {error}") from None
+
+    def refuse(expected: str, received: str) -> FileFormatError:
+        return _other(reader.where, kind, f"a description that is not {expected}: {received}")
+
+    about = read_json(text, Budget(len(text), refuse))
     if not isinstance(about, dict) or about.get("format") != kind.format:
         raise _other(reader.where, kind, "a description of something else")
     version = about.get("version")

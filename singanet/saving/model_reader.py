@@ -67,7 +67,7 @@ def fill(params: Mapping[str, Param], reader: Reader, prefix: str) -> None:
     if not report.complete:
         raise mismatch(report)
     for found in report.matched:
-        params[found.name].value = reader.read(found.file_name).reshape(found.shape)
+        params[found.name].retype(reader.read(found.file_name).reshape(found.shape))
 
 
 def _dtype(entry: Entry | None, param: Param) -> np.dtype[Any]:

@@ -10,9 +10,18 @@ from singanet.errors import ConfigError
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
 from singanet.saving.model_layout import FIT, OPTIMIZER, PRECISION
-from singanet.saving.objects import object_from_config, object_to_config, refusing, wrong
+from singanet.saving.objects import (
+    kind_of,
+    object_from_config,
+    object_to_config,
+    refusing,
+    wrong,
+)
 from singanet.training.compiled import Compiled, compile_net, expect_compiled
 from singanet.types import Array
+
+MOST_FITS = 256
+"""Kinds of clipping and accumulation that one optimizer is described with."""
 
 
 def describe(compiled: Compiled) -> dict[str, Any]:
@@ -20,10 +29,18 @@ def describe(compiled: Compiled) -> dict[str, Any]:
 
     Errors: `ConfigError` for an optimizer or metric that cannot be described.
     """
+    if len(compiled.around) > MOST_FITS:
+        raise ConfigError(
+            "the training",
+            expected=f"at most {MOST_FITS} kinds of clipping and accumulation",
+            received=f"{len(compiled.around)}",
+            advice="compile the net anew, or leave the training out with training=False",
+        )
     try:
         return {
             "optimizer": object_to_config(compiled.optimizer),
             "metrics": {name: object_to_config(m) for name, m in compiled.metrics.items()},
+            "outputs": compiled.outputs,
             "precision": None
             if compiled.precision is None
             else object_to_config(compiled.precision),
@@ -61,6 +78,9 @@ def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array
     """
     if not isinstance(described, Mapping) or not isinstance(described.get("metrics"), Mapping):
         raise wrong("the training", "an object with optimizer and metrics", repr(described))
+    fits = described.get("fit", ())
+    if not isinstance(fits, (list, tuple)) or len(fits) > MOST_FITS:
+        raise wrong("the training", f"a list of at most {MOST_FITS} under 'fit'", kind_of(fits))
     epochs = described.get("epochs")
     if type(epochs) is not int or epochs < 0:
         raise wrong("the training", "a count under 'epochs'", repr(epochs))
@@ -74,7 +94,8 @@ def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array
         if precision is not None:
             precision = object_from_config(precision, {}, MixedPrecision)
         measure = net.metric
-        compile_net(net, optimizer, None, metrics, precision)
+        outputs = described.get("outputs", {})
+        compile_net(net, optimizer, None, _by_output(metrics, outputs), precision)
         net.metric = _same(measure, metrics.values())
         state = states(OPTIMIZER)
         optimizer.load_state_dict(state)
@@ -82,9 +103,22 @@ def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array
             precision.load_state_dict(states(PRECISION))
         compiled = expect_compiled(net, "the training")
         compiled.epochs = epochs
-        for number, (clip, clip_by, accumulate) in enumerate(described.get("fit", ())):
+        for number, (clip, clip_by, accumulate) in enumerate(fits):
             own = states(f"{FIT}{number}/")
             compiled.clipped(clip, clip_by, accumulate).load_state_dict({**state, **own})
+
+
+def _by_output(metrics: Mapping[str, Metric], outputs: Any) -> Mapping[str, Any]:
+    """``metrics`` as `compile` takes them, where ``outputs`` says which sees which."""
+    if not isinstance(outputs, Mapping) or not set(outputs) <= set(metrics):
+        raise wrong("the training", "the outputs of metrics by their names", repr(outputs))
+    if not outputs:
+        return metrics
+    found: dict[str, dict[str, Metric]] = {}
+    for name, metric in metrics.items():
+        output = str(outputs.get(name))
+        found.setdefault(output, {})[name.removeprefix(f"{output}_")] = metric
+    return found
 
 
 def _same(metric: Metric | None, others: Iterable[Metric]) -> Metric | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from singanet.base.budget import Budget
 from singanet.base.counts import is_int
 from singanet.errors import ConfigError
 from singanet.layers import Layer
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from singanet.graph.nodes import Node
 
 _Net = TypeVar("_Net", bound="Net")
+
+MOST_NODES = 10_000
+"""Of a described net, nested ones included: they take some seconds, more could take for ever."""
 
 FORMAT = "singanet net"
 VERSION = 1
@@ -50,7 +55,8 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
         config["outputs"] = [list(output) for output in declared.outputs]
     if net.frozen_before:
         config["frozen"] = net.frozen_before
-    untrained = [p.name for p in distinct_params(net.nodes()) if not (p.trainable or p.is_state)]
+    params = distinct_params(net.nodes())
+    untrained = [p.name for p in params if (p.held if p.is_state else not p.trainable)]
     if untrained:
         config["untrained"] = untrained
     for key, flag in _WISHES.items():
@@ -97,8 +103,30 @@ def net_from_config(kind: type[_Net], config: Mapping[str, Any], seed: int | Non
     """The net of class ``kind`` that ``config`` describes, its parameters not yet filled.
 
     Only classes of singanet and registered ones are constructed. Errors: `ConfigError` for
-    another format, a newer version, or an entry that is not as `net_to_config` writes it.
+    another format, a newer version, an entry that is not as `net_to_config` writes it, and more
+    than `MOST_NODES` in all.
     """
+    _count(config, Budget(0, partial(wrong, "a net's configuration"), MOST_NODES))
+    return _net(kind, config, seed)
+
+
+def _count(config: Any, budget: Budget) -> int:
+    """Nodes of the net that ``config`` describes: a net used again has all of its nodes again."""
+    counts: dict[str, int] = {}
+    layers = config.get("layers") if isinstance(config, Mapping) else None
+    for entry in layers if isinstance(layers, (list, tuple)) else ():
+        if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
+            if "shares" not in entry and "net" in entry:
+                with budget.deeper():
+                    count = _count(entry["net"], budget)
+            else:
+                count = counts.get(str(entry.get("shares")), 1)
+                budget.spend(0, count)
+            counts[entry["name"]] = count
+    return sum(counts.values())
+
+
+def _net(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
     check_version(config)
     net = kind(name=config.get("name"), seed=seed)
     _add_uses(net, _sequence(config, "layers"))
@@ -147,7 +175,7 @@ def _add_uses(net: Net, entries: Sequence[Any]) -> None:
             if other is not None:
                 made[name] = made[other]
             elif "net" in entry:
-                made[name] = net_from_config(type(net), entry["net"], net.seed)
+                made[name] = _net(type(net), entry["net"], net.seed)
             else:
                 made[name] = object_from_config(entry, shared, Layer)
             net.add_node(made[name], sources, name)
@@ -155,12 +183,15 @@ def _add_uses(net: Net, entries: Sequence[Any]) -> None:
 
 
 def _fix(params: list[Param], names: list[str]) -> None:
-    """Let the parameters called ``names`` not be trained."""
+    """Let the parameters called ``names`` not be trained, running state stay as it is."""
     by_name = {param.name: param for param in params}
     for name in names:
         if name not in by_name:
             raise wrong("a net's configuration", "'untrained' to name parameters", repr(name))
-        by_name[name].trainable = False
+        if by_name[name].is_state:
+            by_name[name].held = True
+        else:
+            by_name[name].trainable = False
 
 
 def _wish(net: Net, key: str, flag: bool, names: list[str]) -> None:

@@ -14,6 +14,7 @@ from singanet.base.described import Configurable
 from singanet.errors import (
     ArgumentError,
     ConfigError,
+    SignatureError,
     SingaNetError,
     UnknownNameError,
     did_you_mean,
@@ -98,9 +99,10 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
     """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("arguments"), Mapping):
         raise wrong(_SOMEWHERE, "an object with 'class' and 'arguments'", kind_of(entry))
-    known = {k: v for k, v in {**_TABLE, **_registered}.items() if issubclass(v, bases)}
     name = entry.get("class")
-    if not isinstance(name, str) or name not in known:
+    kind = _TABLE.get(name) or _registered.get(name) if isinstance(name, str) else None
+    if not isinstance(name, str) or kind is None or not issubclass(kind, bases):
+        known = [k for k, v in {**_TABLE, **_registered}.items() if issubclass(v, bases)]
         raise UnknownNameError(
             _SOMEWHERE,
             expected=f"a {bases[0].__name__} of singanet, or one that is registered",
@@ -108,7 +110,7 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
             advice=did_you_mean(str(name)[:60], known, _unregistered(name)),
         )
     arguments = {key: _decode(name, value, shared) for key, value in entry["arguments"].items()}
-    return known[name](**arguments)
+    return kind(**arguments)
 
 
 def _unregistered(name: Any) -> str:
@@ -178,6 +180,8 @@ def refusing(where: str) -> Iterator[None]:
     """Any failure of a constructor or `setup` on data from a file, as a `ConfigError`."""
     try:
         yield
+    except SignatureError as error:
+        raise wrong(where, "arguments that its class takes", str(error)) from None
     except SingaNetError as error:
         if error.where != _SOMEWHERE or where == _SOMEWHERE:
             raise

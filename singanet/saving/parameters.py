@@ -21,6 +21,7 @@ from singanet.checkpoint import (
 from singanet.checkpoint.keras import KerasReader
 from singanet.checkpoint.keras.slots import read_slots
 from singanet.errors import ArgumentError, CallOrderError
+from singanet.layers import RNN, Dense, Layer, MultiHeadAttention, TimeDistributed
 from singanet.saving.recurrent import packed_layers
 from singanet.types import Array
 
@@ -66,23 +67,37 @@ def load_parameters(
     cast: bool = False,
     data_format: str = "channels_last",
     optimizer: Optimizer | None = None,
+    layout: str | None = None,
 ) -> LoadReport:
     """`FeedForwardNet.load`; ``format`` None goes by what the file holds."""
     params = {param.name: param for param in distinct(net.params())}
     _expect_writable(params.values())
+    matrices = _checked_matrices(net, rename, layout)
     targets = {
-        name: Target(param.shape, np.dtype(param.value.dtype)) for name, param in params.items()
+        name: Target(
+            param.shape[::-1] if name in matrices else param.shape,
+            np.dtype(param.value.dtype),
+            "PyTorch's layout, turned" if name in matrices else "",
+        )
+        for name, param in params.items()
     }
 
     def assign(name: str, array: Array) -> None:
-        params[name].value[...] = net.device.put(array)
+        params[name].value[...] = net.device.put(array.T if name in matrices else array)
 
-    packed = packed_layers(net)
+    packed = [] if matrices else packed_layers(net)
     with open_state(f, format) as reader:
         if not reader.foreign_layout:
             if optimizer is not None:
                 raise _no_place(f, reader.format)
             return load_into(reader, targets, assign, rename, strict, cast, packed)
+    if layout is not None:
+        raise ArgumentError(
+            f"file {str(f)!r}, argument layout",
+            expected="a file whose arrays have no layout of their own",
+            received="one of Keras",
+            advice="leave layout out: Keras' arrays are turned by the file's own layers",
+        )
     layers = describe_net(net, data_format)
     with KerasReader(Path(f), layers) as keras:
         slots = None if optimizer is None else read_slots(keras, layers, optimizer)
@@ -90,6 +105,51 @@ def load_parameters(
     if optimizer is not None and slots is not None:
         optimizer.load_state_dict(slots)
     return report
+
+
+def _checked_matrices(
+    net: Model, rename: Mapping[str, str] | None, layout: str | None
+) -> frozenset[str]:
+    """The matrices of ``net`` that PyTorch keeps as (out, in), if ``layout`` says so of the file.
+
+    Errors: an unknown layout; square matrices under names that may be PyTorch's, where ``layout``
+    says nothing, since their shapes do not tell which way they lie.
+    """
+    if layout not in (None, "torch", "singanet"):
+        raise ArgumentError(
+            "net.load, layout",
+            expected="'torch', 'singanet' or None",
+            received=repr(layout),
+            advice="'torch' for the arrays of a state_dict of PyTorch's",
+        )
+    matrices = {
+        param.name: param.shape
+        for layer in net.layers
+        for suffix, param in layer.params.items()
+        if _is_inward(layer, suffix)
+    }
+    if layout is None and isinstance(rename, Mapping):
+        for there, name in rename.items():
+            rows, columns = matrices.get(name, (0, 1))
+            if rows == columns and isinstance(there, str) and "." in there:
+                raise ArgumentError(
+                    f"net.load, rename of {there!r}",
+                    expected=f"layout=, since {name!r} is square and may lie either way",
+                    received="none",
+                    advice="layout='torch' turns PyTorch's (out, in), 'singanet' takes it as it is",
+                )
+    return frozenset(matrices) if layout == "torch" else frozenset()
+
+
+def _is_inward(layer: Layer, suffix: str) -> bool:
+    """Whether a parameter is a matrix (in, out), which PyTorch keeps as (out, in)."""
+    while isinstance(layer, TimeDistributed):
+        layer = layer.layer
+    if isinstance(layer, Dense):
+        return suffix.endswith("weight") and not layer.W_transpose
+    if isinstance(layer, RNN):
+        return suffix.endswith(("weight_x", "weight_h"))
+    return isinstance(layer, MultiHeadAttention) and suffix.endswith("_weight")
 
 
 def _no_place(f: str | PathLike[str], format: str) -> ArgumentError:

@@ -197,7 +197,7 @@ def _in_double(params: Iterable[Param]) -> Iterator[Callable[[], None]]:
     before = [param.value for param in listed]
     try:
         for param in listed:
-            param.value = param.value.astype(np.float64)
+            param.retype(param.value.astype(np.float64))
         state = [(param, param.value.copy()) for param in listed if param.is_state]
 
         def reset() -> None:
@@ -207,7 +207,7 @@ def _in_double(params: Iterable[Param]) -> Iterator[Callable[[], None]]:
         yield reset
     finally:
         for param, value in zip(listed, before, strict=True):
-            param.value = value
+            param.retype(value)
 
 
 def _dense(grad: Any, like: Array) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.ops import ops_for
+from singanet.optimizer import SGD
 from singanet.params.gradients import dense_gradient
 from singanet.testing.gradients import check_gradients
 from singanet.testing.parts import arrays_on, map_parts, on_host, parts_of, spread
@@ -55,7 +56,7 @@ class LayerCase:
         for param in layer.params.values():
             values = 0.5 * rng.standard_normal(param.shape)
             # Running variances have to be positive.
-            param.value = xp.asarray((np.abs(values) + 0.5 if param.is_state else values), dtype)
+            param.retype(xp.asarray(np.abs(values) + 0.5 if param.is_state else values, dtype))
         return layer
 
     def run(
@@ -212,6 +213,18 @@ class LayerCase:
         for suffix, grad in grads.items():
             np.testing.assert_array_equal(on_host(grad), on_host(alone[suffix]))
 
+    def test_input_gradients_do_not_need_those_of_parameters(self, xp: Any) -> None:
+        layer = self.built(xp, np.float64)
+        ctx, y = self.run(layer, self.inputs(xp, np.float64), train=False)
+        dy = self.gradient_like(y)
+        dx, _ = self.run_backward(layer, ctx, dy)
+        ctx.needs_param_grads = False
+        alone, _ = self.run_backward(layer, ctx, dy)
+        for one, two in zip(parts_of(dx), parts_of(alone), strict=True):
+            assert (one is None) == (two is None)
+            if one is not None:
+                np.testing.assert_array_equal(on_host(one), on_host(two))
+
     def test_evaluation_keeps_nothing(self, xp: Any) -> None:
         layer = self.built(xp)
         ctx, _ = self.run(layer, self.inputs(xp, np.float32), train=False, keep=False)
@@ -225,6 +238,15 @@ class LayerCase:
             pair.evaluate(x)
         # A layer that is a Python step is walked by the layers in a loop of the caller's own.
         assert pair.programs() == (1 if pair.in_python() else 2)
+
+    def test_a_recorded_step_equals_the_layers(self) -> None:
+        pair = RecordedPair([self.built(np, np.float32) for _ in range(2)])
+        optimizers = SGD(lr=0.01, momentum=0.9), SGD(lr=0.01, momentum=0.9)
+        for seed in range(4):
+            pair.step(self.inputs(np, np.float32, seed=seed), optimizers)
+        assert pair.programs() == 1
+        # A layer that says it is pure must not have been found to be none.
+        assert not (pair.notes() and getattr(self.make(), "pure", False))
 
     def test_spec_dicts_are_not_changed(self) -> None:
         layer = self.make()

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.edits import Counted
 from singanet.layers.layer import Layer
 from singanet.net import FeedForwardNet
-from singanet.testing.parts import parts_of
+from singanet.optimizer import Optimizer
+from singanet.testing.parts import map_parts, parts_of
+from singanet.types import Array
 
 
 class RecordedPair:
@@ -33,6 +36,17 @@ class RecordedPair:
             _expect_same(one.grads, two.grads)
         self._expect_same_params()
 
+    def step(self, x: Any, optimizers: Sequence[Optimizer]) -> None:
+        """A training step on ``x``, each net by its own of the ``optimizers``."""
+        found = []
+        net: Any
+        for net, optimizer in zip(self.nets, optimizers, strict=True):
+            net.loss = net.loss or _HalfSquares()
+            found.append(net.step(x, np.zeros(2), optimizer))
+        one, two = found
+        assert one == two
+        self._expect_same_params()
+
     def evaluate(self, x: Any) -> None:
         """An evaluation of ``x``."""
         _expect_same(*(net.forward(False, x) for net in self.nets))
@@ -42,6 +56,10 @@ class RecordedPair:
         """How many programs the first net recorded."""
         assert self.in_python() or not self.nets[0].programs.refusals
         return len(self.nets[0].programs.reports())
+
+    def notes(self) -> list[str]:
+        """What the first net runs as Python steps, and why."""
+        return list(self.nets[0].programs.notes)
 
     def in_python(self) -> bool:
         """Whether loops over the layer are refused, as those over a Python step are.
@@ -54,6 +72,22 @@ class RecordedPair:
 
     def _expect_same_params(self) -> None:
         _expect_same(*(net.param_values() for net in self.nets))
+
+
+class _HalfSquares(Counted):
+    """½ Σ y² of the outputs y, an array or several, whose gradient is y."""
+
+    def forward(self, flag: Any, x: Any, y: Any) -> Array:
+        """One loss a sample."""
+        self._outputs = x
+        parts = [part.reshape(len(part), -1) for part in parts_of(x)]
+        losses: Array = 0.5 * sum((part * part).sum(axis=1).sum() for part in parts[1:])
+        return losses + 0.5 * (parts[0] * parts[0]).sum(axis=1)
+
+    def backward(self) -> Any:
+        """The outputs, as arrays that may be changed."""
+        outputs, self._outputs = self._outputs, None
+        return map_parts(lambda part: part * 1.0, outputs)
 
 
 def _net_of(layer: Layer) -> FeedForwardNet:

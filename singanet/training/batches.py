@@ -25,6 +25,8 @@ class Batches(ABC):
     """
 
     steps: int | None
+    smallest: int | None
+    """Samples of the smallest batch, None where that is not known."""
     _given: int | None = None
     _stream: Iterator[WeightedBatch] | None = None
 
@@ -50,16 +52,16 @@ class Batches(ABC):
             yield batch
 
     def _next(self) -> WeightedBatch | None:
-        """The next batch across passes, None where a new pass has none."""
-        for _ in range(2):
-            fresh = self._stream is None
+        """The next batch across passes, None where two new passes have none.
+
+        One may have none: it goes on from a position saved after the last batch.
+        """
+        for _ in range(3):
             if self._stream is None:
                 self._stream = self.one_pass()
             for batch in self._stream:
                 return batch
             self._stream = None
-            if fresh:
-                break
         return None
 
     @abstractmethod
@@ -87,6 +89,7 @@ class ArrayBatches(Batches):
         shuffle: bool,
         seed: int,
         steps: int | None = None,
+        drop_last: bool = False,
     ) -> None:
         self._packed = weight is not None
         targets = y
@@ -95,7 +98,8 @@ class ArrayBatches(Batches):
             named = y if isinstance(y, Mapping) else {"y": y}
             targets = {**{f"y/{name}": part for name, part in named.items()}, "weight": weight}
         self._single = not isinstance(y, Mapping)
-        self.loader = ArrayLoader(x, targets, batch_size, shuffle, seed)
+        self.loader = ArrayLoader(x, targets, batch_size, shuffle, seed, drop_last)
+        self.smallest = self.loader.smallest_batch
         self.steps = len(self.loader) if steps is None else steps
         self._given = steps
 
@@ -159,6 +163,7 @@ class IteratedBatches(Batches):
         self._drawn = 0
         self._skip = 0
         self._given = steps
+        self.smallest = getattr(source, "smallest_batch", None)
         self.steps = _length(source) if steps is None else steps
 
     def one_pass(self) -> Iterator[WeightedBatch]:

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 from singanet.engine.model import Model
 from singanet.engine.net import Net
-from singanet.errors import ArgumentError, CallOrderError, one_of
-from singanet.loss import Loss
+from singanet.engine.step import expect_scores
+from singanet.errors import ArgumentError, CallOrderError, GraphError, one_of
+from singanet.loss import Loss, MultiLoss
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
 from singanet.optimizer.mixed_precision import ScaledUpdates, as_precision
 from singanet.training.half_kernels import half_device
+from singanet.training.named import as_loss, as_metric, as_optimizer, snake_case
 from singanet.training.steps import wrapped
+
+Given: TypeAlias = "Metric | str | Sequence[Metric | str] | Mapping[str, Any]"
+"""Metrics as `compile` takes them: one, several, or by name; of several outputs by output."""
+
+
+_SCALED = 8
+"""Optimizers whose precision is remembered, with the programs that are known by it."""
 
 
 class Compiled:
     """The optimizer, the metrics by name, and how many epochs `fit` has begun.
 
-    The count goes on from one `fit` to the next, so that ten fits of one epoch see the orders
+    ``outputs`` says which output each metric sees, of a net that was given them by output. The
+    count goes on from one `fit` to the next, so that ten fits of one epoch see the orders
     that one fit of ten epochs sees.
     """
 
@@ -29,10 +40,12 @@ class Compiled:
         optimizer: Optimizer | Wrapper,
         metrics: dict[str, Metric],
         precision: MixedPrecision | None = None,
+        outputs: Mapping[str, str] | None = None,
     ) -> None:
         self.optimizer = optimizer
         self.precision = precision
         self.metrics = metrics
+        self.outputs = dict(outputs or {})
         self.epochs = 0
         self._wrapped: dict[tuple[Any, ...], Optimizer | Wrapper] = {}
         self._scaled: list[ScaledUpdates] = []
@@ -51,7 +64,8 @@ class Compiled:
         found = next((each for each in self._scaled if each.optimizer is optimizer), None)
         if found is None:
             found = ScaledUpdates(optimizer, self.precision)
-            self._scaled.append(found)
+            # Averages of many fits, say, need not stay.
+            self._scaled = [*self._scaled[1 - _SCALED :], found]
         return found
 
     @property
@@ -63,22 +77,34 @@ class Compiled:
 
 def compile_net(
     net: Model,
-    optimizer: Optimizer | Wrapper,
-    loss: Loss | None = None,
-    metrics: Metric | Sequence[Metric] | Mapping[str, Metric] | None = None,
+    optimizer: Optimizer | Wrapper | str,
+    loss: Loss | MultiLoss | str | None = None,
+    metrics: Given | None = None,
     mixed_precision: MixedPrecision | str | None = None,
 ) -> None:
     """`FeedForwardNet.compile`."""
-    if not isinstance(optimizer, (Optimizer, Wrapper)):
-        raise _not_one("optimizer", "an optimizer", optimizer, "SGD(lr=0.1)")
-    if loss is not None and not all(hasattr(loss, do) for do in ("forward", "backward", "link")):
-        raise _not_one("loss", "a loss", loss, "SoftmaxCrossEntropy()")
-    named = {} if metrics is None else _named(metrics)
-    for metric in named.values():
-        if not isinstance(metric, Metric):
-            raise _not_one("metrics", "metrics", metric, "[Accuracy()]")
-    if loss is None and net.loss is None:
-        raise _not_one("loss", "a loss, since the net has none", loss, "SoftmaxCrossEntropy()")
+    optimizer = as_optimizer(optimizer)
+    loss = net.loss if loss is None else as_loss(loss)
+    if loss is None:
+        raise ArgumentError(
+            "net.compile, loss",
+            expected="a loss, since the net has none",
+            received="None",
+            advice="pass loss=SoftmaxCrossEntropy()",
+        )
+    outputs: dict[str, str] = {}
+    if metrics is None:
+        named = {} if net.metric is None else _named([net.metric], loss)
+    elif isinstance(metrics, Mapping) and isinstance(net, Net) and all(k in net for k in metrics):
+        named = {}
+        for output, given in metrics.items():
+            own = loss.losses.get(output) if isinstance(loss, MultiLoss) else loss
+            for name, metric in _named(given, own).items():
+                named[f"{output}_{name}"] = metric
+                outputs[f"{output}_{name}"] = output
+    else:
+        named = _named(metrics, loss)
+    _expect_distinct(named, loss)
     precision = as_precision(mixed_precision)
     if precision is not None and not isinstance(net, Net):
         raise ArgumentError(
@@ -87,18 +113,15 @@ def compile_net(
             received=f"a {type(net).__name__}",
             advice="leave it out: this kind of net computes in float32",
         )
-    net.loss = net.loss if loss is None else loss
-    if metrics is None:
-        named = _named(() if net.metric is None else net.metric)
-    else:
+    if isinstance(net, Net):
+        # A net that is not whole yet is looked at when it trains.
+        with suppress(GraphError, CallOrderError):
+            expect_scores(net.planned(), loss)
+    net.loss = loss
+    if metrics is not None:
         # Metrics of single outputs are not the net's as a whole.
-        of_outputs = (
-            isinstance(metrics, Mapping)
-            and isinstance(net, Net)
-            and all(name in net for name in named)
-        )
-        net.metric = None if of_outputs else next(iter(named.values()), None)
-    net.compiled = Compiled(optimizer, named, precision)
+        net.metric = None if outputs else next(iter(named.values()), None)
+    net.compiled = Compiled(optimizer, named, precision, outputs)
     if precision is not None and isinstance(net, Net):
         # The masters begin as what is there now, not as what is left of it after rounding.
         for param in net.params():
@@ -120,18 +143,26 @@ def expect_compiled(net: Model, where: str) -> Compiled:
     return net.compiled
 
 
-def _named(metrics: Metric | Sequence[Metric] | Mapping[str, Metric]) -> dict[str, Metric]:
-    """Metrics by their keys, or by their classes: ``accuracy``, ``accuracy_2``."""
-    if isinstance(metrics, Mapping):
-        named = {str(name): metric for name, metric in metrics.items()}
-    else:
-        named = {}
-        listed: Sequence[Any] = metrics if isinstance(metrics, (list, tuple)) else [metrics]
-        for metric in listed:
-            base = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
-            count = sum(re.fullmatch(rf"{base}(_\d+)?", name) is not None for name in named)
-            named[base if not count else f"{base}_{count + 1}"] = metric
-    reserved = [name for name in named if name == "loss" or name.startswith("val_")]
+def _named(given: Any, loss: Any) -> dict[str, Metric]:
+    """Metrics by their keys, or by their classes: ``accuracy``, ``accuracy_2``.
+
+    A metric given as a string is called so.
+    """
+    if isinstance(given, Mapping):
+        return {str(name): as_metric(metric, loss) for name, metric in given.items()}
+    named: dict[str, Metric] = {}
+    for metric in given if isinstance(given, (list, tuple)) else [given]:
+        made = as_metric(metric, loss)
+        base = snake_case(metric if isinstance(metric, str) else type(made).__name__)
+        count = sum(re.fullmatch(rf"{re.escape(base)}(_\d+)?", name) is not None for name in named)
+        named[base if not count else f"{base}_{count + 1}"] = made
+    return named
+
+
+def _expect_distinct(named: Mapping[str, Metric], loss: Any) -> None:
+    """Refuse one metric under two names, and names that stand for something else."""
+    parts = [f"{name}_loss" for name in loss.losses] if isinstance(loss, MultiLoss) else []
+    reserved = [name for name in named if name in ("loss", *parts) or name.startswith("val_")]
     if reserved or len({id(metric) for metric in named.values()}) != len(named):
         raise ArgumentError(
             "net.compile, metrics",
@@ -139,13 +170,3 @@ def _named(metrics: Metric | Sequence[Metric] | Mapping[str, Metric]) -> dict[st
             received=one_of(reserved) or "one object more than once",
             advice="rename them, and construct one metric for each name",
         )
-    return named
-
-
-def _not_one(argument: str, expected: str, given: Any, example: str) -> ArgumentError:
-    return ArgumentError(
-        f"net.compile, {argument}",
-        expected=expected,
-        received="None" if given is None else f"a {type(given).__name__}",
-        advice=f"pass {argument}={example}",
-    )

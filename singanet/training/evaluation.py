@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from singanet.base.counts import checked_count
+from singanet.base.described import shown
 from singanet.device import Device
 from singanet.engine.model import Model
 from singanet.engine.step import of_output, weights_for, widened
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError
 from singanet.training.arrays import by_name, input_names, output_names, sample_count
 from singanet.training.batches import WeightedBatch
+from singanet.training.compiled import Compiled
 from singanet.training.feeding import array_batches, holds_arrays, iterated
 from singanet.training.measures import Measures, batch_length
 
@@ -36,14 +38,47 @@ def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> 
             raise of_output(error, output_names(net)) from None
 
 
-def evaluate(
-    net: Model, x: Any, y: Any, batch_size: int | None
-) -> tuple[float | None, float | None]:
+class Evaluation(tuple[float | None, float | None]):
+    """``(loss, metric)``, as it unpacks; None for what the net has not.
+
+    ``logs`` has all that was measured by the names of `History`: the loss, of several outputs
+    each one's (``<output>_loss``), and every metric.
+    """
+
+    logs: dict[str, float]
+
+    def __new__(
+        cls, loss: float | None, metric: float | None, logs: Mapping[str, float]
+    ) -> Evaluation:
+        """The two numbers, and all by name."""
+        made = super().__new__(cls, (loss, metric))
+        made.logs = dict(logs)
+        return made
+
+    def __getnewargs__(self) -> tuple[float | None, float | None, dict[str, float]]:
+        return self.loss, self.metric, self.logs
+
+    @property
+    def loss(self) -> float | None:
+        """The loss of all samples."""
+        return self[0]
+
+    @property
+    def metric(self) -> float | None:
+        """The net's metric, or the first of those it was compiled with."""
+        return self[1]
+
+    def __repr__(self) -> str:
+        return shown("Evaluation", self.logs)
+
+
+def evaluate(net: Model, x: Any, y: Any, batch_size: int | None) -> Evaluation:
     """`FeedForwardNet.evaluate`.
 
     Errors: a net with neither loss nor metric; a metric whose result is not a number.
     """
-    if net.loss is None and net.metric is None:
+    measures, first = _measures(net)
+    if net.loss is None and not measures.metrics:
         raise CallOrderError(
             "net.evaluate",
             expected="a net with a loss or a metric",
@@ -51,7 +86,7 @@ def evaluate(
             advice="build it with FeedForwardNet(loss, metric)",
         )
     if y is not None and batch_size is None:
-        return _in_one_go(net, x, y)
+        return _in_one_go(net, x, y, measures, first)
     if y is None and not holds_arrays(x):
         batches = iterated(net, x, None, None)
     else:
@@ -59,17 +94,31 @@ def evaluate(
             "net.evaluate", "batch_size", USUAL_BATCH if batch_size is None else batch_size, 1
         )
         batches = array_batches(net, x, y, None, size)
-    measures = Measures.alone(net.loss, {} if net.metric is None else {"metric": net.metric})
     gather(net, batches.epoch(), measures)
-    found = measures.result()
-    if net.metric is not None and "metric" not in found:
+    logs = measures.result()
+    if first and first not in logs:
         raise ArgumentError(
             "net.evaluate",
             expected="a metric whose result is a number",
-            received=type(net.metric).__name__,
+            received=type(measures.metrics[first]).__name__,
             advice="gather with metric.update(net.predict(x), y) and ask metric.result()",
         )
-    return None if net.loss is None else found["loss"], found.get("metric")
+    if net.loss is None:
+        del logs["loss"]
+    return Evaluation(logs.get("loss"), logs.get(first), logs)
+
+
+def _measures(net: Model) -> tuple[Measures, str]:
+    """The net's metric and those that it was compiled with, copied; which comes first."""
+    compiled = net.compiled
+    metrics, outputs = (
+        (dict(compiled.metrics), compiled.outputs) if isinstance(compiled, Compiled) else ({}, {})
+    )
+    first = next((name for name, metric in metrics.items() if metric is net.metric), "")
+    if net.metric is not None and not first:
+        first, metrics = "metric", {"metric": net.metric, **metrics}
+    first = first or next(iter(metrics), "")
+    return Measures.alone(net.loss, metrics, outputs), first
 
 
 def predict(net: Model, x: Any, batch_size: int | None) -> Any:
@@ -103,13 +152,20 @@ def joined_batches(
     return xp.concatenate(parts)
 
 
-def _in_one_go(net: Model, x: Any, y: Any) -> tuple[float | None, float | None]:
+def _in_one_go(net: Model, x: Any, y: Any, measures: Measures, first: str) -> Evaluation:
     out = widened(net.forward(False, x))
     try:
-        loss = None if net.loss is None else net.loss.evaluate(False, out, y)
-        return loss, None if net.metric is None else net.metric.evaluate(out, y)
+        if net.loss is not None:
+            measures.count(out, y)
+            measures.add_loss(net.loss.evaluate(False, out, y), batch_length(y))
+        logs = measures.losses_by_name() if net.loss is not None else {}
+        scores = {
+            name: metric.evaluate(own, targets)
+            for name, (metric, own, targets) in measures.shown(out, y).items()
+        }
     except SingaNetError as error:
         raise of_output(error, output_names(net)) from None
+    return Evaluation(logs.get("loss"), scores.get(first), logs | scores)
 
 
 def on_device(device: Device, data: Any) -> Any:

@@ -31,6 +31,7 @@ def training_batches(
     validation_split: float,
     class_weight: Mapping[int, float] | None,
     sample_weight: Any,
+    drop_last: bool,
 ) -> tuple[Batches, Batches | None]:
     """Batches to train on, and those that ``validation_split`` keeps back.
 
@@ -38,7 +39,12 @@ def training_batches(
     fit together; a split that leaves nothing on either side.
     """
     if not holds_arrays(x):
-        _refuse_with_batches(y=y, sample_weight=sample_weight, split=validation_split or None)
+        _refuse_with_batches(
+            y=y,
+            sample_weight=sample_weight,
+            split=validation_split or None,
+            drop_last=drop_last or None,
+        )
         return iterated(net, x, steps, class_weight), None
     x, y, weight, count = _arrays(net, x, y, sample_weight)
     kept = _split_at(count, validation_split)
@@ -51,7 +57,7 @@ def training_batches(
         part = slice(0, kept)
         x, y, weight = _cut(x, part), _cut(y, part), _cut(weight, part)
     weight = joined_weight(y, weight, class_weight)
-    batches = ArrayBatches(x, y, weight, batch_size, shuffle, net.seed, steps)
+    batches = ArrayBatches(x, y, weight, batch_size, shuffle, net.seed, steps, drop_last)
     return batches, held_back
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from singanet.base.counts import checked_count
 from singanet.engine.model import Model
-from singanet.errors import ArgumentError
-from singanet.training.batches import ArrayBatches
+from singanet.engine.net import Net
+from singanet.errors import ArgumentError, DataError
+from singanet.training.batches import ArrayBatches, Batches
 from singanet.training.callbacks.callback import Callback
 from singanet.training.compiled import expect_compiled
 from singanet.training.display import EpochLine
@@ -42,6 +43,7 @@ def fit(
     clip_by: str = "layer",
     accumulate: int = 1,
     steps_per_epoch: int | None = None,
+    drop_last: bool = False,
     verbose: bool | int = True,
 ) -> History:
     """`FeedForwardNet.fit`: train until ``epochs`` epochs are done, counted from 0.
@@ -75,7 +77,9 @@ def fit(
         validation_split,
         checked_class_weight(class_weight),
         sample_weight,
+        bool(drop_last),
     )
+    _expect_enough(net, data)
     if validation_data is not None:
         validation = validation_batches(net, validation_data, batch_size)
     optimizer = compiled.clipped(clip, clip_by, accumulate)
@@ -93,6 +97,21 @@ def fit(
         # A second fit sees other orders than the first, one fit in pieces the same as a whole.
         data.loader.set_epoch(max(compiled.epochs, initial_epoch))
     return _train(session, Hooks(callbacks, session), resume, bool(verbose))
+
+
+def _expect_enough(net: Model, data: Batches) -> None:
+    """Refuse a last batch that is too small for a layer before the first one is trained on."""
+    if data.smallest is None or not isinstance(net, Net):
+        return
+    for step in net.plan().steps:
+        if step.in_training and step.layer.fewest_samples > data.smallest:
+            raise DataError(
+                f"net.fit, layer {step.name!r}",
+                expected=f"training batches of at least {step.layer.fewest_samples} samples",
+                received=f"a last batch of {data.smallest}",
+                advice="leave it out with drop_last=True (of fit, or of your loader), or change "
+                "batch_size",
+            )
 
 
 def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> History:
@@ -118,29 +137,37 @@ def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> Histor
 
 def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     epoch = session.epoch
+    session.phase = "told"
     if session.batch == 0:
         session.measures.start()
     for hook in hooks.epoch_begin:
         hook(epoch)
+    session.is_whole()
     steps = session.data.steps or 0
     title = f"epoch {epoch + 1}/{session.epochs}"
     with EpochLine(title, steps) if verbose else nullcontext() as line:
         if not _batches(session, hooks, line):
             return
+        session.phase = "step"
         logs, samples = session.measures.result(), session.measures.samples
         if session.validation is not None:
             session.measures.start()
             gather(session.net, session.validation.epoch(), session.measures)
             logs |= {f"val_{name}": value for name, value in session.measures.result().items()}
         if line is not None:
-            line.finish(logs, samples, session.batch)
+            line.finish(logs, samples)
+    rate = session.rule.rate()
+    if rate is not None:
+        logs.setdefault("lr", rate)
     session.epoch, session.batch = epoch + 1, 0
     session.compiled.epochs = max(session.compiled.epochs, epoch) + 1
     session.history.record(epoch, logs)
+    session.phase = "told"
     for hook in hooks.epoch_end:
         hook(epoch, logs)
         # A checkpoint among the later hooks saves the history, with what the earlier ones added.
         session.history.amend(logs)
+    session.is_whole()
 
 
 def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
@@ -149,6 +176,7 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
     on_layer = hooks.on_layer()
     elsewhere = net.device.index is not None
     for x, y, weight in session.data.epoch(session.batch):
+        session.phase = "step"
         session.inputs = x
         for hook in hooks.batch_begin:
             hook(session.batch)
@@ -159,10 +187,12 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
         done = session.batch
         session.batch = done + 1
         session.step += 1
+        session.phase = "told"
         if hooks.batch_end:
             logs = {"loss": loss}
             for hook in hooks.batch_end:
                 hook(done, logs)
+        session.is_whole()
         if line is not None and line.due():
             line.show(measures, session.batch)
         if session.stopped is not None and session.batch != session.data.steps:

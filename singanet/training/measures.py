@@ -14,80 +14,120 @@ from singanet.loss.multi_loss import MultiLoss
 from singanet.metric import Metric
 from singanet.types import Array
 
+_NO_OUTPUTS: Mapping[str, str] = {}
+
 
 class Measures:
     """The loss of all batches so far as if they were one, and what the metrics make of them.
 
     A batch's loss weighs by what it was a mean over (`Loss.count`), for each output by itself.
     The metrics are the ones given, so that one whose result is no number (a confusion matrix)
-    can be asked afterwards; `alone` works on copies instead.
+    can be asked afterwards; `alone` works on copies instead. Of several outputs a metric sees
+    the one that ``outputs`` names under its name.
     """
 
-    def __init__(self, loss: Any, metrics: Mapping[str, Metric]) -> None:
+    def __init__(
+        self, loss: Any, metrics: Mapping[str, Metric], outputs: Mapping[str, str] = _NO_OUTPUTS
+    ) -> None:
         self.of = loss
         self.metrics = dict(metrics)
+        self.outputs = outputs
         self.start()
 
     @classmethod
-    def alone(cls, loss: Any, metrics: Mapping[str, Metric]) -> Measures:
+    def alone(
+        cls, loss: Any, metrics: Mapping[str, Metric], outputs: Mapping[str, str] = _NO_OUTPUTS
+    ) -> Measures:
         """Measures that leave what ``metrics`` have gathered as it is."""
-        return cls(loss, {name: copy(metric) for name, metric in metrics.items()})
+        return cls(loss, {name: copy(metric) for name, metric in metrics.items()}, outputs)
 
     def start(self) -> None:
         """Forget every batch."""
-        self.losses: dict[str, tuple[float, float]] = {}
+        self.losses: dict[str, tuple[float, ...]] = {}
         self.samples = 0
         self._counts: dict[str, float] = {}
         for metric in self.metrics.values():
-            metric.reset()
+            # A user's own that only judges single batches has nothing to forget.
+            if isinstance(metric, Metric):
+                metric.reset()
 
     def add_loss(self, loss: float, samples: int) -> None:
         """Gather the mean ``loss`` of the batch of ``samples`` that `update` was shown."""
         counts, self._counts = self._counts, {}
-        means = {"": loss}
-        # A subclass may have made something else of its parts.
-        if isinstance(self.of, MultiLoss) and type(self.of).forward is MultiLoss.forward:
-            means = {
-                name: float(part.mean()) * self.of.weights[name]
-                for name, part in self.of.parts.items()
-            }
-        for name, mean in means.items():
+        means = {"": (loss, 1.0)}
+        if self._has_parts:
+            means = {n: (float(p.mean()), self.of.weights[n]) for n, p in self.of.parts.items()}
+        for name, (mean, weight) in means.items():
             # A model that shows nothing has its batches weighed by samples.
             count = counts.get(name, samples)
-            before, so_far = self.losses.get(name, (0.0, 0.0))
+            weighted, total, so_far = self.losses.get(name, (0.0, 0.0, 0.0))
             # Of nothing there is no mean, whatever number stands for it.
-            self.losses[name] = before + (mean * count if count else 0.0), so_far + count
+            part = mean * count if count else 0.0
+            self.losses[name] = weighted + part * weight, total + part, so_far + count
         self.samples += samples
 
+    @property
+    def _has_parts(self) -> bool:
+        # A subclass may have made something else of its parts.
+        return isinstance(self.of, MultiLoss) and type(self.of).forward is MultiLoss.forward
+
     def update(self, out: Any, y: Any) -> None:
-        """Let every metric gather a batch; of several outputs each sees the one it is named after.
+        """Let every metric gather a batch: what `shown` gives it.
 
         Errors: a metric named after no output, and what the metrics refuse.
         """
+        self.count(out, y)
+        for metric, own, targets in self.shown(out, y).values():
+            metric.update(own, targets)
+
+    def count(self, out: Any, y: Any) -> None:
+        """Note what the loss of a batch that `add_loss` is told of is a mean over."""
         if self.of is not None:
             self._counts = counted(self.of, out, y)
+
+    def shown(self, out: Any, y: Any) -> dict[str, tuple[Metric, Any, Any]]:
+        """Every metric with the outputs and targets that it looks at, by name.
+
+        Where it says that it is ``linked``, what the loss's link makes of outputs.
+        """
+        found = {}
+        meant = None
         for name, metric in self.metrics.items():
+            own, targets = out, y
+            if getattr(metric, "linked", False) and self.of is not None:
+                own = meant = self.of.link(out) if meant is None else meant
             if isinstance(out, dict):
-                metric.update(_part("outputs", out, name), _part("targets", y, name))
-            else:
-                metric.update(out, y)
+                output = self.outputs.get(name, name)
+                own = _part("outputs", own, output, name)
+                targets = _part("targets", y, output, name)
+            found[name] = metric, own, targets
+        return found
 
     def loss(self) -> float:
         """The loss so far."""
-        return sum(total / count for total, count in self.losses.values() if count)
+        return sum(weighted / count for weighted, _, count in self.losses.values() if count)
 
     def result(self) -> dict[str, float]:
-        """Loss and every metric that is a number, by name."""
-        found = {"loss": self.loss()}
+        """Loss, that of each output, and every metric that is a number, by name."""
+        found = self.losses_by_name()
         for name, metric in self.metrics.items():
             value = metric.result() if metric.samples else float("nan")
             if np.ndim(value) == 0:
                 found[name] = float(value)
         return found
 
+    def losses_by_name(self) -> dict[str, float]:
+        """The loss, and of several outputs that of each, before its weight."""
+        found = {"loss": self.loss()}
+        if self._has_parts:
+            for name, (_, total, count) in self.losses.items():
+                found[f"{name}_loss"] = total / count if count else float("nan")
+        return found
+
     def names(self) -> list[str]:
         """What `result` will be called."""
-        return ["loss", *self.metrics]
+        parts = [f"{name}_loss" for name in self.of.losses] if self._has_parts else []
+        return ["loss", *parts, *self.metrics]
 
 
 def batch_length(data: Any) -> int:
@@ -99,13 +139,13 @@ def batch_length(data: Any) -> int:
     return len(data)
 
 
-def _part(what: str, given: Any, name: str) -> Array:
+def _part(what: str, given: Any, name: str, metric: str) -> Array:
     if not isinstance(given, Mapping) or name not in given:
         known = list(given) if isinstance(given, Mapping) else []
         raise UnknownNameError(
-            f"metric {name!r}",
+            f"metric {metric!r}",
             expected=f"{what} among which it finds its own",
             received=one_of(known) or f"a {type(given).__name__}",
-            advice=did_you_mean(name, known, "name metrics after output layers in net.compile"),
+            advice=did_you_mean(name, known, "name them: metrics={'output': [Accuracy()]}"),
         )
     return given[name]

@@ -59,14 +59,14 @@ def joined_weight(
 def _labels(y: Any) -> Array:
     labels = y.get() if hasattr(y, "get") and hasattr(y, "ndim") else y
     ndim = getattr(labels, "ndim", 0)
-    one_hot = ndim == 2 and labels.shape[1] > 1
-    # Labels of many positions look like rows of classes, but for their numbers.
-    if one_hot and not (labels.dtype.kind in "iu" and labels.max() > 1):
+    rows = ndim == 2 and labels.shape[1] > 1
+    # Several labels a sample, and targets to be met, look like rows of classes but for their sums.
+    if rows and bool(((labels == 0) | (labels == 1)).all()) and bool((labels.sum(1) == 1).all()):
         return np.asarray(labels.argmax(axis=1))
-    if one_hot or ndim not in (1, 2) or labels.dtype.kind not in "iub":
+    if rows or ndim not in (1, 2) or labels.dtype.kind not in "iub":
         raise DataError(
             "net.fit, class_weight",
-            expected="integer labels, one a sample, or one-hot rows",
+            expected="integer labels, one a sample, or one-hot rows of a single 1",
             received=f"targets of shape {labels.shape} and type {labels.dtype}"
             if ndim
             else f"a {type(y).__name__}",

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from singanet.device import cpu
 from singanet.engine.model import Model
-from singanet.errors import FileFormatError, StateMismatchError, VersionError, one_of
+from singanet.errors import CallOrderError, SingaNetError, StateMismatchError, one_of
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
-from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
 from singanet.training.measures import Measures
+from singanet.training.progress import FORMAT, VERSION, Progress, parse_progress
 from singanet.training.steps import stepper
 from singanet.types import Array
 
@@ -41,8 +43,11 @@ class Session:
 
     ``epoch`` of ``epochs`` and ``batch`` count from 0 and name what is in work; once a step is
     done they name the next. ``step`` counts the steps of the whole training, ``inputs`` is the x
-    of the one in work. ``names`` are those that an epoch's logs will have.
+    of the one in work. ``names`` are those that an epoch's logs will have. ``phase`` is "step"
+    while a step or a validation is under way, "told" while callbacks hear of it, and else "whole".
     """
+
+    phase: Literal["whole", "step", "told"] = "whole"
 
     def __init__(
         self,
@@ -69,13 +74,28 @@ class Session:
         self.layer = ""
         self.inputs: Any = None
         self.history = History()
-        self.measures = Measures(net.loss, compiled.metrics)
+        self.measures = Measures(net.loss, compiled.metrics, compiled.outputs)
         self.names = self.measures.names()
         if validation is not None:
             self.names += [f"val_{name}" for name in self.names]
+        if self.rule.lr is not None and "lr" not in self.names:
+            self.names.append("lr")
         self.resumed = False
         self.stopped: str | None = None
         self.error: BaseException | None = None
+        self._position: Mapping[str, int] | None = None
+
+    def is_whole(self) -> None:
+        """What is here goes together: every callback has heard of the last step."""
+        # A batch that is drawn next and not trained on is drawn once more.
+        self._position = self.data.state_dict()
+        self.phase = "whole"
+
+    def position(self) -> Mapping[str, int]:
+        """That of the data after the last step."""
+        if self.phase == "whole" and self._position is not None:
+            return self._position
+        return self.data.state_dict()
 
     def stop(self, reason: str) -> None:
         """End the training after the step in work; the first reason given stands."""
@@ -87,9 +107,7 @@ class Session:
         It is no part of ``optimizer``, nor of its state.
         """
         self._outermost = outer = stage(self._outermost)
-        precision = self.compiled.precision
-        around = outer if precision is None else ScaledUpdates(outer, precision)
-        self.train_batch = stepper(self.net, around)
+        self.train_batch = stepper(self.net, self.compiled.scaled(outer))
 
     @property
     def rule(self) -> Optimizer:
@@ -103,11 +121,16 @@ class Session:
         """All that is needed to go on from here, as arrays by name: see `training_state`.
 
         A callback that asks for it sets ``runs_last``, so that the others have seen the step.
+        Errors: `CallOrderError` within a step, of which a half could be in it.
         """
+        if self.phase == "step":
+            raise CallOrderError(
+                "session.state",
+                expected="the end of a step or of an epoch",
+                received="a call within a step",
+                advice="ask in on_batch_end, on_epoch_end or on_stop",
+            )
         return training_state(self)
-
-
-VERSION = 1
 
 
 def training_state(session: Session) -> dict[str, Array]:
@@ -115,8 +138,7 @@ def training_state(session: Session) -> dict[str, Array]:
 
     Keys are ``net/<parameter>``, ``optimizer/<parameter>/<slot>``, ``metric/...``,
     ``precision/...``, ``callback/<place>.<class>/...`` and ``session``, which is JSON as bytes
-    (uint8). The arrays are copies on the CPU. Taken after a step it resumes to the bit; a step
-    broken in the middle counts as done.
+    (uint8). The arrays are copies on the CPU. It resumes to the bit.
     """
     net = session.net
     state = {f"net/{param.name}": _copy(param.value) for param in net.params()}
@@ -132,7 +154,7 @@ def training_state(session: Session) -> dict[str, Array]:
         arrays, metrics = save_metrics(session.measures.metrics)
         state |= {f"metric/{key}": _copy(v) for key, v in arrays.items()}
     about = {
-        "format": "singanet training",
+        "format": FORMAT,
         "version": VERSION,
         "epoch": session.epoch,
         "batch": session.batch,
@@ -141,7 +163,7 @@ def training_state(session: Session) -> dict[str, Array]:
         "losses": session.measures.losses,
         "samples": session.measures.samples,
         "metrics": metrics,
-        "data": session.data.state_dict(),
+        "data": dict(session.position()),
         "seed": int(net.seed),
         "generator": net.rng.bit_generator.state,
         "history": {"epochs": session.history.epochs, "values": dict(session.history)},
@@ -155,69 +177,87 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     """Bring ``session`` to where the one of `training_state` stood.
 
     Errors: `StateMismatchError` for parameters or callbacks that differ, naming them with both
-    shapes; data or an optimizer of another kind; `VersionError`. Parameters are written last.
+    shapes, and for state that data, optimizer, metrics or callbacks do not take; `FileFormatError`
+    for a state that is not whole; `VersionError`. After any of them all is as it was.
     """
-    about = _about(state)
-    _check_net(session.net, state)
+    net = session.net
+    progress = parse_progress(state, net.rng.bit_generator)
+    _check_net(net, state)
     by_callback = _callback_states(session, state)
     precision, scaling = session.compiled.precision, _below("precision/", state)
     _check_precision(precision, scaling)
-    session.data.load_state_dict(about["data"])
-    session.optimizer.load_state_dict(_below("optimizer/", state))
-    if precision is not None:
-        precision.load_state_dict(scaling)
-    if about["batch"]:
-        load_metrics(session.measures.metrics, about["metrics"], _below("metric/", state))
-        session.measures.losses = {
-            name: (float(total), float(count)) for name, (total, count) in about["losses"].items()
-        }
-        session.measures.samples = int(about["samples"])
-    for callback, own in by_callback:
-        callback.load_state_dict(own)
-    for param in session.net.params():
-        param.value[...] = session.net.device.put(state[f"net/{param.name}"])
-    session.net.rng.bit_generator.state = about["generator"]
-    session.net.seed = int(about["seed"])
-    session.epoch, session.batch = int(about["epoch"]), int(about["batch"])
-    session.step, session.compiled.epochs = int(about["step"]), int(about["begun"])
+    with _undoing(session):
+        session.data.load_state_dict(progress.data)
+        steps = session.data.steps
+        if steps is not None and progress.batch > steps:
+            received = f"batch {progress.batch}"
+            raise _mismatch("net.fit, resume", f"at most {steps} batches an epoch", received)
+        session.optimizer.load_state_dict(_below("optimizer/", state))
+        session.rule.check_loaded({param.name: param.value for param in net.params()})
+        if precision is not None:
+            precision.load_state_dict(scaling)
+        if progress.batch:
+            metrics, arrays = session.measures.metrics, _below("metric/", state)
+            load_metrics(metrics, progress.metrics, arrays)
+            session.measures.losses = dict(progress.losses)
+            session.measures.samples = progress.samples
+        for callback, own in by_callback:
+            callback.load_state_dict(own)
+        for param in net.params():
+            param.value[...] = net.device.put(state[f"net/{param.name}"])
+    _go_on(session, progress)
+
+
+def _go_on(session: Session, progress: Progress) -> None:
+    session.net.rng.bit_generator.state = progress.generator
+    session.net.seed = progress.seed
+    session.epoch, session.batch = progress.epoch, progress.batch
+    session.step, session.compiled.epochs = progress.step, progress.begun
     session.history.clear()
-    session.history.epochs = list(about["history"]["epochs"])
-    session.history.update(about["history"]["values"])
+    session.history.epochs = list(progress.epochs)
+    session.history.update(progress.values)
     session.resumed = True
+
+
+@contextmanager
+def _undoing(session: Session) -> Iterator[None]:
+    """Put back what the block loaded before it failed; parameters are loaded last.
+
+    Errors: `StateMismatchError` for whatever data, metrics and callbacks raise that is not ours.
+    """
+    optimizer, precision = session.optimizer.state_dict(), session.compiled.precision
+    scaling = None if precision is None else precision.state_dict()
+    data, measures = session.data.state_dict(), copy(session.measures)
+    metrics = {name: vars(metric).copy() for name, metric in measures.metrics.items()}
+    callbacks = [
+        (callback, {key: _copy(array) for key, array in callback.state_dict().items()})
+        for callback in session.callbacks
+    ]
+    try:
+        yield
+    except BaseException as error:
+        session.data.load_state_dict(data)
+        session.optimizer.load_state_dict(optimizer)
+        if precision is not None and scaling is not None:
+            precision.load_state_dict(scaling)
+        session.measures.losses = dict(measures.losses)
+        session.measures.samples = measures.samples
+        for name, metric in session.measures.metrics.items():
+            vars(metric).clear()
+            vars(metric).update(metrics[name])
+        for callback, own in callbacks:
+            with suppress(Exception):  # it may be the one that failed
+                callback.load_state_dict(own)
+        if isinstance(error, SingaNetError) or not isinstance(error, Exception):
+            raise
+        received = f"{type(error).__name__}: {error}"[:200]
+        raise _mismatch("net.fit, resume", "a state of this training", received) from error
 
 
 def _check_precision(precision: MixedPrecision | None, state: Mapping[str, Array]) -> None:
     if (precision is None) != (not state):
         was = "in mixed precision" if state else "without mixed precision"
         raise _mismatch("net.compile", f"a training {was}, as the saved one", "the other kind")
-
-
-def _about(state: Mapping[str, Array]) -> dict[str, Any]:
-    try:
-        about = json.loads(bytes(np.asarray(state["session"], np.uint8)))
-        is_one = about["format"] == "singanet training"
-        version = about["version"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise _no_training(f"{type(error).__name__}: {error}") from None
-    if not is_one:
-        raise _no_training(f"format {about['format']!r}")
-    if not isinstance(version, int) or version > VERSION:
-        raise VersionError(
-            "net.fit, resume",
-            expected=f"version 1 to {VERSION}",
-            received=f"version {version!r}",
-            advice="upgrade singanet to go on from it",
-        )
-    return dict(about)
-
-
-def _no_training(received: str) -> FileFormatError:
-    return FileFormatError(
-        "net.fit, resume",
-        expected="the state of a training, with its entry 'session'",
-        received=received[:120],
-        advice="pass what ModelCheckpoint wrote; weights alone are loaded with net.load",
-    )
 
 
 def _check_net(net: Model, state: Mapping[str, Array]) -> None:
@@ -295,11 +335,21 @@ def save_metrics(metrics: Mapping[str, Metric]) -> tuple[_Arrays, dict[str, Any]
 def load_metrics(
     metrics: Mapping[str, Metric], numbers: Mapping[str, Any], arrays: Mapping[str, Array]
 ) -> None:
-    """Put back what `save_metrics` took; a metric that was not there then starts anew."""
+    """Put back what `save_metrics` took; a metric that was not there then starts anew.
+
+    Errors: `StateMismatchError` for what a metric has no place for, and what its result raises.
+    """
     for name, metric in metrics.items():
+        own = vars(metric)
         for key, value in numbers.get(name, {}).items():
-            setattr(metric, key, value)
+            if not isinstance(own.get(key), (int, float)):
+                raise _mismatch(f"metric {name!r}", "its own numbers", repr(key)[:60])
+            own[key] = type(own[key])(value)
         for path, array in arrays.items():
             owner, kind, key = path.rsplit("/", 2)
             if owner == name:
-                setattr(metric, key, [array.copy()] if kind == "list" else array.copy())
+                if key not in own or isinstance(own[key], (int, float)):
+                    raise _mismatch(f"metric {name!r}", "its own arrays", repr(key)[:60])
+                own[key] = [array.copy()] if kind == "list" else array.copy()
+        if metric.samples:
+            copy(metric).result()  # raises for arrays that do not fit together

@@ -19,7 +19,7 @@ def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> d
     """`FeedForwardNet.train_on_batch`."""
     compiled = expect_compiled(net, "net.train_on_batch")
     x, y, weight = _batch(net, x, y, sample_weight)
-    measures = Measures.alone(net.loss, compiled.metrics)
+    measures = Measures.alone(net.loss, compiled.metrics, compiled.outputs)
     step = stepper(net, compiled.scaled(compiled.optimizer))
     loss = step(x, y, weight, None, measures.update)
     measures.add_loss(loss, batch_length(y))
@@ -29,7 +29,7 @@ def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> d
 def test_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, float]:
     """`FeedForwardNet.test_on_batch`."""
     compiled = expect_compiled(net, "net.test_on_batch")
-    measures = Measures.alone(net.loss, compiled.metrics)
+    measures = Measures.alone(net.loss, compiled.metrics, compiled.outputs)
     gather(net, [_batch(net, x, y, sample_weight)], measures)
     return measures.result()
 

@@ -29,12 +29,12 @@ while True:
 def kill_and_look(path, moments, rng):
     """Kill a process that writes checkpoints in a loop; each time one whole state is there."""
     last = 0
-    for _ in range(moments):
+    for moment in range(moments):
         with subprocess.Popen(
             [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
         ) as writer:
-            writer.stdout.readline()
-            writer.stdout.readline()  # one is complete
+            for _ in range(2 + moment % 3):  # "ready", and one that is complete or more
+                writer.stdout.readline()
             time.sleep(rng.uniform(0.0, 0.05))
             writer.send_signal(signal.SIGKILL)
             printed = [int(line) for line in writer.stdout.read().split()]
@@ -45,7 +45,7 @@ def kill_and_look(path, moments, rng):
         assert len(read) == 5
         assert all((array == turn).all() for array in read.values())
         last = max(last, turn)
-    assert last > 1
+    assert last > 1, "each was killed at its first"
     write_state(path, {"x": np.ones(1, "f4")})
     left = [each.name for each in path.parent.iterdir() if each.name.endswith(".tmp")]
     assert left == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -12,9 +11,7 @@ import pytest
 from singanet import layers
 from singanet.checkpoint import Source, convert, diff, inspect, open_state, write_state
 from singanet.net import FeedForwardNet
-
-sys.path.append(str(Path(__file__).parent / "fuzzing"))
-from watching import Peak
+from tests.mutation.watching import Peak
 
 # More than the allowance, so that a second copy of one array would be seen.
 LARGEST = 24 << 20

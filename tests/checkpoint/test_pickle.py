@@ -4,12 +4,14 @@ import collections
 import datetime
 import os
 import pickle
+import time
 
 import numpy as np
 import pytest
 
 from singanet.checkpoint import open_state, write_state
 from singanet.errors import ArgumentError, FileFormatError, UnsafeFileError, VersionError
+from tests.mutation.watching import Peak
 
 
 def read_all(path):
@@ -225,3 +227,40 @@ def test_a_name_with_a_brace_where_safetensors_has_one(tmp_path):
     assert (tmp_path / "m.pickle").read_bytes()[8:9] == b"{"
     with open_state(tmp_path / "m.pickle") as reader:
         assert reader.format == "pickle"
+
+
+SHARED = (
+    b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\0U\1btR(K\1M\x00\x40\x85"
+    b"cnumpy\ndtype\n(U\2u1K\0K\1tR\x89T\x00\x40\0\0" + bytes(0x4000) + b"tbq\0}("
+)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"})" + b"2\x86" * 40 + b"U\x01a\x93.",
+        b"})" + b"\x85" * 400_000 + b"U\x01a\x93.",
+        b"}cnumpy\ndtype\n)R" + b"2\x862cnumpy\ndtype\n0" * 40 + b"U\x01a\x93.",
+        SHARED + b"".join(b"U\4%04dh\0" % k for k in range(3000)) + b"u.",
+        b"}(" + b"S'" + b"\\\\n" * 60 + b"'\n0" + b"(" + b"S'\\n'\n0" * 200_000 + b".",
+    ],
+    ids=["doubled", "deep", "made", "one array under 3,000 names", "escapes"],
+)
+def test_small_programs_that_ask_for_much(tmp_path, program):
+    """Each within two seconds, and ten times its size in memory beside a floor."""
+    (tmp_path / "m.pickle").write_bytes(program)
+    peak = Peak()
+    peak.start()
+    start = time.process_time()
+    with pytest.raises(FileFormatError) as caught:
+        read_all(tmp_path / "m.pickle")
+    assert time.process_time() - start < 2
+    assert peak.bytes() < 10 * len(program) + (20 << 20)
+    assert len(str(caught.value)) < 1000
+
+
+def test_one_small_array_under_two_names(tmp_path, assert_same):
+    """As a tied weight is pickled; what is named more often than its bytes allow is refused."""
+    tied = np.ones(3, "f4")
+    (tmp_path / "m.pickle").write_bytes(pickle.dumps({"a": tied, "b": tied}, 2))
+    assert_same(read_all(tmp_path / "m")[0], {"a": tied, "b": tied})

@@ -129,3 +129,16 @@ def test_bad_size(folder, size):
 def test_bad_batch_size(folder):
     with pytest.raises(ArgumentError, match="batch_size"):
         FolderLoader(folder, 0)
+
+
+def test_what_a_transform_makes_is_read_by_its_colours(folder):
+    """A palette's indices were taken for grey, and alpha for a fourth channel."""
+    plain = flat(numbers(FolderLoader(folder, 4, shuffle=False)))
+    for options in ({"mode": "P", "palette": 1}, {"mode": "RGBA"}, {"mode": "CMYK"}):
+        transform = lambda i, _, o=options: i.convert(**o)  # noqa: E731
+        loader = FolderLoader(folder, 4, shuffle=False, transform=transform)
+        assert flat(numbers(loader)) == plain
+        assert next(iter(loader))[0].shape == (4, 3, 3, 4)
+    deep = FolderLoader(folder, 4, transform=lambda i, _: i.convert("L").convert("I"))
+    with pytest.raises(DataError, match=r"transformed image file .*8 bits a channel"):
+        next(iter(deep))

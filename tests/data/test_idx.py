@@ -80,6 +80,9 @@ def test_what_is_no_idx_file(tmp_path, content, word):
 def test_outsize_claims_are_refused_before_memory_is_given(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(bytes([0, 0, 8, 255]) + b"\xff\xff\xff\xff" * 255)
+    with pytest.raises(DataError, match="up to 32 axes"):
+        read_idx(path)
+    path.write_bytes(bytes([0, 0, 8, 1]) + b"\xff\xff\xff\xff")
     with pytest.raises(DataError, match="at most 1073741824 bytes"):
         read_idx(path)
     path.write_bytes(gzip.compress(idx(np.zeros(100, "u1"))))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.data import ImageTool, image_tool
-from singanet.errors import ArgumentError, UnknownNameError
+from singanet.errors import ArgumentError, DataError, UnknownNameError
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -296,3 +296,51 @@ def test_error_of_a_crop_gives_the_sizes():
         image_tool.crop(picture(), (3, 4), "left_to")
     with pytest.raises(UnknownNameError, match="'middle'"):
         image_tool.crop_and_resize(picture(), (3, 4), "mid")
+
+
+class Drawn:
+    """Draws that move every channel by as much as may be."""
+
+    def integers(self, low, high=None, size=None):
+        most = low - 1 if high is None else high - 1
+        return most if size is None else np.full(size, most)
+
+    def uniform(self, low, high):
+        return high
+
+
+@pytest.mark.parametrize("mode", ["P", "1", "CMYK", "YCbCr", "HSV"])
+def test_other_modes_are_cast_in_their_colours(mode):
+    """Not their indices or inks: as the image in RGB would be."""
+    pixels = np.random.default_rng(0).integers(0, 200, (4, 5, 3)).astype(np.uint8)
+    img = Image.fromarray(pixels).convert(mode)
+    colours = img.convert("L" if mode == "1" else "RGB")
+    cast = image_tool.color_cast(img, 20, Drawn())
+    assert cast.mode == colours.mode
+    expected = np.clip(np.asarray(colours, int) + 20, 0, 255)
+    np.testing.assert_array_equal(np.asarray(cast), expected)
+    enhanced = image_tool.enhance(img, 0.3, Drawn())
+    np.testing.assert_array_equal(
+        np.asarray(enhanced), np.asarray(image_tool.enhance(colours, 0.3, Drawn()))
+    )
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
+def test_transparency_is_not_cast(mode):
+    pixels = np.random.default_rng(0).integers(0, 200, (4, 5, 4)).astype(np.uint8)
+    img = Image.fromarray(pixels).convert(mode)
+    whole = img if mode != "PA" else img.convert("RGBA")
+    cast = image_tool.color_cast(img, 20, Drawn())
+    assert cast.mode == whole.mode
+    expected = np.asarray(whole).astype(int)
+    expected[..., :-1] = np.clip(expected[..., :-1] + 20, 0, 255)
+    np.testing.assert_array_equal(np.asarray(cast), expected)
+
+
+@pytest.mark.parametrize("mode", ["I", "F", "I;16"])
+def test_modes_without_colours_of_8_bits_are_refused_by_name(mode):
+    img = Image.new(mode, (3, 2))
+    with pytest.raises(DataError, match=f"color_cast: .*{mode}"):
+        image_tool.color_cast(img, 20)
+    with pytest.raises(DataError, match=f"enhance: .*{mode}"):
+        image_tool.enhance(img, 0.2)

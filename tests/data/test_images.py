@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from singanet.data import image_tool
 from singanet.data.images import image_to_array, read_image
 from singanet.errors import BackendError, DataError
+from tests.mutation.watching import Peak
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -116,5 +117,35 @@ def test_without_pillow_the_command_that_installs_it_is_named():
         "    except BackendError as error: print(error.advice)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.splitlines() == ["install it: pip install 'singanet[images]'"] * 2
+    assert run.stdout.splitlines() == ["install it: pip install pillow"] * 2
     assert issubclass(BackendError, RuntimeError)
+
+
+def test_no_program_is_started_for_a_format_that_has_one(tmp_path, monkeypatch):
+    """Pillow gives PostScript to Ghostscript, whatever the file is called."""
+    started = []
+    monkeypatch.setattr(subprocess, "check_call", lambda *a, **k: started.append(a))
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: started.append(a))
+    text = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    found = attempt(tmp_path / "x.png", text)
+    assert isinstance(found, DataError)
+    assert "PNG" in str(found)
+    assert started == []
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF", "GIF", "BMP", "WEBP", "JPEG"])
+def test_small_files_of_many_pixels(tmp_path, form):
+    image, stream = Image.new("1" if form == "TIFF" else "L", (8000, 5000)), io.BytesIO()
+    image.save(stream, form, **({"compression": "group4"} if form == "TIFF" else {}))
+    peak = Peak()
+    peak.start()
+    found = attempt(tmp_path / "x.png", stream.getvalue())
+    assert isinstance(found, DataError)
+    assert "expected at most 33554432 pixels; received 8000 × 5000" in str(found)
+    # A header's WebP is unpacked as far as Pillow has it to know the size.
+    assert peak.bytes() < 10 * len(stream.getvalue()) + (20 << 20)
+    path = tmp_path / "small.png"
+    path.write_bytes(encoded("PNG"))
+    with pytest.raises(DataError, match="at most 19 pixels; received 5 × 4"):
+        read_image(path, max_pixels=19)
+    assert read_image(path, max_pixels=20).size == (5, 4)

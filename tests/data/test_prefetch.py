@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
+import time
 import traceback
 from itertools import islice
 
@@ -153,3 +155,30 @@ def test_bad_capacity(capacity):
 def test_what_is_no_loader_is_refused():
     with pytest.raises(ArgumentError, match="a list without state_dict.*GeneratorLoader"):
         Prefetch([(1, 1)])
+
+
+def test_an_interrupt_while_the_loader_hangs_ends_at_once():
+    """And what the thread does later is undone, as if the batch had not been asked for."""
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def slow(epoch):
+        for k in range(4):
+            if k == 2 and not goes_on.is_set():
+                hangs.set()
+                goes_on.wait()
+            yield np.array([epoch, k]), k
+
+    ahead = Prefetch(GeneratorLoader(slow), 1)
+    batches = iter(ahead)
+    assert rows(islice(batches, 2)) == [[0, 0], [0, 1]]
+    hangs.wait()
+    main = threading.main_thread().ident
+    threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert time.monotonic() - start < 4
+    assert ahead.state_dict() == {"epoch": 0, "position": 2, "world_size": 1}
+    goes_on.set()
+    assert rows(ahead) == [[0, 2], [0, 3]]
+    assert rows(islice(ahead, 1)) == [[1, 0]]

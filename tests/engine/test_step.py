@@ -21,7 +21,7 @@ from singanet.params.gradients import LayerGradients
 
 def fill(made):
     made.add(Dense("a", 8, input_sample_shape=(5,)))
-    made.add(Activation("tanh"))
+    made.add(Activation("tanh", "tanh"))
     made.add(Dense("b", 3))
     return made
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.errors import ArgumentError, ShapeError
+import singanet
+from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.layers import BatchNormalization, Context
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
@@ -52,7 +53,7 @@ def prepared(shape, dtype=np.float64, **options):
     layer = BatchNormalization("bn", **options)
     layer.build(shape)
     for param in layer.params.values():
-        param.value = param.value.astype(dtype)
+        param.retype(param.value.astype(dtype))
     return layer
 
 
@@ -137,15 +138,18 @@ def test_momentum_is_the_weight_of_the_new_value(rng, momentum, weight):
     np.testing.assert_allclose(var, (1 - weight) + weight * x.var(axis=0, ddof=1), rtol=1e-12)
 
 
-def test_a_batch_of_one_gives_beta_and_no_gradient_to_its_input():
-    layer = prepared((3,))
-    layer.params["beta"].value[:] = [1.0, 2.0, 3.0]
-    y, dx, grads = run(layer, np.array([[5.0, -6.0, 7e3]]), True, np.array([[1.0, 2.0, 3.0]]))
-    np.testing.assert_array_equal(y, [[1, 2, 3]])
-    np.testing.assert_array_equal(dx, np.zeros((1, 3)))
-    np.testing.assert_array_equal(grads["gamma"], np.zeros(3))
-    np.testing.assert_array_equal(grads["beta"], [1, 2, 3])
-    assert np.isfinite(layer.params["var"].value).all()
+@pytest.mark.parametrize("shape", [(1, 3), (1, 3, 1, 1)])
+def test_one_value_a_channel_is_refused_in_training_as_by_pytorch(shape):
+    x = np.ones(shape, np.float32)
+    net = singanet.FeedForwardNet([BatchNormalization("bn", input_sample_shape=shape[1:])])
+    before = [value.copy() for value in net.param_values()]
+    with pytest.raises(DataError, match="layer 'bn': expected more than one value a channel"):
+        net.forward(True, x)
+    assert all(map(np.array_equal, before, net.param_values()))
+    assert net.forward(False, x).shape == shape
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        torch.nn.functional.batch_norm(torch.tensor(x), None, None, training=True)
 
 
 def test_a_backward_of_evaluation_treats_the_statistics_as_constants(rng):

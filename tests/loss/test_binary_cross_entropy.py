@@ -109,3 +109,31 @@ def test_outputs_that_are_no_probabilities() -> None:
         BinaryCrossEntropy().forward(True, np.array([0.5]), np.array([2]))
     with pytest.raises(ArgumentError, match=r"BinaryCrossEntropy\(pos_weight=\)"):
         BinaryCrossEntropy(pos_weight=-1.0)
+
+
+@pytest.mark.parametrize("make", [SigmoidCrossEntropy, BinaryCrossEntropy])
+def test_targets_that_are_no_numbers(make: Any) -> None:
+    x, y = np.full((2, 3), 0.5), np.zeros((2, 3))
+    y[1, 2] = np.nan
+    with pytest.raises(DataError, match=r"from 0 to 1; received nan at index \(1, 2\)"):
+        make().forward(True, x, y)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("weights", [(None, None), (3.0, None), (2.0, [1.0, 0.5, 0.0])])
+def test_infinite_scores(weights: Any) -> None:
+    inf = math.inf
+    x = np.array([[inf, -inf, inf], [-inf, inf, -inf], [inf, -inf, 0.0]])
+    y = np.array([[1.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.5, 0.5, 1.0]])
+    kept = np.ones(3) if weights[1] is None else np.array(weights[1])
+    expected = np.array([[0, 0, 0], [inf, inf, 0], [inf, inf, (weights[0] or 1) * math.log(2)]])
+    expected = np.where(kept > 0, expected * np.where(kept > 0, kept, 1), 0)
+    loss = SigmoidCrossEntropy(*weights)
+    for row in range(3):
+        given = x[row : row + 1].T.copy(), y[row : row + 1].T.copy()
+        if weights[1] is None:
+            np.testing.assert_allclose(loss.forward(True, *given), expected[row])
+        else:
+            found = loss.evaluate(True, x[row : row + 1], y[row : row + 1])
+            assert found == pytest.approx(expected[row].mean())
+        assert np.isfinite(loss.backward()).all()

@@ -56,3 +56,9 @@ def test_bad_shapes() -> None:
         KLDivergence().forward(True, np.zeros((2, 3)), np.zeros(2))
     with pytest.raises(DataError, match="classes"):
         KLDivergence().forward(True, np.zeros(2), np.zeros(2))
+
+
+def test_targets_that_are_no_numbers() -> None:
+    y = np.array([[0.5, 0.5], [np.nan, 1.0]])
+    with pytest.raises(DataError, match="distributions.*index 1"):
+        KLDivergence().forward(True, np.zeros((2, 2)), y)

@@ -19,6 +19,7 @@ SEQUENCE = rng.normal(size=(4, 3, 6))
 LABELS = np.array([0, 3, 1, 2, 3])
 PROBABILITIES = rng.uniform(0.05, 0.95, (5, 4))
 DISTRIBUTIONS = rng.dirichlet([1.0] * 6, (4, 3))
+ROWS = rng.dirichlet([1.0] * 4, 5)
 MULTI_HOT = rng.integers(0, 2, (5, 4))
 
 
@@ -67,6 +68,22 @@ CASES = {
         SCORES,
         rng.random(SCORES.shape),
         rows,
+    ),
+    "categorical, labels": Case(losses.CategoricalCrossEntropy, ROWS, LABELS, rows),
+    "categorical, smoothed distributions": Case(
+        lambda **more: losses.CategoricalCrossEntropy(label_smoothing=0.3, **more),
+        0.8 * DISTRIBUTIONS + 0.2 / 6,
+        rng.random(DISTRIBUTIONS.shape),
+        rows,
+    ),
+    "categorical, sequences": Case(
+        losses.CategoricalCrossEntropy,
+        0.8 * DISTRIBUTIONS + 0.2 / 6,
+        rng.integers(0, 6, (4, 3)),
+        rows,
+    ),
+    "mean squared error": Case(
+        losses.MeanSquaredError, SEQUENCE, rng.normal(size=SEQUENCE.shape), elements
     ),
     "squared error": Case(losses.SquaredError, SEQUENCE, rng.normal(size=SEQUENCE.shape), elements),
     "squared error, vector": Case(

@@ -134,8 +134,8 @@ def test_labels_of_another_shape_or_rank(shape: tuple[int, ...]) -> None:
 
 
 def test_rows_without_a_class_and_negative_rows() -> None:
-    for row in ([0.0, 0.0], [2.0, -1.0], [-1.0, -1.0]):
-        with pytest.raises(DataError, match="positive sum.*index 1"):
+    for row in ([0.0, 0.0], [2.0, -1.0], [-1.0, -1.0], [np.nan, 1.0], [np.inf, 1.0]):
+        with pytest.raises(DataError, match="positive, finite sum.*index 1"):
             SoftmaxCrossEntropy().forward(True, np.zeros((2, 2)), np.array([[1.0, 0.0], row]))
 
 

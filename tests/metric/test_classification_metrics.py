@@ -74,7 +74,7 @@ def test_f1_of_labels_by_threshold() -> None:
 def test_bad_f1() -> None:
     with pytest.raises(ArgumentError, match="'macro', 'micro', 'weighted'"):
         F1("best")
-    with pytest.raises(ShapeError, match="outputs of shape"):
+    with pytest.raises(ShapeError, match="Accuracy"):
         F1(threshold=0.5).evaluate(np.zeros((2, 3)), np.zeros(2, int))
     metric = F1()
     metric.update(np.eye(2), np.array([0, 1]))
@@ -109,3 +109,28 @@ def test_bad_auc() -> None:
     for x, y in ((np.zeros((2, 3)), np.zeros(2)), (np.zeros(2), np.zeros(3))):
         with pytest.raises(ShapeError, match=r"\(B, 2\)"):
             AUC().evaluate(x, y)
+
+
+def test_auc_of_probabilities_near_the_ends() -> None:
+    """Of two columns x₁ − x₀ of float32 has no digits left for 1e-9; scikit-learn has p₁ alone."""
+    labels = np.array([0, 0, 1, 1])
+    small = np.array([1e-9, 2e-9, 3e-9, 4e-9], np.float32)
+    for p in (np.stack([1 - small, small], 1), np.stack([small[::-1], 1 - small[::-1]], 1)):
+        assert AUC().evaluate(p.astype(np.float32), labels) == 1.0
+    tiny = np.array([4e-30, 1e-30, 3e-30, 2e-30])
+    assert AUC().evaluate(np.stack([1 - tiny, tiny], 1), np.array([1, 0, 1, 1])) == 1.0
+    # Scores of which the differences are equal are tied, be they large or small.
+    assert AUC().evaluate(np.array([[1.0, 2.0], [1e6, 1e6 + 1]]), np.array([0, 1])) == 0.5
+    ends = np.array([[0.0, np.inf], [0.0, np.inf], [0.0, -np.inf], [0.0, 1.0]])
+    assert AUC().evaluate(ends, np.array([1, 0, 0, 1])) == 0.625
+
+
+def test_auc_of_softmax_outputs_is_that_of_scores() -> None:
+    rng = np.random.default_rng(0)
+    scores = np.stack([np.zeros(400), rng.normal(-17, 3, 400)], 1)
+    labels = (rng.random(400) < 0.4).astype(int)
+    e = np.exp(scores)
+    p = (e / e.sum(1, keepdims=True)).astype(np.float32)
+    assert AUC().evaluate(p, labels) == pytest.approx(
+        AUC().evaluate(scores[:, 1], labels), abs=1e-6
+    )

@@ -202,7 +202,7 @@ def test_bad_counts(every: Any) -> None:
         lambda: AccumulatingSGD(every, lr=0.1),
         lambda: AccumulatingAdam(every, lr=0.1),
     ):
-        with pytest.raises(ArgumentError, match=r"\(every=\): expected a positive integer"):
+        with pytest.raises(ArgumentError, match=r", every: expected an int of at least 1"):
             make()
 
 

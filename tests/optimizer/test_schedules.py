@@ -73,7 +73,8 @@ def test_plateau_equals_pytorch(mode: str) -> None:
     theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
         peer, mode=mode, factor=0.5, patience=2, min_lr=0.1
     )
-    ours = plans.Plateau(1.0, 0.5, 2, lowest=0.1, mode=mode)
+    # Which waits one observation longer than it says, and than Keras'.
+    ours = plans.Plateau(1.0, 0.5, 3, lowest=0.1, mode=mode)
     for metric in metrics * 2:
         theirs.step(metric)
         ours.observe(metric)
@@ -83,7 +84,7 @@ def test_plateau_equals_pytorch(mode: str) -> None:
 @pytest.mark.parametrize("warm", [False, True])
 def test_plateau_is_part_of_the_optimizers_state(warm: bool) -> None:
     def make() -> tuple[Any, Any]:
-        plateau = plans.Plateau(1.0, 0.5, 1)
+        plateau = plans.Plateau(1.0, 0.5, 2)
         return plateau, SGD(lr=plans.WarmUp(plateau, 2) if warm else plateau)
 
     plateau, optimizer = make()
@@ -136,3 +137,27 @@ def test_plateau_refuses_other_state() -> None:
 def test_bad_arguments(make: Any) -> None:
     with pytest.raises(ArgumentError, match=r"\(\w+=\): expected"):
         make()
+
+
+def test_plateau_waits_as_long_as_keras() -> None:
+    keras = pytest.importorskip("keras")
+    metrics = [5.0, 4.0, 4.0, 4.1, 4.0, 3.0, 3.5, 3.6, 3.7, 2.0, 2.0, 2.0, 2.0]
+    for patience in (1, 2, 3):
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1.0))
+        theirs = keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience, min_delta=0.0)
+        theirs.set_model(model)
+        theirs.on_train_begin()
+        ours = plans.Plateau(1.0, 0.5, patience, threshold=0.0)
+        for epoch, metric in enumerate(metrics):
+            theirs.on_epoch_end(epoch, {"loss": metric})
+            ours.observe(metric)
+            assert ours(0) == pytest.approx(float(model.optimizer.learning_rate))
+
+
+def test_one_cycle_that_only_rises() -> None:
+    cycle = plans.OneCycle(1.0, 10, rise=1.0, start_div=10.0, final_div=100.0)
+    assert cycle(9) == pytest.approx(1.0)
+    assert [cycle(step) for step in (10, 11, 10**6)] == [pytest.approx(0.001)] * 3
+    falls = plans.OneCycle(1.0, 10, rise=0.95, start_div=10.0, final_div=100.0)
+    assert [falls(step) for step in (9, 10)] == [pytest.approx(0.001)] * 2

@@ -10,20 +10,20 @@ from singanet.program.compile import compile_tape
 from singanet.program.ir import NotRecordableError
 from singanet.program.layout.arena import ALIGNMENT
 from singanet.program.replay.bound_program import Bound
+from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import own
-from singanet.program.trace.shapes_only import Imagined, Performed
 from singanet.program.trace.tape import Tape
 
 
 class Expression:
     """``function(xp, *arrays)`` recorded on ``arrays``; calling it replays it on others.
 
-    ``imagined`` records without computing anything.
+    ``abstract`` records without computing anything.
     """
 
-    def __init__(self, function, arrays, imagined=False):
-        self.tape = Tape(Imagined() if imagined else Performed())
+    def __init__(self, function, arrays, abstract=False):
+        self.tape = Tape(AbstractEvaluator() if abstract else ConcreteEvaluator())
         self.tape.ops = recording_kernels(numpy_ops, self.tape)
         with np.errstate(all="ignore"), self.tape:
             given = own(self.tape, list(arrays))
@@ -52,9 +52,9 @@ class Expression:
         return [array.copy() for array in bound.outputs.arrays]
 
 
-def expect_replays(function, *batches, imagined=(False, True)):
+def expect_replays(function, *batches, abstract=(False, True)):
     """Recorded on the first of ``batches``, it gives on each what NumPy does, to the bit."""
-    for lies in imagined:
+    for lies in abstract:
         try:
             replay = Expression(function, batches[0], lies)
         except NotRecordableError:

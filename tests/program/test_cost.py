@@ -7,15 +7,15 @@ import pytest
 
 from singanet.ops import numpy_ops
 from singanet.program.cost import bytes_of, passes_of
+from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import own
-from singanet.program.trace.shapes_only import Performed
 from singanet.program.trace.tape import Tape
 
 
 def call_of(function, *shapes, dtype=np.float32):
     """The last call that ``function`` makes on arrays of these shapes, and its tape."""
-    tape = Tape(Performed())
+    tape = Tape(ConcreteEvaluator())
     tape.ops = recording_kernels(numpy_ops, tape)
     with tape:
         function(tape.ops.xp, *own(tape, [np.ones(shape, dtype) for shape in shapes]))

@@ -18,7 +18,14 @@ from singanet.layers import Activation, Dense, Dropout, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.models import build
-from singanet.optimizer import SGD, AccumulatingAdam, AccumulatingSGD, Adam, Regularizer
+from singanet.optimizer import (
+    SGD,
+    AccumulatingAdam,
+    AccumulatingSGD,
+    Adam,
+    ClipByValue,
+    Regularizer,
+)
 
 from .twins import Twins, expect_items_same, expect_same
 from .user_parts import Alike, Breaks, Counts, Draws, Follows, Probe
@@ -257,6 +264,10 @@ class BreakingRate:
         return 0.02
 
 
+def clipped():
+    return ClipByValue(Adam(lr=0.02), 1e-3)
+
+
 def mixed_net():
     """Small parameters, and one above 64 KiB, on both sides of the layer that breaks."""
     net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=2)
@@ -315,7 +326,7 @@ def go_on(twins, rng):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("make", [sgd, adam])
+@pytest.mark.parametrize("make", [sgd, adam, clipped])
 @pytest.mark.parametrize("level", ["none", "cheap"])
 def test_an_error_of_a_layer_in_backward(error, make, level, placed, rng):
     twins = Twins(lambda: placed(mixed_net()), make)

@@ -8,8 +8,8 @@ import pytest
 from singanet.models import build
 from singanet.optimizer import SGD
 from singanet.program.compile import compiled
+from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.recorder import Recorder
-from singanet.program.trace.shapes_only import Imagined
 
 
 def recorded(name, momentum, batch=2):
@@ -18,7 +18,7 @@ def recorded(name, momentum, batch=2):
     x = np.zeros((batch, *first.layer.in_shapes), np.float32)
     y, optimizer = np.zeros(batch, np.int64), SGD(lr=0.1, momentum=momentum)
     net.step(x, y, optimizer)
-    recorder = Recorder(net, Imagined())
+    recorder = Recorder(net, AbstractEvaluator())
     recorder.step({first.name: x}, y, None, optimizer)
     return net, compiled(recorder)
 

@@ -69,7 +69,7 @@ class Gathered(Metric):
         self.targets.append(y)
         self.samples += len(x)
 
-    def _result(self):
+    def compute(self):
         labels = np.concatenate(self.targets)
         labels = labels.argmax(1) if labels.ndim > 1 else labels
         return float((np.concatenate(self.outputs).argmax(1) == labels).mean())

@@ -161,6 +161,18 @@ class SaysThatItIsPure(Sound):
         return x * float(self.calls)
 
 
+class CountsItsWalks(Dense):
+    """Its gradient differs from walk to walk, and it promises that it does not."""
+
+    pure = True
+    walks = 0
+
+    def backward(self, ctx, dy):
+        self.walks += 1
+        dx, grads = super().backward(ctx, dy)
+        return dx, {**grads, "bias": grads["bias"] * float(self.walks)}
+
+
 class LeavesTheKernels(Sound):
     """A sum that no recording sees, taken for a constant."""
 
@@ -192,6 +204,12 @@ class AnotherGradientAlone(Dense):
         if dx is None:
             grads["bias"] = grads["bias"] * 1.001
         return dx, grads
+
+
+class NeedsTheParametersGradients(Dense):
+    def backward(self, ctx, dy):
+        dx, grads = super().backward(ctx, dy)
+        return dx if grads else 2 * dx, grads
 
 
 class ForgetsTheBias(Dense):
@@ -305,9 +323,16 @@ def test_a_sound_layer_passes(case, layer, name):
             DenseCase,
             AnotherGradientAlone,
         ),
+        (
+            "test_input_gradients_do_not_need_those_of_parameters",
+            DenseCase,
+            NeedsTheParametersGradients,
+        ),
         ("test_evaluation_keeps_nothing", DoublesCase, SavesInEvaluation),
         ("test_a_recorded_program_equals_the_layer", DoublesCase, SaysThatItIsPure),
         ("test_a_recorded_program_equals_the_layer", DoublesCase, LeavesTheKernels),
+        ("test_a_recorded_step_equals_the_layers", DoublesCase, SaysThatItIsPure),
+        ("test_a_recorded_step_equals_the_layers", DenseCase, CountsItsWalks),
         ("test_spec_dicts_are_not_changed", DenseCase, ChangesItsSpecs),
     ],
 )

@@ -1,13 +1,30 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import singanet
-from singanet.errors import ArgumentError, CallOrderError
-from singanet.layers import Dense
-from singanet.loss import SoftmaxCrossEntropy, SquaredError
-from singanet.metric import F1, Accuracy, MeanAbsoluteError, Recall
-from singanet.optimizer import SGD
+from singanet.errors import ArgumentError, CallOrderError, UnknownNameError
+from singanet.layers import Activation, Dense, Dummy, Input, Reshape, Softmax
+from singanet.loss import (
+    CategoricalCrossEntropy,
+    KLDivergence,
+    MultiLoss,
+    SigmoidCrossEntropy,
+    SoftmaxCrossEntropy,
+    SquaredError,
+)
+from singanet.loss import MeanAbsoluteError as Absolute
+from singanet.metric import (
+    AUC,
+    F1,
+    Accuracy,
+    BinaryAccuracy,
+    MeanAbsoluteError,
+    PrecisionScore,
+    Recall,
+)
+from singanet.optimizer import SGD, Adam
 
 
 def net(loss=None, metric=None):
@@ -45,11 +62,24 @@ def test_names_of_metrics():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"optimizer": "adam"}, r"a str; pass optimizer=SGD\(lr=0.1\)"),
-        ({"optimizer": SGD}, "optimizer"),
+        ({"optimizer": 0.1}, r"a float; pass optimizer=SGD\(lr=0.1\)"),
+        ({"optimizer": SGD}, r"the class SGD; write SGD\(lr=0.1\), an object"),
         ({"optimizer": SGD(lr=0.1)}, "the net has none; received None"),
-        ({"optimizer": SGD(lr=0.1), "loss": "mse"}, "a str; pass loss="),
-        ({"optimizer": SGD(lr=0.1), "loss": SquaredError(), "metrics": ["acc"]}, "metrics"),
+        ({"optimizer": SGD(lr=0.1), "loss": SquaredError}, "the class SquaredError"),
+        ({"optimizer": SGD(lr=0.1), "loss": {"a": "mse"}}, r"loss=MultiLoss\(\{'a': "),
+        (
+            {"optimizer": SGD(lr=0.1), "loss": ("mse", "mse")},
+            "a tuple of 2; name outputs: loss=MultiLoss",
+        ),
+        (
+            {"optimizer": SGD(lr=0.1), "loss": MeanAbsoluteError()},
+            "import the one of singanet.loss",
+        ),
+        ({"optimizer": "sgd", "loss": "mse", "metrics": [Accuracy]}, "the class Accuracy"),
+        (
+            {"optimizer": "sgd", "loss": "mse", "metrics": [Absolute()]},
+            "the one of singanet.metric",
+        ),
         ({"optimizer": SGD(lr=0.1), "loss": SquaredError(), "metrics": {"loss": F1()}}, "'loss'"),
         ({"optimizer": SGD(lr=0.1), "loss": SquaredError(), "metrics": {"val_a": F1()}}, "val_a"),
     ],
@@ -59,6 +89,85 @@ def test_what_is_none_is_refused_and_nothing_changed(given, words):
     with pytest.raises(ArgumentError, match=words):
         made.compile(**given)
     assert (made.loss, made.metric, made.compiled) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("adamm", "mse"), "did you mean 'adam'"),
+        (("adam", "softmax_entropy"), "did you mean 'softmax_cross_entropy'"),
+        (("adam", "mse", ["acuracy"]), "did you mean 'accuracy'"),
+        (("clip_norm", "mse"), "optimizer"),
+        (("adam", "loss"), "net.compile, loss"),
+        (("adam", "mse", "metric"), "net.compile, metrics"),
+    ],
+)
+def test_unknown_names_are_refused(given, words):
+    made = net()
+    with pytest.raises(UnknownNameError, match=words):
+        made.compile(*given)
+    assert (made.loss, made.metric, made.compiled) == (None, None, None)
+
+
+def test_names_stand_for_objects():
+    made = net()
+    made.compile("adam", "sparse_categorical_crossentropy", ["accuracy", "AUC"])
+    assert type(made.compiled.optimizer) is Adam
+    assert made.compiled.optimizer.lr == 0.001
+    assert type(made.loss) is CategoricalCrossEntropy
+    assert {k: type(v) for k, v in made.compiled.metrics.items()} == {
+        "accuracy": Accuracy,
+        "auc": AUC,
+    }
+    made.compile("RMSProp", "binary_crossentropy", ["accuracy", "precision", "f1"])
+    kinds = [type(metric) for metric in made.compiled.metrics.values()]
+    assert kinds == [BinaryAccuracy, PrecisionScore, F1]
+    assert made.compiled.metrics["precision"].threshold == 0.5
+    made.compile("rms_prop", "mse", "precision")
+    assert made.compiled.metrics["precision"].threshold is None
+
+
+def test_mse_is_that_of_other_libraries():
+    """SquaredError has SINGA's factor ½."""
+    made = net()
+    made.compile("sgd", "mse")
+    x, y = np.ones((4, 5), np.float32), np.zeros((4, 3), np.float32)
+    assert made.evaluate(x, y).loss == pytest.approx(float((made.predict(x) ** 2).mean()))
+
+
+@pytest.mark.parametrize(
+    ("last", "loss", "words"),
+    [
+        (Softmax("p"), SoftmaxCrossEntropy(), r"CategoricalCrossEntropy\(\)"),
+        (Softmax("p"), KLDivergence(), "the softmax layer 'p'"),
+        (Softmax("p"), SigmoidCrossEntropy(), "takes the sigmoid itself"),
+        (Activation("p", "sigmoid"), SigmoidCrossEntropy(), r"BinaryCrossEntropy\(\)"),
+    ],
+)
+def test_a_softmax_of_a_softmax_is_refused(last, loss, words):
+    """It trained, and predict gave other numbers than the model that was loaded."""
+    parts = [Dense("fc", 3, input_sample_shape=(5,)), last, Reshape("r", (3,)), Dummy("end")]
+    made = singanet.FeedForwardNet(parts)
+    with pytest.raises(ArgumentError, match=words):
+        made.compile(SGD(lr=0.1), loss)
+    assert made.compiled is None
+    made.loss = loss
+    with pytest.raises(ArgumentError, match=words):
+        made.train(np.ones((2, 5), np.float32), np.full((2, 3), 1 / 3, np.float32))
+
+
+def test_a_softmax_of_a_softmax_in_one_of_several_outputs():
+    x = Input("x", (5,))
+    a, b = Dense("a", 3)(x), Softmax("b")(Dense("fc", 3)(x))
+    made = singanet.FeedForwardNet(inputs=x, outputs=[a, b])
+    with pytest.raises(ArgumentError, match="'b'"):
+        made.compile("adam", MultiLoss({"a": SoftmaxCrossEntropy(), "b": SoftmaxCrossEntropy()}))
+    made.compile("adam", MultiLoss({"a": SoftmaxCrossEntropy(), "b": CategoricalCrossEntropy()}))
+
+
+def test_layers_inside_the_net_may_be_softmaxes():
+    parts = [Dense("fc", 3, input_sample_shape=(5,)), Softmax("p"), Dense("end", 3)]
+    singanet.FeedForwardNet(parts).compile("adam", SoftmaxCrossEntropy())
 
 
 def test_one_metric_object_under_two_names():

@@ -16,7 +16,7 @@ from singanet.errors import (
     ShapeError,
     UnknownNameError,
 )
-from singanet.layers import Dense
+from singanet.layers import BatchNormalization, Dense, Flatten
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import F1, Accuracy, ConfusionMatrix
 from singanet.optimizer import (
@@ -157,7 +157,7 @@ def test_a_metric_that_is_no_number_is_asked_after_the_fit(build, data):
     matrix = ConfusionMatrix()
     net = build(metrics=[Accuracy(), matrix])
     history = net.fit(*data, validation_data=data, verbose=False)
-    assert sorted(history) == ["accuracy", "loss", "val_accuracy", "val_loss"]
+    assert sorted(history) == ["accuracy", "loss", "lr", "val_accuracy", "val_loss"]
     counts = matrix.result()
     assert counts.sum() == 50
     assert np.trace(counts) / 50 == history["val_accuracy"][-1]
@@ -303,9 +303,10 @@ def test_several_inputs_and_outputs_by_name_and_by_order(rng):
         verbose=False,
     )  # fmt: skip
     assert history == other
-    assert sorted(history) == ["kind", "loss", "val_kind", "val_loss"]
+    own = ["kind_accuracy", "kind_loss", "loss", "size_loss"]
+    assert sorted(history) == sorted([*own, *(f"val_{name}" for name in own), "lr"])
     right = by_name.predict(x)["kind"].argmax(1) == y["kind"]
-    assert history["val_kind"][-1] == right.mean()
+    assert history["val_kind_accuracy"][-1] == right.mean()
     batched = by_name.predict(x, batch_size=7)
     for name, whole in by_name.predict(x).items():
         np.testing.assert_allclose(batched[name], whole, atol=1e-6)
@@ -353,7 +354,7 @@ def test_hooks_come_in_order(build, data):
         ("bn", ["bn/gamma", "bn/beta"], 2, 2),
         ("fc1", ["fc1/weight", "fc1/bias"], 2, 2),
     ]
-    logs = ["accuracy", "loss", "val_accuracy", "val_loss"]
+    logs = ["accuracy", "loss", "lr", "val_accuracy", "val_loss"]
     assert probe.seen == [
         "train begin",
         "epoch 0 begin",
@@ -458,8 +459,8 @@ def test_a_callback_that_raises_is_heard_and_the_net_stays_usable(build, data, h
         )
     assert any(frame.name == "fail" for frame in traceback.extract_tb(caught.value.__traceback__))
     assert probe.seen[-1] == "train end"
-    saved = hook not in ("on_train_begin", "on_epoch_begin")
-    assert (folder / "stopped.npz").exists() == saved
+    # None of these is a place at which all callbacks have heard of a whole step.
+    assert not (folder / "stopped.npz").exists()
     assert np.isfinite(net.fit(*data, verbose=False)["loss"]).all()
     with pytest.raises(CallOrderError, match="outside|under way"):
         _ = probe.session
@@ -605,3 +606,87 @@ def test_verbose_writes_a_line_an_epoch(build, data, capsys):
     assert len(lines) == 2
     assert lines[1].startswith("epoch 2/2  loss ")
     assert "val_accuracy" in lines[1]
+
+
+class TestLastBatches:
+    """What is left over at the end of an epoch, where batch normalisation looks at it."""
+
+    def made(self):
+        layers = [Dense("d", 3, input_sample_shape=(4,)), BatchNormalization("bn", momentum=0.9)]
+        net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=0)
+        net.compile(SGD(lr=0.1))
+        return net
+
+    def data(self, samples):
+        draws = np.random.default_rng(0)
+        return draws.normal(size=(samples, 4)), draws.normal(size=(samples, 3))
+
+    @pytest.mark.parametrize(("samples", "size"), [(33, 32), (33, 8), (1, 32), (5, 1)])
+    def test_one_sample_is_refused_before_the_first_step(self, samples, size):
+        net = self.made()
+        before = [value.copy() for value in net.param_values()]
+        words = r"layer 'bn': expected training batches of at least 2 samples; received a last "
+        with pytest.raises(DataError, match=words + "batch of 1; leave it out with drop_last=True"):
+            net.fit(*self.data(samples), batch_size=size, verbose=False)
+        loader = ArrayLoader(*self.data(samples), size)
+        with pytest.raises(DataError, match="drop_last=True"):
+            net.fit(loader, verbose=False)
+        assert all(map(np.array_equal, before, net.param_values()))
+
+    def test_left_out_the_epoch_is_that_of_the_samples_before_it(self):
+        x, y = self.data(33)
+        net, other = self.made(), self.made()
+        net.fit(x, y, batch_size=8, shuffle=False, drop_last=True, verbose=False)
+        other.fit(x[:32], y[:32], batch_size=8, shuffle=False, verbose=False)
+        assert all(map(np.array_equal, net.param_values(), other.param_values()))
+        with pytest.raises(ArgumentError, match="drop_last"):
+            net.fit(ArrayLoader(x, y, 8, drop_last=True), drop_last=True, verbose=False)
+
+    def test_a_generators_batch_of_one_is_refused_when_it_comes(self):
+        x, y = self.data(9)
+        net = self.made()
+        with pytest.raises(DataError, match=r"layer 'bn'.*more than one value a channel"):
+            net.fit(iter([(x[:8], y[:8]), (x[8:], y[8:])]), verbose=False)
+
+    def test_frozen_or_of_images_one_sample_will_do(self):
+        net = self.made()
+        net.add(Dense("top", 3))
+        net.freeze("top")
+        net.fit(*self.data(9), batch_size=8, verbose=False)
+        held = self.made()
+        held.layers[1].trainable = False
+        held.fit(*self.data(9), batch_size=8, verbose=False)
+        images = singanet.FeedForwardNet(
+            [BatchNormalization("bn", input_sample_shape=(2, 2, 2)), Flatten("flat")],
+            loss=SquaredError(),
+        )
+        images.compile(SGD(lr=0.1))
+        images.fit(np.ones((3, 2, 2, 2)), np.ones((3, 8)), batch_size=2, verbose=False)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.eye(4)[[0, 1, 2]] + np.eye(4)[[1, 1, 3]],  # several labels of a sample
+        np.full((3, 4), 0.25),
+        np.array([[0.2, 0.3, 0.1, 0.9]] * 3),
+        np.array([[0, 1, 1, 0], [1, 0, 0, 1], [0, 0, 0, 0]]),  # of the positions of sequences
+        np.array([[0, 1, 2, 0]] * 3),
+    ],
+)
+def test_class_weights_of_targets_that_are_no_classes(y):
+    net = singanet.FeedForwardNet([Dense("d", 4, input_sample_shape=(2,))], loss=SquaredError())
+    net.compile(SGD(lr=0.1))
+    with pytest.raises(DataError, match="one-hot rows of a single 1"):
+        net.fit(np.ones((3, 2)), y, class_weight={1: 10.0}, verbose=False)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_rate_in_the_history_is_that_of_the_last_update(build, data, accumulate):
+    net = build(optimizer=SGD(lr=lambda step: 0.1 / (1 + step)))
+    history = net.fit(*data, batch_size=10, epochs=3, accumulate=accumulate, verbose=False)
+    batches = len(data[0]) // 10
+    updates = [batches * (epoch + 1) // accumulate for epoch in range(3)]
+    assert history["lr"] == [pytest.approx(0.1 / count) for count in updates]
+    assert SGD(lr=0.3).rate() == 0.3
+    assert SGD().rate() is None

@@ -38,7 +38,7 @@ def plain(rng, steps=6):
     """A net without random draws, and enough data for so many steps of 8."""
     net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=1)
     net.add(Dense("fc1", 16, input_sample_shape=(6,)))
-    net.add(Activation("tanh"))
+    net.add(Activation("tanh", "tanh"))
     net.add(Dense("fc2", 3))
     x = rng.standard_normal((8 * steps, 6)).astype(np.float32)
     return net, x, (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)

@@ -105,10 +105,10 @@ class Weighted(Loss):
     def backward(self) -> Any:
         return (2 * self.difference * self.weight)[:, None]
 
-    def _forward(self, ops: Any, x: Any, y: Any) -> Any:
+    def compute(self, ops: Any, x: Any, y: Any) -> Any:
         raise AssertionError
 
-    def _backward(self, ops: Any, saved: Any) -> Any:
+    def gradient(self, ops: Any, saved: Any) -> Any:
         raise AssertionError
 
 

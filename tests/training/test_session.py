@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.data import ArrayLoader
+from singanet.data import ArrayLoader, GeneratorLoader, Prefetch
 from singanet.errors import (
     ArgumentError,
+    CallOrderError,
     DataError,
     FileAccessError,
     FileFormatError,
+    ShapeError,
     SingaNetError,
     StateMismatchError,
     VersionError,
@@ -22,6 +24,7 @@ from singanet.metric import AUC, F1, Accuracy, ConfusionMatrix
 from singanet.optimizer import SGD, Adam
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint, ReduceOnPlateau
+from tests.interrupts import struck_at
 
 EPOCHS, BATCH = 3, 16
 STEPS = EPOCHS * 4  # 50 samples: four batches an epoch, the last of two
@@ -133,6 +136,51 @@ def test_sources_of_batches_are_found_again(build, data, same, kind):
     same(whole, second)
 
 
+class Keep(Callback):
+    """Keeps the state after each step; nothing is stopped, so that epochs end as they do."""
+
+    runs_last = True
+
+    def __init__(self):
+        self.states = {}
+        self.steps = 0
+
+    def on_batch_end(self, batch, logs):
+        self.steps += 1
+        self.states[self.session.step] = self.session.state()
+
+
+@pytest.mark.parametrize("steps", [None, 3, 4])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_generator_whose_epoch_was_over_is_not_gone_through_again(
+    build, data, same, ahead, steps
+):
+    """The last batch of an epoch among them, after which a generator knows of no end."""
+
+    def source():
+        x, y = data
+        rows = [slice(a, a + BATCH) for a in range(0, 50, BATCH)]
+        loader = GeneratorLoader(lambda e: ((x[r], y[r]) for r in np.roll(rows, e, axis=0)))
+        return Prefetch(loader) if ahead else loader
+
+    def run(net, **more):
+        kept = Keep()
+        history = net.fit(
+            source(), epochs=3, steps_per_epoch=steps, callbacks=[kept], verbose=False, **more
+        )
+        return history, kept
+
+    whole = build()
+    expected, kept = run(whole)
+    for at in (1, 3, 4, 7, 8, kept.steps):
+        state = kept.states[at]
+        second = build(seed=at)
+        history, again = run(second, resume=state)
+        assert again.steps == kept.steps - at
+        assert history == expected
+        same(whole, second)
+
+
 def test_an_endless_generator_is_drawn_up_to_the_place(build, data, same):
     def forever():
         k = 0
@@ -182,6 +230,70 @@ def test_early_stopping_remembers_across_a_resumption(build, data):
     assert (again.best_epoch, again.monitor.best) == (watch.best_epoch, watch.monitor.best)
 
 
+# Python ends an interrupt within a weak reference's callback with these words.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("share", np.linspace(0.05, 0.99, 12).tolist())
+def test_interrupted_at_any_line_of_a_fit_and_gone_on_from(build, data, same, tmp_path, share):
+    """A step broken in the middle never becomes a checkpoint."""
+
+    def callbacks(folder):
+        return [EMA(0.9), EarlyStopping(), ModelCheckpoint(folder, every_steps=3)]
+
+    def run(net, folder, **more):
+        return fit(net, data, callbacks=callbacks(folder), **more)
+
+    lines = 30_000  # such a fit has a few more
+    whole, net = build(), build()
+    expected = run(whole, tmp_path / "whole")
+    assert struck_at(int(lines * share), lambda: run(net, tmp_path / "part"))
+    resume = tmp_path / "part"
+    if not resume.is_dir() or not list(resume.glob("[es]*.npz")):
+        return  # before the first checkpoint
+    second = build(seed=7)
+    assert run(second, tmp_path / "part", resume=resume) == expected
+    same(whole, second)
+
+
+def test_a_state_is_not_given_within_a_step(build, data):
+    refused = []
+
+    class Ask(Callback):
+        def ask(self, *_):
+            try:
+                self.session.state()
+            except CallOrderError as error:
+                refused.append(str(error))
+
+        on_batch_begin = on_layer_gradients = ask
+
+    fit(build(), data, callbacks=[Ask()])
+    assert len(refused) > STEPS
+    assert "expected the end of a step" in refused[0]
+
+
+def test_an_error_of_the_data_leaves_the_step_before_it(build, data, same, tmp_path):
+    x, y = data
+
+    def source(fails):
+        def batches(epoch):
+            for k, a in enumerate(range(0, 50, BATCH)):
+                if fails and (epoch, k) == (1, 2):
+                    raise OSError("disk gone")
+                yield x[a : a + BATCH], y[a : a + BATCH]
+
+        return batches
+
+    whole, first, second = build(), build(), build(seed=3)
+    expected = whole.fit(source(False), epochs=3, verbose=False)
+    with pytest.raises(OSError, match="disk gone"):
+        first.fit(source(True), epochs=3, callbacks=[ModelCheckpoint(tmp_path)], verbose=False)
+    assert (tmp_path / "stopped.npz").exists()
+    kept = [ModelCheckpoint(tmp_path)]
+    got = second.fit(source(False), epochs=3, callbacks=kept, resume=tmp_path, verbose=False)
+    assert got == expected
+    same(whole, second)
+
+
 # -- what does not fit --------------------------------------------------------------------------
 
 
@@ -228,6 +340,74 @@ def test_a_state_that_does_not_fit_changes_nothing(build, data, same, state, cha
     with pytest.raises(error, match=words) as caught:
         fit(net, data, callbacks=[Stop(), EMA()], resume=change(state))
     assert len(str(caught.value)) < 400
+    same(net, untouched)
+
+
+SPOILT = {
+    **{f"no {key}": {key: None} for key in (
+        "epoch", "batch", "step", "begun", "losses", "samples", "metrics", "data", "seed",
+        "generator", "history",
+    )},
+    "an epoch below 0": {"epoch": -1},
+    "an epoch of long ago": {"epoch": -(10**30)},
+    "an epoch beyond all": {"epoch": 10**30},
+    "a batch beyond the epoch": {"batch": 5},
+    "a batch beyond the steps": {"batch": 10**9},
+    "a batch that is text": {"batch": "1"},
+    "a step of half": {"step": 1.5},
+    "a true epoch": {"epoch": True},
+    "a seed below 0": {"seed": -3},
+    "a history of other lengths": {"history": {"epochs": [0], "values": {"loss": []}}},
+    "a history of text": {"history": {"epochs": [0], "values": {"loss": ["x"]}}},
+    "a history of epochs of text": {"history": {"epochs": ["x"], "values": {}}},
+    "data of text": {"data": {"epoch": "x"}},
+    "data beyond all": {"data": {"epoch": 1, "position": 10**30}},
+    "metrics with a method": {"metrics": {"accuracy": {"update": 1}}},
+    "metrics of another class": {"metrics": {"accuracy": {"__class__": 1}}},
+    "a generator of another kind": {"generator": {"bit_generator": "MT19937"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("about", SPOILT.values(), ids=SPOILT)
+def test_a_spoilt_text_changes_nothing(build, data, same, state, about):
+    optimizer = SGD(lr=0.1, momentum=0.9)
+    net, untouched = build(optimizer=optimizer), build()
+    with pytest.raises(SingaNetError) as caught:
+        fit(net, data, callbacks=[Stop(), EMA()], resume=changed(state, **about))
+    assert len(str(caught.value)) < 400
+    same(net, untouched)
+    assert optimizer.state_dict() == {}
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b'{"a":' * 50_000, b"[" + b"[]," * 3_000_000 + b"1]", b"\xff", b"7"]
+)
+def test_a_text_that_is_none_of_ours(build, data, text):
+    with pytest.raises(FileFormatError, match="the state of a training"):
+        fit(build(), data, resume={"session": np.frombuffer(text, np.uint8)})
+
+
+def test_what_a_failed_resumption_loaded_is_put_back(build, data, same, state):
+    class Choosy(EMA):
+        def load_state_dict(self, given):
+            if given:
+                raise ZeroDivisionError("mine")
+
+    wrong = {key.replace(".EMA", ".Choosy"): array for key, array in state.items()}
+    net, untouched = build(), build()
+    fit(net, data), fit(untouched, data)
+    with pytest.raises(StateMismatchError, match="ZeroDivisionError: mine"):
+        fit(net, data, callbacks=[Stop(), Choosy()], resume=wrong)
+    same(net, untouched)
+    fit(net, data), fit(untouched, data)
+    same(net, untouched)
+
+
+def test_optimizer_state_of_another_size_is_refused_before_a_step(build, data, same, state):
+    net, untouched = build(), build()
+    wrong = {**state, "optimizer/fc1/weight/momentum": np.zeros(3, np.float32)}
+    with pytest.raises(ShapeError, match="fc1/weight"):
+        fit(net, data, callbacks=[Stop(), EMA()], resume=wrong)
     same(net, untouched)
 
 

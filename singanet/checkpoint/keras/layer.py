@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from singanet.checkpoint.keras.orders import Uses
 from singanet.types import Array, Shape
 
 
@@ -15,16 +16,15 @@ class LayerDescription:
     """A layer with parameters: its class, its name, and name and shape of each by suffix.
 
     ``settings`` holds what the conversion of some kinds depends on, such as ``kernel``.
-    ``flattened`` is the image (C, H, W) that became the layer's input row, if one did: Keras
-    keeps the channels of images last, so that its rows stand in another order. ``fixed`` are the
-    suffixes that no optimizer trains.
+    ``uses`` says in which order Keras has what the layer reads and yields; without it the order is
+    ours. ``fixed`` are the suffixes that no optimizer trains.
     """
 
     kind: str
     name: str
     params: Mapping[str, tuple[str, Shape]]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    flattened: Shape | None = None
+    uses: Uses = field(default_factory=lambda: Uses([], []))
     fixed: frozenset[str] = frozenset()
 
     def full(self, suffix: str) -> str:

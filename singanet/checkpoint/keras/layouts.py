@@ -11,11 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from singanet.checkpoint.keras.layer import LayerDescription, Variable, one, same
+from singanet.checkpoint.keras.orders import Move, along
 from singanet.errors import ArgumentError
 from singanet.types import Array, Shape
-
-Move = Callable[[Array], Array]
-
 
 # Where each of Keras' gate blocks stands among ours: z r h from r z n; i f c o as i f g o.
 _ORDERS = {"gru": (1, 0, 2), "lstm": (0, 1, 2, 3), "tanh": (0,), "relu": (0,)}
@@ -26,20 +24,19 @@ def dense(layer: LayerDescription) -> list[Variable]:
     """kernel (in, units), bias (units)."""
     turned = bool(layer.settings.get("W_transpose"))
     shape = layer.shape("weight")[::-1] if turned else layer.shape("weight")
-    there, back = rows(layer.flattened)
-    kernel = one(
-        "vars/0",
-        "kernel",
-        shape,
-        "weight",
-        lambda w: there(w.T if turned else w),
-        lambda w: back(w).T if turned else back(w),
-    )
-    return [kernel, *_bias(layer)]
+    (rows, rows_back), (units, units_back) = along(layer.uses.read), along(layer.uses.made)
 
+    def there(w: Array) -> Array:
+        return units(rows(w.T if turned else w).T).T
 
-def _bias(layer: LayerDescription) -> list[Variable]:
-    return [same("vars/1", "bias", layer.shape("bias"), "bias")] if "bias" in layer.params else []
+    def back(w: Array) -> Array:
+        ours = rows_back(units_back(w.T).T)
+        return ours.T if turned else ours
+
+    found = [one("vars/0", "kernel", shape, "weight", there, back)]
+    if "bias" in layer.params:
+        found.append(one("vars/1", "bias", layer.shape("bias"), "bias", units, units_back))
+    return found
 
 
 def embedding(layer: LayerDescription) -> list[Variable]:
@@ -48,45 +45,52 @@ def embedding(layer: LayerDescription) -> list[Variable]:
 
 
 def per_feature(*names: tuple[str, str]) -> Callable[[LayerDescription], list[Variable]]:
-    """Arrays (C,) in this order; ``names`` are Keras' and ours."""
+    """Arrays (C,) in this order, or of several axes; ``names`` are Keras' and ours."""
 
     def variables(layer: LayerDescription) -> list[Variable]:
-        there, back = rows(layer.flattened)
         found = [(label, suffix) for label, suffix in names if suffix in layer.params]
         return [
-            one(f"vars/{index}", label, layer.shape(suffix), suffix, there, back)
+            one(f"vars/{index}", label, *_of_features(layer, suffix))
             for index, (label, suffix) in enumerate(found)
         ]
 
     return variables
 
 
+def _of_features(layer: LayerDescription, suffix: str) -> tuple[Shape, str, Move, Move]:
+    """Keras' shape of an array over features, and the ways there and back."""
+    shape, read = layer.shape(suffix), layer.uses.read
+    if isinstance(read, list) and len(shape) == 1 and shape != (1,):
+        return shape, suffix, *along(read)
+    if not isinstance(read, tuple) or len(shape) < 2:
+        return shape, suffix, *along([])
+    # Over the last of our axes, which Keras has in an order of its own.
+    before = len(read) - len(shape)
+    order = tuple(axis - before for axis in read if axis >= before)
+    inverse = tuple(order.index(axis) for axis in range(len(order)))
+    return (
+        tuple(shape[axis] for axis in order),
+        suffix,
+        lambda a: a.transpose(order),
+        lambda a: a.transpose(inverse),
+    )
+
+
 def prelu(layer: LayerDescription) -> list[Variable]:
     """alpha, whose axes of 1 depend on how the Keras layer shares it; channels last here."""
     ours = layer.shape("a")
     shape: Shape = (1,) * (len(layer.settings.get("in_shape", (0,))) - 1) + ours
+    _, _, there, back = _of_features(layer, "a")
     return [
-        one("vars/0", "alpha", shape, "a", lambda a: a.reshape(shape), lambda a: a.reshape(ours))
+        one(
+            "vars/0",
+            "alpha",
+            shape,
+            "a",
+            lambda a: there(a).reshape(shape),
+            lambda a: back(a.reshape(ours)),
+        )
     ]
-
-
-def rows(flattened: Shape | None) -> tuple[Move, Move]:
-    """Axis 0 from the order (C, H, W) to (H, W, C), and back; as it is where none was flattened."""
-    if flattened is None or len(flattened) < 2:
-        return (lambda a: a), (lambda a: a)
-    last = (*flattened[1:], flattened[0])
-
-    def there(a: Array) -> Array:
-        rest = tuple(range(len(flattened), len(flattened) + a.ndim - 1))
-        order = (*range(1, len(flattened)), 0, *rest)
-        return a.reshape(*flattened, *a.shape[1:]).transpose(order).reshape(a.shape)
-
-    def back(a: Array) -> Array:
-        rest = tuple(range(len(flattened), len(flattened) + a.ndim - 1))
-        order = (len(flattened) - 1, *range(len(flattened) - 1), *rest)
-        return a.reshape(*last, *a.shape[1:]).transpose(order).reshape(a.shape)
-
-    return there, back
 
 
 def conv(layer: LayerDescription) -> list[Variable]:

@@ -25,10 +25,16 @@ def write_npz(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
     Errors: `FileAccessError`.
     """
     path = Path(path)
-    with replacing(path) as beside_path, zipfile.ZipFile(beside_path, "w") as archive:
-        archive.comment = f"{KEY}={FORMAT_VERSION}".encode()
-        for source in sources:
-            _write_member(archive, source)
+    with replacing(path) as beside_path, beside_path.open("wb") as stream:
+        archive = zipfile.ZipFile(stream, "w")
+        try:
+            archive.comment = f"{KEY}={FORMAT_VERSION}".encode()
+            for source in sources:
+                _write_member(archive, source)
+            archive.close()
+        except BaseException:
+            archive.fp = None  # given up: closing it would raise another error than this
+            raise
 
 
 def _write_member(archive: zipfile.ZipFile, source: Source) -> None:

@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.budget import Budget
 from singanet.checkpoint.checksum import Checksum
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.names import check_name, duplicate
-from singanet.checkpoint.pickle.arrays import Pickled, recognise, text
-from singanet.checkpoint.pickle.steps import run_program
-from singanet.checkpoint.pickle.strings import RAW, pieces
-from singanet.checkpoint.pickle.tokens import Text
 from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.singa import find_pickle
 from singanet.checkpoint.streaming import as_bools, bytes_of, check_digest, read_bytes
 from singanet.checkpoint.version import KEY, check_version
-from singanet.errors import FileFormatError
+from singanet.data.pickles import RAW, Pickled, Text, pieces, recognise, run_program, text
+from singanet.errors import FileFormatError, UnsafeFileError
 from singanet.types import Array
 
 VERSION_KEY = "SINGA_VERSION"
+MOST_STEPS = 500_000
+"""Steps of the longest program; a state of 20,000 arrays needs fewer."""
 NAMES, CHECKSUMS = "singanet_names", "singanet_checksums"
 
 
@@ -35,7 +35,8 @@ class PickleReader(StreamReader):
         super().__init__(find_pickle(path))
 
     def _list(self) -> None:
-        found = run_program(self._stream, self._size, self.where)
+        budget = Budget(self._size, self._damaged, MOST_STEPS)
+        found = run_program(self._stream, self._size, budget, self._unsafe)
         if type(found) is not dict:
             raise self._damaged("a dict from names to arrays", type(found).__name__)
         try:
@@ -43,8 +44,8 @@ class PickleReader(StreamReader):
         except TypeError:
             raise self._damaged("names that are strings", "other keys") from None
         singa, mark = items.pop(VERSION_KEY, None), items.pop(KEY, None)
-        names = _texts(items.pop(NAMES, {}))
-        checksums = _texts(items.pop(CHECKSUMS, {}))
+        names = _texts(items.pop(NAMES, {}), budget)
+        checksums = _texts(items.pop(CHECKSUMS, {}), budget)
         if mark is not None:
             self.version = f"singanet format {check_version(mark, self.where)}"
         else:
@@ -54,11 +55,33 @@ class PickleReader(StreamReader):
             name = check_name(names.get(key, key), self.where)
             if name in self.entries:
                 raise duplicate(name, self.where)
-            array = recognise(name, value, self._size, self.where)
-            entry = array.entry
+            array = self._array(name, value)
+            dtype = array.dtype.newbyteorder("<")
             checksum = "" if mark is None else checksums.get(key, "none")
-            self.entries[name] = Entry(name, entry.shape, entry.dtype, entry.stored, checksum)
+            self.entries[name] = Entry(name, array.shape, dtype, array.stored, checksum)
             self._arrays[name] = array
+        if sum(array.stored for array in self._arrays.values() if array.stored > 8) > self._size:
+            raise self._unsafe(f"at most {self._size} bytes of arrays", "arrays that share them")
+
+    def _array(self, name: str, value: Any) -> Pickled:
+        def refuse(expected: str, received: str) -> FileFormatError:
+            return FileFormatError(
+                f"{self.where}, array {name!r}",
+                expected=expected,
+                received=received,
+                advice="remove it from the dict before pickling, or use safetensors or npz",
+            )
+
+        def unsafe(expected: str, received: str) -> UnsafeFileError:
+            return self._unsafe(expected, received, f", array {name!r}")
+
+        if not isinstance(value, (int, float)):
+            return recognise(value, self._size, refuse, unsafe)
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise refuse("numbers of up to 64 bits", "one of more")
+        array = np.array(value)
+        dtype = array.dtype.newbyteorder("<")
+        return Pickled((), dtype, False, array.astype(dtype).tobytes())
 
     def _read(self, entry: Entry) -> Array:
         pickled = self._arrays[entry.name]
@@ -89,6 +112,14 @@ class PickleReader(StreamReader):
             raise self._damaged(f"{len(out)} bytes for {where}", str(error)) from None
         return checksum.digest()
 
+    def _unsafe(self, expected: str, received: str, within: str = "") -> UnsafeFileError:
+        return UnsafeFileError(
+            self.where + within,
+            expected=expected,
+            received=received,
+            advice="do not load it; ask its author for safetensors or npz",
+        )
+
     def _damaged(self, expected: str, received: str) -> FileFormatError:
         return FileFormatError(
             self.where,
@@ -98,11 +129,11 @@ class PickleReader(StreamReader):
         )
 
 
-def _texts(value: Any) -> dict[str, str]:
+def _texts(value: Any, budget: Budget) -> dict[str, str]:
     """A dict of our own from text to text; whatever else stands there is left out."""
-    items = value.items() if type(value) is dict else []
-    return {
-        text(key): text(item)
-        for key, item in items
-        if isinstance(key, (str, bytes)) and isinstance(item, (str, bytes))
-    }
+    texts = {}
+    for key, item in value.items() if type(value) is dict else ():
+        if isinstance(key, (str, bytes)) and isinstance(item, (str, bytes)):
+            budget.spend(len(key) + len(item))  # decoded once more each time it is named
+            texts[text(key)] = text(item)
+    return texts

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from singanet.base.budget import Budget, read_json
 from singanet.base.counts import is_int
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.names import check_name, check_unique
@@ -49,10 +50,8 @@ def parse(
 
     if not text.startswith(b"{"):
         raise broken(where, "a table that starts with '{'", repr(text[:8]))
-    try:
-        table = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        raise broken(where, "a table in JSON", str(error)[:200]) from None
+    budget = Budget(len(text) + 8 + size, partial(broken, where))
+    table = read_json(text, budget, "a table", unique)
     metadata = {}
     if METADATA in table:
         metadata = table.pop(METADATA)

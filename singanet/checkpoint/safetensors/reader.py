@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 
 import numpy as np
 
+from singanet.base.budget import Budget, read_json
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.safetensors.header import BFLOAT, CHECKSUMS, LONGEST, broken, parse
@@ -51,10 +52,9 @@ class SafetensorsReader(StreamReader):
         if mark is None:
             return None
         self.version = f"singanet format {check_version(mark, self.where)}"
-        try:
-            checksums = json.loads(self.metadata.pop(CHECKSUMS, ""))
-        except (ValueError, RecursionError):
-            checksums = None
+        text = self.metadata.pop(CHECKSUMS, "").encode("utf-8", "replace")
+        budget = Budget(self._size, partial(broken, self.where))
+        checksums = read_json(text, budget, "a checksum for each array")
         if not isinstance(checksums, dict):
             raise broken(self.where, "a checksum for each array", "none that can be read")
         return checksums

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import BinaryIO
 
 from singanet.base.files import replacing
@@ -41,10 +40,8 @@ def write_snapshot(
     path = record_path(path)
     _check(f"snapshot file {str(path)!r}", sources)
     keys = record_keys([source.name for source in sources])
-    with ExitStack() as stack:
-        # Moved in the reverse order: .bin is the truth and goes first, .desc only describes it.
-        desc = stack.enter_context(replacing(path.with_suffix(".desc")))
-        records = stack.enter_context(replacing(path))
+    # Moved in the reverse order: .bin is the truth and goes first, .desc only describes it.
+    with replacing(path.with_suffix(".desc")) as desc, replacing(path) as records:
         desc.write_text(desc_text(sources, keys, plain), encoding="utf-8")
         with records.open("wb", buffering=0) as stream, Beside() as beside:
             for index, source in enumerate(sources):

@@ -275,6 +275,9 @@ class RecomputingPass:
         else:
             given = [self._slots[slot] for slot in step.in_slots]
             x = given if step.many_in else given[0]
+        if step.foreign and self._left[i] > 1:
+            # A user's layer may work in place, and what it reads is needed again.
+            x = [part.copy() for part in x] if step.many_in else x.copy()
         if checked is not None and i not in checked and self._left[i] > 1:
             if not may_repeat(step.layer):
                 expect_repeatable(step.layer, partial(self._run, step, x))
@@ -307,7 +310,7 @@ class RecomputingPass:
 
     def _run(self, step: Step, x: Any, layer: Layer, rng: Any, keep: bool) -> tuple[Any, Context]:
         kernels, wanted = self._kernels, self._wanted
-        return run_step(step, x, kernels, rng, True, keep, wanted, layer)
+        return run_step(step, x, self._feed, kernels, rng, True, keep, wanted, layer)
 
     def _state(self, step: Step) -> _State:
         params = step.layer.params.values()

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.erf import normal_tail
@@ -21,7 +23,8 @@ _BLOCK_BYTES = 1 << 18
 _INV_SQRT_2PI = 0.3989422804014327
 _NO_DENSITY = 40.0
 _MANY = 1 << 14
-_LARGEST_EXPONENT = {2: 10.0, 4: 87.0, 8: 700.0}
+_ONE_FROM = {2: 11.0, 4: 30.0, 8: 40.0}
+"""Where 1 / (1 + exp(-x)) is 1, by the bytes of a number."""
 
 Function = Callable[..., Array]
 
@@ -81,13 +84,17 @@ def _relu_backward(xp: Any, dy: Array, y: Array, _: float) -> Array:
     return xp.multiply(dy, above.astype(dy.dtype) if y.size <= _MANY else above)
 
 
+def _largest(x: Array) -> float:
+    """The largest finite number of the type of ``x``: infinity times zero would be none."""
+    return float(np.finfo(x.dtype).max)
+
+
 def _sigmoid(xp: Any, x: Array, _: float = 0.0) -> Array:
     """1 / (1 + exp(-x))."""
-    # Clipped where exp would overflow; the result is zero to the last bit there anyway.
-    y: Array = xp.maximum(x, -_LARGEST_EXPONENT[x.dtype.itemsize])
-    xp.exp(xp.negative(y, out=y), out=y)
-    y += 1.0
-    return xp.reciprocal(y, out=y)
+    # exp(x) / (1 + exp(x)), which goes down to zero itself; clipped where it is 1 to the last bit.
+    y: Array = xp.minimum(x, _ONE_FROM[x.dtype.itemsize])
+    xp.exp(y, out=y)
+    return xp.divide(y, y + 1.0, out=y)
 
 
 def _sigmoid_backward(xp: Any, dy: Array, y: Array, _: float) -> Array:
@@ -143,7 +150,7 @@ def _elu_backward(xp: Any, dy: Array, x: Array, slope: float) -> Array:
 def _gelu(xp: Any, x: Array, _: float) -> Array:
     # x Φ(x) = max(x, 0) - |x| Φ(-|x|), which keeps the digits of the left tail.
     y = normal_tail(xp, x)
-    y *= xp.abs(x)
+    y *= xp.minimum(xp.abs(x), _largest(x))
     return xp.subtract(xp.maximum(x, 0), y, out=y)
 
 
@@ -154,7 +161,8 @@ def _gelu_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
     density *= _INV_SQRT_2PI
     density *= near
     # Φ(x) is Φ(-|x|) below zero, and 1 less that above.
-    dx: Array = xp.subtract(x > 0, xp.copysign(normal_tail(xp, x), x), dtype=x.dtype)
+    above = xp.logical_not(xp.signbit(x))
+    dx: Array = xp.subtract(above, xp.copysign(normal_tail(xp, x), x), dtype=x.dtype)
     dx += density
     dx *= dy
     return dx
@@ -162,14 +170,14 @@ def _gelu_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
 
 def _silu(xp: Any, x: Array, _: float) -> Array:
     y = _sigmoid(xp, x)
-    y *= x
+    y *= xp.maximum(x, -_largest(x))
     return y
 
 
 def _silu_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
     s = _sigmoid(xp, x)
     dx: Array = xp.subtract(1.0, s)
-    dx *= x
+    dx *= xp.clip(x, -_largest(x), _largest(x))
     dx += 1.0
     dx *= s
     dx *= dy

@@ -54,7 +54,8 @@ def softmax_cross_entropy_backward(
 def softmax_cross_entropy_soft(ops: Ops, x: Array, target: Array) -> tuple[Array, Array]:
     """See `Ops`."""
     p, log_sum = _softmax_with_log_sum(ops, x)
-    losses: Array = log_sum - ops.xp.multiply(target, x).sum(axis=1)
+    # What the target leaves out costs nothing, be its score -inf; NaN is in the sum of all.
+    losses: Array = log_sum - ops.xp.where(target > 0, ops.xp.multiply(target, x), 0).sum(axis=1)
     return losses, p
 
 
@@ -62,12 +63,15 @@ def softmax_cross_entropy_soft(ops: Ops, x: Array, target: Array) -> tuple[Array
 def sigmoid_cross_entropy(ops: Ops, x: Array, y: Array) -> Array:
     """See `Ops`."""
     xp = ops.xp
-    losses: Array = xp.abs(x)
-    xp.negative(losses, out=losses)
+    size: Array = xp.abs(x)
+    losses: Array = xp.negative(size)
     xp.exp(losses, out=losses)
     xp.log1p(losses, out=losses)
-    losses += xp.maximum(x, 0)
-    losses -= x * y
+    # log(1 + exp(-|x|)), and |x| for as much as the target is on the other side.
+    other = xp.subtract(x > 0, y, dtype=x.dtype)
+    size *= xp.abs(other, out=other)
+    # Infinity times zero is zero here; where x is no number, the logarithm is none.
+    losses += xp.fmax(size, 0, out=size)
     return losses
 
 

@@ -71,7 +71,7 @@ class OneDnnBase(NumpyOps):
 
     def settings(self) -> Hashable:
         """See `Ops`: routes may have been measured in the meantime."""
-        return super().settings(), self.chooser.version
+        return changes(), self.chooser.version
 
     def trim(self) -> None:
         """See `Ops`: the calling thread's scratch memory."""

@@ -19,6 +19,12 @@ from singanet.types import Array, Shape
 _CHEAP, _LONG, _LONGEST = 1 << 17, 1 << 14, 1 << 11
 """Elements from which oneDNN is faster, by how many passes NumPy's formula takes."""
 
+_BY_NUMPY = ("elu", "softplus")
+"""Forward oneDNN has exp(x) - 1 and log(1 + exp(x)), whose small values are lost."""
+
+_SATURATED = {"gelu": 50.0, "silu": 150.0}
+"""Where the derivatives of those that take infinity for no number are 0 and 1 to the last bit."""
+
 _LEAST_FORWARD = {"relu": _CHEAP, "tanh": _CHEAP, "leaky_relu": _CHEAP, "gelu": _LONGEST}
 _LEAST_BACKWARD = {**_LEAST_FORWARD, "sigmoid": _CHEAP}
 
@@ -49,6 +55,9 @@ def _activation(ops: OneDnnBase, mode: str, x: Array, slope: float = 0.01) -> Ar
     if mode == "relu":
         # oneDNN's makes zero of NaN, which would hide that a net has diverged.
         ops.show_nan(in_memory_order(y), in_memory_order(x))
+    if mode in _SATURATED:
+        # Both lie below relu, which knows infinity, and NaN.
+        ops.xp.fmin(y, ops.xp.maximum(x, 0), out=y)
     return y
 
 
@@ -57,6 +66,8 @@ def _activation_backward(
 ) -> Array | None:
     slopes = dy if dy.strides == kept.strides else _like(ops, dy, kept)
     dx: Array = ops.xp.empty_like(kept)
+    if mode in _SATURATED:
+        kept = ops.xp.clip(kept, -_SATURATED[mode], _SATURATED[mode])
     forward, backward = (int(algorithm) for algorithm in _ALGORITHMS[mode])
     key = (dy.size, forward, backward, _ALPHAS.get(mode, slope))
     return dx if ops.runs(_backward, key, dx, slopes, kept) else None
@@ -91,6 +102,8 @@ def _like(ops: OneDnnBase, array: Array, like: Array) -> Array:
 
 
 def _is_served(ops: OneDnnBase, mode: str, x: Array, slope: float = 0.01) -> bool:
+    if mode in _BY_NUMPY:
+        return False
     return ops.serves(_LEAST_FORWARD.get(mode, _LONG), x) and is_dense(x)
 
 

@@ -31,17 +31,18 @@ def _lrn_backward(
     return dx.transpose(0, 3, 1, 2) if done else None
 
 
-lrn = in_order(
-    Route("onednn", _lrn, lambda ops, x, *_: x.ndim == 4 and ops.serves(_LEAST, x)),
-    last=by_numpy.lrn,
-)
+def _is_served(ops: OneDnnBase, x: Array, size: int, *_: float) -> bool:
+    # Windows of one channel end the process in oneDNN's backward.
+    return size > 1 and x.ndim == 4 and ops.serves(_LEAST, x)
 
-lrn_backward = in_order(
-    Route(
-        "onednn", _lrn_backward, lambda ops, dy, x, *_: x.ndim == 4 and ops.serves(_LEAST, x, dy)
-    ),
-    last=by_numpy.lrn_backward,
-)
+
+def _is_served_back(ops: OneDnnBase, dy: Array, x: Array, size: int, *_: float) -> bool:
+    return size > 1 and x.ndim == 4 and ops.serves(_LEAST, x, dy)
+
+
+lrn = in_order(Route("onednn", _lrn, _is_served), last=by_numpy.lrn)
+
+lrn_backward = in_order(Route("onednn", _lrn_backward, _is_served_back), last=by_numpy.lrn_backward)
 
 
 def _desc(

@@ -23,7 +23,13 @@ _ACCURATE = int(Algorithm.SOFTMAX_ACCURATE)
 def _softmax(ops: OneDnnBase, x: Array, axis: int = -1) -> Array | None:
     rows = ops.ordered(x)
     y: Array = ops.xp.empty(rows.shape, np.float32)
-    return y if ops.runs(_forward, (_flat(rows),), rows, y) else None
+    if not ops.runs(_forward, (_flat(rows),), rows, y):
+        return None
+    # A row with NaN or infinity has zeros beside its NaN, which goes to all of it by the sum.
+    total = ops.xp.sum(y, axis=-1, keepdims=True)
+    ops.xp.multiply(total, 0.0, out=total)
+    ops.xp.add(y, total, out=y)
+    return y
 
 
 def _softmax_backward(ops: OneDnnBase, dy: Array, y: Array, axis: int = -1) -> Array | None:

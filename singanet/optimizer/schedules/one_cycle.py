@@ -11,7 +11,8 @@ class OneCycle(Schedule):
     """From peak / start_div by half a cosine up to ``peak``, then down (Smith and Topin 2019).
 
     Of ``steps``, the share ``rise`` goes up; the last one is at peak / (start_div · final_div),
-    as are all after it. PyTorch's OneCycleLR with its two phases.
+    as are all after it. With ``rise`` 1 the last one is at the peak. PyTorch's OneCycleLR with its
+    two phases.
     """
 
     def __init__(
@@ -34,7 +35,9 @@ class OneCycle(Schedule):
         top = self.rise * self.steps - 1
         if step <= top:
             return _wave(self.start, self.peak, step / top if top else 1.0)
-        return _wave(self.peak, self.final, (min(step, last) - top) / (last - top))
+        if step >= last:
+            return self.final
+        return _wave(self.peak, self.final, (step - top) / (last - top))
 
 
 def _wave(begin: float, end: float, part: float) -> float:

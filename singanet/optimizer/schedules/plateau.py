@@ -14,7 +14,8 @@ class Plateau(Schedule):
 
     Call ``observe(metric)`` once an epoch. An observation improves on the best by more than
     ``threshold`` of it (mode "min": below best − threshold |best|; "max": above). The count
-    starts anew after a drop. What was learnt is part of the optimizer's state.
+    starts anew after a drop. Keras waits as long, PyTorch's ReduceLROnPlateau one observation
+    longer. What was learnt is part of the optimizer's state.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Plateau(Schedule):
             self.best, self.waited = seen, 0
             return
         self.waited += 1
-        if self.waited > self.patience:
+        if self.waited >= self.patience:
             self.value = max(self.value * self.factor, min(self.lowest, self.value))
             self.waited = 0
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any
 
 from singanet.base.described import Configurable
 from singanet.errors import ArgumentError
 
 
-class Schedule(Configurable, ABC):
+class Schedule(Configurable):
     """A hyper-parameter as a function of the step, which is 0 at the first update.
 
     Any callable from int to float does as well; these check their arguments.

@@ -37,15 +37,20 @@ def lifetimes(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Lifetimes
     count, end = len(buffers), len(kernels)
     first, last = [end] * count, [-1] * count
     for at, kernel in enumerate(kernels):
-        for buffer in (*kernel.reads, *kernel.writes):
+        for buffer in kernel.reads:
             if not 0 <= buffer < count:
                 raise _unknown(at, kernel, buffer, count)
             last[buffer] = at
-        for buffer in kernel.reads:
-            if first[buffer] == end and buffers[buffer].kind in ("temporary", "output"):
-                raise _unwritten(at, kernel, buffer, buffers[buffer])
-        for buffer in (*kernel.reads, *kernel.writes):
-            first[buffer] = min(first[buffer], at)
+            if first[buffer] == end:
+                if buffers[buffer].kind in ("temporary", "output"):
+                    raise _unwritten(at, kernel, buffer, buffers[buffer])
+                first[buffer] = at
+        for buffer in kernel.writes:
+            if not 0 <= buffer < count:
+                raise _unknown(at, kernel, buffer, count)
+            last[buffer] = at
+            if first[buffer] == end:
+                first[buffer] = at
     for number, what in enumerate(buffers):
         if what.kind == "input":
             first[number] = -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from singanet.program.guard import with_inner
 from singanet.program.prediction.constant import Constant
 from singanet.program.prediction.constants import Constants, make_constants
 from singanet.program.prediction.folding import fold_norms, foldable, fuse
-from singanet.program.trace.drop_unread import drop_unread
 from singanet.program.trace.foreign import is_own
 from singanet.program.trace.recorder import Recorder
 from singanet.types import Array
@@ -80,8 +80,7 @@ class ConstantNet:
         ops = recorder.tape.ops
         ops.prepared = self._prepared()
         recorder.evaluation(feed, lambda given, outputs: self._finished(ops, given, outputs))
-        make_constants(recorder.tape, self.constants)
-        drop_unread(recorder.tape)
+        recorder.tape.make_constants = partial(make_constants, constants=self.constants)
 
     # -- what predicts ----------------------------------------------------------------------
 

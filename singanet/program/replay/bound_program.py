@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from singanet.program.array_tree import address, map_leaves
 from singanet.program.bind_call import Ready, ready_call
 from singanet.program.compile import Recording
@@ -60,6 +62,16 @@ class Bound:
         else:
             (target,) = given.values()
             target[...] = x
+
+    def fill_targets(self, y: Any, weight: Any) -> None:
+        """Copy targets and weights; what is no array a loss in Python is shown as it is."""
+        targets, weights = self.feed.arrays[1]
+        if type(targets) is np.ndarray:
+            targets[...] = y
+        elif targets is not None:
+            copy_into(y, targets)
+        if weights is not None:
+            copy_into(weight, weights)
 
     def outside(self) -> list[tuple[Ref, Array]]:
         """What lies outside of the arena."""

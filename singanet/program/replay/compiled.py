@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.program.ir import NotRecordableError
 from singanet.program.replay.replay import Replay
-from singanet.program.trace.recorder import Recorder, rehearse
+from singanet.program.trace.recorder import Recorder, no_collections, rehearse
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
@@ -27,7 +27,8 @@ def recorded(
     ``plan`` is a part of the net's, None for all of it.
     """
     try:
-        made = Replay(rehearse(net, record, plan), optimizer, recompute)
+        with no_collections():
+            made = Replay(rehearse(net, record, plan), optimizer, recompute)
     except NotRecordableError as error:
         return str(error)
     # The arena has room for what kernels work in; the layers' calls before needed their own.

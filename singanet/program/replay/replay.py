@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from singanet.program.replay.bound_program import Bound
 from singanet.program.replay.python_share import PythonShare
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.python_pass import copied, copy_into
-from singanet.program.trace.recorder import targets
+from singanet.program.trace.recorder import no_collections
 from singanet.program.trace.update_scalars import refresh
 from singanet.types import Array
 
@@ -40,7 +40,8 @@ def run_all(calls: Iterable[Ready]) -> None:
 class Replay:
     """The kernels of an evaluation, a training step or a pass both ways, with planned memory.
 
-    ``notes`` tells what runs as a Python step and why.
+    ``notes`` tells what runs as a Python step and why, ``arena_bytes`` the memory to bind it to,
+    ``case`` which of several steps that an optimizer takes in turns it is.
     """
 
     def __init__(
@@ -59,12 +60,10 @@ class Replay:
         # As long as it lives no other has its id, by which programs are known.
         self._optimizer = optimizer
         self.replays = self.used = 0
+        # What is planned begins at an aligned address.
+        self.arena_bytes = self.recording.layout.nbytes + ALIGNMENT
+        self.case: Hashable = ()
         self._bound: Bound | None = None
-
-    @property
-    def arena_bytes(self) -> int:
-        """The bytes of memory to bind it to; what is planned begins at an aligned address."""
-        return self.recording.layout.nbytes + ALIGNMENT
 
     def stale(self, net: Net, begun: bool = False) -> str:
         """What changed about the net, so that the program is no longer its; empty if nothing.
@@ -73,8 +72,9 @@ class Replay:
         """
         if self._of_loss and net.loss is not self._net_loss:
             return "it has another loss"
-        if not all(numbers.holds() for numbers in self._numbers):
-            return "the optimizer's state was loaded or its constraints were changed"
+        for numbers in self._numbers:
+            if not numbers.holds():
+                return "the optimizer's state was loaded or its constraints were changed"
         return self.guard.broken(net, begun)
 
     def use(self, number: int) -> None:
@@ -91,7 +91,8 @@ class Replay:
         # Another thread may forget it at any time.
         bound = self._bound
         if bound is None or bound.arena is not arena:
-            bound = self._bound = Bound(self.recording, arena)
+            with no_collections():
+                bound = self._bound = Bound(self.recording, arena)
         return bound
 
     def outputs(self, arena: Array, feed: Mapping[str, Any], run: Run = run_all) -> Any:
@@ -106,32 +107,20 @@ class Replay:
     def step(
         self,
         arena: Array,
-        feed: Mapping[str, Any],
+        x: Any,
         y: Any,
         weight: Any,
         measure: Any,
         run: Run = run_all,
     ) -> tuple[float, float | None]:
-        """One training step; ``(loss, metric)`` from before its updates."""
-        bound = self.bound(arena)
-        given, beside = bound.feed.arrays
-        copy_into(feed, given)
-        copy_into(targets(y, weight), beside)
-        return self._stepped(bound, y, weight, measure, run)
+        """One training step; ``(loss, metric)`` from before its updates.
 
-    def step_alike(self, arena: Array, x: Any, y: Any, measure: Any) -> tuple[float, float | None]:
-        """`step` without weights, with arrays known to be like those of the last one.
-
-        ``x`` is a dict, or the array of a single input.
+        ``x`` is a feed, or the array of a single input; arrays are like those recorded.
         """
         bound = self.bound(arena)
         bound.fill(x)
-        into = bound.feed.arrays[1][0]
-        if type(into) is np.ndarray:
-            into[...] = y
-        else:
-            copy_into(y, into)
-        return self._stepped(bound, y, None, measure, run_all)
+        bound.fill_targets(y, weight)
+        return self._stepped(bound, y, weight, measure, run)
 
     def _stepped(
         self, bound: Bound, y: Any, weight: Any, measure: Any, run: Run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -15,17 +14,18 @@ class SharedArena:
     """One array of bytes, as large as the hungriest program so far needs."""
 
     def __init__(self) -> None:
-        self._arena: Array | None = None
-        self._lock = threading.Lock()
+        self._free: list[Array] = []
 
     def take(self, size: int, let_go: Callable[[], object]) -> Array:
         """At least ``size`` bytes; until they are given back nobody else has them.
 
         Where that takes other memory, ``let_go`` is called for the programs to forget the old one.
         """
-        # Two threads that took the same one would write over each other.
-        with self._lock:
-            arena, self._arena = self._arena, None
+        try:
+            # One thread gets it: two would write over each other.
+            arena = self._free.pop()
+        except IndexError:
+            arena = None
         if arena is None or len(arena) < size:
             let_go()
             arena = None
@@ -35,9 +35,10 @@ class SharedArena:
 
     def give_back(self, arena: Array) -> None:
         """Let the next replay have the bytes."""
-        if self._arena is None or len(self._arena) < len(arena):
-            self._arena = arena
+        free = self._free
+        if not free or len(free[0]) < len(arena):
+            self._free = [arena]
 
     def clear(self) -> None:
         """Give the memory back."""
-        self._arena = None
+        self._free = []

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from singanet.program.replay.replay import Replay
 
 
 def shapes_of_feed(feed: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -31,34 +27,22 @@ def shapes_of_targets(y: Any, weight: Any) -> tuple[Any, ...]:
     )
 
 
-class Latest:
-    """The training step made last, without weights: one alike need not be looked up.
-
-    ``rest`` is what else has to be the same. Arrays like those that were fed need no conversion.
-    """
-
-    def __init__(self, program: Replay, feed: Mapping[str, Any], y: Any, *rest: Any) -> None:
-        self.program = program
-        self._fed = facts(dict(feed))
-        self._single = facts(next(iter(feed.values()))) if len(feed) == 1 else self._fed
-        self._targets = facts(y)
-        self._rest = rest
-        self._thread = threading.get_ident()
-
-    def alike(self, x: Any, y: Any, *rest: Any) -> bool:
-        """Whether the program serves a step with ``x``, an array or a dict, and ``y``."""
-        return (
-            facts(x) == (self._fed if type(x) is dict else self._single)
-            and facts(y) == self._targets
-            and rest == self._rest
-            and threading.get_ident() == self._thread
-        )
-
-
 def facts(value: Any) -> Any:
-    """What of an array, or of a dict of arrays, determines a program; all else is like nothing."""
+    """What of an array, or of a dict of arrays, determines a program; of all else its type."""
     if type(value) is np.ndarray:
         return value.shape, value.strides, value.dtype
-    if type(value) is dict:
-        return {name: facts(part) for name, part in value.items()}
-    return object()
+    if isinstance(value, Mapping):
+        return frozenset([(name, facts(part)) for name, part in value.items()])
+    return type(value)
+
+
+def facts_of_feed(feed: Mapping[str, Any]) -> Any:
+    """`facts` of what a net was given that made ``feed`` of it, where nothing was converted.
+
+    Of a net with a single input that is the array.
+    """
+    parts = {
+        name: (list, *map(facts, part)) if isinstance(part, (list, tuple)) else facts(part)
+        for name, part in feed.items()
+    }
+    return frozenset(parts.items()) if len(parts) > 1 else next(iter(parts.values()))

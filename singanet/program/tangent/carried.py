@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.program.array_tree import map_leaves
 from singanet.program.ir import Call, NotRecordableError, Ref, refs_of
-from singanet.program.tangent.rules import is_constant, rule_of
+from singanet.program.tangent.rules import is_constant, moves, rule_of
 from singanet.program.trace.kernels import take_rows
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import gather, scatter, store
@@ -139,14 +139,16 @@ class Carried:
 
         def tangent(array: Array) -> Array:
             ref = tangents.get(id(array))
-            return array if ref is None or array.dtype.kind != "f" else self.tangent(ref)
+            return self.tangent(ref) if ref is not None and moves(array) else array
 
         with np.errstate(all="ignore"):
             return rule(function, arguments, keywords, tangent)
 
 
 def _no_rule(call: Call) -> NotRecordableError:
-    return NotRecordableError(f"{call.name!r} in {call.layer!r}, of whose derivative no rule is known")
+    return NotRecordableError(
+        f"{call.name!r} in {call.layer!r}, of whose derivative no rule is known"
+    )
 
 
 def _out_of(call: Call) -> list[Ref] | None:

@@ -14,7 +14,8 @@ import numpy as np
 from singanet.program.array_tree import map_arrays
 
 Rule: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any], Callable[[Any], Any]], Any]
-"""``rule(function, arguments, keywords, tangent)``: ``tangent`` of an operand, zeros for constants."""
+"""``rule(function, arguments, keywords, tangent)``; ``tangent`` gives zeros for a constant, and an
+array that is none of floats as it is."""
 
 Partial: TypeAlias = Callable[..., Any]
 
@@ -27,6 +28,8 @@ _PARTIALS: dict[Any, Sequence[Partial]] = {
     # As backward has it: the first of equal operands counts.
     np.maximum: (lambda x, y: x >= y, lambda x, y: x < y),
     np.minimum: (lambda x, y: x <= y, lambda x, y: x > y),
+    np.fmax: (lambda x, y: x >= y, lambda x, y: x < y),
+    np.fmin: (lambda x, y: x <= y, lambda x, y: x > y),
     np.arctan2: (lambda x, y: y / (x * x + y * y), lambda x, y: -x / (x * x + y * y)),
     np.hypot: (lambda x, y: x / np.hypot(x, y), lambda x, y: y / np.hypot(x, y)),
     np.logaddexp: (
@@ -61,10 +64,15 @@ _STEPS = frozenset((np.sign, np.floor, np.ceil, np.rint, np.trunc, np.heaviside)
 """Functions that are constant wherever they have a derivative."""
 
 
+def moves(operand: Any) -> bool:
+    """Whether it is an array of floats: masks and indices have no tangents."""
+    return isinstance(operand, np.ndarray) and operand.dtype.kind == "f"
+
+
 def _by_partials(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
     total: Any = 0.0
     for operand, partial in zip(arguments, _PARTIALS[function], strict=True):
-        if isinstance(operand, np.ndarray):
+        if moves(operand):
             total = total + partial(*arguments) * tangent(operand)
     return total
 
@@ -78,7 +86,7 @@ def _multilinear(function: Any, arguments: Any, keywords: Any, tangent: Any) -> 
     """Products, linear in each operand: one operand at a time gives way to its tangent."""
     total: Any = 0.0
     for k, operand in enumerate(arguments):
-        if isinstance(operand, np.ndarray):
+        if moves(operand):
             replaced = (*arguments[:k], tangent(operand), *arguments[k + 1 :])
             total = total + function(*replaced, **keywords)
     return total
@@ -104,8 +112,8 @@ def _clipped(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
 
 _LINEAR = (
     np.concatenate, np.stack, np.sum, np.mean, np.repeat, np.take, np.cumsum, np.tile, np.roll,
-    np.flip, np.add.reduce, np.add.accumulate, np.add.reduceat, np.take_along_axis, np.tril, np.triu,
-    np.diff, np.trace, np.diagonal, np.broadcast_to, np.ascontiguousarray,
+    np.flip, np.add.reduce, np.add.accumulate, np.add.reduceat, np.take_along_axis, np.tril,
+    np.triu, np.diff, np.trace, np.diagonal, np.broadcast_to, np.ascontiguousarray,
 )  # fmt: skip
 _PRODUCTS = (np.matmul, np.dot, np.einsum, np.tensordot, np.outer, np.inner, np.vdot)
 _EXTREMES = (np.maximum.reduce, np.minimum.reduce)
@@ -128,4 +136,3 @@ def rule_of(function: Any) -> Rule | None:
 def is_constant(function: Any) -> bool:
     """Whether the derivative of ``function`` is zero where there is one."""
     return function in _STEPS
-

@@ -16,9 +16,9 @@ from singanet.optimizer.scale import is_one
 from singanet.optimizer.state import ParamState
 from singanet.params.store import Place
 from singanet.program.array_tree import address
-from singanet.program.ir import NotRecordableError
+from singanet.program.ir import Call, NotRecordableError
 from singanet.program.relocate import moved
-from singanet.program.trace.shapes_only import Imagined
+from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced
 from singanet.program.trace.update_scalars import Numbers, alike
@@ -103,21 +103,21 @@ def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple
     grads = np.empty_like(value)
     tape.adopt(grads)
     numbers = Numbers(rule, [waiting.state for waiting in run])
-    mark, known, does = len(tape.calls), len(tape.scalars), tape.does
+    mark, known, evaluator = len(tape.calls), len(tape.scalars), tape.evaluator
     # Nothing but what the rule calls is wanted.
-    tape.does = Imagined()
+    tape.evaluator = AbstractEvaluator()
     try:
         slots = [_onwards(array, value.size) for array in numbers.state.arrays]
         traced: list[Array] = [array.view(Traced) for array in (value, grads, *slots)]
         w, g, *arrays = traced
         scale = run[0].scale
-        rule.apply_rule(numbers.state, w, g, arrays, numbers.penalty, numbers.read(), scale)
+        rule.apply_rule(numbers.state, w, g, arrays, *numbers.read(), scale)
     except NotRecordableError:
         del tape.calls[mark:]
         del tape.scalars[known:]
         raise
     finally:
-        tape.does = does
+        tape.evaluator = evaluator
     numbers.scalars = tape.scalars[known:]
     joint, moves, start = tape.ref(grads).token, {}, 0
     for token, waiting in zip(tokens, run, strict=True):
@@ -134,12 +134,10 @@ def _onwards(array: Array, size: int) -> Array:
     return whole
 
 
-def join_gradients(tape: Tape, moves: Moves) -> None:
-    """Let all calls find the gradients where they lie now."""
-    if not moves:
-        return
-    for number, call in enumerate(tape.calls):
+def with_gradients_joined(calls: Sequence[Call], moves: Moves) -> list[Call]:
+    """``calls``, which find the gradients where they lie now."""
+    for call in calls:
         if not moves.keys().isdisjoint(call.writes):
             # A step that is interrupted finds them there.
             call.once = True
-        tape.calls[number] = moved(call, moves)
+    return [moved(call, moves) for call in calls]

@@ -29,7 +29,7 @@ class RecordingKernels(NumpyOps):
         """Draws, again at each replay, from the generator that the net has then."""
         tape = recording()
         draws: Array = np.empty(shape, np.float32)
-        tape.does.run(rng.fill, draws)
+        tape.evaluator.run(rng.fill, draws)
         tape.adopt(draws)
         tape.add(rng.fill, (), {}, (draws,), "first", name="uniform").barrier = True
         return draws.view(Traced)
@@ -58,13 +58,13 @@ class RecordingKernels(NumpyOps):
         if plan is None:
             return False
         tape = recording()
-        tape.does.run(runtime.run, plan, tuple(plain(array) for array in arrays))
+        tape.evaluator.run(runtime.run, plan, tuple(plain(array) for array in arrays))
         record_plan(tape, plan, arrays, build.__name__.strip("_"), passes)
         return True
 
     def gather_rows(self, table: Array, indices: Array) -> Array:
         """Of indices that were checked: NumPy need not look at them, nor keep what it fills."""
-        rows = recording().does.gathered(plain(table), plain(indices))
+        rows = recording().evaluator.gathered(plain(table), plain(indices))
         return new(rows, take_rows, (table, indices), "last", "take")
 
     def sum_rows(self, indices: Array, rows: Array) -> tuple[Array, Array]:
@@ -74,7 +74,7 @@ class RecordingKernels(NumpyOps):
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Look at the values now and at each replay."""
         tape = recording()
-        tape.does.run(function, plain(array))
+        tape.evaluator.run(function, plain(array))
         look = Look(function, tape.refine)
         call = tape.add(look, (array,), {}, (), "hidden", name="check")
         call.barrier = True

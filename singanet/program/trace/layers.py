@@ -92,10 +92,10 @@ class TracedLayer:
         if not self.own and self.layer.recompute:
             raise NotRecordableError(f"layer {self.name!r}, {why}, is to be recomputed")
         if not self.own:
-            self.tape.does.expect_values()
+            self.tape.evaluator.expect_values()
         self.reasons.append(f"forward: {why}")
         run = self._python[id(ctx)] = PythonPass(self, ctx)
-        with no_draws():
+        with no_draws(self.layer):
             outs = own(self.tape, run.made(self.stand_in, map_arrays(x, plain)))
         self._step(run.forward, (x,), outs)
         run.inputs = x
@@ -116,12 +116,12 @@ class TracedLayer:
             except self._refusals as error:
                 del self.tape.calls[mark:]
                 if not self.own:
-                    self.tape.does.expect_values()
+                    self.tape.evaluator.expect_values()
                 run = PythonPass(self, ctx)
                 self.reasons.append(f"backward: {error}")
         run.needs_input_grad = ctx.needs_input_grad
         saved = {} if run.context is not None else ctx.saved
-        with no_draws():
+        with no_draws(self.layer):
             given = map_arrays(saved, plain), map_arrays(dy, plain)
             dx, grads = run.gradients(self.stand_in, *given)
         outs = own(self.tape, (dx, {key: g for key, g in grads.items() if not is_sparse(g)}))
@@ -170,7 +170,7 @@ class TracedLayer:
             return
         self.tape.allowed = self._constants
         try:
-            with no_draws():
+            with no_draws(self.layer):
                 yield
         finally:
             self.tape.allowed = None

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from singanet.engine.plan import Plan
-from singanet.engine.step import Seen, changed, differentiated, expected_loss, of_output, widened
+from singanet.engine.step import (
+    Seen,
+    changed,
+    count_of,
+    differentiated,
+    expected_loss,
+    of_output,
+    widened,
+)
 from singanet.errors import SingaNetError
 from singanet.loss.multi_loss import MultiLoss
 from singanet.program.array_tree import arrays_in, map_arrays
@@ -86,6 +95,20 @@ class LossStep:
 
         return self._by_name(differentiated(self.loss, outputs, y, weight, look, self.names))
 
+    def count(self, tape: Tape, outputs: Any, y: Any) -> float | Callable[..., float | None] | None:
+        """`count_of` the batch; where it depends on values, what a replay asks of the outputs."""
+        mark = len(tape.calls)
+        if y is not None and is_own(self.loss):
+            try:
+                return count_of(self.loss, widened(outputs), y)
+            except NotRecordableError:
+                del tape.calls[mark:]
+        return self._count_now
+
+    def _count_now(self, outputs: Any) -> float | None:
+        given = outputs if is_own(self.loss) else map_arrays(outputs, copied)
+        return count_of(self.loss, given, self.seen.y)
+
     def _read(self, total: Array, parts: dict[str, Array]) -> None:
         # As NumPy's mean: the quotient in float64, rounded to the type of the losses.
         mean = float(total) / self._count if self._count else math.nan
@@ -104,8 +127,8 @@ class LossStep:
 
     def _in_python(self, tape: Tape, outputs: Any, looks: bool) -> dict[str, Any]:
         expect_unpatched(self.loss)
-        tape.does.expect_values()
-        with no_draws():
+        tape.evaluator.expect_values()
+        with no_draws(self.loss):
             dy = self._gradient(stand_in(self.loss), map_arrays(outputs, plain), looks)
         made: dict[str, Any] = own(tape, self._by_name(dy))
         filled = arrays_in(made)

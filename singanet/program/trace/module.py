@@ -19,7 +19,9 @@ class TracingModule:
         self._tape = tape
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)
+        # Asked for once: from then on it is an attribute.
+        found = self.__dict__[name] = getattr(np, name)
+        return found
 
     def empty(self, shape: Any, dtype: Any = float, order: Any = "C") -> Any:
         """As NumPy's."""
@@ -32,11 +34,11 @@ class TracingModule:
     def ones(self, shape: Any, dtype: Any = None, order: Any = "C") -> Any:
         """As NumPy's."""
         kind = float if dtype is None else dtype
-        return filled(recording(), self._tape.does.full(shape, 1, kind, order), 1)
+        return filled(recording(), self._tape.evaluator.full(shape, 1, kind, order), 1)
 
     def full(self, shape: Any, value: Any, dtype: Any = None, order: Any = "C") -> Any:
         """As NumPy's, for a value known beforehand."""
-        array = self._tape.does.full(shape, plain(value), dtype, order)
+        array = self._tape.evaluator.full(shape, plain(value), dtype, order)
         return filled(recording(), array, value)
 
     def empty_like(self, array: Any, *args: Any, **kwargs: Any) -> Any:

@@ -23,13 +23,12 @@ from singanet.program.guard import Guard
 from singanet.program.ir import MarkName, NotRecordableError
 from singanet.program.orders import Order, output_slots, zeros_in
 from singanet.program.trace.draws import Draws
-from singanet.program.trace.drop_unread import drop_unread
+from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
 from singanet.program.trace.foreign import expect_unpatched
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import TracedLayer, own, traced_plan
 from singanet.program.trace.losses import LossStep
 from singanet.program.trace.python_pass import is_sparse
-from singanet.program.trace.shapes_only import Imagined, Performed
 from singanet.program.trace.sparse_rows import sources
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, plain
@@ -53,8 +52,8 @@ class Recorder:
     of ``plan``, where that is given: a part of the net's.
     """
 
-    def __init__(self, net: Net, does: Performed, plan: Plan | None = None) -> None:
-        self.tape = Tape(does)
+    def __init__(self, net: Net, evaluator: ConcreteEvaluator, plan: Plan | None = None) -> None:
+        self.tape = Tape(evaluator)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
@@ -81,7 +80,7 @@ class Recorder:
             given = self._fed(feed)
             outputs, _ = self._forward(given, train=False)
             self._hand_out(outputs if finish is None else finish(given, outputs))
-        drop_unread(self.tape)
+        self.tape.drops_unread = True
 
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
         """A training step: forward, loss, backward with the updates."""
@@ -100,9 +99,10 @@ class Recorder:
                 knowing: Any = nullcontext()
                 if ahead is not None:
                     with self._undone():
-                        knowing = ahead.knowing(_traced(self._walked(given, beside, False)))
+                        items = self._walked(updates, given, beside, False)
+                        knowing = ahead.knowing(_traced(items))
                 with knowing:
-                    for item in self._walked(given, beside):
+                    for item in self._walked(updates, given, beside):
                         updates.record(item)
                         del item
                     updates.finish()
@@ -134,7 +134,7 @@ class Recorder:
 
         self.tape.add(remember, (), {}, (), "hidden", name="remember").barrier = True
         held = []
-        for item in _traced(self._walked(given, beside, True, precision.scaled)):
+        for item in _traced(self._walked(updates, given, beside, True, precision.scaled)):
             for grad in item.grads:
                 finite = xp.isfinite(grad).all()
                 call = self.tape.add(partial(look, item.layer), (finite,), {}, (), "hidden")
@@ -150,14 +150,16 @@ class Recorder:
         self.tape.add(precision.succeeded, (), {}, (), "hidden", name="count").barrier = True
 
     def _walked(
-        self, given: Any, beside: Any, looks: bool = True, scaled: Any = None
+        self, updates: Updates, given: Any, beside: Any, looks: bool = True, scaled: Any = None
     ) -> Iterator[LayerGradients]:
-        """Forward, loss and the walk back."""
+        """Forward, loss and the walk back, whose gradients are for ``updates``."""
         outputs, contexts = self._forward(given, train=True)
         assert self.loss is not None
         y, weight = beside
         single = _single(self.plan, outputs)
         dy = self.loss.record(self.tape, single, y, weight, looks, scaled)
+        if updates.weighs:
+            updates.begin(self.loss.count(self.tape, single, y), single)
         del single
         del outputs
         return self._backward(contexts, dy)
@@ -248,7 +250,8 @@ class Recorder:
                 self.of_loss = True
                 self.loss = LossStep(self.net, plan, asked.targets, asked.weight)
                 single = _single(plan, {name: outputs[name] for name in plan.outputs})
-                dy = self.loss.record(self.tape, single, *beside, looks=False)
+                y, weight = beside
+                dy = self.loss.record(self.tape, single, y, weight, looks=False)
                 of_loss = _by_slot(plan, dy)
                 del single, dy
                 self.loss.seen.y = self.loss.weight = None
@@ -270,7 +273,7 @@ class Recorder:
         if reasons:
             raise NotRecordableError(f"a caller's loop over {reasons[0]}")
         self.tape.interrupted = asked.streamed
-        drop_unread(self.tape)
+        self.tape.drops_unread = True
 
     def _python_steps(self) -> list[str]:
         """The layers that run in Python, and why."""
@@ -358,14 +361,14 @@ def rehearse(net: Net, record: Callable[[Recorder], None], plan: Plan | None = N
     Raises `NotRecordableError`, and what the net refuses.
     """
     with no_collections():
-        recorder = Recorder(net, Imagined(), plan)
+        recorder = Recorder(net, AbstractEvaluator(), plan)
         try:
             record(recorder)
         except (NotRecordableError, SingaNetError):
             raise
         except Exception:  # noqa: BLE001 - whatever it is comes again with values, or does not
             # A layer asked for values, or stumbled over those that are not there.
-            recorder = Recorder(net, Performed(), plan)
+            recorder = Recorder(net, ConcreteEvaluator(), plan)
             record(recorder)
     return recorder
 

@@ -14,15 +14,23 @@ import numpy as np
 
 from singanet.errors import SingaNetError
 from singanet.params.store import place_of
-from singanet.program.array_tree import address, map_arrays, root_of
+from singanet.program.array_tree import address, base_of, map_arrays, root_of
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
-from singanet.program.trace.shapes_only import Performed
+from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.types import Array
 
 Place = Literal["out", "first", "last", "hidden"]
 
 
 _active = threading.local()
+
+
+class _Root(weakref.ref[Any]):
+    """An array that owns its memory, for as long as it lives, and the token of that memory."""
+
+    __slots__ = ("key", "token")
+    key: int
+    token: int
 
 
 class _Part(NamedTuple):
@@ -41,8 +49,8 @@ def current_tape() -> Tape | None:
 class Tape:
     """Calls in the order in which they were made, and the memory they read and write."""
 
-    def __init__(self, does: Performed) -> None:
-        self.does = does
+    def __init__(self, evaluator: ConcreteEvaluator) -> None:
+        self.evaluator = evaluator
         self.calls: list[Call] = []
         self.tokens: list[Token] = []
         self.layer = ""
@@ -51,7 +59,11 @@ class Tape:
         self.phase: Phase = "forward"
         self.ops: Any = None
         self.refine: Callable[[SingaNetError], SingaNetError] | None = None
-        self.interrupted = False
+        # What the passes are to do: gradients to lay into others, from which byte on; whether a
+        # caller runs between the calls; whether results may be dropped; what to make of constants.
+        self.moves: dict[int, tuple[int, int]] = {}
+        self.interrupted = self.drops_unread = False
+        self.make_constants: Callable[[Tape], None] | None = None
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
         self.scalars: list[Any] = []
@@ -59,7 +71,9 @@ class Tape:
         self.wishes: dict[str, bool | None] = {}
         # By the token of a bucket the parameters in it, which calls read and write.
         self._parts: dict[int, list[_Part]] = {}
-        self._roots: dict[int, tuple[weakref.ref[Any], int]] = {}
+        # By the id of an array; parameters in buckets are kept alive by their tokens.
+        self._known: dict[int, _Root | _Part] = {}
+        self._forget = _forgetting(self)
         # Programs have tens of thousands of places, most of them met often: each is one object.
         self._same: dict[Any, Any] = {}
 
@@ -84,45 +98,36 @@ class Tape:
         if place_of(array) is None:
             self._enter(root, Token(root.nbytes, root, constant, poison=poison))
             return
-        known = self._roots.get(id(root))
+        known = self._known.get(id(root))
         # Its memory is that of its parts.
-        bucket = self._enter(root, Token(0, root)) if known is None else known[1]
+        bucket = self._enter(root, Token(0, root)) if known is None else known.token
         start = address(array)
         parts = self._parts.setdefault(bucket, [])
         if all(part.start != start for part in _overlapping(parts, start, start + array.nbytes)):
-            insort(parts, _Part(start, start + array.nbytes, len(self.tokens)))
+            part = _Part(start, start + array.nbytes, len(self.tokens))
+            insort(parts, part)
+            self._known[id(array)] = part
             self.tokens.append(Token(array.nbytes, array, constant, poison=poison))
 
     def _enter(self, root: Array, token: Token) -> int:
-        key = id(root)
-        number = len(self.tokens)
+        known = _Root(root, self._forget)
+        known.key, known.token = id(root), len(self.tokens)
+        self._known[known.key] = known
         self.tokens.append(token)
-
-        # Weakly: the tape must go when its recording is done, not when the collector comes.
-        mine = weakref.ref(self)
-
-        def forget(_: object, key: int = key, number: int = number) -> None:
-            tape = mine()
-            if tape is not None and tape._roots.get(key, (None, -1))[1] == number:
-                del tape._roots[key]
-
-        self._roots[key] = (weakref.ref(root, forget), number)
-        return number
+        return known.token
 
     def knows(self, array: Array) -> bool:
         """Whether the memory of ``array`` has a number."""
-        return id(root_of(array)) in self._roots
+        return id(root_of(array)) in self._known
 
     def ref(self, array: Array) -> Ref:
         """``array`` as a place in numbered memory; what was not met before is held from outside."""
-        root = root_of(array)
-        known = self._roots.get(id(root))
+        # Mostly a view of what a kernel has made, or of a parameter.
+        owner: Any = array if array.base is None else array.base
+        known = self._known.get(id(owner))
         if known is None:
-            if self.allowed is not None and id(root) not in self.allowed:
-                raise NotRecordableError("an array that no kernel is known to have made")
-            self.hold(root)
-            known = self._roots[id(root)]
-        number, origin = known[1], None
+            known, owner = self._owner(array)
+        number, origin = known.token, known.start if type(known) is _Part else None
         if number in self._parts:
             parts = self._parts_in(number, array)
             if len(parts) == 1:
@@ -131,17 +136,30 @@ class Tape:
         if token.poison:
             raise NotRecordableError(token.poison)
         # Addresses are slow to ask for, and mostly it is the whole memory.
-        whole = array.nbytes == token.nbytes and array.flags.c_contiguous
         offset = 0
-        if not whole and array.size:
-            offset = address(array) - (address(root) if origin is None else origin)
-        once: Callable[[Any, Any], Any] = self._same.setdefault
-        shape, strides = array.shape, array.strides
-        made = Ref(number, offset, once(shape, shape), once(strides, strides), array.dtype)
-        ref: Ref = once(made, made)
+        if (array.nbytes != token.nbytes or not array.flags.forc) and array.size:
+            offset = address(array) - (address(owner) if origin is None else origin)
+        place = number, offset, array.shape, array.strides, array.dtype
+        ref: Ref | None = self._same.get(place)
+        if ref is None:
+            once: Callable[[Any, Any], Any] = self._same.setdefault
+            ref = Ref(number, offset, once(place[2], place[2]), once(place[3], place[3]), place[4])
+            self._same[ref] = ref
         if token.held is not None and ref not in self.outside:
             self.outside[ref] = array.view(np.ndarray)
         return ref
+
+    def _owner(self, array: Any) -> tuple[_Root | _Part, Any]:
+        """The first of ``array``, its base, the base of that, ... that is known."""
+        while (known := self._known.get(id(array))) is None:
+            base = base_of(array)
+            if base is not None:
+                array = base
+                continue
+            if self.allowed is not None and id(array) not in self.allowed:
+                raise NotRecordableError("an array that no kernel is known to have made")
+            self.hold(array)
+        return known, array
 
     def _parts_in(self, bucket: int, array: Array) -> list[_Part]:
         """The parameters in ``bucket`` of which ``array`` has elements."""
@@ -154,12 +172,12 @@ class Tape:
 
     def _touched(self, refs: Iterable[Ref]) -> tuple[int, ...]:
         """The tokens of ``refs``, each once, with the parts of buckets."""
-        found: dict[int, None] = {}
-        for ref in refs:
-            found[ref.token] = None
-            if ref.token in self._parts:
-                parts = self._parts_in(ref.token, self.outside[ref])
-                found.update(dict.fromkeys(part.token for part in parts))
+        found = dict.fromkeys([ref.token for ref in refs])
+        if not self._parts.keys().isdisjoint(found):
+            for ref in refs:
+                if ref.token in self._parts:
+                    parts = self._parts_in(ref.token, self.outside[ref])
+                    found.update(dict.fromkeys([part.token for part in parts]))
         return tuple(found)
 
     # -- calls ------------------------------------------------------------------------------
@@ -184,30 +202,20 @@ class Tape:
         memory of one.
         """
         read: list[Ref] = []
-
-        def seen(array: Array) -> Ref:
-            read.append(self.ref(array))
-            return read[-1]
-
-        def placed(value: Any) -> Any:
-            if isinstance(value, np.ndarray):
-                return seen(value)
-            return map_arrays(value, seen) if isinstance(value, (tuple, list, dict)) else value
-
-        given = tuple([placed(value) for value in arguments])
-        named = {key: placed(value) for key, value in keywords.items()}
-        filled = tuple(self._written(array) for array in outs)
+        given = tuple([self._read(value, read) for value in arguments])
+        named = {key: self._read(value, read) for key, value in keywords.items()}
+        filled = tuple([self._written(array) for array in outs])
         if place == "out":
             named["out"] = filled[0] if len(filled) == 1 else filled
         elif place != "hidden":
             given = (*filled, *given) if place == "first" else (*given, *filled)
-        if place == "hidden" and not changes:
+        elif not changes:
             # What is filled stands among the arguments, for the function to find it.
             read = [ref for ref in read if ref not in filled]
         partly = [ref for ref in filled if changes or not self._covers(ref)]
         pairs: list[tuple[int, int]] = []
-        if elementwise and len(filled) == 1 and self._covers(filled[0]):
-            out = filled[0]
+        if elementwise and len(filled) == 1 and not partly:
+            (out,) = filled
             pairs = [(ref.token, out.token) for ref in read if self._may_share(ref, out)]
         call = Call(
             function,
@@ -215,7 +223,7 @@ class Tape:
             named,
             self._touched(read),
             self._touched(filled),
-            self._touched(partly),
+            self._touched(partly) if partly else (),
             tuple(dict.fromkeys(pairs)),
             self.layer,
             self.phase,
@@ -224,6 +232,16 @@ class Tape:
         )
         self.calls.append(call)
         return call
+
+    def _read(self, value: Any, read: list[Ref]) -> Any:
+        """``value`` with refs in the place of arrays, which are added to ``read``."""
+        if isinstance(value, np.ndarray):
+            ref = self.ref(value)
+            read.append(ref)
+            return ref
+        if isinstance(value, (tuple, list, dict)):
+            return map_arrays(value, lambda array: self._read(array, read))
+        return value
 
     def _written(self, array: Array) -> Ref:
         ref = self.ref(array)
@@ -241,6 +259,23 @@ class Tape:
         """Whether ``ref`` is all of its token's memory."""
         size = math.prod(ref.shape) * ref.dtype.itemsize
         return size == self.tokens[ref.token].nbytes
+
+
+def _forgetting(tape: Tape) -> Callable[[Any], None]:
+    """What lets ``tape`` forget an array that has gone."""
+    # Weakly: the tape must go when its recording is done, not when the collector comes.
+    mine = weakref.ref(tape)
+
+    def forget(gone: Any) -> None:
+        tape = mine()
+        if tape is None:
+            return
+        known: Any = tape._known.get(gone.key)
+        # Another array may have got this id since.
+        if known is gone:
+            del tape._known[gone.key]
+
+    return forget
 
 
 def _overlapping(parts: Sequence[_Part], start: int, end: int) -> list[_Part]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,7 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
             key = key if isinstance(key, tuple) else (key,)
             return own[key if Ellipsis in key else (*key, Ellipsis)].view(Traced)
         _expect_no_mask(key)
-        result = recording().does.gathered(own, key)
+        result = recording().evaluator.gathered(own, key)
         return new(result, gather, (self, index), "last", "take")
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -122,7 +123,7 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
         if not _is_basic(key):
             if np.ndim(plain(value)):
                 _expect_no_mask(key)
-            tape.does.run(scatter, own, key, plain(value))
+            tape.evaluator.run(scatter, own, key, plain(value))
             tape.add(scatter, (index, value), {}, (self,), "first", changes=True, name="put")
             return
         key = key if isinstance(key, tuple) else (key,)
@@ -130,7 +131,7 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
         if isinstance(value, np.ndarray) and tape.ref(part) == tape.ref(value):
             # What an operation in place on a part leaves to do.
             return
-        tape.does.run(np.copyto, part, plain(value), casting="unsafe")
+        tape.evaluator.run(np.copyto, part, plain(value), casting="unsafe")
         tape.add(np.copyto, (value,), {"casting": "unsafe"}, (part,), "first")
 
     def astype(  # type: ignore[override]
@@ -162,7 +163,7 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
 
     def _copied(self, dtype: Any, order: Any, name: str) -> Traced:
         tape = recording()
-        result = tape.does.copied(plain(self), dtype, order)
+        result = tape.evaluator.copied(plain(self), dtype, order)
         tape.adopt(result)
         tape.add(
             np.copyto,
@@ -251,50 +252,45 @@ def new(
 def record_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: Any) -> Any:
     """Run a universal function and write it down with the array to fill."""
     tape = recording()
-    run = getattr(ufunc, method)
-    does = tape.does
     outs = keywords.pop("out", ())
     outs = outs if isinstance(outs, tuple) else (outs,)
-    given = tuple([_given(value) for value in inputs])
-    named = {key: _plain(value) for key, value in keywords.items()}
-    scalars = _scalars_among(tape, inputs)
+    operands = _scalars_among(tape, inputs)
     if method == "at":
-        does.run(run, *given)
-        tape.add(run, tuple(inputs[1:]), keywords, (inputs[0],), "first", changes=True)
+        run = ufunc.at
+        tape.evaluator.run(run, *map(_plain, operands))
+        tape.add(run, operands[1:], keywords, operands[:1], "first", changes=True)
         return None
-    results = does.ufunc(ufunc, method, given, tuple(map(plain, outs)), named)
-    several = isinstance(results, tuple)
-    made = results if several else (results,)
-    wrapped = []
-    for result, out in zip(made, outs or (None,) * len(made), strict=True):
-        if out is None:
-            array = np.asarray(result)
-            tape.adopt(array)
-            wrapped.append(array.view(Traced))
-        else:
-            wrapped.append(out)
+    made = tape.evaluator.ufunc(ufunc, method, operands, outs, keywords)
+    several = isinstance(made, tuple)
+    results = [
+        _adopted(tape, result) if out is None else out
+        for result, out in zip_longest(made if several else (made,), outs)
+    ]
     calls = method == "__call__"
     tape.add(
-        ufunc if calls else run,
-        scalars,
+        ufunc if calls else getattr(ufunc, method),
+        operands,
         keywords,
-        wrapped,
+        results,
         "out",
         changes=outs != () and "where" in keywords,
         elementwise=calls and ufunc.signature is None,
         name=ufunc.__name__ if calls else f"{ufunc.__name__}.{method}",
     )
-    return tuple(wrapped) if several else wrapped[0]
+    return tuple(results) if several else results[0]
 
 
-def _given(value: Any) -> Any:
-    return value.value if isinstance(value, StepScalar) else _plain(value)
+def _adopted(tape: Tape, result: Any) -> Traced:
+    array = np.asarray(result)
+    tape.adopt(array)
+    return array.view(Traced)
 
 
 def _plain(value: Any) -> Any:
+    """As `plain`, inside of tuples, lists and dicts too."""
     if isinstance(value, np.ndarray):
         return value.view(np.ndarray)
-    return map_arrays(value, plain) if isinstance(value, (tuple, list, dict)) else value
+    return map_arrays(value, plain) if type(value) in (tuple, list, dict) else plain(value)
 
 
 def _is_basic(index: Any) -> bool:
@@ -328,7 +324,7 @@ def scatter(array: Array, index: Any, value: Any) -> None:
 
 def _scalars_among(tape: Tape, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """``operands`` with arrays in the place of numbers that change from step to step."""
-    if not any(isinstance(value, StepScalar) for value in operands):
+    if not any(type(value) is StepScalar for value in operands):
         return operands
     types = [value.dtype for value in operands if isinstance(value, np.ndarray)]
     if not types or types[0].kind != "f":
@@ -376,7 +372,7 @@ def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if func in _SIZED_BY_VALUES or (func is np.where and len(args) == 1):
         raise NotRecordableError(f"{func.__name__}, whose result is as long as the values say")
     if func is np.copyto:
-        tape.does.run(func, *given, **named)
+        tape.evaluator.run(func, *given, **named)
         tape.add(func, args[1:], kwargs, args[:1], "first", changes="where" in kwargs)
         return None
     if func in _REDUCTIONS and not {"initial", "where", "out"} & kwargs.keys():
@@ -387,7 +383,7 @@ def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return _REDUCTIONS[func].reduce(array, axis, **rest)
     out = kwargs.get("out")
     if out is not None:
-        tape.does.run(func, *given, **named)
+        tape.evaluator.run(func, *given, **named)
         tape.add(func, args, {k: v for k, v in kwargs.items() if k != "out"}, (out,))
         return out
     if func in _LIKE:

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.state import ParamState
 from singanet.program.guard import is_library
 from singanet.program.trace.traced import StepScalar
@@ -28,11 +29,11 @@ class Numbers:
         self.states = tuple(states)
         self._kept = [(state, state.arrays, _bounds(state)) for state in states]
         self._plain = all(bounds is None for _, _, bounds in self._kept)
-        with _schedules_held(optimizer):
+        with _schedules_held(optimizer, self.state.regularizer):
             self.penalty, self.values = optimizer.numbers(self.state)
         self.scalars: list[StepScalar] = []
         # What the scalars look at, so that they need not know these numbers in turn.
-        self._current = [self.values]
+        self._current = [(self.penalty, self.values)]
 
     @property
     def arrays(self) -> list[Array]:
@@ -48,7 +49,7 @@ class Numbers:
                 if _SETTINGS(state) != now or state.arrays is not arrays:
                     return False
             return True
-        step, rate, decay = self.settings()
+        step, rate, decay, *_ = self.settings()
         for state, arrays, bounds in self._kept:
             bare = state.regularizer is None and state.constraint is None
             if (
@@ -64,17 +65,16 @@ class Numbers:
     def settings(self) -> tuple[Any, ...]:
         """What the numbers depend on; equal ones give equal numbers."""
         state = self.state
-        return state.step, state.lr_mult, state.decay_mult
+        return state.step, state.lr_mult, state.decay_mult, state.penalty_mult, state.regularizer
 
-    def asked(self) -> tuple[float, ...]:
+    def asked(self) -> tuple[float, tuple[float, ...]]:
         """The numbers of this step."""
-        return self.optimizer.numbers(self.state)[1]
+        return self.optimizer.numbers(self.state)
 
-    def take(self, values: tuple[float, ...]) -> None:
-        """Let the kernels of the next replay see ``values``."""
-        if values != self.values:
-            self.values = values
-            self._current[0] = values
+    def take(self, numbers: tuple[float, tuple[float, ...]]) -> None:
+        """Let the kernels of the next replay see ``numbers``."""
+        if numbers != self._current[0]:
+            self.penalty, self.values = self._current[0] = numbers
             for scalar in self.scalars:
                 scalar.refresh()
 
@@ -83,15 +83,20 @@ class Numbers:
         for state in self.states:
             state.step += 1
 
-    def read(self) -> tuple[Any, ...]:
+    def read(self) -> tuple[Any, tuple[Any, ...]]:
         """The numbers, as scalars that change from step to step."""
         current = self._current
 
         def reader(k: int) -> StepScalar:
-            return StepScalar(lambda: current[0][k])
+            return StepScalar(lambda: current[0][1][k])
 
+        penalty: Any = self.penalty
+        if self.state.is_scheduled:
+            penalty = StepScalar(lambda: current[0][0])
         # What is true or false belongs to the optimizer's case.
-        return tuple(v if isinstance(v, bool) else reader(k) for k, v in enumerate(self.values))
+        return penalty, tuple(
+            v if isinstance(v, bool) else reader(k) for k, v in enumerate(self.values)
+        )
 
 
 def alike(state: ParamState) -> tuple[Any, ...]:
@@ -99,35 +104,43 @@ def alike(state: ParamState) -> tuple[Any, ...]:
     return state.step, state.lr_mult, state.decay_mult, _bounds(state)
 
 
-def has_own_schedules(optimizer: Optimizer) -> bool:
+def has_own_schedules(optimizer: Optimizer, regularizer: Regularizer | None = None) -> bool:
     """Whether a schedule is a user's: it may count, so it is asked as often as by the layers."""
-    values = (getattr(optimizer, name) for name in optimizer.hypers)
-    return any(callable(value) and not is_library(type(value)) for value in values)
+    values = [getattr(optimizer, name) for name in optimizer.hypers]
+    if regularizer is not None:
+        values.append(getattr(regularizer, "coefficient", None))
+    return any(map(_is_own, values))
+
+
+def _is_own(value: object) -> bool:
+    return callable(value) and not is_library(type(value))
 
 
 @contextmanager
-def _schedules_held(optimizer: Optimizer) -> Iterator[None]:
+def _schedules_held(optimizer: Optimizer, regularizer: Regularizer | None) -> Iterator[None]:
     """Numbers in the place of the user's schedules, which recording does not ask."""
-    values = {name: getattr(optimizer, name) for name in optimizer.hypers}
-    own = {n: v for n, v in values.items() if callable(v) and not is_library(type(v))}
+    owners: list[tuple[Any, str]] = [(optimizer, name) for name in optimizer.hypers]
+    owners.append((regularizer, "coefficient"))
+    every = [(owner, name, getattr(owner, name, None)) for owner, name in owners]
+    own = [(owner, name, value) for owner, name, value in every if _is_own(value)]
     try:
-        for name in own:
-            setattr(optimizer, name, 0.5)
+        for owner, name, _ in own:
+            setattr(owner, name, 0.5)
         yield
     finally:
-        for name, value in own.items():
-            setattr(optimizer, name, value)
+        for owner, name, value in own:
+            setattr(owner, name, value)
 
 
 def refresh(every: Sequence[Numbers]) -> None:
     """Ask for the numbers of this step, once for all parameters that have the same."""
     before: tuple[Any, ...] = ()
-    values: tuple[float, ...] = ()
+    found: tuple[float, tuple[float, ...]] = 0.0, ()
     for numbers in every:
         settings = numbers.settings()
-        if settings != before or has_own_schedules(numbers.optimizer):
-            before, values = settings, numbers.asked()
-        numbers.take(values)
+        if settings != before or has_own_schedules(numbers.optimizer, settings[-1]):
+            before, found = settings, numbers.asked()
+        numbers.take(found)
 
 
 def _bounds(state: ParamState) -> tuple[Any, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter, is_not
@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import SingaNetError
+from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.stages import TwoPasses, stages_of, two_passes
+from singanet.optimizer.scale import is_one
+from singanet.optimizer.stages import TwoPasses, gathering, stages_of, two_passes
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
@@ -25,10 +27,10 @@ from singanet.program.array_tree import map_arrays
 from singanet.program.guard import Guard, is_library, is_patched
 from singanet.program.ir import NotRecordableError, Ref
 from singanet.program.relocate import relocated
+from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.foreign import is_own
-from singanet.program.trace.joint_update import Waiting, join_gradients, joint_update, runs
+from singanet.program.trace.joint_update import Waiting, joint_update, runs
 from singanet.program.trace.python_pass import is_sparse
-from singanet.program.trace.shapes_only import Imagined
 from singanet.program.trace.sparse_rows import RowsSource, source_of, sources
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, plain
@@ -89,6 +91,7 @@ class Updates:
         self._recordable: bool | None = None
         self._whole = False
         self._waiting: list[Waiting] = []
+        self._untraced: dict[int, Array] = {}
         self._moves: dict[int, tuple[int, int]] = {}
 
     def ahead(self) -> TwoPasses | None:
@@ -108,6 +111,40 @@ class Updates:
         gathering: Any = tuple(traced[id(each)] for each in ahead.gathering)
         clip: Any = traced[id(ahead.clip)]
         return TwoPasses(gathering, clip)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether a stage has to be told what the loss of the batch counts."""
+        return bool(gathering(self.optimizer))
+
+    def begin(self, count: float | Callable[[Any], float | None] | None, outputs: Any) -> None:
+        """Tell accumulators the ``count`` of a batch, or what gives it at a replay."""
+        real = gathering(self.optimizer)
+        # Numbers that differ from replay to replay, by the stages that have them.
+        numbers: list[tuple[Accumulator, Array, Array]] = []
+        for stage in real if self._traced else ():
+            one: Any = self._traced[self.stages.index(stage)]
+            if not callable(count):
+                one.begin(count)
+                if one.is_even():
+                    continue
+            if not one.is_together():
+                self._why = "its parameters are at different micro-batches"
+            weight, share = np.ones(()), np.ones(())
+            one.weigh(weight.view(Traced), share.view(Traced))
+            numbers.append((stage, weight, share))
+
+        def tell(outputs: Any) -> None:
+            now = count(outputs) if callable(count) else count
+            for stage in real:
+                stage.begin(now)
+            for stage, weight, share in numbers:
+                weight[...], share[...] = stage.weight, stage.share()
+
+        filled = [array for _, *pair in numbers for array in pair]
+        self.tape.layer, self.tape.phase = "loss", "loss"
+        read = (outputs if callable(count) else None,)
+        self.tape.add(tell, read, {}, filled, "hidden", name="weigh").barrier = True
 
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""
@@ -137,8 +174,10 @@ class Updates:
         waiting, moves = list(self._waiting), dict(self._moves)
         before = [map_arrays(vars(stage), lambda array: array) for stage in self._traced]
         traced: list[Array] = [value.view(Traced) for value in values]
+        # Of views nobody knows in which bucket they lie.
+        self._untraced = {id(view): value for view, value in zip(traced, values, strict=True)}
         # Nothing is computed, so that nothing is to be undone.
-        does, self.tape.does = self.tape.does, Imagined()
+        evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             self._handed(0, names, traced, grads, 1.0)
         except NotRecordableError as error:
@@ -150,14 +189,15 @@ class Updates:
                 vars(stage).update(state)
             return str(error)
         finally:
-            self.tape.does = does
+            self.tape.evaluator = evaluator
         return None
 
     def _handed(self, depth: int, names: Any, values: Any, grads: Any, scale: Any) -> None:
         """What the stage at ``depth`` hands on, and so on to the rule."""
         if depth == len(self._traced):
             for name, value, grad in zip(names, values, grads, strict=True):
-                why = self._ruled(name, plain(value), grad, scale)
+                own = self._untraced.get(id(value))
+                why = self._ruled(name, plain(value) if own is None else own, grad, scale)
                 if why is not None:
                     raise NotRecordableError(why)
             return
@@ -186,7 +226,7 @@ class Updates:
         """Write down the updates that wait, and lay their gradients side by side."""
         self._update_waiting()
         self._end()
-        join_gradients(self.tape, self._moves)
+        self.tape.moves = self._moves
         for member in (m for members in self.members for m in members):
             if member.grad is not None:
                 member.grad = relocated(member.grad, self._moves)
@@ -202,7 +242,7 @@ class Updates:
             return
         if self.reasons and self.members:
             raise NotRecordableError("the end of a step of which some updates are Python steps")
-        does, self.tape.does = self.tape.does, Imagined()
+        does, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             for k in ending:
                 if self.reasons:
@@ -211,16 +251,19 @@ class Updates:
                 else:
                     self._traced[k].end()
         finally:
-            self.tape.does = does
+            self.tape.evaluator = does
 
     def _waits(self, state: ParamState, value: Array, grad: Any, scale: Any) -> bool:
         """Let the update wait for others, where it can be made together with them."""
         if state.constraint is not None or not self._together:
             return False
+        if self.stages and not is_one(scale):
+            # An interrupted step could not make up for it.
+            return False
         waiting = Waiting(self.tape.layer, state, value, grad, scale, place_of(value))
         if not waiting.fits(self.tape, self._moves):
             return False
-        if has_own_schedules(self.rule):
+        if has_own_schedules(self.rule, state.regularizer):
             return False
         if self._recordable is None:
             self._recordable = self._is_recordable(state.name, value, grad, scale)
@@ -269,15 +312,14 @@ class Updates:
         """Record the rule's kernels; why not, where that fails."""
         mark, known = len(self.tape.calls), len(self.tape.scalars)
         numbers = Numbers(self.rule, [self.rule.settle(name, value)])
-        does, self.tape.does = self.tape.does, Imagined()
+        evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             self.rule.apply_rule(
                 numbers.state,
                 value.view(Traced),
                 grad,
                 [array.view(Traced) for array in numbers.arrays],
-                numbers.penalty,
-                numbers.read(),
+                *numbers.read(),
                 scale,
             )
         except NotRecordableError as error:
@@ -285,14 +327,16 @@ class Updates:
             del self.tape.scalars[known:]
             return str(error)
         finally:
-            self.tape.does = does
+            self.tape.evaluator = evaluator
         numbers.scalars = self.tape.scalars[known:]
         self._add(numbers, [Waiting(self.tape.layer, numbers.state, value, grad, scale)])
         return None
 
     def _add(self, numbers: Numbers, group: Sequence[Waiting]) -> None:
         self.numbers.append(numbers)
-        refs = [None if self.stages else self.tape.ref(w.grad) for w in group]
+        # What stages hand on, a step that is interrupted needs only where updates waited for it.
+        asked = not self.stages or len(group) > 1
+        refs = [self.tape.ref(w.grad) if asked else None for w in group]
         self.members.append(
             [Member(w.layer, w.state, w.value, ref) for w, ref in zip(group, refs, strict=True)]
         )
@@ -329,8 +373,7 @@ class Updates:
             check_fit("", state.name, value, value if is_sparse(grad) else grad, state.shape)
         except SingaNetError as error:
             return str(error)
-        scheduled = callable(getattr(state.regularizer, "coefficient", None))
-        return "its regularizer is scheduled" if scheduled else None
+        return None
 
     def _in_python(self, names: list[str], values: list[Array], grads: list[Any], why: str) -> None:
         if self._whole:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from singanet.base.described import Described
 from singanet.errors import CallOrderError
 from singanet.types import Array, Gradient
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from singanet.training.session import Session
 
 
-class Callback:
+class Callback(Described):
     """Sees a `fit` at work; override what you need, the rest costs nothing.
 
     ``self.session`` is the fit under way: its net, optimizer, epoch, batch, step, the ``layer``

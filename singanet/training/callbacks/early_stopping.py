@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from singanet.base.counts import checked_count
+from singanet.training.arrays import saved_parameters
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.monitor import Monitor
 from singanet.types import Array
 
 
 class EarlyStopping(Callback):
-    """Stops when ``monitor`` has not become better for ``patience`` epochs.
+    """Stops when ``monitor`` has not become better for ``patience`` epochs, as Keras' does.
 
     ``restore_best`` brings back, when the fit ends without an error, the parameters and running
     state of the best epoch, ``best_epoch``. Costs one copy of all parameters. ``monitor``,
@@ -48,7 +49,7 @@ class EarlyStopping(Callback):
                 self._keep()
             return
         self._waited += 1
-        if self._waited > self.patience:
+        if self._waited >= self.patience:
             self.session.stop(
                 f"{self.monitor.name} has not improved on {self.monitor.best:.6g}, "
                 f"of epoch {self.best_epoch + 1}, for {self._waited} epochs"
@@ -79,7 +80,9 @@ class EarlyStopping(Callback):
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from there."""
-        put = self.session.net.device.put
+        kept = {key[5:]: array for key, array in state.items() if key.startswith("kept/")}
+        if kept:
+            kept = saved_parameters(self.session.net, kept, "EarlyStopping")
         self.monitor.best = float(state["best"])
         self.best_epoch, self._waited = int(state["best_epoch"]), int(state["waited"])
-        self._kept = {k[5:]: put(v).copy() for k, v in state.items() if k.startswith("kept/")}
+        self._kept = kept

@@ -20,8 +20,8 @@ class EMA(Callback):
     ``decay`` d; a begins as w, and what is not trained stays that. A batch whose gradients are
     only accumulated, or whose step mixed precision skips, is no such step. With ``keep_at_end``
     the averages are the net's parameters when the fit ends without an error, otherwise they are
-    in ``averages`` by name, and ``with ema.applied(net):`` lends them to the net. Costs one copy
-    of all parameters.
+    in ``averages`` by name until the next fit, and ``with ema.applied(net):`` lends them to the
+    net. Costs one copy of all parameters.
     """
 
     def __init__(self, decay: float = 0.999, keep_at_end: bool = True) -> None:
@@ -46,10 +46,11 @@ class EMA(Callback):
         self._by_itself = type(net).step is not Net.step or "step" in vars(net)
 
     def _around(self, optimizer: Optimizer | Wrapper) -> Averaged:
-        self._stage = stage = Averaged(optimizer, self.decay)
-        stage.begin_with(self.session.net.params())
-        self.averages = stage.averages
-        return stage
+        if self._stage is None or self._stage.optimizer is not optimizer:
+            self._stage = Averaged(optimizer, self.decay)
+        self._stage.begin_with(self.session.net.params())
+        self.averages = self._stage.averages
+        return self._stage
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
         """Take a step of the averages, where the net's step is not the library's."""
@@ -58,7 +59,6 @@ class EMA(Callback):
 
     def on_train_end(self) -> None:
         """Hand the averages over to the net, where that was asked for."""
-        self._stage = None
         if self.keep_at_end and self.session.error is None:
             for param in self.session.net.params():
                 param.value[...] = self.averages[param.name]

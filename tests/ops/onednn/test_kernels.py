@@ -216,7 +216,7 @@ def test_lrn(ops, size, channels):
 @pytest.mark.parametrize("mode", ACTIVATIONS)
 @pytest.mark.parametrize("last", [False, True])
 def test_activations(ops, only_onednn, mode, last):
-    only_onednn("activation", "activation_backward")
+    only_onednn("activation_backward", *(() if mode in ("elu", "softplus") else ("activation",)))
     x, dy = 3 * draw(4, 32, 32, 33), draw(4, 32, 32, 33, seed=1)
     if last:
         x = x.transpose(0, 3, 1, 2)

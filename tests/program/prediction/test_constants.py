@@ -10,7 +10,7 @@ from singanet.program.array_tree import address
 from singanet.program.ir import Ref
 from singanet.program.prediction.constant import Constant
 from singanet.program.prediction.constants import Constants, make_constants
-from singanet.program.trace.shapes_only import Performed
+from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.tape import Tape
 
 
@@ -18,7 +18,7 @@ class Recorded:
     """A tape with a constant, an array that may change, and what is fed."""
 
     def __init__(self):
-        self.tape = Tape(Performed())
+        self.tape = Tape(ConcreteEvaluator())
         self.constant = Constant(ParamSpec("weight"), (4,))
         self.constant.fill(np.arange(4.0))
         self.weight, self.live = self.constant.value, np.arange(4.0)

@@ -15,9 +15,9 @@ from singanet.program.layout.arena import ALIGNMENT
 from singanet.program.recompute.runs import CannotRepeatError, with_runs
 from singanet.program.recompute.units import traced_units
 from singanet.program.replay.bound_program import Bound
+from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import own
-from singanet.program.trace.shapes_only import Performed
 from singanet.program.trace.tape import Tape
 
 
@@ -108,7 +108,7 @@ class Walk:
     """Steps on a tape, a layer each, those from ``back`` on backward through some of the layers."""
 
     def __init__(self, steps, back):
-        self.tape = Tape(Performed())
+        self.tape = Tape(ConcreteEvaluator())
         self.tape.ops = ops = recording_kernels(numpy_ops, self.tape)
         self.source = Draws()
         layers = [*range(back), *sorted((s[1] % max(back, 1) for s in steps[back:]), reverse=True)]

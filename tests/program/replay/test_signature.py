@@ -12,7 +12,7 @@ from singanet.errors import DataError, ShapeError
 from singanet.layers import Activation, Dense, Input
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD
-from singanet.program.replay.signature import Latest
+from singanet.program.replay.signature import facts, facts_of_feed
 from tests.program.twins import Twins
 
 
@@ -31,7 +31,7 @@ def pair_of(make=small):
 def warm(pair, x, y):
     for _ in range(4):
         pair.step(x, y)
-    assert pair.recorded.programs._latest is not None
+    assert pair.recorded.programs.reports()
 
 
 @pytest.fixture
@@ -142,17 +142,21 @@ def test_several_inputs(rng):
     pair.step(x, y)
 
 
-def test_lists_subclasses_and_other_threads_are_like_nothing(batch):
+def test_what_arrays_have_in_common(batch):
     x, y = batch
-    latest = Latest(None, {"x": x}, y, 1)
-    assert latest.alike(x + 1, y, 1)
-    assert latest.alike({"x": x}, y, 1)
-    assert not latest.alike({"z": x}, y, 1)
-    assert not latest.alike(x, y, 2)
-    assert not latest.alike(x, y.tolist(), 1)
-    assert not latest.alike(x.view(np.matrix), y, 1)
-    found = []
-    thread = threading.Thread(target=lambda: found.append(latest.alike(x, y, 1)))
+    assert facts(x + 1) == facts(x) == facts_of_feed({"x": x})
+    assert facts({"x": x, "y": y}) == facts({"y": y, "x": x}) == facts_of_feed({"x": x, "y": y})
+    for other in (x[:2], x.astype(np.float64), np.asfortranarray(x), x.view(np.matrix), x.tolist()):
+        assert facts(other) != facts(x)
+    assert facts({"x": x}) != facts({"z": x})
+    assert facts_of_feed({"x": [x, x]}) not in (facts([x, x]), facts_of_feed({"x": [x, x[:2]]}))
+
+
+def test_another_thread_has_programs_of_its_own(batch):
+    pair = pair_of()
+    warm(pair, *batch)
+    thread = threading.Thread(target=warm, args=(pair, *batch))
     thread.start()
     thread.join()
-    assert found == [False]
+    assert len(pair.recorded.programs.reports()) == 2
+    pair.step(*batch)

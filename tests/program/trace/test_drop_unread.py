@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from singanet.program.trace.drop_unread import drop_unread
-from singanet.program.trace.shapes_only import Performed
+from singanet.program.trace.drop_unread import without_unread
+from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.tape import Tape
 
 
@@ -22,12 +22,11 @@ def wanted(tape, array):
 
 
 def names(tape):
-    drop_unread(tape)
-    return [call.name for call in tape.calls]
+    return [call.name for call in without_unread(tape.calls, tape.tokens)]
 
 
 def test_what_leads_to_nothing_goes_with_all_that_leads_to_it():
-    tape = Tape(Performed())
+    tape = Tape(ConcreteEvaluator())
     a, b, c, d = (planned(tape) for _ in range(4))
     tape.add(np.copyto, (1.0,), {}, (a,), "first", name="a")
     tape.add(np.negative, (a,), {}, (b,), name="b")
@@ -38,7 +37,7 @@ def test_what_leads_to_nothing_goes_with_all_that_leads_to_it():
 
 
 def test_every_write_of_what_is_read_stays():
-    tape = Tape(Performed())
+    tape = Tape(ConcreteEvaluator())
     a, b = planned(tape), planned(tape)
     tape.add(np.copyto, (1.0,), {}, (a,), "first", name="all")
     tape.add(np.copyto, (2.0,), {}, (a[1:],), "first", name="part")
@@ -49,7 +48,7 @@ def test_every_write_of_what_is_read_stays():
 
 
 def test_effects_outside_and_barriers_stay():
-    tape, outside = Tape(Performed()), np.zeros(4)
+    tape, outside = Tape(ConcreteEvaluator()), np.zeros(4)
     a, b = planned(tape), planned(tape)
     tape.hold(outside)
     tape.add(np.copyto, (1.0,), {}, (a,), "first", name="a")

@@ -40,7 +40,7 @@ BOUNDS = [None, 0.05, kinds.MaxNorm(0.8, axis=0), kinds.L2Constraint(1e-4)]
 def net():
     made = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=1)
     made.add(Dense("a", 9, input_sample_shape=(5,)))
-    made.add(Activation("tanh"))
+    made.add(Activation("tanh", "tanh"))
     made.add(Dense("b", 4))
     return made
 
@@ -100,7 +100,7 @@ def drawing():
     made = singanet.FeedForwardNet(SoftmaxCrossEntropy(), Accuracy(), seed=1)
     made.add(Dense("a", 9, input_sample_shape=(5,)))
     made.add(BatchNormalization("norm"))
-    made.add(Activation("tanh"))
+    made.add(Activation("tanh", "tanh"))
     made.add(Dropout("drop", 0.4))
     made.add(Dense("b", 4))
     return made

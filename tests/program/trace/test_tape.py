@@ -9,7 +9,7 @@ import pytest
 
 from singanet.program.array_tree import address, map_arrays, root_of
 from singanet.program.ir import NotRecordableError, Ref
-from singanet.program.trace.shapes_only import Performed
+from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.tape import Tape, current_tape
 
 
@@ -35,7 +35,7 @@ def test_the_root_owns_the_memory():
 
 
 def test_a_place_gives_the_view_in_other_memory():
-    tape = Tape(Performed())
+    tape = Tape(ConcreteEvaluator())
     array = planned(tape, 4, 6)
     for view in (array, array[1:, ::2], array.T, array[::-1, 2], array[2, 3:4, None], array[:0]):
         other = np.arange(24, dtype=np.float32)
@@ -50,7 +50,7 @@ def test_a_place_gives_the_view_in_other_memory():
 
 
 def test_arrays_not_met_before_are_held_from_outside():
-    tape, array = Tape(Performed()), np.arange(6.0)
+    tape, array = Tape(ConcreteEvaluator()), np.arange(6.0)
     ref = tape.ref(array[2:])
     assert tape.tokens[ref.token].held is array
     assert tape.outside[ref].base is array
@@ -58,7 +58,7 @@ def test_arrays_not_met_before_are_held_from_outside():
 
 
 def test_memory_that_was_freed_and_taken_again_is_another():
-    tape = Tape(Performed())
+    tape = Tape(ConcreteEvaluator())
     seen = set()
     for _ in range(20):
         array = planned(tape, 1000)
@@ -68,7 +68,7 @@ def test_memory_that_was_freed_and_taken_again_is_another():
 
 
 def test_calls_say_what_they_read_and_write():
-    tape = Tape(Performed())
+    tape = Tape(ConcreteEvaluator())
     a, b, c = (planned(tape, 4, 6) for _ in range(3))
     call = tape.add(np.add, (a, b), {}, (c,), elementwise=True)
     numbers = [tape.ref(array).token for array in (a, b, c)]
@@ -89,7 +89,7 @@ def test_calls_say_what_they_read_and_write():
     ],
 )
 def test_operands_that_lie_otherwise_keep_their_memory(reads, writes):
-    tape = Tape(Performed())
+    tape = Tape(ConcreteEvaluator())
     a, c = planned(tape, 4, 6), planned(tape, 4, 6)
     read = reads(a)
     if not tape.knows(read):
@@ -98,14 +98,14 @@ def test_operands_that_lie_otherwise_keep_their_memory(reads, writes):
 
 
 def test_a_part_that_is_written_leaves_the_rest():
-    tape = Tape(Performed())
+    tape = Tape(ConcreteEvaluator())
     a, c = planned(tape, 2, 6), planned(tape, 4, 6)
     call = tape.add(np.copyto, (a,), {}, (c[1:3],), "first")
     assert call.partly == call.writes == (tape.ref(c).token,)
 
 
 def test_what_a_call_changes_it_reads():
-    tape = Tape(Performed())
+    tape = Tape(ConcreteEvaluator())
     a, c = planned(tape, 4, 6), planned(tape, 4, 6)
     call = tape.add(np.add.at, (np.array([1]), a), {}, (c,), "first", changes=True)
     assert call.partly == (tape.ref(c).token,)
@@ -122,21 +122,21 @@ def test_arrays_inside_of_arguments_are_found():
 
 
 def test_constants_are_not_written():
-    tape, table = Tape(Performed()), np.arange(3.0)
+    tape, table = Tape(ConcreteEvaluator()), np.arange(3.0)
     tape.hold(table, constant=True)
     with pytest.raises(NotRecordableError, match="constant"):
         tape.add(np.add, (table, 1.0), {}, (table,))
 
 
 def test_poisoned_memory_is_not_read():
-    tape, rows = Tape(Performed()), np.arange(3.0)
+    tape, rows = Tape(ConcreteEvaluator()), np.arange(3.0)
     tape.hold(rows, poison="others at each step")
     with pytest.raises(NotRecordableError, match="others at each step"):
         tape.ref(rows[1:])
 
 
 def test_only_arrays_that_are_allowed_are_held():
-    tape, mine, other = Tape(Performed()), np.arange(3.0), np.arange(3.0)
+    tape, mine, other = Tape(ConcreteEvaluator()), np.arange(3.0), np.arange(3.0)
     tape.allowed = frozenset([id(mine)])
     tape.ref(mine[1:])
     with pytest.raises(NotRecordableError, match="no kernel"):
@@ -145,9 +145,9 @@ def test_only_arrays_that_are_allowed_are_held():
 
 def test_one_tape_a_thread_at_a_time():
     assert current_tape() is None
-    with Tape(Performed()) as tape:
+    with Tape(ConcreteEvaluator()) as tape:
         assert current_tape() is tape
     assert current_tape() is None
-    with pytest.raises(RuntimeError), Tape(Performed()):
+    with pytest.raises(RuntimeError), Tape(ConcreteEvaluator()):
         raise RuntimeError
     assert current_tape() is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 from singanet.program.ir import NotRecordableError
-from singanet.program.trace.shapes_only import Imagined, Performed
+from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced
 from tests.program.expressions import Expression, expect_replays
@@ -278,10 +278,10 @@ def test_any_chain_of_operations_replays(data):
         lambda x: x.reshape(24, order="F"),
     ],
 )
-@pytest.mark.parametrize("imagined", [False, True])
-def test_what_looks_at_values_is_refused(look, imagined):
+@pytest.mark.parametrize("abstract", [False, True])
+def test_what_looks_at_values_is_refused(look, abstract):
     with pytest.raises(NotRecordableError):
-        Expression(lambda xp, a, b, i: look(a), batch(0), imagined)
+        Expression(lambda xp, a, b, i: look(a), batch(0), abstract)
 
 
 def test_arrays_of_a_recording_that_has_ended_are_refused():
@@ -293,8 +293,8 @@ def test_arrays_of_a_recording_that_has_ended_are_refused():
 
 
 def test_recordings_do_not_nest():
-    with Tape(Performed()), pytest.raises(NotRecordableError, match="within a recording"):
-        Tape(Imagined()).__enter__()
+    with Tape(ConcreteEvaluator()), pytest.raises(NotRecordableError, match="within a recording"):
+        Tape(AbstractEvaluator()).__enter__()
 
 
 def test_arrays_from_outside_are_seen_as_they_are_then():

@@ -126,12 +126,62 @@ def test_constraints_are_kernels(kind, constraint):
     assert twins.expect_recorded() == []
 
 
-def test_scheduled_regularizers_are_python_steps():
-    regularizer = kinds.L2Regularizer(lambda step: 0.01 * step)
-    twins = Twins(net, lambda: kinds.SGD(lr=0.01, regularizer=regularizer))
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "LAMB", "Adafactor", "AccumulatingSGD"])
+@pytest.mark.parametrize(
+    "coefficient", [lambda step: 0.01 * step, schedules.Cosine(0.1, 4), lambda step: 0.0]
+)
+@pytest.mark.parametrize("penalty", [kinds.L1Regularizer, kinds.L2Regularizer])
+def test_scheduled_regularizers_are_numbers_of_the_step(kind, coefficient, penalty):
+    make = {**ELEMENT_WISE, **OF_WHOLE_PARAMETERS}[kind]
+    twins = Twins(net, lambda: make(lr=0.01, regularizer=penalty(coefficient)))
+    for x, y in batches(9):
+        twins.step(x, y)
+    assert twins.expect_recorded() == []
+
+
+def test_a_schedule_of_the_users_is_asked_as_often_as_by_the_layers():
+    def make():
+        asked = []
+
+        def counting(step):
+            asked.append(step)
+            return 0.01 * len(asked)
+
+        optimizer = kinds.SGD(lr=0.01, regularizer=kinds.L2Regularizer(counting))
+        optimizer.seen = asked
+        return optimizer
+
+    twins = Twins(net, make)
     for x, y in batches():
         twins.step(x, y)
-    assert any("scheduled" in n for n in twins.expect_recorded())
+    assert twins.expect_recorded() == []
+    assert twins.optimizers[0].seen == twins.optimizers[1].seen
+
+
+def test_recorded_penalties_follow_their_schedule():
+    """Without gradients weights shrink by each step's share: Dense of zeros has none."""
+    made = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+    made.add(Dense("fc", 3, input_sample_shape=(4,)))
+    optimizer = kinds.SGD(lr=1.0, weight_decay=lambda step: 0.1 * step)
+    wanted = made.param_values()[0].astype(np.float64)
+    for step in range(6):
+        made.step(np.zeros((2, 4), np.float32), np.array([0, 1]), optimizer)
+        wanted = wanted * (1 - 0.1 * step)
+    assert made.programs.reports()
+    np.testing.assert_allclose(made.param_values()[0], wanted, rtol=1e-5)
+
+
+def test_another_coefficient_records_anew():
+    twins = Twins(net, lambda: kinds.SGD(lr=0.01, regularizer=kinds.L2Regularizer(0.1)))
+    for k, (x, y) in enumerate(batches(9)):
+        if k == 4:
+            for optimizer in twins.optimizers:
+                optimizer.regularizer.coefficient = lambda step: 0.1 * step
+        if k == 6:
+            for optimizer in twins.optimizers:
+                optimizer.regularizer.coefficient = 0.0
+        twins.step(x, y)
+    assert twins.expect_recorded() == []
 
 
 def test_scheduled_decay_apart_from_the_gradient_is_a_number_of_the_step():

@@ -23,7 +23,7 @@ class Copies(Callback):
 @pytest.mark.parametrize("restore", [True, False])
 def test_stops_after_its_patience_with_the_best_weights(build, data, feign, restore):
     net, copies = build(), Copies()
-    stopping = EarlyStopping("loss", patience=1, restore_best=restore)
+    stopping = EarlyStopping("loss", patience=2, restore_best=restore)
     history = net.fit(
         *data, epochs=6, callbacks=[feign(loss=LOSSES), copies, stopping], verbose=False
     )
@@ -48,3 +48,22 @@ def test_names_and_numbers_are_checked_before_a_step(build, data):
         build().fit(*data, callbacks=[EarlyStopping("val_loss")], verbose=False)
     with pytest.raises(ArgumentError, match="patience"):
         EarlyStopping(patience=-1)
+
+
+@pytest.mark.parametrize("patience", [0, 1, 2, 3])
+def test_waits_as_long_as_keras(build, data, feign, patience):
+    keras = pytest.importorskip("keras")
+    losses = [5.0, 3.0, 4.0, 2.9, 3.2, 3.1, 3.3, 1.0]
+    theirs = keras.callbacks.EarlyStopping("loss", patience=patience)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.stop_training = False
+    theirs.set_model(model)
+    theirs.on_train_begin()
+    epochs = 0
+    while epochs < len(losses) and not model.stop_training:
+        theirs.on_epoch_end(epochs, {"loss": losses[epochs]})
+        epochs += 1
+    stopping = EarlyStopping("loss", patience=patience)
+    callbacks = [feign(loss=losses), stopping]
+    history = build().fit(*data, epochs=len(losses), callbacks=callbacks, verbose=False)
+    assert len(history.epochs) == epochs

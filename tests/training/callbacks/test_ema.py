@@ -260,3 +260,20 @@ def test_averages_of_another_net_are_refused(build, data):
 
     build().fit(*data, callbacks=[ema, Loads()], verbose=False)
     assert before
+
+
+@pytest.mark.parametrize("precision", [None, "float16"])
+def test_a_second_fit_replays_the_programs_of_the_first(data, precision):
+    net, ema = net_with_state(SGD(lr=0.1), precision), EMA(0.5, keep_at_end=False)
+    net.fit(*data, batch_size=10, callbacks=[ema], verbose=False)
+    reports = len(net.programs.reports())
+    changed = net["fc1"].params["weight"]
+    for _ in range(2):
+        changed.value[...] = 0.25
+        moves = Moves("bn/mean")
+        net.fit(*data, batch_size=10, callbacks=[ema, moves], verbose=False)
+        assert len(net.programs.reports()) == reports
+        wanted = moves.seen[0]["fc1/weight"].astype(np.float32)
+        for seen in moves.seen[1:]:
+            wanted = 0.5 * (wanted + seen["fc1/weight"])
+        np.testing.assert_allclose(ema.averages["fc1/weight"], wanted, rtol=1e-4, atol=1e-5)

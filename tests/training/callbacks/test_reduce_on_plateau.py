@@ -11,9 +11,8 @@ from singanet.training.callbacks import ReduceOnPlateau
 def test_falls_after_epochs_without_gain(build, data, feign):
     net = build(optimizer=SGD(lr=0.8))
     watched = feign(loss=[5.0, 4.0, 4.0, 4.0, 4.0, 4.0])
-    callback = ReduceOnPlateau("loss", factor=0.5, patience=1)
+    callback = ReduceOnPlateau("loss", factor=0.5, patience=2)
     history = net.fit(*data, epochs=6, callbacks=[watched, callback], verbose=False)
-    # Two epochs without gain are one more than the patience.
     assert history["lr"] == [0.8, 0.8, 0.8, 0.8, 0.4, 0.4]
     assert net.compiled.optimizer.lr.value == 0.2
 

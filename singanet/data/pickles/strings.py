@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from singanet.checkpoint.pickle.tokens import Text
+from singanet.data.pickles.tokens import Text
 
 RAW = "bytes as they are"
 ESCAPED = "Python 2 repr"
@@ -69,6 +69,8 @@ def _whole(data: bytes, coding: str) -> int:
 
 
 def _unescape(data: bytes) -> bytes:
+    if b"\\" not in data:
+        return data
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:

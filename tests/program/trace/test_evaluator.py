@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from singanet.models import build
 from singanet.optimizer import SGD
 from singanet.program.compile import compiled
+from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
 from singanet.program.trace.recorder import Recorder
-from singanet.program.trace.shapes_only import Imagined, Performed
 from tests.program.expressions import Expression
 from tests.program.trace.test_traced import EXPRESSIONS, batch
 
@@ -19,7 +19,7 @@ ASK_FOR_VALUES = {"indices of the batch", "one element by the batch", "scattered
 
 
 @pytest.mark.parametrize("name", sorted(EXPRESSIONS.keys() - ASK_FOR_VALUES))
-def test_imagined_expressions_are_those_with_values(name):
+def test_abstractly_evaluated_expressions_are_those_with_values(name):
     one, two = (Expression(EXPRESSIONS[name], batch(0), lies).recording for lies in (False, True))
     assert [k.name for k in one.kernels] == [k.name for k in two.kernels]
     assert [b.nbytes for b in one.buffers] == [b.nbytes for b in two.buffers]
@@ -36,7 +36,7 @@ def test_element_wise_results_lie_as_numpys_do(first, second, broadcast, reverse
     index = [slice(None)] * 4
     index[reversed_axis] = slice(None, None, -1)
     for one, two in ((a, b), (b, a), (a[tuple(index)], a), (a, 2.0), (a[:, :1], a[:1])):
-        made = Imagined().ufunc(np.add, "__call__", (one, two), (), {})
+        made = AbstractEvaluator().ufunc(np.add, "__call__", (one, two), (), {})
         wanted = np.add(one, two)
         assert (made.shape, made.dtype) == (wanted.shape, wanted.dtype)
         assert made.strides == wanted.strides
@@ -45,11 +45,11 @@ def test_element_wise_results_lie_as_numpys_do(first, second, broadcast, reverse
 @pytest.mark.parametrize("name", ["mlp", "lenet"])
 def test_nets_are_recorded_alike(name):
     found = []
-    for does in (Performed(), Imagined()):
+    for evaluator in (ConcreteEvaluator(), AbstractEvaluator()):
         net = build(name, seed=0)
         first = net.nodes()[0]
         x = np.ones((4, *first.layer.in_shapes), np.float32)
-        recorder = Recorder(net, does)
+        recorder = Recorder(net, evaluator)
         recorder.step({first.name: x}, np.zeros(4, np.int64), None, SGD(lr=0.1, momentum=0.9))
         found.append(compiled(recorder))
     one, two = found

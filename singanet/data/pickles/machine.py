@@ -6,30 +6,33 @@ import io
 import struct
 from typing import Any, BinaryIO
 
-from singanet.checkpoint.pickle.strings import ESCAPED, LATIN, UNICODE, UTF8, decoded
-from singanet.checkpoint.pickle.tokens import ALLOWED, Global, Made, Text
-from singanet.checkpoint.streaming import truncated
-from singanet.errors import FileFormatError, UnsafeFileError
+from singanet.base.budget import Budget, Refusal
+from singanet.data.pickles.strings import ESCAPED, LATIN, UNICODE, UTF8, decoded
+from singanet.data.pickles.tokens import ALLOWED, Global, Made, Text
 
 _SHORT = 4096  # a name may be that long
 _LONGEST_LINE = 4096
 MARK = object()
-_MOST_BYTES = 16 << 20
+# What a token, and a place in a list, takes in memory.
+_TOKEN, _PLACE = 100, 8
+# A string with escapes takes as long as so many other steps.
+_ESCAPES = 20
 
 
 class Machine:
     """A stack, a memo, and ``stream`` of ``size`` bytes, in which long strings are left.
 
+    What is made is taken off ``budget``; ``unsafe`` makes the error for a name that is not allowed.
     The methods raise IndexError, ValueError or TypeError where the program makes no sense.
     """
 
-    def __init__(self, stream: BinaryIO, size: int, where: str) -> None:
+    def __init__(self, stream: BinaryIO, size: int, budget: Budget, unsafe: Refusal) -> None:
         self._stream = stream
         self._size = size
-        self._where = where
+        self._spend = budget.spend
+        self._refuse, self._unsafe = budget.refuse, unsafe
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
-        self._left = _MOST_BYTES
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -37,7 +40,7 @@ class Machine:
         """The next ``count`` bytes."""
         data = self._stream.read(count) if count <= _LONGEST_LINE else b""
         if len(data) < count:
-            raise truncated(self._where, f"{count} bytes", f"{len(data)} bytes")
+            raise self._truncated(f"{count} bytes", f"{len(data)} bytes")
         return data
 
     def number(self, form: str) -> Any:
@@ -48,27 +51,33 @@ class Machine:
         """The next line, without its end."""
         line = self._stream.readline(_LONGEST_LINE)
         if not line.endswith(b"\n"):
-            raise truncated(self._where, "the end of a line", f"{len(line)} bytes")
+            raise self._truncated("the end of a line", f"{len(line)} bytes")
         return line[:-1]
 
     def string(self, size: int, coding: str) -> Any:
         """A string of ``size`` bytes: itself when it is short, else where to find it."""
         start = self._stream.tell()
         if not 0 <= size <= self._size - start:
-            raise truncated(self._where, f"{size} bytes", f"{self._size - start} bytes")
+            raise self._truncated(f"{size} bytes", f"{self._size - start} bytes")
+        self._spend(_TOKEN + min(size, _SHORT))
         if size > _SHORT:
             self._stream.seek(size, io.SEEK_CUR)
             return Text(start, size, coding)
-        return decoded(self.take(size), coding)
+        data = self.take(size)
+        if coding == ESCAPED and b"\\" in data:
+            self._spend(0, _ESCAPES)
+        return decoded(data, coding)
 
     def long_line(self, coding: str) -> Any:
         """A string that ends at the next line end; quoted, if it is escaped."""
         start = self._stream.tell()
-        end = -1
+        end, most = -1, 1 << 8
         while end < 0:
-            piece = self._stream.read(1 << 20)
+            # Little at first: most lines are short.
+            most = min(4 * most, 1 << 20)
+            piece = self._stream.read(most)
             if not piece:
-                raise truncated(self._where, "the end of a line", "none")
+                raise self._truncated("the end of a line", "none")
             found = piece.find(b"\n")
             end = -1 if found < 0 else self._stream.tell() - len(piece) + found
         size = end - start
@@ -99,6 +108,7 @@ class Machine:
                 raise IndexError
         items = self.stack[at + 1 :]
         del self.stack[at:]
+        self._spend(_TOKEN + _PLACE * len(items))
         return items
 
     def make_tuple(self, count: int) -> None:
@@ -106,6 +116,7 @@ class Machine:
         items = tuple(self.stack[len(self.stack) - count :])
         if len(items) < count:
             raise IndexError
+        self._spend(_TOKEN)
         del self.stack[len(self.stack) - count :]
         self.push(items)
 
@@ -118,27 +129,30 @@ class Machine:
             if not isinstance(key, (str, bytes, int)):
                 raise TypeError
             target[key] = value
+        self._spend(_TOKEN * (len(items) // 2))
 
     def extend(self, items: list[Any]) -> None:
         """Append to the list on top."""
         if type(self.stack[-1]) is not list:
             raise TypeError
         self.stack[-1].extend(items)
+        self._spend(_PLACE * len(items))
 
     def remember(self, index: int) -> None:
         """Keep what is on top in the memo."""
         self.memo[index] = self.stack[-1]
+        self._spend(_TOKEN)
 
     # -- names and calls --------------------------------------------------------------------
 
     def name(self, module: Any, name: Any) -> None:
         """Put a mention of ``module.name`` on the stack. Errors: it is not on the list."""
+        # Nothing else is hashed or shown: tuples in tuples take for ever, or end the process.
+        if not (isinstance(module, str) and isinstance(name, str)):
+            raise TypeError
         if (module, name) not in ALLOWED:
-            raise UnsafeFileError(
-                self._where,
-                expected="arrays, and no name but NumPy's own for them",
-                received=f"{str(module)[:60]}.{str(name)[:60]}",
-                advice="do not load it; ask its author for safetensors or npz",
+            raise self._unsafe(
+                "arrays, and no name but NumPy's own for them", f"{module[:60]}.{name[:60]}"
             )
         self.push(Global(module, name))
 
@@ -149,18 +163,21 @@ class Machine:
             raise TypeError
         if maker.name == "OrderedDict":
             self.push({})
-            pairs = list(args[0]) if args else []
-            self._spend(200 * len(pairs))
+            pairs = args[0] if args else []
+            if type(pairs) not in (list, tuple):
+                raise TypeError
+            self._spend(_TOKEN * len(pairs), len(pairs))
             self.set_items([part for key, value in pairs for part in (key, value)])
         elif maker.name == "encode":
             text, coding = args
             if coding not in ("latin1", "latin-1"):
                 raise ValueError
-            self._spend(0 if isinstance(text, Text) else len(text))
+            self._spend(_TOKEN + (0 if isinstance(text, Text) else len(text)))
             self.push(_latin(text))
         elif maker.name == "bytes":
             self.push(b"" if not args else self.broken("a call of bytes"))
         else:
+            self._spend(_TOKEN)
             self.push(Made(maker.name, args))
 
     def build(self) -> None:
@@ -170,20 +187,12 @@ class Machine:
             raise TypeError
         self.stack[-1].state = state
 
-    def _spend(self, size: int) -> None:
-        """Count what one instruction makes: repeated, it could fill the memory."""
-        self._left -= size
-        if self._left < 0:
-            self.broken(f"calls that make more than {_MOST_BYTES} bytes")
-
     def broken(self, what: str) -> Any:
         """Raise the error for a program that is damaged in this way."""
-        raise FileFormatError(
-            self._where,
-            expected="a whole pickle of a dict of arrays",
-            received=what,
-            advice="the file is damaged: copy it again, or use an earlier checkpoint",
-        )
+        raise self._refuse("a whole pickle of a dict of arrays", what)
+
+    def _truncated(self, expected: str, received: str) -> Exception:
+        return self._refuse(expected, f"{received}, then the end of the file")
 
 
 def _latin(text: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What recording does with a kernel: run it, or only make the arrays that it would fill."""
+"""How kernels are evaluated while they are recorded: on values, or on shapes and types alone."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import Any
 import numpy as np
 
 from singanet.program.array_tree import map_arrays
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 
 class NeedsValuesError(Exception):
     """What is recorded has to see values, so that its kernels have to run."""
 
 
-class Performed:
-    """Kernels run while they are recorded, as for layers whose Python has to see values."""
+class ConcreteEvaluator:
+    """Computes values while it records, as for layers whose Python has to see them."""
 
     def ufunc(
         self, ufunc: Any, method: str, given: Sequence[Any], outs: Sequence[Array], named: Any
     ) -> Any:
-        """What the universal function returns."""
-        run = getattr(ufunc, method)
-        return run(*given, out=tuple(outs), **named) if outs else run(*given, **named)
+        """What the universal function returns, of arrays that may be traced."""
+        run, rest = getattr(ufunc, method), {key: _plain(value) for key, value in named.items()}
+        if outs:
+            rest["out"] = tuple(map(_plain, outs))
+        return run(*map(_plain, given), **rest)
 
     def run(self, function: Callable[..., object], *arguments: Any, **keywords: Any) -> None:
         """Call a function that fills arrays."""
@@ -45,8 +47,8 @@ class Performed:
         """Refuse to go on where values are not there. Raises `NeedsValuesError`."""
 
 
-class Imagined(Performed):
-    """Nothing is computed; arrays lie as results would, and untouched memory costs nothing.
+class AbstractEvaluator(ConcreteEvaluator):
+    """Computes nothing: arrays lie as results would, and untouched memory costs nothing.
 
     What returns more than it reads, such as a join of arrays, still runs.
     """
@@ -61,19 +63,20 @@ class Imagined(Performed):
         if outs:
             return tuple(outs) if len(outs) > 1 else outs[0]
         arrays = [value for value in given if isinstance(value, np.ndarray)]
-        if method != "__call__" or ufunc.nout != 1 or not any(array.ndim for array in arrays):
+        axes = [array.ndim for array in arrays]
+        if method != "__call__" or ufunc.nout != 1 or not any(axes):
             return super().ufunc(ufunc, method, given, outs, named)
         kind = self._kind(ufunc, given, named)
         if ufunc.signature is None:
             return _like_operands(arrays, kind)
-        if ufunc is np.matmul and min(array.ndim for array in arrays) > 1:
-            batch = np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
+        if ufunc is np.matmul and min(axes) > 1:
+            batch = _broadcast([array.shape[:-2] for array in arrays])
             return np.empty((*batch, arrays[0].shape[-2], arrays[1].shape[-1]), kind)
         return super().ufunc(ufunc, method, given, outs, named)
 
     def _kind(self, ufunc: Any, given: Sequence[Any], named: dict[str, Any]) -> Any:
         """The type of the results."""
-        key = ufunc, *(v.dtype if isinstance(v, np.ndarray) else type(v) for v in given)
+        key = ufunc, *[v.dtype if isinstance(v, np.ndarray) else type(v) for v in given]
         found = None if named else self._kinds.get(key)
         if found is None:
             found = ufunc(*(_corner(value) for value in given), **_cornered(named)).dtype
@@ -98,15 +101,22 @@ class Imagined(Performed):
         return np.empty(shape, kind, order)
 
     def expect_values(self) -> None:
-        """See `Performed`."""
+        """See `ConcreteEvaluator`."""
         raise NeedsValuesError
+
+
+def _plain(value: Any) -> Any:
+    """Without tracing, also inside of tuples, lists and dicts."""
+    if isinstance(value, np.ndarray):
+        return value.view(np.ndarray)
+    return map_arrays(value, _plain) if isinstance(value, (tuple, list, dict)) else value
 
 
 def _corner(value: Any) -> Any:
     """The first element of every axis, which tells the type of a result."""
     if not isinstance(value, np.ndarray):
         return value
-    return value[(slice(0, 1),) * value.ndim]
+    return value.view(np.ndarray)[(slice(0, 1),) * value.ndim]
 
 
 def _cornered(named: dict[str, Any]) -> dict[str, Any]:
@@ -115,11 +125,11 @@ def _cornered(named: dict[str, Any]) -> dict[str, Any]:
 
 def _like_operands(arrays: Sequence[Array], dtype: Any) -> Array:
     """What an element-wise function returns: in the order in which the operands lie."""
-    shape = np.broadcast_shapes(*[array.shape for array in arrays])
-    whole = any(array.shape == shape for array in arrays)
-    if whole and all(array.flags.c_contiguous for array in arrays):
+    shapes = [array.shape for array in arrays]
+    shape = _broadcast(shapes)
+    if shape in shapes and all(array.flags.c_contiguous for array in arrays):
         return np.empty(shape, dtype)
-    operands: Any = [*arrays, None]
+    operands: Any = [*map(_plain, arrays), None]
     uses: Any = [["readonly"]] * len(arrays) + [["writeonly", "allocate"]]
     steps = np.nditer(
         operands,
@@ -129,3 +139,11 @@ def _like_operands(arrays: Sequence[Array], dtype: Any) -> Array:
     )
     made: Array = steps.operands[-1]
     return made
+
+
+def _broadcast(shapes: Sequence[Shape]) -> Shape:
+    # Mostly they are equal, which NumPy takes long to see.
+    first = shapes[0]
+    if all(shape == first for shape in shapes):
+        return first
+    return np.broadcast_shapes(*shapes)

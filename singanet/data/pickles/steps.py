@@ -6,22 +6,21 @@ import struct
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from singanet.checkpoint.pickle.machine import MARK, Machine
-from singanet.checkpoint.pickle.strings import ESCAPED, RAW, UNICODE, UTF8
-from singanet.errors import FileFormatError, UnsafeFileError
-
-MOST_STEPS = 500_000
-"""Steps of the longest program; a state of 20,000 arrays needs fewer."""
+from singanet.base.budget import Budget, Refusal
+from singanet.data.pickles.machine import MARK, Machine
+from singanet.data.pickles.strings import ESCAPED, RAW, UNICODE, UTF8
+from singanet.errors import SingaNetError
 
 
-def run_program(stream: BinaryIO, size: int, where: str) -> Any:
+def run_program(stream: BinaryIO, size: int, budget: Budget, unsafe: Refusal) -> Any:
     """What the pickle in ``stream``, ``size`` bytes long, leaves: tokens for all but plain values.
 
-    Errors: `UnsafeFileError` for a name outside the allow-list or an instruction that only live
-    objects need, `FileFormatError` for a damaged program.
+    Each step takes a node off ``budget``, whose error is raised for a damaged program; that of
+    ``unsafe`` for a name outside the allow-list or an instruction that only live objects need.
     """
-    machine = Machine(stream, size, where)
-    for _ in range(MOST_STEPS):
+    machine = Machine(stream, size, budget, unsafe)
+    while True:
+        budget.spend()
         code = machine.take(1)
         if code == b".":
             if len(machine.stack) == 1:
@@ -29,19 +28,16 @@ def run_program(stream: BinaryIO, size: int, where: str) -> Any:
             machine.broken(f"{len(machine.stack)} results")
         step = _STEPS.get(code)
         if step is None:
-            raise UnsafeFileError(
-                where,
-                expected="a pickle of a dict of arrays",
-                received=f"the instruction {code!r}, which arrays do not need",
-                advice="do not load it; ask its author for safetensors or npz",
+            raise unsafe(
+                "a pickle of a dict of arrays",
+                f"the instruction {code!r} before byte {stream.tell()}, which arrays do not need",
             )
         try:
             step(machine)
-        except FileFormatError:
+        except SingaNetError:
             raise
         except (IndexError, ValueError, TypeError, LookupError, struct.error) as error:
             machine.broken(f"{type(error).__name__} before byte {stream.tell()}")
-    return machine.broken(f"more than {MOST_STEPS} instructions")
 
 
 def _int_line(machine: Machine) -> None:

@@ -1,0 +1,365 @@
+"""In which order Keras has the elements of each tensor of a net.
+
+Images are (C, H, W) here and (H, W, C) there, and so the rows that are made of them stand in
+another order, whatever passes them on: joins, normalisation, dense layers. A tensor of two or more
+axes is described by the axes that Keras' one has of ours, a row by blocks of flattened tensors. The
+units of a `Dense` may stand in any order: what follows decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from singanet.errors import ArgumentError
+from singanet.types import Array, Shape
+
+Move = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a row: Keras' is ``ours.reshape(shape).transpose(axes).ravel()``."""
+
+    shape: Shape
+    axes: Shape
+
+    @property
+    def size(self) -> int:
+        """Its elements."""
+        return prod(self.shape)
+
+
+class Units:
+    """A part of a row that may stand in any order, until ``row`` says which."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.row: list[Part] | None = None
+
+
+Part: TypeAlias = Block | Units
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A tensor whose elements are arranged otherwise than in Keras, since the layer ``name``."""
+
+    name: str
+
+
+Order: TypeAlias = Shape | list[Part] | Mixed
+"""Of a tensor with several axes, Keras' axes among ours; of a row, its parts."""
+
+_JOINS = ("Add", "Average", "Maximum", "Multiply", "Merge")
+_PER_FEATURE = ("BatchNormalization", "LayerNorm", "PReLU", "Scale")
+
+
+@dataclass
+class Uses:
+    """What the uses of one layer read and yield: the order of the first, with which all agree."""
+
+    read: Order
+    made: Order
+
+
+def orders_of(nodes: Sequence[Any], images_last: bool) -> dict[int, Uses]:
+    """The order of the input and output of each layer with parameters, by the layer's id.
+
+    With ``images_last`` False Keras' tensors are ours. Errors: `ArgumentError` for a layer that
+    reads what stands in another order in Keras, and for joins of different orders.
+    """
+    walk = _Walk(images_last, _signals(nodes))
+    for node in _sources_first(nodes):
+        walk.made[id(node)] = walk.outputs(node)
+    return walk.uses
+
+
+def blocks(order: Order) -> list[Block]:
+    """The parts of a row; what nothing has decided on stands as it does here."""
+    if not isinstance(order, list):
+        return []
+    found = [part if isinstance(part, Block) else _plain(part.size) for part in _resolved(order)]
+    return _joined(found)
+
+
+def along(order: Order) -> tuple[Move, Move]:
+    """Axis 0 of an array from our order to Keras', and back."""
+    parts = blocks(order)
+    if all(len(part.axes) == 1 for part in parts):
+        return (lambda a: a), (lambda a: a)
+    ends = np.cumsum([part.size for part in parts])[:-1]
+
+    def there(a: Array) -> Array:
+        return np.concatenate([turned(p, x) for p, x in zip(parts, np.split(a, ends), strict=True)])
+
+    def back(a: Array) -> Array:
+        return np.concatenate(
+            [turned(_inverse(p), x) for p, x in zip(parts, np.split(a, ends), strict=True)]
+        )
+
+    return there, back
+
+
+def turned(block: Block, a: Array) -> Array:
+    """``a`` with its axis 0 brought to the order of ``block``."""
+    rank, rest = len(block.shape), a.shape[1:]
+    axes = (*block.axes, *range(rank, rank + len(rest)))
+    return a.reshape(*block.shape, *rest).transpose(axes).reshape(a.shape)
+
+
+def _inverse(block: Block) -> Block:
+    shape = tuple(block.shape[axis] for axis in block.axes)
+    return Block(shape, tuple(block.axes.index(axis) for axis in range(len(shape))))
+
+
+class _Walk:
+    """Goes from the inputs to the outputs."""
+
+    def __init__(self, images_last: bool, signals: set[int]) -> None:
+        self.images_last = images_last
+        self.signals = signals
+        self.made: dict[int, list[Order]] = {}
+        self.uses: dict[int, Uses] = {}
+
+    def outputs(self, node: Any) -> list[Order]:
+        """The orders of what ``node`` yields; of what it reads a note is taken."""
+        layer = node.layer
+        shapes, outs = _listed(layer.in_shapes), _listed(layer.out_shapes)
+        read = [self.made[id(source)][index] for source, index in node.inputs]
+        read = read or [self._usual(node, shape) for shape in shapes]
+        for order in read:
+            if layer.params and isinstance(order, Mixed):
+                raise _refused(node, f"elements that {order.name!r} arranges otherwise there")
+        made = self._made(node, read, shapes, outs)
+        if layer.params:
+            self._note(node, read[0], made[0])
+        return made
+
+    def _note(self, node: Any, read: Order, made: Order) -> None:
+        before = self.uses.setdefault(id(node.layer), Uses(read, made))
+        if not _agree(before.read, read) or not _agree(before.made, made):
+            raise _refused(node, "two orders of elements in its uses")
+
+    def _usual(self, node: Any, shape: Shape) -> Order:
+        """The order of a tensor as layers make it: the channels, our first axis, are last there.
+
+        Of two axes a signal's first are channels, and a sequence's are not.
+        """
+        rank = len(shape)
+        if rank == 1:
+            return [_plain(shape[0])]
+        signal = type(node.layer).__name__.endswith("1D") or id(node) in self.signals
+        if not self.images_last or (rank == 2 and not signal):
+            return tuple(range(rank))
+        return (*range(1, rank), 0)
+
+    def _made(
+        self, node: Any, read: list[Order], shapes: list[Shape], outs: list[Shape]
+    ) -> list[Order]:
+        layer, kind = node.layer, type(node.layer).__name__
+        first = read[0]
+        if not layer.params and any(isinstance(order, Mixed) for order in read):
+            return [Mixed(node.name)] * len(outs)
+        if kind == "Dense" and isinstance(first, list):
+            known = self.uses.get(id(layer))
+            return [[Units(outs[0][0])] if known is None else known.made]
+        if kind in ("Flatten", "Reshape", "Permute"):
+            return [self._moved(node, first, shapes[0], outs[0])]
+        if kind == "Concat" and layer.axis == 1 and isinstance(first, list):
+            return [[part for row in read if isinstance(row, list) for part in row]]
+        if kind == "Slice" and isinstance(first, list):
+            return _cut(first, [out[0] for out in outs], node.name)
+        if kind in _JOINS or kind == "Concat":
+            for order in read[1:]:
+                if not _agree(first, order):
+                    raise _refused(node, "inputs whose elements stand in different orders there")
+            return [first]
+        if kind in ("Slice", "Split"):
+            return [first] * len(outs)
+        if outs == shapes and (not layer.params or kind in _PER_FEATURE):
+            return read
+        return self._as_usual(node, read, shapes, outs)
+
+    def _as_usual(
+        self, node: Any, read: list[Order], shapes: list[Shape], outs: list[Shape]
+    ) -> list[Order]:
+        """Of a layer that knows its axes, and so must read them as it does in Keras."""
+        layer = node.layer
+        # Positions are all the same to these, and two axes may be a signal's or a sequence's.
+        reduced = type(layer).__name__.startswith("Global") and len(shapes[0]) == 2
+        for order, shape in zip(read, shapes, strict=True):
+            if not reduced and not _agree(order, self._usual(node, shape)):
+                if layer.params:
+                    raise _refused(node, "elements in another order there")
+                return [Mixed(node.name)] * len(outs)
+        return [self._usual(node, out) for out in outs]
+
+    def _moved(self, node: Any, order: Order, shape: Shape, out: Shape) -> Order:
+        """Of layers that move elements only."""
+        if isinstance(order, Mixed) or (shape == out and len(shape) == 1):
+            return order
+        if type(node.layer).__name__ == "Permute" and not isinstance(order, list):
+            axes = [axis - 1 for axis in node.layer.axes]
+            same = tuple(range(len(axes)))
+            # Keras' tensor is permuted alike, or stays what it is and ours is brought to it.
+            moved = tuple(axes.index(axis) for axis in order)
+            return same if same in (order, moved) else Mixed(node.name)
+        if getattr(node.layer, "axis", 1) != 1:
+            return Mixed(node.name)
+        row: list[Part] = order if isinstance(order, list) else [_block(shape, order)]
+        if len(out) == 1:
+            return row
+        # One kind of axes is meant by what follows; without a choice the usual ones.
+        usual = self._usual(node, out)
+        assert isinstance(usual, tuple)
+        free = any(isinstance(part, Units) for part in _resolved(row))
+        kinds = [usual] if free else [usual, tuple(range(len(out))), (*range(1, len(out)), 0)]
+        return next((axes for axes in kinds if _agree(row, [_block(out, axes)])), Mixed(node.name))
+
+
+def _sources_first(nodes: Sequence[Any]) -> Iterator[Any]:
+    done: set[int] = set()
+    stack = list(reversed(nodes))
+    while stack:
+        node = stack[-1]
+        missing = [source for source, _ in node.inputs if id(source) not in done]
+        stack += missing
+        if not missing:
+            stack.pop()
+            if id(node) not in done:
+                done.add(id(node))
+                yield node
+
+
+def _signals(nodes: Sequence[Any]) -> set[int]:
+    """Where signals (C, L) begin that reach a layer along one axis through what keeps the shape."""
+    found: set[int] = set()
+    stack = [node for node in nodes if type(node.layer).__name__.endswith("1D")]
+    seen = {id(node) for node in stack}
+    while stack:
+        for source, _ in stack.pop().inputs:
+            if not source.inputs or type(source.layer).__name__ == "Reshape":
+                found.add(id(source))
+            elif source.layer.out_shapes == source.layer.in_shapes and id(source) not in seen:
+                seen.add(id(source))
+                stack.append(source)
+    return found
+
+
+def _listed(shapes: Any) -> list[Shape]:
+    return shapes if isinstance(shapes, list) else [shapes]
+
+
+def _plain(size: int) -> Block:
+    return Block((size,), (0,))
+
+
+def _block(shape: Shape, axes: Shape) -> Block:
+    """The block with axes of 1 left out, and those that stay together made one."""
+    kept = [axis for axis in axes if shape[axis] != 1]
+    order = [sorted(kept).index(axis) for axis in kept]
+    extents = [shape[axis] for axis in sorted(kept)]
+    cuts = [0, *(i for i, (a, b) in enumerate(pairwise(order), 1) if b != a + 1), len(order)]
+    runs = [order[a:b] for a, b in pairwise(cuts) if a < b]
+    places = sorted(runs)
+    sizes = tuple(prod(extents[run[0] : run[-1] + 1]) for run in places)
+    return Block(sizes or (1,), tuple(places.index(run) for run in runs) or (0,))
+
+
+def _resolved(row: Sequence[Part]) -> list[Part]:
+    found: list[Part] = []
+    for part in row:
+        if isinstance(part, Units) and part.row is not None:
+            found += _resolved(part.row)
+        else:
+            found.append(part)
+    return found
+
+
+def _joined(row: list[Block]) -> list[Block]:
+    """Parts that stand as they do here, one behind the other, as one."""
+    found: list[Block] = []
+    for part in row:
+        if found and len(found[-1].axes) == len(part.axes) == 1:
+            part = _plain(found.pop().size + part.size)
+        found.append(part)
+    return found
+
+
+def _agree(a: Order, b: Order) -> bool:
+    """Whether the orders are one, where free units take what they have to."""
+    if not isinstance(a, list) or not isinstance(b, list):
+        return a == b
+    left, right = list(a), list(b)
+    while left and right:
+        x, y = _next(left), _next(right)
+        if x is y:
+            continue
+        size = min(x.size, y.size)
+        one, other = _start(x, size, left), _start(y, size, right)
+        if one is None or other is None:
+            return False
+        if isinstance(one, Units):
+            one.row = [other]
+        elif isinstance(other, Units):
+            other.row = [one]
+        elif one != other:
+            return False
+    return not left and not right
+
+
+def _next(row: list[Part]) -> Part:
+    """Take the first part of ``row``, by what is known of it."""
+    part = row.pop(0)
+    while isinstance(part, Units) and part.row is not None:
+        part, *rest = part.row
+        row[:0] = rest
+    return part
+
+
+def _start(part: Part, size: int, rest: list[Part]) -> Part | None:
+    """The first ``size`` elements of ``part``; what remains goes back to the front of ``rest``.
+
+    None for a block that cannot be cut.
+    """
+    if part.size == size:
+        return part
+    if isinstance(part, Units):
+        part.row = [Units(size), Units(part.size - size)]
+        rest.insert(0, part.row[1])
+        return part.row[0]
+    if len(part.axes) > 1:
+        return None
+    rest.insert(0, _plain(part.size - size))
+    return _plain(size)
+
+
+def _cut(row: list[Part], sizes: Sequence[int], name: str) -> list[Order]:
+    """``row`` in pieces."""
+    rest, found = list(row), list[Order]()
+    for size in sizes:
+        piece: list[Part] = []
+        while (left := size - sum(part.size for part in piece)) > 0:
+            first = _next(rest)
+            start = _start(first, min(first.size, left), rest)
+            if start is None:
+                return [Mixed(name)] * len(sizes)
+            piece.append(start)
+        found.append(piece)
+    return found
+
+
+def _refused(node: Any, received: str) -> ArgumentError:
+    return ArgumentError(
+        f"layer {node.name!r}, as one of Keras",
+        expected="elements that a layer of Keras with channels last can have in the same order",
+        received=received,
+        advice="put Permute((2, 3, 1)) before the Flatten of images, pass data_format="
+        "'channels_first' for a Keras model of that kind, or use another format",
+    )

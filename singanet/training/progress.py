@@ -1,0 +1,147 @@
+"""What the text of a training state says, checked whole before anything is done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from singanet.base.budget import Budget, read_json
+from singanet.base.counts import is_int
+from singanet.errors import FileFormatError, VersionError
+from singanet.types import Array
+
+FORMAT, VERSION = "singanet training", 1
+_MOST = 1 << 53
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training had come: the entry ``session`` of a training state, field by field."""
+
+    epoch: int
+    batch: int
+    step: int
+    begun: int
+    losses: dict[str, tuple[float, ...]]
+    samples: int
+    metrics: dict[str, dict[str, float]]
+    data: dict[str, int]
+    seed: int
+    generator: dict[str, Any]
+    epochs: list[int]
+    values: dict[str, list[float]]
+
+
+def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> Progress:
+    """The text of ``state``; its generator is one that ``like`` could be set to.
+
+    Errors: `FileFormatError` naming the entry that is missing or not as it is written;
+    `VersionError`.
+    """
+    about = _parsed(state)
+    history = _dict(about, "history")
+    epochs, values = history.get("epochs"), history.get("values")
+    if not isinstance(epochs, list) or not all(is_int(epoch, 0) for epoch in epochs):
+        raise _wrong("history", epochs)
+    if not isinstance(values, dict) or not all(
+        isinstance(each, list) and len(each) == len(epochs) and all(map(_is_number, each))
+        for each in values.values()
+    ):
+        raise _wrong("history", values)
+    metrics, data, losses = (_dict(about, key) for key in ("metrics", "data", "losses"))
+    if not all(
+        isinstance(sums, list) and len(sums) == 3 and all(map(_is_number, sums))
+        for sums in losses.values()
+    ):
+        raise _wrong("losses", losses)
+    if not all(isinstance(m, dict) and all(map(_is_number, m.values())) for m in metrics.values()):
+        raise _wrong("metrics", metrics)
+    if not all(is_int(value, -_MOST) and value <= _MOST for value in data.values()):
+        raise _wrong("data", data)
+    if not is_int(about.get("seed"), 0):
+        raise _wrong("seed", about.get("seed"))
+    progress = Progress(
+        epoch=_count(about, "epoch"),
+        batch=_count(about, "batch"),
+        step=_count(about, "step"),
+        begun=_count(about, "begun"),
+        losses={name: tuple(map(float, sums)) for name, sums in losses.items()},
+        samples=_count(about, "samples"),
+        metrics=metrics,
+        data=data,
+        seed=about["seed"],
+        generator=_dict(about, "generator"),
+        epochs=epochs,
+        values={name: [float(value) for value in each] for name, each in values.items()},
+    )
+    if progress.batch > progress.step:
+        raise _wrong("batch", progress.batch)
+    _try_generator(progress.generator, like)
+    return progress
+
+
+def _parsed(state: Mapping[str, Array]) -> dict[str, Any]:
+    if "session" not in state:
+        raise _refused("the state of a training, with its entry 'session'", "none")
+    entry = np.asarray(state["session"])
+    if entry.dtype != np.uint8:
+        raise _refused("the state of a training", f"an entry 'session' of type {entry.dtype}")
+    about = read_json(entry.tobytes(), Budget(entry.size, _no_text))
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        found = about.get("format") if isinstance(about, dict) else about
+        raise _refused("the state of a training", f"format {found!r}")
+    version = about.get("version")
+    if not is_int(version) or version > VERSION:
+        raise VersionError(
+            "net.fit, resume",
+            expected=f"version 1 to {VERSION}",
+            received=f"version {version!r}"[:60],
+            advice="upgrade singanet to go on from it",
+        )
+    return about
+
+
+def _try_generator(state: dict[str, Any], like: np.random.BitGenerator) -> None:
+    trial = type(like)()
+    try:
+        trial.state = state
+    except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+        raise _wrong("generator", f"{type(error).__name__}: {error}") from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and (isinstance(value, float) or abs(value) <= _MOST)
+
+
+def _count(about: dict[str, Any], key: str) -> int:
+    value = about.get(key)
+    if not is_int(value, 0) or value > _MOST:
+        raise _wrong(key, value)
+    return value
+
+
+def _dict(about: dict[str, Any], key: str) -> dict[str, Any]:
+    value = about.get(key)
+    if not isinstance(value, dict):
+        raise _wrong(key, value)
+    return value
+
+
+def _wrong(key: str, value: Any) -> FileFormatError:
+    return _refused(f"{key!r} as a training state has it", repr(value))
+
+
+def _no_text(expected: str, received: str) -> FileFormatError:
+    return _refused(f"the state of a training: {expected}", received)
+
+
+def _refused(expected: str, received: str) -> FileFormatError:
+    return FileFormatError(
+        "net.fit, resume",
+        expected=expected,
+        received=received[:120],
+        advice="pass what ModelCheckpoint wrote, undamaged; weights alone are loaded with net.load",
+    )

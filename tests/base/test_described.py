@@ -1,0 +1,170 @@
+"""Wrong constructor arguments in three parts, and reprs that show settings."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import initializer
+from singanet.data import ArrayLoader, Prefetch
+from singanet.errors import ArgumentError, SignatureError
+from singanet.layers import LSTM, Activation, Conv2D, Dense, Dropout, Layer
+from singanet.loss import Loss, MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.metric import Accuracy, MeanMetric
+from singanet.optimizer import SGD, Accumulator, Adam, MixedPrecision
+from singanet.optimizer.schedules import Cosine, Plateau, WarmUp
+from singanet.training.callbacks import Callback, EarlyStopping, ModelCheckpoint, ReduceOnPlateau
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Dense(10), r"nothing for num_output; .* Dense\('dense1', 10\)"),
+        (lambda: Dense(num_output=10), "a layer's name comes first"),
+        (lambda: Dense("fc", 10, activation="relu"), r"activation=; put Activation\('relu1'"),
+        (lambda: Conv2D("c", 8, padding="same"), "padding=; say border_mode='same'"),
+        (lambda: Conv2D("c", filters=8), "it is called nb_kernels here"),
+        (lambda: LSTM("l", 3, num_layers=2), "it is called num_stacks here"),
+        (lambda: LSTM("l", units=3), "it is called hidden_size here"),
+        (lambda: Dropout("d", rate=0.1), "it is called p here"),
+        (lambda: SGD(learning_rate=0.1), "learning_rate=; it is called lr here"),
+        (lambda: Adam(0.9, 0.999, beta_2=0.9), "multiple values for argument 'beta_2'"),
+        (lambda: EarlyStopping(restore_best_weights=True), "it is called restore_best here"),
+        (lambda: ModelCheckpoint("f", save_best_only=True), "best.npz holds the best alone"),
+        (lambda: ModelCheckpoint(filepath="f"), "the folder for the files"),
+        (lambda: SoftmaxCrossEntropy(from_logits=True), "take scores"),
+        (lambda: Accuracy(topk=2), "did you mean 'top_k'"),
+        (lambda: Cosine(0.1), r"nothing for steps; write Cosine\(value=..., steps=...\)"),
+        (lambda: ArrayLoader(np.zeros(3), np.zeros(3), batchsize=2), "did you mean 'batch_size'"),
+        (lambda: initializer.Gaussian(stddev=1), "it is called std here"),
+        (lambda: singanet.FeedForwardNet(sead=1), "did you mean 'seed'"),
+        (lambda: Dense("a", 1, True, None, None, False, None, 8), "too many positional"),
+        (lambda: Accumulator(optimizer=SGD()), "nothing for every"),
+        (lambda: Activation("tanh"), r"write Activation\('tanh1', 'tanh'\)"),
+    ],
+)
+def test_wrong_arguments_say_what_is_right(make: Any, words: str) -> None:
+    """Those a Keras or PyTorch user writes first ended in bare TypeErrors."""
+    with pytest.raises(ArgumentError, match=words) as caught:
+        make()
+    assert ": expected " in str(caught.value)
+    assert "; received " in str(caught.value)
+
+
+class Mine(Callback):
+    """A callback of a user's without a constructor."""
+
+
+class Gain(Layer):
+    """A layer of a user's with arguments handed on."""
+
+    def __init__(self, *args: Any, factor: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.factor = factor
+
+
+class Broken(MeanMetric):
+    """A metric of a user's whose constructor has a mistake of its own."""
+
+    def __init__(self) -> None:
+        len(3)  # type: ignore[arg-type]
+
+    def values(self, ops: Any, x: Any, y: Any) -> Any:
+        return x
+
+
+def test_classes_of_users_are_checked_by_their_own_constructors() -> None:
+    with pytest.raises(SignatureError, match="no arguments; received folder="):
+        Mine(folder="x")  # type: ignore[call-arg]
+    assert isinstance(SignatureError("a", expected="", received="", advice=""), TypeError)
+    with pytest.raises(TypeError, match="has no len"):
+        Broken()
+    assert repr(Gain("g", factor=2.0)) == "Gain('g', factor=2.0)"
+    with pytest.raises(TypeError, match="abstract"):
+        Loss()  # type: ignore[abstract]
+
+
+class Watching(dict[str, Any], Callback):
+    """A callback that is something else as well."""
+
+
+def test_copies_and_pickles_do_not_come_by_the_constructor() -> None:
+    for thing in (
+        Dense("a", 3), Adam(lr=0.1), EarlyStopping(patience=2), Accuracy(), MixedPrecision(),
+        WarmUp(Cosine(0.1, 9), 2), ArrayLoader(np.zeros((4, 1)), np.zeros(4), 2), Watching(),
+    ):  # fmt: skip
+        for made in (copy.copy(thing), copy.deepcopy(thing), pickle.loads(pickle.dumps(thing))):
+            assert type(made) is type(thing)
+            assert repr(made) == repr(thing)
+
+
+def shapes() -> Any:
+    return ArrayLoader(np.zeros((4, 3)), np.zeros(4, int), 2, shuffle=False)
+
+
+@pytest.mark.parametrize(
+    ("thing", "text"),
+    [
+        (Adam(lr=0.1), "Adam(lr=0.1)"),
+        (SGD(), "SGD(lr=None)"),
+        (
+            Accumulator(Adam(lr=WarmUp(Cosine(0.1, 30), 3)), 4),
+            "Accumulator(optimizer=Adam(lr=WarmUp(after=Cosine(value=0.1, steps=30), steps=3)),"
+            " every=4)",
+        ),
+        (SoftmaxCrossEntropy(label_smoothing=0.1), "SoftmaxCrossEntropy(label_smoothing=0.1)"),
+        (MultiLoss({"a": SquaredError()}), "MultiLoss(losses={'a': SquaredError()})"),
+        (Accuracy(5), "Accuracy(top_k=5)"),
+        (EarlyStopping("val_loss", patience=3), "EarlyStopping(monitor='val_loss', patience=3)"),
+        (
+            Prefetch(shapes()),
+            "Prefetch(loader=ArrayLoader(x=<float64 (4, 3)>, y=<int64 (4,)>, batch_size=2,"
+            " shuffle=False))",
+        ),
+        (Dense("fc", 3, use_bias=False), "Dense('fc', num_output=3, use_bias=False)"),
+        (
+            Conv2D("c", 8, 3, input_sample_shape=(3, 8, 8)),
+            "Conv2D('c', nb_kernels=8, kernel=3)",
+        ),
+    ],
+)
+def test_reprs_show_settings(thing: Any, text: str) -> None:
+    """They were addresses."""
+    assert repr(thing) == text
+
+
+def test_reprs_show_what_became_of_settings() -> None:
+    rate = Plateau(0.1, factor=0.5, patience=0)
+    optimizer = SGD(lr=rate)
+    for _ in range(3):
+        rate.observe(1.0)
+    assert f"value={rate.value}" in repr(optimizer)
+    assert rate.value < 0.1
+    optimizer.lr = 0.025
+    assert repr(optimizer) == "SGD(lr=0.025)"
+    accuracy = Accuracy()
+    accuracy.top_k = 3
+    assert repr(accuracy) == "Accuracy(top_k=3)"
+    long = SGD(lr=lambda step: 0.1)
+    assert repr(long) == "SGD(lr=<lambda>)"
+
+
+def test_a_net_after_reduce_on_plateau_tells_its_rate() -> None:
+    net = singanet.FeedForwardNet(
+        [Dense("a", 1, input_sample_shape=(1,))], loss=SquaredError(), seed=0
+    )
+    assert repr(net) == "FeedForwardNet(1 layers, 2 parameters, loss=SquaredError(), seed=0)"
+    assert repr(net["a"]) == "Dense('a', num_output=1): (1,) -> (1,)"
+    net.compile(SGD(lr=0.0625))
+    x = np.zeros((4, 1), np.float32)
+    net.fit(x, x, epochs=4, callbacks=[ReduceOnPlateau(patience=1, factor=0.5)], verbose=False)
+    assert net.compiled is not None
+    text = repr(net.compiled.optimizer)  # type: ignore[attr-defined]
+    assert text.startswith("SGD(lr=Plateau(value=0.0")
+    assert "value=0.0625" not in text
+    assert "0 layers" in repr(singanet.FeedForwardNet())

@@ -1,0 +1,305 @@
+"""Products with second derivatives: against differences for every layer, and PyTorch's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet, Input, loss
+from singanet.errors import ArgumentError, CallOrderError, ShapeError
+from singanet.layers import (
+    LSTM,
+    Activation,
+    BatchNormalization,
+    Conv2D,
+    Dense,
+    Embedding,
+    Flatten,
+    Layer,
+    MaxPooling2D,
+    MultiHeadAttention,
+    Split,
+)
+from singanet.layers.activation import ACTIVATIONS
+from tests.layer_catalogue import CATALOGUE, inputs_of, net_of
+
+RNG = np.random.default_rng
+
+
+def moved(net, feed, vectors, step):
+    """``feed`` and the net's parameters, moved; the parameters' values before."""
+    params = {p.name: p for p in net.params()}
+    before = {name: params[name].value.copy() for name in vectors if name in params}
+    for name in before:
+        params[name].value += step * vectors[name]
+    return {k: a + step * vectors[k] if k in vectors else a for k, a in feed.items()}, before
+
+
+def by_differences(net, ys, xs, feed, vectors, dys=None, step=1e-6):
+    params = {p.name: p for p in net.params()}
+    ends = []
+    for sign in (1, -1):
+        now, before = moved(net, feed, vectors, sign * step)
+        ends.append(net.gradients(ys, xs, now, dys))
+        for name, value in before.items():
+            params[name].value[...] = value
+    return {x: (ends[0][x] - ends[1][x]) / (2 * step) for x in xs}
+
+
+def expect_close(found, expected, tolerance):
+    assert found.keys() == expected.keys()
+    for name, array in found.items():
+        scale = 1 + np.abs(expected[name]).max(initial=0)
+        assert np.abs(array - expected[name]).max(initial=0) < tolerance * scale, name
+
+
+def randomised(net, rng):
+    net.as_type(np.float64)
+    for param in net.params():
+        if param.is_state:
+            param.value[...] = np.abs(param.value) + 0.3
+        else:
+            param.value[...] = 0.5 * rng.standard_normal(param.shape)
+    return [p.name for p in net.params() if not p.is_state]
+
+
+@pytest.mark.parametrize("name", sorted(set(CATALOGUE) - {"StopGradient"}))
+def test_every_layer_agrees_with_differences(name):
+    net, feed, rng = net_of(name), inputs_of(name), RNG(1)
+    feed = {k: a if a.dtype.kind == "i" else a.astype(np.float64) for k, a in feed.items()}
+    xs = [*randomised(net, rng), *(k for k, a in feed.items() if a.dtype.kind == "f")]
+    shapes = {p.name: p.shape for p in net.params()} | {k: a.shape for k, a in feed.items()}
+    vectors = {x: rng.standard_normal(shapes[x]) for x in xs}
+    y = net.forward(False, feed, ["it"])["it"]
+    like = y if isinstance(y, list) else [y]
+    dy = [rng.standard_normal(part.shape) for part in like]
+    dys = {"it": dy if isinstance(y, list) else dy[0]}
+    found = net.hessian_vector_product("it", xs, feed, vectors, dys)
+    expect_close(found, by_differences(net, "it", xs, feed, vectors, dys), 1e-7)
+
+
+@pytest.mark.parametrize("mode", sorted(set(ACTIVATIONS) - {"relu"}))
+def test_every_activation_agrees_with_differences(mode):
+    net = FeedForwardNet([Activation("it", mode, input_sample_shape=(5,))], seed=0)
+    net.as_type(np.float64)
+    x, v, dy = RNG(0).standard_normal((3, 3, 5))
+    found = net.hessian_vector_product("it", "input", {"input": x}, {"input": v}, dy)
+    ends = [net.gradients("it", "input", x + s * 1e-5 * v, dy)["input"] for s in (1, -1)]
+    expect_close(found, {"input": (ends[0] - ends[1]) / 2e-5}, 1e-7)
+
+
+LOSSES = ["SoftmaxCrossEntropy", "SigmoidCrossEntropy", "SquaredError", "Huber"]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_agree_with_differences(name):
+    net = FeedForwardNet(
+        [Dense("a", 4, input_sample_shape=(5,)), Activation("t", "tanh"), Dense("b", 3)],
+        loss=getattr(loss, name)(),
+        seed=0,
+    )
+    rng = RNG(2)
+    xs = randomised(net, rng)
+    y = np.arange(6) % 3 if "Softmax" in name else rng.random((6, 3))
+    feed = {"input": rng.standard_normal((6, 5)), "targets": y, "sample_weight": rng.random(6)}
+    vectors = {p.name: rng.standard_normal(p.shape) for p in net.params()}
+    found = net.hessian_vector_product("loss", xs, feed, vectors, 3.0)
+    expect_close(found, by_differences(net, "loss", xs, feed, vectors, 3.0), 1e-7)
+
+
+def test_vectors_of_inner_outputs_and_of_what_is_not_asked_for():
+    x = Input("x", (4,))
+    one, _ = Split("s", 2)(Activation("t", "tanh")(Dense("a", 4)(x)))
+    net = FeedForwardNet(inputs=x, outputs=Activation("y", "sigmoid")(Dense("b", 3)(one)), seed=0)
+    rng = RNG(3)
+    randomised(net, rng)
+    array, v = rng.standard_normal((2, 4)), rng.standard_normal((2, 4))
+    w = net.params()[net.param_names().index("b/weight")].value
+    b = net.params()[net.param_names().index("b/bias")].value
+    h = net.forward(False, array, ["t"])["t"]
+
+    def slope(h):
+        y = 1 / (1 + np.exp(-(h @ w + b)))
+        return (y * (1 - y)) @ w.T
+
+    expected = (slope(h + 1e-6 * v) - slope(h - 1e-6 * v)) / 2e-6
+    for name, vector in [("t", v), (("s", 0), v), ("s", [v, np.zeros((2, 4))])]:
+        found = net.hessian_vector_product("y", ["t", "b/weight"], array, {name: vector})
+        np.testing.assert_allclose(found["t"], expected, rtol=1e-7, atol=1e-9)
+        assert found["b/weight"].any()
+    assert not net.hessian_vector_product("b", "t", array, {"t": v})["t"].any()
+
+
+def test_a_table_of_rows():
+    words = Input("words", (5,))
+    net = FeedForwardNet(
+        inputs=words,
+        outputs=Dense("d", 1)(LSTM("l", 3, return_sequences=False)(Embedding("e", 7, 4)(words))),
+        seed=0,
+    )
+    rng = RNG(4)
+    xs = randomised(net, rng)
+    feed = {"words": rng.integers(0, 7, (3, 5))}
+    vectors = {p.name: rng.standard_normal(p.shape) for p in net.params()}
+    found = net.hessian_vector_product("d", xs, feed, vectors)
+    expect_close(found, by_differences(net, "d", xs, feed, vectors), 1e-7)
+
+
+def conv_net():
+    return FeedForwardNet(
+        [
+            Conv2D("c", 4, 3, input_sample_shape=(2, 6, 6)),
+            BatchNormalization("n"),
+            Activation("r", "relu"),
+            MaxPooling2D("p", 2, 2),
+            Flatten("f"),
+            Dense("d", 3),
+        ],
+        loss=loss.SoftmaxCrossEntropy(),
+        seed=0,
+    )
+
+
+def test_as_torch_func_on_a_convolutional_net():
+    torch = pytest.importorskip("torch")
+    net, rng = conv_net(), RNG(5)
+    xs = randomised(net, rng)
+    x, y = rng.standard_normal((4, 2, 6, 6)), np.arange(4) % 3
+    tensors = {p.name: torch.tensor(p.value) for p in net.params()}
+    functional = torch.nn.functional
+
+    def value(params):
+        p = {**tensors, **params}
+        h = functional.conv2d(
+            torch.tensor(x), p["c/weight"].reshape(4, 2, 3, 3), p["c/bias"], padding=1
+        )
+        h = functional.batch_norm(
+            h, p["n/mean"], p["n/var"], p["n/gamma"], p["n/beta"], eps=net.layers[1].epsilon
+        )
+        h = functional.max_pool2d(torch.relu(h), 2).flatten(1)
+        return functional.cross_entropy(h @ p["d/weight"] + p["d/bias"], torch.tensor(y))
+
+    vectors = {name: rng.standard_normal(tensors[name].shape) for name in xs}
+    _, expected = torch.func.jvp(
+        torch.func.grad(value),
+        ({name: tensors[name] for name in xs},),
+        ({name: torch.tensor(v) for name, v in vectors.items()},),
+    )
+    found = net.hessian_vector_product("loss", xs, {"input": x, "targets": y}, vectors)
+    expect_close(found, {k: v.numpy() for k, v in expected.items()}, 1e-12)
+
+
+def test_as_torch_func_on_attention():
+    torch = pytest.importorskip("torch")
+    net = FeedForwardNet(
+        [MultiHeadAttention("m", 2, causal=True, input_sample_shape=(4, 6))], seed=0
+    )
+    rng = RNG(6)
+    xs = ["input", *randomised(net, rng)]
+    x, dy = rng.standard_normal((2, 3, 4, 6))
+    tensors = {p.name: torch.tensor(p.value) for p in net.params()} | {"input": torch.tensor(x)}
+
+    def value(p):
+        def heads(part):
+            h = p["input"] @ p[f"m/{part}_weight"] + p[f"m/{part}_bias"]
+            return h.reshape(3, 4, 2, 3).transpose(1, 2)
+
+        q, k, v = heads("query"), heads("key"), heads("value")
+        scores = q @ k.transpose(2, 3) / 3**0.5
+        scores = scores.masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf)
+        h = (scores.softmax(-1) @ v).transpose(1, 2).reshape(3, 4, 6)
+        return ((h @ p["m/output_weight"] + p["m/output_bias"]) * torch.tensor(dy)).sum()
+
+    vectors = {name: rng.standard_normal(tensors[name].shape) for name in xs}
+    _, expected = torch.func.jvp(
+        torch.func.grad(value), (tensors,), ({k: torch.tensor(vectors[k]) for k in tensors},)
+    )
+    found = net.hessian_vector_product("m", xs, x, vectors, dy)
+    expect_close(found, {k: expected[k].numpy() for k in xs}, 1e-12)
+
+
+def test_the_hessian_is_symmetric_and_linear_in_the_vector():
+    net, rng = conv_net(), RNG(7)
+    xs = ["input", *randomised(net, rng)]
+    feed = {"input": rng.standard_normal((4, 2, 6, 6)), "targets": np.arange(4) % 3}
+    shapes = {p.name: p.shape for p in net.params()} | {"input": (4, 2, 6, 6)}
+    u, v = ({x: rng.standard_normal(shapes[x]) for x in xs} for _ in range(2))
+    hu, hv, both = (
+        net.hessian_vector_product("loss", xs, feed, w)
+        for w in (u, v, {x: 2 * u[x] + v[x] for x in xs})
+    )
+    one, two = (sum((a[x] * b[x]).sum() for x in xs) for a, b in ((u, hv), (v, hu)))
+    assert one == pytest.approx(two, rel=1e-12)
+    expect_close(both, {x: 2 * hu[x] + hv[x] for x in xs}, 1e-13)
+
+
+def test_a_float32_net_gets_float32_and_is_left_as_it_was():
+    net = conv_net()
+    before = [v.copy() for v in net.param_values()]
+    feed = {"input": RNG(0).standard_normal((4, 2, 6, 6)).astype("f"), "targets": np.arange(4) % 3}
+    weight = net.param_values()[0]
+    for _ in range(3):
+        net.gradients("loss", "c/weight", feed)
+    found = net.hessian_vector_product("loss", "c/weight", feed, {"c/weight": weight})
+    assert found["c/weight"].dtype == np.float32
+    assert net.dtype == np.float32
+    assert net.param_values()[0] is weight
+    assert all(np.array_equal(a, b) for a, b in zip(before, net.param_values(), strict=True))
+    assert len(net.programs.reports()) == 1
+    net.gradients("loss", "c/weight", feed)
+    assert len(net.programs.reports()) == 1
+
+
+class Doubled(Layer):
+    """A user's layer: y = 2 x³, pure where it says so."""
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        ctx.save(x=x)
+        return 2 * x**3
+
+    def backward(self, ctx, dy):
+        return 6 * ctx.saved["x"] ** 2 * dy, {}
+
+
+class Pure(Doubled):
+    pure = True
+
+
+def test_a_users_layer_that_is_pure_is_differentiated_and_another_refused():
+    x = RNG(0).standard_normal((2, 3))
+    net = FeedForwardNet([Pure("it", input_sample_shape=(3,))], seed=0)
+    net.as_type(np.float64)
+    found = net.hessian_vector_product("it", "input", x, {"input": np.ones((2, 3))})
+    np.testing.assert_allclose(found["input"], 12 * x)
+    other = FeedForwardNet([Doubled("it", input_sample_shape=(3,))], seed=0)
+    with pytest.raises(CallOrderError, match="can be recorded and differentiated; received"):
+        other.hessian_vector_product("it", "input", x, {"input": np.ones((2, 3))})
+
+
+def test_a_loss_that_looks_at_values_is_refused():
+    net = conv_net()
+    net.loss = loss.KLDivergence()
+    feed = {"input": np.ones((4, 2, 6, 6), np.float32), "targets": np.full((4, 3), 1 / 3)}
+    with pytest.raises(CallOrderError, match="'loss', of whose derivative no rule is known"):
+        net.hessian_vector_product("loss", "input", feed, {"d/bias": np.ones(3)})
+
+
+REFUSED = [
+    ({"vectors": {}}, ArgumentError, "an empty dict"),
+    ({"vectors": [1]}, ArgumentError, "received list"),
+    ({"vectors": {"d/weight": np.ones(3)}}, ShapeError, r"vector of 'd/weight'.*\(3,\)"),
+    ({"vectors": {"input": np.ones((4, 2, 6))}}, ShapeError, r"vector of 'input'"),
+    ({"vectors": {"input": 1.0}}, ArgumentError, "expected an array"),
+    ({"ys": "f", "vectors": {"d/weight": np.ones((36, 3))}}, ArgumentError, "'d/weight' of xs"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "kind", "match"), REFUSED)
+def test_bad_vectors(changed, kind, match):
+    feed = np.ones((4, 2, 6, 6), np.float32)
+    given = {"ys": "d", "xs": "input", "feed": feed, "vectors": {"input": feed}, **changed}
+    with pytest.raises(kind, match=match):
+        conv_net().hessian_vector_product(**given)

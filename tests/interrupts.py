@@ -1,0 +1,48 @@
+"""Interrupts at a chosen line of the library's code."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+
+class Struck(BaseException):
+    """As KeyboardInterrupt, which pytest would take for its own."""
+
+
+def struck_at(line, action):
+    """Whether ``action`` was ended by an interrupt at the ``line``-th line that it ran of ours.
+
+    Lines of contextlib count: an interrupt may strike between a block and what follows it.
+    """
+    left = line
+
+    def trace(frame, event, argument):
+        nonlocal left
+        name = frame.f_code.co_filename
+        if "singanet" not in name and not name.endswith("contextlib.py"):
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise Struck
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        action()
+    except Struck:
+        pass
+    finally:
+        sys.settrace(before)
+    return left <= 0
+
+
+def threads_gone(before):
+    """Whether, soon, no thread runs that was not there before."""
+    deadline = time.monotonic() + 5
+    while set(threading.enumerate()) - before and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return not set(threading.enumerate()) - before

@@ -1,0 +1,236 @@
+"""The chain from gradients to the rule: what it consists of, when it is due, how a step goes."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from singanet.errors import ArgumentError
+from singanet.optimizer import (
+    SGD,
+    AccumulatingSGD,
+    Accumulator,
+    ClipByGlobalNorm,
+    ClipByLayerNorm,
+    ClipByRunningNorm,
+    ClipByValue,
+    MixedPrecision,
+    Wrapper,
+    clip_by_global_norm,
+)
+from singanet.optimizer.averaged import Averaged
+from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer.stages import (
+    apply_updates,
+    by_passes,
+    case_of,
+    gathering,
+    needs_all_gradients,
+    stages_of,
+    two_passes,
+)
+
+
+class Written:
+    """An optimizer by its methods alone, which writes down what it is given."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def update(self, names: Any, values: Any, grads: Any, *scale: float) -> None:
+        self.seen.append((list(names), [grad.copy() for grad in grads], scale))
+
+
+def items(*grads: list[float]) -> list[Any]:
+    """An item a gradient, for parameters a, b, ..."""
+    return [
+        ([chr(97 + k)], [np.zeros(len(grad))], [np.array(grad)]) for k, grad in enumerate(grads)
+    ]
+
+
+def test_the_stages_come_in_the_order_in_which_gradients_meet_them() -> None:
+    rule = SGD(lr=1.0)
+    inner = ClipByValue(rule, 1.0)
+    outer = Accumulator(inner, 2)
+    assert stages_of(outer) == ([outer, inner], rule)
+    assert stages_of(rule) == ([], rule)
+    duck = Written()
+    assert stages_of(duck) == ([], duck)
+
+
+def test_the_case_is_that_of_every_stage_and_of_the_rule() -> None:
+    optimizer = ClipByValue(Accumulator(AccumulatingSGD(2, lr=0.1), 3), 1.0)
+    cases = []
+    for _ in range(15):
+        cases.append(case_of(optimizer))
+        optimizer.update(["w"], [np.zeros(2)], [np.ones(2)])
+    assert len(cases[0]) == 3
+    # From the rule's first update on: it counts those, two of them for one change.
+    assert cases[3:9] == cases[9:15]
+    assert len(set(cases[3:9])) == 6
+    assert case_of(Written()) == ((),)
+    assert case_of(SGD(lr=0.1)) == ((),)
+
+
+def test_only_means_are_weighed() -> None:
+    mean, plain_sum = Accumulator(SGD(lr=1.0), 2), Accumulator(SGD(lr=1.0), 2, mean=False)
+    assert gathering(ClipByValue(mean, 1.0)) == [mean]
+    assert gathering(plain_sum) == []
+    assert gathering(SGD(lr=1.0)) == []
+
+
+def test_the_updates_of_a_step() -> None:
+    order: list[Any] = []
+
+    class Ends(Wrapper):
+        def __init__(self, optimizer: Any, name: str) -> None:
+            super().__init__(optimizer)
+            self._name = name
+
+        def end(self) -> None:
+            order.append(self._name)
+
+    rule = Written()
+    apply_updates(rule, items([1.0], [2.0]), order.append)
+    assert [(names, float(grads[0][0]), scale) for names, grads, scale in rule.seen] == [
+        (["a"], 1.0, ()),
+        (["b"], 2.0, ()),
+    ]
+    assert [item[0] for item in order] == [["a"], ["b"]]
+    order.clear()
+    chain = Ends(ClipByValue(Ends(SGD(lr=1.0), "inner"), 9.0), "outer")
+    given = items([1.0], [2.0])
+    apply_updates(chain, given)
+    assert order == ["outer", "inner"]
+    assert [float(values[0][0]) for _, values, _ in given] == [-1.0, -2.0]
+    apply_updates(rule, items([1.0]), scale=0.5)
+    assert rule.seen[-1][2] == (0.5,)
+
+
+def test_no_layer_s_gradients_outlive_the_next_ones() -> None:
+    alive: list[Any] = []
+
+    def streamed() -> Any:
+        for k in range(4):
+            gc.collect()
+            assert all(ref() is None for ref in alive)
+            grad = np.ones(3)
+            alive.append(weakref.ref(grad))
+            item = [f"w{k}"], [np.zeros(3)], [grad]
+            del grad
+            yield item
+            del item
+
+    def two() -> ClipByGlobalNorm:
+        return ClipByGlobalNorm(SGD(lr=1.0), 1.0)
+
+    apply_updates(SGD(lr=1.0), streamed(), lambda item: None)
+    found = two_passes(Accumulator(two(), 1))
+    assert found is not None
+    alive.clear()
+    with found.knowing(streamed()):
+        pass
+    assert len(alive) == 4
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_norm_is_due_at_the_last_micro_batch_unless_it_was_said(every: int) -> None:
+    clip = ClipByGlobalNorm(SGD(lr=1.0), 1.0)
+    optimizer = clip if every == 1 else Accumulator(clip, every)
+    for k in range(2 * every):
+        found = two_passes(optimizer)
+        assert found is not None
+        assert found.clip is clip
+        assert len(found.gathering) == (every > 1)
+        last = k % every == every - 1
+        assert found.due() == last
+        assert not by_passes(optimizer)
+        with clip.knowing(1.0):
+            assert not found.due()
+            assert by_passes(optimizer)
+            optimizer.update(["w"], [np.zeros(2)], [np.ones(2)])
+
+
+def test_the_norm_is_that_of_the_mean_of_micro_batches() -> None:
+    """√(3² + 4²) of the means 3 and 4, to which each micro-batch of 2 weighs twice one of 1."""
+    clip = ClipByGlobalNorm(SGD(lr=1.0), 1.0)
+    optimizer = Accumulator(clip, 2)
+    values = [np.zeros(1), np.zeros(1)]
+    optimizer.begin(2)
+    optimizer.update(["a", "b"], values, [np.array([1.5]), np.array([6.0])])
+    optimizer.begin(1)
+    last = [np.array([6.0]), np.array([0.0])]
+    found = two_passes(optimizer)
+    assert found is not None
+    with found.knowing([(["a"], values[:1], last[:1]), (["b"], values[1:], last[1:])]):
+        for k, name in enumerate("ab"):
+            optimizer.update([name], values[k : k + 1], last[k : k + 1])
+    np.testing.assert_allclose(np.concatenate(values), [-0.6, -0.8])
+
+
+@pytest.mark.parametrize("around", [ClipByValue, ClipByLayerNorm, ClipByRunningNorm])
+def test_clipping_by_all_gradients_goes_outside_of_other_clipping(around: Any) -> None:
+    clip = ClipByGlobalNorm(SGD(lr=1.0), 1.0)
+    with pytest.raises(ArgumentError, match=f"{around.__name__} around it"):
+        two_passes(around(clip, 1.0))
+    with pytest.raises(ArgumentError, match=f"write ClipByGlobalNorm\\({around.__name__}"):
+        two_passes(Accumulator(around(clip, 1.0), 2))
+    assert two_passes(ClipByGlobalNorm(around(SGD(lr=1.0), 1.0), 1.0)) is not None
+
+
+def test_what_only_hands_on_may_stand_around_it() -> None:
+    clip = ClipByGlobalNorm(SGD(lr=1.0), 1.0)
+    for optimizer in (
+        Averaged(clip, 0.9),
+        ScaledUpdates(clip, MixedPrecision()),
+        ScaledUpdates(Averaged(clip, 0.9), MixedPrecision()),
+    ):
+        found = two_passes(optimizer)
+        assert found is not None
+        assert found.gathering == ()
+
+
+def test_what_needs_all_gradients() -> None:
+    rule = SGD(lr=1.0)
+    assert not needs_all_gradients(rule)
+    assert not needs_all_gradients(Accumulator(ClipByLayerNorm(rule, 1.0), 2))
+    assert needs_all_gradients(Accumulator(ClipByGlobalNorm(rule, 1.0), 2))
+    assert needs_all_gradients(ScaledUpdates(rule, MixedPrecision()))
+    assert not by_passes(rule)
+
+
+@pytest.mark.parametrize("scale", [1.0, -2.0, 0.25])
+@pytest.mark.parametrize("limit", [0.5, 5.0, 100.0])
+def test_two_passes_of_the_callers_own(scale: float, limit: float) -> None:
+    calls: list[str] = []
+
+    @contextmanager
+    def rehearsal() -> Any:
+        calls.append("rehearsed")
+        yield
+        calls.append("undone")
+
+    given = items([3.0, 0.0], [0.0, 4.0])
+
+    def passes() -> Any:
+        calls.append("pass")
+        return iter(given)
+
+    norm = clip_by_global_norm(SGD(lr=1.0), limit, passes, scale, rehearsal)
+    assert norm == pytest.approx(5.0 * abs(scale))
+    assert calls == ["rehearsed", "pass", "undone", "pass"]
+    factor = scale * min(1.0, limit / norm)
+    np.testing.assert_allclose(given[0][1][0], [-3.0 * factor, 0.0])
+    np.testing.assert_allclose(given[1][1][0], [0.0, -4.0 * factor])
+
+
+def test_a_norm_that_is_no_number_changes_nothing() -> None:
+    given = items([1.0], [np.inf])
+    with pytest.raises(ArgumentError, match="finite norm"):
+        clip_by_global_norm(SGD(lr=1.0), 1.0, lambda: given)
+    assert not given[0][1][0].any()
