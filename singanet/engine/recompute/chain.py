@@ -149,8 +149,8 @@ class Schedules:
             np.add(after[split : split + starts], before[:starts], out=tried)
             tried += (self._times[split : split + starts] - self._times[:starts])[:, None]
             swept = self._swept[split][:starts] + gradients
-            for row in (swept > self._starts[split - 1][:starts]).nonzero()[0]:
-                tried[row, : swept[row]] = np.inf
+            for begin in (swept > self._starts[split - 1][:starts]).nonzero()[0]:
+                tried[begin, : swept[begin]] = np.inf
             np.minimum(found, tried, out=found)
         # Below it there is no schedule.
         self._starts.append((~np.isfinite(found)).sum(axis=1))
