@@ -76,7 +76,9 @@ class BackwardWalk:
         by_suffix: Mapping[str, Gradient] | None = None
         # None where all that read this output take no gradient, as indices do.
         if dy is not None:
-            ctx.needs_input_grad, ctx.needs_param_grads = sources_useful, trained
+            ctx.needs_input_grad = sources_useful
+            # A user's subclass may look at what the layer it overrides gives.
+            ctx.needs_param_grads = trained or step.foreign
             if step.relu_of in self.steps.wanted:
                 # Doing it here as well makes the gradient between the two right, and no other.
                 ctx.through = False

@@ -148,9 +148,9 @@ class Schedules:
             after, before = self._after[length - split], self._least[split - 1]
             np.add(after[split : split + starts], before[:starts], out=tried)
             tried += (self._times[split : split + starts] - self._times[:starts])[:, None]
-            needs = self._swept[split][:starts] + gradients
-            for at in (needs > self._starts[split - 1][:starts]).nonzero()[0]:
-                tried[at, : needs[at]] = np.inf
+            swept = self._swept[split][:starts] + gradients
+            for begin in (swept > self._starts[split - 1][:starts]).nonzero()[0]:
+                tried[begin, : swept[begin]] = np.inf
             np.minimum(found, tried, out=found)
         # Below it there is no schedule.
         self._starts.append((~np.isfinite(found)).sum(axis=1))

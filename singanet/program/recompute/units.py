@@ -166,7 +166,7 @@ class _Builder:
         return TracedUnits(Units(units, self.sizes), runs, self._begins(), once_only)
 
     def _begins(self) -> list[int]:
-        """Before which kernel each unit goes backward; those that do not before the next one."""
+        """Before which kernel each unit goes backward; one that does not: the next that does."""
         first: dict[int, int] = {}
         for at in range(self.turn, self.last):
             first.setdefault(self.unit_of[at], at)
