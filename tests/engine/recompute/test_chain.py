@@ -77,9 +77,9 @@ def test_twelve_stages_as_exhaustive_search_has_it():
     stages = drawn(12, 7, 3)
     whole = sum(s.options[0].saved for s in stages) + 10
     found = Schedules(stages, whole)
-    for room in (found.least(), (2 * found.least() + whole) // 3):
-        assert found.time(room) == exhaustive(stages, room)
-    assert found.time(found.least() - 1) == exhaustive(stages, found.least() - 1) == INFINITE
+    room = found.least()
+    assert found.time(room) == exhaustive(stages, room)
+    assert found.time(room - 1) == exhaustive(stages, room - 1) == INFINITE
 
 
 def advances(length, checkpoints):
@@ -94,7 +94,7 @@ def advances(length, checkpoints):
 
 
 @pytest.mark.parametrize("count", [10, 40, 100, 200])
-@pytest.mark.parametrize("checkpoints", [2, 3, 6])
+@pytest.mark.parametrize("checkpoints", [2, 6])
 def test_equal_stages_as_griewanks_formula_has_them(count, checkpoints):
     """One stage at a time can be saved; all else is for checkpoints."""
     saved = 40
