@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.base.described import Configurable
 from singanet.errors import ArgumentError, BackendError, DataError, one_of
 from singanet.ops import ops_for

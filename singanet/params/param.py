@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.arguments import NAMES, name_trouble
 from singanet.base.edits import changes
-from singanet.base.names import NAMES, name_trouble
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Initializer, from_spec
 from singanet.params.store import place_of, slice_of

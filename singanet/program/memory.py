@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
 from singanet.program.array_tree import root_of

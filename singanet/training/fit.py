@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError
