@@ -10,7 +10,7 @@ import numpy as np
 from singanet.errors import ArgumentError
 from singanet.types import Array
 
-Reduction: TypeAlias = Literal["sum", "max", "min"]
+ReduceOp: TypeAlias = Literal["sum", "max", "min"]
 
 
 class Request(Protocol):
@@ -40,7 +40,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def start_all_reduce(
-        self, array: Array, op: Reduction = "sum", what: str = "an all-reduce"
+        self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
     ) -> Request:
         """``array`` becomes the sum, maximum or minimum of those of all ranks; the result."""
 
@@ -66,7 +66,7 @@ class Communicator(ABC):
     def start_barrier(self, what: str = "a barrier") -> Request:
         """Done once all ranks have started it."""
 
-    def all_reduce(self, array: Array, op: Reduction = "sum", what: str = "an all-reduce") -> Array:
+    def all_reduce(self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce") -> Array:
         """As `start_all_reduce`, waited for."""
         reduced: Array = self.start_all_reduce(array, op, what).wait()
         return reduced
@@ -124,7 +124,7 @@ class Alone(Communicator):
     deadline = float("inf")
 
     def start_all_reduce(
-        self, array: Array, op: Reduction = "sum", what: str = "an all-reduce"
+        self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
     ) -> Request:
         """As `Communicator`."""
         return Done(array)

@@ -13,7 +13,7 @@ import numpy as np
 from singanet.errors import BackendError, RankError
 from singanet.parallel.communicator import (
     Communicator,
-    Reduction,
+    ReduceOp,
     Request,
     checked_array,
     checked_peer,
@@ -50,7 +50,7 @@ class MpiCommunicator(Communicator):
             _end_all_on_error(self.rank)
 
     def start_all_reduce(
-        self, array: Array, op: Reduction = "sum", what: str = "an all-reduce"
+        self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
     ) -> Request:
         """As `Communicator`."""
         checked_array(what, array)

@@ -15,7 +15,7 @@ from singanet.errors import RankError, one_of
 from singanet.parallel.communicator import (
     Communicator,
     Done,
-    Reduction,
+    ReduceOp,
     Request,
     checked_array,
     checked_peer,
@@ -63,7 +63,7 @@ class FakeCommunicator(Communicator):
         self._world.end(f"rank {self.rank} failed: {type(error).__name__}: {error}")
 
     def start_all_reduce(
-        self, array: Array, op: Reduction = "sum", what: str = "an all-reduce"
+        self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
     ) -> Request:
         """As `Communicator`."""
 
@@ -293,7 +293,7 @@ class _Receipt:
 
     def __init__(self, source: int, clock: float) -> None:
         self.missing, self.done = [source], clock
-        self.complete, self.result = False, None
+        self.complete, self.result = False, np.empty(0)
 
     def arrive(self, part: Array, clock: float) -> None:
         """It is there."""
