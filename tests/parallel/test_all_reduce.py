@@ -251,7 +251,7 @@ def test_mixed_precision_scales_and_skips_on_all_ranks_alike():
     with communicators(2) as comms:
         (net, first, ema), (other, second, other_ema) = comms.run(work)
     assert first.skipped == second.skipped == 3
-    assert first.good == 9
+    assert first.good == 3  # counted anew after each skip
     assert (first.scale, first.good) == (second.scale, second.good)
     expect_same_bits([net, other])
     for name, master in first.masters.items():
@@ -384,7 +384,7 @@ def test_thawing_a_layer_in_between_is_a_new_meeting():
     [
         (lambda: (dense_net(), SGD(lr=0.2)), "lr=0.2"),
         (lambda: (dense_net(), Adam(lr=0.1)), "Adam"),
-        (lambda: (words_net(), SGD(lr=0.1)), "e/"),
+        (lambda: (words_net(), SGD(lr=0.1)), "d/weight (15, 4)"),
     ],
 )
 def test_what_differs_between_ranks_is_found_before_the_first_step(rank_1, told):
