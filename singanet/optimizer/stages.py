@@ -102,13 +102,13 @@ def apply_updates(
 
 
 def _ending(optimizer: Any) -> list[Wrapper]:
-    """The stages that the next step reaches, the innermost first: it may update at its end."""
+    """The stages that the next step reaches; reducers first, which update at its end."""
     reached: list[Wrapper] = []
     for stage in stages_of(optimizer)[0]:
-        reached.insert(0, stage)
+        reached.append(stage)
         if isinstance(stage, Accumulator) and not stage.fills_next():
             break
-    return reached
+    return sorted(reached, key=lambda stage: not isinstance(stage, Reducer))
 
 
 @dataclass(frozen=True, slots=True)

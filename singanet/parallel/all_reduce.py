@@ -190,7 +190,7 @@ class AllReduce(Reducer):
                 with knowing:
                     self._close(Round(self.comm, self._order, self.window, heard, 0.0))
                 knowing = nullcontext()
-                for outer in reversed(self._around):
+                for outer in self._around:
                     outer.end()
                 for stage in self._scaling():
                     stage.precision.succeeded()
