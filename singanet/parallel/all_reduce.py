@@ -19,6 +19,7 @@ from singanet.optimizer.reducer import Reducer
 from singanet.optimizer.stages import stages_of, two_passes
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicator import Communicator
+from singanet.parallel.half import Halves
 from singanet.parallel.order import Order
 from singanet.parallel.registration import expect_alike, spread
 from singanet.parallel.round import Announcement, Round, announced
@@ -35,13 +36,21 @@ class AllReduce(Reducer):
     all others in `end`. What one rank did not reach counts as zeros there, what no rank reached
     is not updated. Row-sparse gradients stay so: their rows are gathered.
 
+    With ``dtype="float16"`` gradients travel in half the bytes and are added in float32; it is for
+    slow networks, as on one host the rounding takes longer. What is too large for float16 is cut,
+    and counted in ``overflowed``.
+
     ``comm`` is by default that of `parallel.init`. Clipping belongs inside,
     ``AllReduce(ClipByGlobalNorm(SGD(...), 1.0))``, accumulation outside: it is reduced once.
     `net.step` and `fit` do all that a loop of one's own has to: `meet`, `begin`, `end`, `join`.
     """
 
     def __init__(
-        self, optimizer: Optimizer | Wrapper, comm: Communicator | None = None, window: int = 4
+        self,
+        optimizer: Optimizer | Wrapper,
+        comm: Communicator | None = None,
+        window: int = 4,
+        dtype: str | None = None,
     ) -> None:
         super().__init__(optimizer)
         self.comm = init() if comm is None else comm
@@ -53,6 +62,15 @@ class AllReduce(Reducer):
                 advice="leave it out, or pass parallel.init() or one of testing.communicators(n)",
             )
         self.window = checked_count("AllReduce", "window", window, 1)
+        if dtype not in (None, "float16"):
+            raise ArgumentError(
+                "AllReduce(dtype=)",
+                expected="'float16', or None for the gradients' own",
+                received=repr(dtype),
+                advice="leave it out but on a slow network",
+            )
+        self.dtype = dtype
+        self._halves = None if dtype is None else Halves()
         inside = stages_of(optimizer)[0]
         for stage in inside:
             if isinstance(stage, (Accumulator, Reducer)):
@@ -75,7 +93,12 @@ class AllReduce(Reducer):
 
     def around(self, optimizer: Optimizer | Wrapper) -> AllReduce:
         """As `Reducer`."""
-        return type(self)(optimizer, self.comm, self.window)
+        return type(self)(optimizer, self.comm, self.window, self.dtype)
+
+    @property
+    def overflowed(self) -> int:
+        """How many numbers of this rank were too large for float16 so far."""
+        return 0 if self._halves is None else self._halves.overflowed
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `Reducer`. The parameters of rank 0 become those of all, at the first meeting.
@@ -182,13 +205,15 @@ class AllReduce(Reducer):
                     if said.refused:
                         stage.precision.failed("of another rank")
             elif said.kind == "preview":
-                idle = Round(self.comm, self._order, self.window, heard, 0.0)
+                idle = Round(self.comm, self._order, self.window, self._halves, heard, 0.0)
                 norm = norm_of(self._scaled(*handed) for handed in idle.rest())
                 ahead = two_passes(self)
                 knowing = nullcontext() if ahead is None else ahead.clip.knowing(norm)
             elif said.kind == "step":
                 with knowing:
-                    self._close(Round(self.comm, self._order, self.window, heard, 0.0))
+                    self._close(
+                        Round(self.comm, self._order, self.window, self._halves, heard, 0.0)
+                    )
                 knowing = nullcontext()
                 for outer in self._around:
                     outer.end()
@@ -212,7 +237,7 @@ class AllReduce(Reducer):
             )
         weight = 1.0 if self._count is None else float(self._count)
         heard: Announcement = announced(self.comm, kind, self._count)
-        return Round(self.comm, self._order, self.window, heard, weight)
+        return Round(self.comm, self._order, self.window, self._halves, heard, weight)
 
     def _close(self, opened: Round) -> None:
         try:

@@ -13,6 +13,7 @@ from singanet.errors import CallOrderError, RankError, UnknownNameError, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.wrapper import Handed
 from singanet.parallel.communicator import Communicator, Request
+from singanet.parallel.half import Halves
 from singanet.parallel.order import Order
 from singanet.params.gradients import dense_gradient
 from singanet.params.param import Param
@@ -91,10 +92,11 @@ class Round:
         comm: Communicator,
         order: Order,
         window: int,
+        halves: Halves | None,
         announcement: Announcement,
         weight: float,
     ) -> None:
-        self.comm, self.order, self.window = comm, order, window
+        self.comm, self.order, self.window, self.halves = comm, order, window, halves
         self.weight = weight
         self._announcement: Announcement | None = announcement
         self._factor = 0.0
@@ -129,18 +131,14 @@ class Round:
     def finished(self) -> Iterator[Handed]:
         """Begin what is complete, carry on what flies, and hand out what the window is over."""
         while self._entries and all(p.name in self._given for p in self._entries[0]):
-            self._start(self._entries.popleft())
+            yield from self._next()
         for flight in self._flying:
             flight.test()
-        while len(self._flying) > self.window:
-            yield from self._land()
 
     def rest(self) -> Iterator[Handed]:
         """Begin and hand out all that is left."""
         while self._entries:
-            self._start(self._entries.popleft())
-            while len(self._flying) > self.window:
-                yield from self._land()
+            yield from self._next()
         if self._idle:
             # Whether somebody has reached what nobody had before.
             self._ask([param for layer in self._idle for param in layer])
@@ -151,6 +149,16 @@ class Round:
         self._heard()
         if self._learnt:
             self.order.group()
+
+    def _next(self) -> Iterator[Handed]:
+        """Begin the next entry, and hand out what the window is over.
+
+        Ranks begin and wait in one order, whenever each has its gradients: none can wait for
+        another that waits for it.
+        """
+        self._start(self._entries.popleft())
+        while len(self._flying) > self.window:
+            yield from self._land()
 
     def _heard(self) -> float:
         """What sums are multiplied by to be means."""
@@ -178,8 +186,12 @@ class Round:
         dense = [param for param in params if kinds[param.name] == "dense"]
         sums = None
         if dense:
-            sums = self.comm.start_all_reduce(
-                self._weighed(dense), what=f"the gradients of {_listed(dense)}"
+            what = f"the gradients of {_listed(dense)}"
+            buffer = self._weighed(dense)
+            sums = (
+                self.comm.start_all_reduce(buffer, what=what)
+                if self.halves is None
+                else self.halves.start_sum(self.comm, buffer, what)
             )
         self._gone.update(param.name for param in params)
         if sums is not None or rows:
@@ -219,6 +231,8 @@ class Round:
                 grad = np.arange(len(like)), grad
             indices = np.concatenate([[-1], ops.host(grad[0])]).astype(np.int64)
             rows = np.multiply(ops.host(grad[1]), like.dtype.type(weight), order="C")
+        if self.halves is not None:
+            rows = self.halves.rounded(rows)
         gather = self.comm.start_all_gather
         what = f"the rows of {param.name}"
         return gather(indices, what), gather(rows, what)
@@ -239,7 +253,8 @@ class Round:
         for name, (indices, rows) in flight.rows.items():
             where = np.concatenate(indices.wait())
             if len(where):
-                value = np.concatenate(rows.wait())
+                like = self.order.like(next(p for p in flight.params if p.name == name))
+                value = np.concatenate(rows.wait()).astype(like.dtype, copy=False)
                 found[name] = (where[where >= 0], value)
         params = [param for param in flight.params if param.name in found]
         for param in params:

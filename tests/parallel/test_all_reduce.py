@@ -481,3 +481,58 @@ def test_a_lone_process_trains_as_without_and_why_its_steps_are_not_recorded_is_
     np.testing.assert_allclose(same_losses, losses, rtol=1e-6)
     expect_near(net, [same])
     assert any("other processes" in why for why in same.programs.refusals)
+
+
+def test_gradients_of_summed_losses_are_summed():
+    def build():
+        net = dense_net()
+        net.loss = SoftmaxCrossEntropy(reduction="sum")
+        return net
+
+    net, _ = steps_alone(build, SGD(lr=0.01), [(X, Y)] * 3)
+    nets, _ = steps_together(build, lambda c: AllReduce(SGD(lr=0.01), c), [(X, Y)] * 3, 3)
+    expect_near(net, nets)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("build", [dense_net, words_net])
+def test_halves_travel_in_half_the_bytes_and_are_added_in_float32(size, build):
+    x = X if build is dense_net else RNG.integers(0, 50, (24, 3))
+    batches, sent = [(x, Y)] * 6, {}
+
+    def wrap(comm, dtype):
+        sent.setdefault(dtype, []).append(comm)
+        return AllReduce(SGD(lr=0.2), comm, dtype=dtype)
+
+    net, losses = steps_alone(build, SGD(lr=0.2), batches)
+    nets, together = steps_together(build, lambda c: wrap(c, "float16"), batches, size)
+    expect_near(net, nets, rtol=5e-3, atol=1e-3)
+    np.testing.assert_allclose(together, losses, rtol=2e-3)
+    if build is dense_net and size == 2:
+        steps_together(build, lambda c: wrap(c, None), batches, size)
+        values = sum(value.nbytes for value in net.param_values())
+        half, full = (sent[dtype][0].bytes_sent - values for dtype in ("float16", None))
+        # Of one rank, here a part to the other one and its sum: as much as the gradients in half.
+        assert half < 0.51 * full
+
+
+def test_what_is_too_large_for_float16_is_cut_and_counted():
+    def work(comm):
+        net = singanet.FeedForwardNet(
+            [Dense("a", 1, input_sample_shape=(2,), use_bias=False)], loss=SquaredError(), seed=0
+        )
+        before = net.param_values()[0].copy()
+        optimizer = AllReduce(SGD(lr=1.0), comm, dtype="float16")
+        optimizer.meet(net)
+        optimizer.begin(1)
+        grad = np.array([[1e6], [-2.0]], np.float32).reshape(before.shape)
+        optimizer.update(net.param_names(), net.param_values(), [grad])
+        optimizer.end()
+        return (before - net.param_values()[0]).ravel(), optimizer.overflowed
+
+    with communicators(2) as comms:
+        made = comms.run(work)
+    for moved, _ in made:
+        np.testing.assert_allclose(moved, [65504 / 2, -2.0], rtol=1e-3)
+    # Both ranks' parts, and their sum, which one of them makes.
+    assert sum(count for _, count in made) == 3

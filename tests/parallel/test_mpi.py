@@ -35,7 +35,11 @@ net = singanet.FeedForwardNet(
 net.compile(parallel.AllReduce(SGD(lr=0.2, momentum=0.9)))
 loader = ArrayLoader(x, y, 6 // comm.size, seed=1, rank=comm.rank, world_size=comm.size)
 net.fit(loader, epochs=3, clip=0.5, clip_by="global", verbose=False)
-np.savez(f"{sys.argv[1]}.{comm.rank}.npz", *net.param_values())
+values = [value.copy() for value in net.param_values()]
+half = parallel.AllReduce(SGD(lr=0.2), window=1, dtype="float16")
+for k in range(6):
+    net.step(x[comm.rank :: comm.size], y[comm.rank :: comm.size], half)
+np.savez(f"{sys.argv[1]}.{comm.rank}.npz", *values, *net.param_values())
 """
 
 FAILS = """
@@ -81,9 +85,10 @@ def test_two_processes_train_as_one(tmp_path):
         list(np.load(tmp_path / name).values())
         for name in ("alone.0.npz", "two.0.npz", "two.1.npz")
     )
-    for one, a, b in zip(alone, first, second, strict=True):
+    for k, (one, a, b) in enumerate(zip(alone, first, second, strict=True)):
         np.testing.assert_array_equal(a, b)
-        np.testing.assert_allclose(a, one, rtol=1e-4, atol=1e-6)
+        near = 1e-6 if k < len(alone) // 2 else 3e-3  # by halves
+        np.testing.assert_allclose(a, one, rtol=100 * near, atol=near)
 
 
 @pytest.mark.parametrize(
