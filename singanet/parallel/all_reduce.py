@@ -61,6 +61,8 @@ class AllReduce(Reducer):
                 received=type(comm).__name__,
                 advice="leave it out, or pass parallel.init() or one of testing.communicators(n)",
             )
+        # A file is read by other processes than those that wrote it.
+        self.arguments.pop("comm", None)
         self.window = checked_count("AllReduce", "window", window, 1)
         if dtype not in (None, "float16"):
             raise ArgumentError(
@@ -275,7 +277,3 @@ class AllReduce(Reducer):
                 received="gradients, or join(), before meet(net)",
                 advice="call meet(net) on all ranks before the first forward",
             )
-
-    def _shown_settings(self) -> dict[str, Any]:
-        """All but the communicator, in which ranks differ."""
-        return {key: value for key, value in super()._shown_settings().items() if key != "comm"}

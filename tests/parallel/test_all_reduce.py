@@ -536,3 +536,18 @@ def test_what_is_too_large_for_float16_is_cut_and_counted():
         np.testing.assert_allclose(moved, [65504 / 2, -2.0], rtol=1e-3)
     # Both ranks' parts, and their sum, which one of them makes.
     assert sum(count for _, count in made) == 3
+
+
+def test_models_are_saved_without_the_communicator(tmp_path):
+    with communicators(2) as comms:
+        net = dense_net()
+        net.compile(AllReduce(SGD(lr=0.1), comms[0], window=2))
+        net.save_model(tmp_path / "net.singanet")
+    optimizer = singanet.load_model(tmp_path / "net.singanet").compiled.optimizer
+    assert isinstance(optimizer.comm, Alone)
+    assert repr(optimizer) == "AllReduce(optimizer=SGD(lr=0.1), window=2)"
+
+
+def test_the_memory_of_a_step_is_planned_for_what_is_inside():
+    with pytest.raises(ArgumentError, match="inside of it"):
+        dense_net().memory(8, optimizer=AllReduce(SGD(lr=0.1), Alone()))
