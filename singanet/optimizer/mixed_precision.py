@@ -185,6 +185,11 @@ class ScaledUpdates(Wrapper):
         """As `Wrapper.settle`: the masters."""
         return [self.precision.settle(n, v) for n, v in zip(names, values, strict=True)]
 
+    def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        """As `Wrapper.updated`: round the masters."""
+        for name, value in zip(names, values, strict=True):
+            value[...] = self.precision.masters[name]
+
     def case(self) -> Hashable:
         """Which masters these are: loaded ones are others."""
         return id(self.precision.masters)

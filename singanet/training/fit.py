@@ -196,9 +196,11 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
         if line is not None and line.due():
             line.show(measures, session.batch)
         if session.stopped is not None and session.batch != session.data.steps:
+            session.join()
             for hook in hooks.stop:
                 hook()
             return False
+    session.join()
     session.inputs = None
     return True
 

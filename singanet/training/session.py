@@ -15,6 +15,7 @@ from singanet.engine.model import Model
 from singanet.errors import CallOrderError, SingaNetError, StateMismatchError, one_of
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+from singanet.optimizer.stages import reducers
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
@@ -108,6 +109,11 @@ class Session:
         """
         self._outermost = outer = stage(self._outermost)
         self.train_batch = stepper(self.net, self.compiled.scaled(outer))
+
+    def join(self) -> None:
+        """Say that this process has no more batches for now; others may have."""
+        for stage in reducers(self._outermost):
+            stage.join()
 
     @property
     def rule(self) -> Optimizer:
