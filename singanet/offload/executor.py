@@ -299,10 +299,14 @@ class Offloaded(LayerByLayer):
         return [] if self.rule is None else [self.rule.state(name).step for name in names]
 
     def _enter(self, names: Iterable[str]) -> None:
+        new = 0
         for state in self._states(names):
+            keys = self._state_names(state.name)
             if state.is_away:
-                keys = self._state_names(state.name)
                 state.arrays = [self.shelf.lend(key).reshape(-1) for key in keys]
+            elif state.shape is None:
+                new += sum(self.shelf.entry(key).nbytes for key in keys)
+        self.shelf.reserve(new)
 
     def _leave(self, names: Iterable[str], changed: bool) -> None:
         names = list(names)

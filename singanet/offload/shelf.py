@@ -64,6 +64,7 @@ class Shelf:
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
+        self._reserved = 0
         self.peak = 0
 
     # -- for the thread of the net --------------------------------------------------------------
@@ -117,10 +118,21 @@ class Shelf:
             lent = held is not None and held.state == "lent"
             return lent and np.may_share_memory(held.array, array)
 
+    def reserve(self, nbytes: int) -> None:
+        """Have room for so many bytes that somebody else makes, until the next call."""
+        with self._changed:
+            self._reserved = 0
+            self._wake()
+            self._changed.wait_for(
+                lambda: self._error is not None or self._make_room(nbytes, -1) or not self._writes
+            )
+            self._reserved = nbytes
+
     def take_over(self, name: str, array: Array) -> None:
         """Write ``array``, which is nobody else's, as the values of ``name``."""
         with self._changed:
             self._drop_when_idle(name)
+            self._reserved = max(self._reserved - array.nbytes, 0)
             shape = self.entry(name).shape
             self._write_later(name, self._hold(name, _Held(array.reshape(shape), None, "clean")))
             self._wake()
@@ -295,13 +307,14 @@ class Shelf:
             return None
         wanted = self._demand
         if wanted is not None and wanted not in self._held:
-            if self._make_room(wanted, -1) or not self._writes:
+            if self._make_room(self.entry(wanted).nbytes, -1) or not self._writes:
                 return self._start_reading(wanted)
         if self._writes:
             return self._writes.popleft()
         for distance, name in self._schedule.coming():
             if name not in self._held and self._is_stored(name):
-                return self._start_reading(name) if self._make_room(name, distance) else None
+                fits = self._make_room(self.entry(name).nbytes, distance)
+                return self._start_reading(name) if fits else None
         return None
 
     def _is_stored(self, name: str) -> bool:
@@ -320,11 +333,10 @@ class Shelf:
 
     def _total(self) -> int:
         free = sum(buffer.nbytes for buffer in self._free)
-        return free + sum(held.array.nbytes for held in self._held.values())
+        return self._reserved + free + sum(held.array.nbytes for held in self._held.values())
 
-    def _make_room(self, name: str, distance: int) -> bool:
-        """Whether there is room for ``name``, once what is needed later than it has gone."""
-        nbytes = self.entry(name).nbytes
+    def _make_room(self, nbytes: int, distance: int) -> bool:
+        """Whether there is room, once what is needed later than in so many groups has gone."""
         while self._total() + nbytes > self.keep:
             if any(buffer.nbytes == nbytes for buffer in self._free):
                 return True
