@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--in-memory", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    Adam(lr=1e-4), singanet.program  # noqa: B018 - what is imported late
+    Adam(lr=1e-4), singanet.program  # what is imported late
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     net = net_of(args.layers, args.width)
@@ -114,10 +114,12 @@ def main() -> None:
     peak = resident("VmHWM") - before
     stored = (args.folder / "a.safetensors").stat().st_size
     alone = sequential(args.folder)
-    print(f"{args.layers} layers of {args.width}x{args.width}, batch {args.batch}: {stored:,} bytes")
+    size = f"{args.width}x{args.width}, batch {args.batch}"
+    print(f"{args.layers} layers of {size}: {stored:,} bytes")
     print(f"resident above the interpreter, at most: {peak / 1e6:.0f} MB (keep={args.keep})")
     print("steps:", ", ".join(f"{each:.2f} s" for each in seconds))
-    print(f"reading and writing alone: {alone:.2f} s; a step takes {min(seconds) / alone:.2f} of it")
+    share = min(seconds) / alone
+    print(f"reading and writing alone: {alone:.2f} s; a step takes {share:.2f} times that")
     if args.check:
         own = digest(net)
         call = [sys.executable, __file__, "--in-memory"]

@@ -205,7 +205,8 @@ class Net(GraphBuilder):
 
         Arrays that were handed out before are no longer the net's.
         """
-        self._lay([param for param in self.params() if param.home is None], lambda param: param.value)
+        here = [param for param in self.params() if param.home is None]
+        self._lay(here, lambda param: param.value)
 
     # -- freezing ---------------------------------------------------------------------------
 

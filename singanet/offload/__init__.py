@@ -1,4 +1,4 @@
-"""Nets larger than memory: parameters and optimizer state in a folder, read and written by layer."""
+"""Nets larger than memory: parameters and optimizer state in a folder, moved layer by layer."""
 
 from __future__ import annotations
 

@@ -202,17 +202,17 @@ class Offloaded(LayerByLayer):
     def roll_back(self) -> None:
         """Net, generator and optimizer as at the last `commit`."""
         self.shelf.roll_back()
-        self.load_small(self.shelf)
+        self.load_small()
         for state in [] if self.rule is None else self.rule.states():
             state.forget()
         self._take_state()
 
-    def load_small(self, shelf: Shelf) -> None:
+    def load_small(self) -> None:
         """Take what is not large from the latest generation: parameters, and the generator."""
         for param in self._net.params():
-            if f"net/{param.name}" in shelf.latest.entries and param.home is None:
-                param.value[...] = _array(shelf, f"net/{param.name}")
-        text = _array(shelf, SESSION).tobytes()
+            if f"net/{param.name}" in self.shelf.latest.entries and param.home is None:
+                param.value[...] = _array(self.shelf, f"net/{param.name}")
+        text = _array(self.shelf, SESSION).tobytes()
         self._net.rng.bit_generator.state = json.loads(text)["generator"]
 
     def ends_with(self, finish: Callable[[], object]) -> None:
@@ -355,7 +355,9 @@ class Offloaded(LayerByLayer):
     def _take_state(self) -> None:
         """Give the optimizer the state that the latest generation has of it."""
         entries = self.shelf.latest.entries
-        for param in self._trained() if self.rule is not None else ():
+        if self.rule is None:
+            return
+        for param in self._trained():
             start = f"optimizer/{param.name}/step"
             state = self.rule.state(param.name)
             if start not in entries:

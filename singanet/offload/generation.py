@@ -40,17 +40,25 @@ class Generation:
     def opened(cls, path: Path) -> Generation:
         """The file at ``path`` as it was left. Errors: `FileFormatError` for another kind."""
         made = cls(path)
+        try:
+            made._read_table()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def _read_table(self) -> None:
+        path = self.path
         where = f"offloaded net {str(path)!r}"
         size = path.stat().st_size
-        length = int.from_bytes(made._file.read(8), "little")
+        length = int.from_bytes(self._file.read(8), "little")
         if not 0 < length <= min(LONGEST, size - 8):
             raise broken(where, "a table at the start", f"{size} bytes in all")
-        metadata, found = parse(made._file.read(length), size - 8 - length, where)
+        metadata, found = parse(self._file.read(length), size - 8 - length, where)
         if metadata.get(MARK) != FORM:
             raise broken(where, f"a file of form {FORM} by net.offload", f"{metadata}"[:80])
-        made.entries = {entry.name: entry for _, _, entry in found}
-        made._offsets = {entry.name: 8 + length + offset for offset, _, entry in found}
-        return made
+        self.entries = {entry.name: entry for _, _, entry in found}
+        self._offsets = {entry.name: 8 + length + offset for offset, _, entry in found}
 
     def lay_out(self, entries: Iterable[Entry]) -> None:
         """Have places for ``entries``, with nothing in them where they are others than before.

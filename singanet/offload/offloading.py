@@ -91,11 +91,13 @@ def onload(net: Net) -> None:
 def _prepared_folder(folder: Path, resume: bool) -> bool:
     """Make ``folder``; whether it was made. Errors: it holds something else than is wanted."""
     with explained(folder, "write"):
-        made = not folder.exists()
-        if made and not resume:
+        there = folder.exists()
+        if not there and not resume:
             folder.mkdir()
             return True
-        names = {path.name for path in folder.iterdir()} - {NAME}
+        found = {path.name for path in folder.iterdir()} if there else set()
+    # Of a process that was killed; the next step removes it.
+    names = {name for name in found if name != NAME and not name.startswith(f".{LATEST}.")}
     others = names - {*FILES, LATEST}
     received, advice = "", ""
     if others:
@@ -131,8 +133,12 @@ def _offload(
         _write_first(net, folder, params)
     name = _named_latest(folder)
     latest = Generation.opened(folder / name)
-    following = Generation(folder / FILES[1 - FILES.index(name)])
-    _expect_same(folder, latest, params)
+    try:
+        _expect_same(folder, latest, params)
+        following = Generation(folder / FILES[1 - FILES.index(name)])
+    except BaseException:
+        latest.close()
+        raise
     shelf = Shelf(folder, keep, latest, following)
     executor = Offloaded(net, shelf, net.programs)
     executor.ends_with(weakref.finalize(shelf, _end, latest, following, folder, owner))

@@ -61,7 +61,7 @@ class Shelf:
         self._free: list[Array] = []
         self._writes: deque[str] = deque()
         self._demand: str | None = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._reserved = 0
@@ -115,8 +115,9 @@ class Shelf:
         """Whether ``array`` is the one that was lent for ``name``."""
         with self._changed:
             held = self._held.get(name)
-            lent = held is not None and held.state == "lent"
-            return lent and np.may_share_memory(held.array, array)
+            if held is None or held.state != "lent":
+                return False
+            return np.may_share_memory(held.array, array)
 
     def reserve(self, nbytes: int) -> None:
         """Have room for so many bytes that somebody else makes, until the next call."""
@@ -124,7 +125,11 @@ class Shelf:
             self._reserved = 0
             self._wake()
             self._changed.wait_for(
-                lambda: self._error is not None or self._make_room(nbytes, -1) or not self._writes
+                lambda: (
+                    self._error is not None
+                    or self._make_room(nbytes, -1, outside=True)
+                    or not self._is_writing()
+                )
             )
             self._reserved = nbytes
 
@@ -214,9 +219,7 @@ class Shelf:
 
     def _drop_when_idle(self, name: str) -> None:
         busy = ("reading", "writing")
-        self._changed.wait_for(
-            lambda: name not in self._held or self._held[name].state not in busy
-        )
+        self._changed.wait_for(lambda: name not in self._held or self._held[name].state not in busy)
         self._held.pop(name, None)
 
     def _is_fresh(self, name: str) -> None:
@@ -278,17 +281,17 @@ class Shelf:
                 held = self._held[job]
                 reads = held.state == "reading"
                 generation = self.latest if reads and job not in self.fresh else self.next
-            error = None
+            error: Exception | None = None
             try:
                 move = generation.read if reads else generation.write
                 move(job, bytes_of(held.array))
-            except BaseException as caught:
+            except Exception as caught:
                 error = caught
             with self._changed:
                 self._done(job, held, reads, error)
             del held
 
-    def _done(self, name: str, held: _Held, read: bool, error: BaseException | None) -> None:
+    def _done(self, name: str, held: _Held, read: bool, error: Exception | None) -> None:
         if error is not None:
             self._error = error
             if read:
@@ -306,9 +309,12 @@ class Shelf:
         if self._error is not None:
             return None
         wanted = self._demand
-        if wanted is not None and wanted not in self._held:
-            if self._make_room(self.entry(wanted).nbytes, -1) or not self._writes:
-                return self._start_reading(wanted)
+        if (
+            wanted is not None
+            and wanted not in self._held
+            and (self._make_room(self.entry(wanted).nbytes, -1) or not self._writes)
+        ):
+            return self._start_reading(wanted)
         if self._writes:
             return self._writes.popleft()
         for distance, name in self._schedule.coming():
@@ -335,10 +341,13 @@ class Shelf:
         free = sum(buffer.nbytes for buffer in self._free)
         return self._reserved + free + sum(held.array.nbytes for held in self._held.values())
 
-    def _make_room(self, nbytes: int, distance: int) -> bool:
-        """Whether there is room, once what is needed later than in so many groups has gone."""
+    def _make_room(self, nbytes: int, distance: int, outside: bool = False) -> bool:
+        """Whether there is room, once what is needed later than in so many groups has gone.
+
+        In a free buffer of that size there is, unless it is for an array from ``outside``.
+        """
         while self._total() + nbytes > self.keep:
-            if any(buffer.nbytes == nbytes for buffer in self._free):
+            if not outside and any(buffer.nbytes == nbytes for buffer in self._free):
                 return True
             if self._free:
                 self._free.pop()

@@ -57,6 +57,7 @@ class Adafactor(Optimizer):
         self.clip = at(checked(where, "clip", clip, 1e-300), 0)
 
     def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+        """As `Optimizer.slot_sizes`: rows and columns, or every element of a vector."""
         if len(shape) > 1:
             return shape[0], math.prod(shape[1:]), 0
         return 0, 0, math.prod(shape)
