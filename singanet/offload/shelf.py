@@ -285,7 +285,7 @@ class Shelf:
             try:
                 move = generation.read if reads else generation.write
                 move(job, bytes_of(held.array))
-            except Exception as caught:
+            except Exception as caught:  # noqa: BLE001 - whoever waits for it gets to hear of it
                 error = caught
             with self._changed:
                 self._done(job, held, reads, error)
