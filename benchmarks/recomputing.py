@@ -34,7 +34,7 @@ def times_by_level(name: str, batch: int, rounds: int, levels: list[str]) -> dic
         net, optimizer, x, y = made(name, batch, level)
         program = net.record(x, y, optimizer, recompute=recompute(net, batch, level))
         runs[level] = partial(program.run, x, y)
-        kernels[level] = program.report().recomputed
+        kernels[level] = program.report().recomputed_kernels
     seconds = interleaved(runs, rounds, time.process_time)
     base = seconds["layers"]
     ratios = {level: [a / b for a, b in zip(seconds[level], base, strict=True)] for level in levels}

@@ -16,13 +16,14 @@ _PRODUCTS = frozenset(("dot", "einsum", "inner", "outer", "tensordot", "vdot", "
 """Functions whose work their operands' shapes alone do not tell."""
 
 _MANY = 16
-_NEVER = 1 << 40
+NEVER = 1 << 40
+"""Passes of a call that must not be made twice."""
 
 
 def passes_of(call: Call) -> int:
     """Of oneDNN's plans as they say, of products by their shapes, of all else one."""
     if call.once:
-        return _NEVER
+        return NEVER
     if call.function is np.matmul:
         a, b, out = refs_of(call)
         adds = math.prod(out.shape) * a.shape[-1]

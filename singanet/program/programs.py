@@ -16,6 +16,7 @@ from singanet.engine.executor import LayerByLayer
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import StepRequest
 from singanet.engine.passes import Pass
+from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
 from singanet.params.gradients import LayerGradients
 from singanet.program.orders import Order, is_dense, order_of, output_slots
@@ -58,7 +59,7 @@ class Programs:
 
     def __init__(self, enabled: bool = True, recompute: Recompute = "none") -> None:
         self.enabled = enabled
-        self._recompute = recompute
+        self._recomputer = Recomputer(recompute)
         # By what was called with which arrays. Steps of an optimizer that accumulates take turns:
         # the guard of each of their programs tells whose turn it is.
         self._known: dict[Any, list[Replay]] = {}
@@ -67,15 +68,15 @@ class Programs:
         self._refused: dict[Any, tuple[str, int | None]] = {}
         self._waits: dict[Any, Wait] = {}
         self._arena = SharedArena()
-        self._layers = LayerByLayer()
+        self._layers = LayerByLayer(self._recomputer)
         self._orders: dict[int, Order] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
-        return Programs(self.enabled, self._recompute)
+        return Programs(self.enabled, self.recompute)
 
     def __reduce__(self) -> Any:
-        return (Programs, (self.enabled, self._recompute))
+        return (Programs, (self.enabled, self.recompute))
 
     @property
     def recompute(self) -> Recompute:
@@ -83,17 +84,17 @@ class Programs:
 
         Errors: what is no level.
         """
-        return self._recompute
+        return self._recomputer.level
 
     @recompute.setter
     def recompute(self, value: Recompute) -> None:
-        self._recompute = self.level("net.programs", value)
+        self._recomputer.level = self.level("net.programs", value)
 
     def level(self, where: str, value: Recompute | None) -> Recompute:
         """``value``, or for None that of these programs. Errors: what is no level."""
         from singanet.program.recompute.choice import checked_recompute
 
-        return self._recompute if value is None else checked_recompute(where, value)
+        return self.recompute if value is None else checked_recompute(where, value)
 
     def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
         """As `Executor`: replayed where a program is there."""
@@ -118,9 +119,9 @@ class Programs:
         if not asked:
             found = self._find(
                 net,
-                self._key(net, "passes", self._recompute, *orders.values(), facts_of_feed(feed)),
+                self._key(net, "passes", self.recompute, *orders.values(), facts_of_feed(feed)),
                 lambda r: r.passes(feed, orders),
-                recompute=self._recompute,
+                recompute=self.recompute,
             )
         if found is None:
             return self._layers.forward(net, feed, asked, self._walked)
@@ -140,7 +141,7 @@ class Programs:
         if not (self.enabled and net.passes_are_its_own):
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request
-        of_step = id(optimizer), self._recompute, facts(y), facts(weight)
+        of_step = id(optimizer), self.recompute, facts(y), facts(weight)
         # Arrays like those that were fed need no conversion.
         key = self._key(net, "step", *of_step, facts(x))
         found = None if on_layer is not None else self._known_to_hold(net, key)
@@ -191,8 +192,8 @@ class Programs:
             lambda r: r.step(feed, y, weight, optimizer),
             optimizer,
             # A step by the layers would take the memory that is not to be taken.
-            at_once=self._recompute != "none",
-            recompute=self._recompute,
+            at_once=self.recompute != "none",
+            recompute=self.recompute,
             case=case_of(optimizer),
         )
 

@@ -96,12 +96,13 @@ def test_outputs_are_those_of_keras(tmp_path, make):
 def test_a_classifier_that_ends_in_softmax_trains_on_as_in_keras(tmp_path):
     """It trained on a softmax of a softmax, and predict gave 0.44 for Keras' 0.64."""
     model = keras.Sequential([keras.Input((4,)), kl.Dense(6, "tanh"), kl.Dense(3, "softmax")])
-    model.compile(keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy", ["accuracy"])
+    loss = "sparse_categorical_crossentropy"
+    model.compile(keras.optimizers.SGD(0.5), loss, metrics=["accuracy"])
     model.save(tmp_path / "m.keras")
     net = load_model(tmp_path / "m.keras")
     with pytest.raises(ArgumentError, match="CategoricalCrossEntropy"):
         net.compile(SGD(lr=0.5), SoftmaxCrossEntropy())
-    net.compile(SGD(lr=0.5), "sparse_categorical_crossentropy", ["accuracy"])
+    net.compile(SGD(lr=0.5), loss, ["accuracy"])
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(32, 4)).astype("f4"), rng.integers(0, 3, 32)
     theirs = model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0).history

@@ -6,11 +6,14 @@ reader returns "read" or raises an error of ours.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
 import pickle
+import shutil
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,7 +35,10 @@ from singanet.keras import load_model as load_keras
 from singanet.optimizer import SGD, Adam, ClipByLayerNorm
 from singanet.optimizer.schedules import Step
 from singanet.proto import net_from_proto, net_to_proto
+from singanet.report import recorders, write_report
+from singanet.report.run_files import WRITTEN
 from singanet.runs.config import read_config
+from singanet.runs.folder import saved_options, saved_settings
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping
 from tests.layer_catalogue import CATALOGUE, net_of
@@ -331,6 +337,54 @@ def read_training(path):
         raise
 
 
+# -- run folders ----------------------------------------------------------------------------------
+
+
+def other_line(raw, rng):
+    """A log with a line, or a file of one object, that is changed as a tree."""
+    lines = raw.splitlines() if raw.count(b"\n{") else [raw]
+    k = rng.randrange(len(lines))
+    lines[k] = json.dumps(mutated(json.loads(lines[k]), rng)).encode()
+    return b"\n".join(lines) + b"\n"
+
+
+def other_cell(raw, rng):
+    """A table with a cell that is changed."""
+    rows = [row.split(",") for row in raw.decode().split("\n")]
+    row = rng.choice(rows)
+    row[rng.randrange(len(row))] = str(rng.choice(VALUES))
+    return "\n".join(map(",".join, rows)).encode("utf-8", "replace")
+
+
+def run_seeds(folder):
+    """Each of the files that a run leaves, among the others as they were."""
+    net, _, _ = trainer()
+    train(net, recorders(folder / "whole"))
+    for file in sorted((folder / "whole").iterdir()):
+        if file.name not in WRITTEN:
+            continue
+        raw, suffix = file.read_bytes(), f"+{file.name}"
+        yield of_bytes(suffix, raw)
+        if file.suffix in (".json", ".jsonl"):
+            yield suffix, partial(other_line, raw)
+        if file.suffix == ".csv":
+            yield suffix, partial(other_cell, raw)
+
+
+def read_run_folder(path):
+    """The report of the run, and what a command goes on with."""
+    with tempfile.TemporaryDirectory() as beside:
+        run = Path(beside) / "run"
+        shutil.copytree(path.parent / "whole", run)
+        shutil.copyfile(path, run / path.name.partition("+")[2])
+        write_report(run)
+        if path.name.endswith("config.json"):
+            with contextlib.suppress(singanet.errors.FileAccessError):
+                saved_options(run)
+            with contextlib.suppress(singanet.errors.FileAccessError):
+                saved_settings(run)
+
+
 # -- data sets ------------------------------------------------------------------------------------
 
 
@@ -437,5 +491,6 @@ KINDS = {
         Kind("predictor", 10, predictor_seeds, read_predictor, watched=False),
         Kind("keras", 10, keras_seeds, load_keras, watched=False),
         Kind("training", 25, training_seeds, read_training, watched=False),
+        Kind("run", 20, run_seeds, read_run_folder, watched=False),
     )
 }

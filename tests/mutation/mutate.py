@@ -14,7 +14,6 @@ import concurrent.futures.process
 import contextlib
 import json
 import multiprocessing
-import os
 import random
 import shutil
 import sys
@@ -22,6 +21,7 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
+from unittest import mock
 
 from singanet.errors import SingaNetError
 from tests.mutation.kinds import KINDS
@@ -51,9 +51,8 @@ def work(job):
     name, count, seed, folder = job
     kind, rng, folder = KINDS[name], random.Random(seed), Path(folder) / f"{name}-{seed}"
     folder.mkdir(exist_ok=True)
-    os.environ["PYTHONWARNINGS"] = "ignore"
     found, peak, most = collections.Counter(), Peak(), 0
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), mock.patch("os.fsync"):  # the disk would take longest
         warnings.simplefilter("ignore")
         seeds = list(kind.seeds(folder))
         for coding in ("cp437", "ascii"):

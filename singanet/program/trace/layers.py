@@ -89,6 +89,8 @@ class TracedLayer:
             return self._forward_in_python(ctx, x, str(error))
 
     def _forward_in_python(self, ctx: Context, x: Any, why: str) -> Any:
+        if not self.own and self.layer.recompute:
+            raise NotRecordableError(f"layer {self.name!r}, {why}, is to be recomputed")
         if not self.own:
             self.tape.evaluator.expect_values()
         self.reasons.append(f"forward: {why}")

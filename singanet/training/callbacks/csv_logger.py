@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
 
-from singanet.base.files import replacing
+from singanet.base.files import explained, replacing
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder
 
@@ -36,9 +36,11 @@ class CSVLogger(Callback):
         if self._file is None:
             self._columns = [*logs]
             self._begin_file(epoch)
-            self._file = self.path.open("a", newline="", encoding="utf-8")
-        _writer(self._file).writerow([epoch, *self._row(logs)])
-        self._file.flush()
+        with explained(self.path, "write"):
+            if self._file is None:
+                self._file = self.path.open("a", newline="", encoding="utf-8")
+            _writer(self._file).writerow([epoch, *self._row(logs)])
+            self._file.flush()
 
     def on_train_end(self) -> None:
         """Close the file."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from singanet.base.counts import checked_count
-from singanet.base.files import replacing
+from singanet.base.files import explained, replacing
 from singanet.ops import ops_for
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder
@@ -66,7 +66,7 @@ class LayerStatistics(Callback):
         """Keep the epoch's figures."""
         self._close(epoch)
         if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
+            with explained(self.path, "write"), self.path.open("a", encoding="utf-8") as file:
                 file.write(_line(self.epochs[-1]))
 
     def state_dict(self) -> dict[str, Array]:
