@@ -383,6 +383,38 @@ class FeedForwardNet(Net):
             layout=layout,
         )
 
+    def offload(
+        self,
+        folder: str | PathLike[str],
+        keep: int | str = "256MB",
+        *,
+        optimizer: Optimizer | Wrapper | None = None,
+        resume: bool = False,
+    ) -> None:
+        """Keep parameters and optimizer state in ``folder``, at most ``keep`` of them in memory.
+
+        Each layer's are read ahead and written back while its neighbours compute; results are the
+        same bits. After every step the folder is a checkpoint, which `load` reads; ``resume`` goes
+        on from that of an earlier process. ``keep`` is bytes, or a text with a unit. The state is
+        that of ``optimizer``, of the compiled one, or of the one that `step` gets. On any error
+        net and folder are as they were: a folder that holds something else, is read-only, in use
+        or on a full disk (`FileAccessError`); a ``keep`` too small for a layer; the files of
+        another net (`StateMismatchError`) or optimizer (`DataError`). The guide is
+        ``docs/offload.md``.
+        """
+        from singanet.offload import offload
+
+        offload(self, folder, keep, optimizer, resume)
+
+    def onload(self) -> None:
+        """Bring parameters and optimizer state back into memory; the folder stays a checkpoint.
+
+        Errors: a net that is in memory.
+        """
+        from singanet.offload import onload
+
+        onload(self)
+
     # -- programs ---------------------------------------------------------------------------
 
     def record(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.errors import RankError, one_of
 from singanet.parallel.communicator import (
     Communicator,
