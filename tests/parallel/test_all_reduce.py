@@ -148,7 +148,7 @@ def test_what_is_accumulated_is_reduced_once_and_weighs_as_it_should(clip):
     assert sent[0].bytes_sent < (1 + rounds) * bytes_of_net * 1.05
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.integers(2, 4))
 def test_uneven_shards_and_empty_ones_train_as_one_process(data, size):
     build = lambda: singanet.FeedForwardNet(  # noqa: E731
