@@ -63,7 +63,7 @@ class _ByClass(Metric):
         if self._counts is not None and self._counts.shape != counts.shape:
             raise ShapeError(
                 where,
-                expected=f"{self._counts.shape[1]} classes, as in the batches before",
+                expected=f"{self._counts.size // 3} classes, as in the batches before",
                 received=f"outputs of shape {x.shape}",
                 advice="reset the metric, or use one for each output",
             )

@@ -354,7 +354,11 @@ def load_metrics(
         for path, array in arrays.items():
             owner, kind, key = path.rsplit("/", 2)
             if owner == name:
-                if key not in own or isinstance(own[key], (int, float)):
+                # What is begun by the first sample cannot be there before it.
+                now = own.get(key, 0)
+                fits = array.shape == now.shape if hasattr(now, "shape") else bool(metric.samples)
+                fits = fits and isinstance(now, list) == (kind == "list")
+                if isinstance(now, (int, float)) or not fits:
                     raise _mismatch(f"metric {name!r}", "its own arrays", repr(key)[:60])
                 own[key] = [array.copy()] if kind == "list" else array.copy()
         if metric.samples:
