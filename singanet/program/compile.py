@@ -12,7 +12,7 @@ from singanet.program.cost import bytes_of, passes_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
 from singanet.program.join_lanes import kernels_of, with_lanes_joined
 from singanet.program.layout.arena import Layout, plan_arena
-from singanet.program.recompute.choice import Recompute, cannot_keep, chosen
+from singanet.program.recompute.choice import CannotKeepError, Recompute, chosen
 from singanet.program.recompute.flow import Flow
 from singanet.program.recompute.kept_parameters import with_kept_parameters
 from singanet.program.recompute.repeat import with_repeated
@@ -25,8 +25,11 @@ from singanet.types import Array
 _SMALL = 1 << 16
 """Bytes up to which an array that is filled and then only read is kept as a constant."""
 
-_GOALS = (1.0, 0.98, 0.95, 0.9)
-"""Parts of a budget to aim at: an arena takes a little more than what is needed at one time."""
+_GOALS = (1.0, 0.98, 0.95, 0.9, 0.0)
+"""Parts of a budget to aim at: an arena takes a little more than what is needed at one time.
+
+The last is the least that can be, so that what is told to be the least is kept when asked for.
+"""
 
 
 @dataclass(frozen=True)
@@ -170,10 +173,10 @@ def recomputed(draft: Draft, kept: Recording) -> Recording:
         while less and best.layout.nbytes > budget:
             before, made = made, again(made, goal)
             best, less = _smaller(best, made), made.layout.nbytes < before.layout.nbytes
-        if best.layout.nbytes <= budget or made.layout.lower_bound > goal:
+        if best.layout.nbytes <= budget:
             break
     if recompute != "cheap" and best.layout.nbytes > budget:
-        raise cannot_keep(budget, best.layout.nbytes)
+        raise CannotKeepError(budget, best.layout.nbytes)
     return best
 
 

@@ -99,11 +99,14 @@ def _dropped(state: RecomputeState, buffer: int) -> RecomputeState | None:
     return tried
 
 
-def cannot_keep(budget: int, least: int) -> ArgumentError:
-    """The error for an arena that takes ``least`` bytes however much is made again."""
-    return ArgumentError(
-        "recompute",
-        expected=f"bytes that the arena can be kept in; the least found is {least:,}",
-        received=f"{budget:,}",
-        advice="give it more, or take a smaller batch",
-    )
+class CannotKeepError(ArgumentError):
+    """An arena takes ``least`` bytes, however much is made again."""
+
+    def __init__(self, budget: int, least: int) -> None:
+        super().__init__(
+            "recompute",
+            expected=f"bytes that the arena can be kept in; the least found is {least:,}",
+            received=f"{budget:,}",
+            advice="give it more, or take a smaller batch",
+        )
+        self.least = least
