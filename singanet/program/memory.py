@@ -91,6 +91,7 @@ def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMem
     other = [size for key, size in held.items() if key not in params and key not in state]
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]
+    other.append(tape.beside)
     calls = sum(call.parts for call in recording.calls)
     bound = [getattr(call.function, "__self__", None) for call in recording.calls if call.bind]
     # Of a kernel that is no bound method there is no plan.

@@ -77,6 +77,8 @@ class Tape:
         # What the step takes by the layers: as many bytes of new arrays live at a time, beside the
         # kernels' working memory, which they share there.
         self.live = self.most_live = self.most_working = 0
+        # What layers in Python hold of their own at each replay.
+        self.beside = 0
         # Programs have tens of thousands of places, most of them met often: each is one object.
         self._same: dict[Any, Any] = {}
 
