@@ -16,6 +16,7 @@ from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
 from singanet.program.array_tree import arrays_in
 from singanet.program.programs import Programs, programs_of
+from singanet.training.arrays import by_name, output_names
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
 from singanet.training.callbacks.memory_check import MemoryCheck
 from singanet.training.compiled import expect_compiled
@@ -63,9 +64,14 @@ def fit_within(
     there = sum(value.nbytes for value in net.param_values())
     there += sum(array.nbytes for array in optimizer.state_dict().values())
     before = private_bytes()
-    beside = _beside(net, x, y, size, callbacks, optimizer, arguments)
+    targets = None
+    if y is not None:
+        # As many targets as a batch has, also of fewer samples.
+        named = by_name(f"{_WHERE}, y", y, output_names(net), all_of_them=False)
+        targets = _resized(named, size)
+    beside = _beside(net, x, targets, size, callbacks, optimizer, arguments)
     plan = plan_memory(
-        net, size, optimizer, memory_budget, _extent(net, x), allow, beside, where=_WHERE
+        net, size, optimizer, memory_budget, _extent(net, x), allow, beside, targets, _WHERE
     )
     if verbose:
         print(plan, file=sys.stderr)
@@ -83,6 +89,13 @@ def fit_within(
             micro_batch=parts,
             **arguments,
         )
+
+
+def _resized(y: Any, size: int) -> Any:
+    if isinstance(y, dict):
+        return {name: _resized(part, size) for name, part in y.items()}
+    first = y[:size]
+    return np.resize(first, (size, *first.shape[1:]))
 
 
 class _Nowhere:
@@ -148,7 +161,7 @@ def _beside(
     fed = ones(net.plan(), 1, net.device, net.dtype, _extent(net, x))
     sample = sum(array.nbytes for array in arrays_in(fed))
     # Targets are as large as the inputs at most, where nobody can look at them.
-    sample += sample if y is None else _sample_bytes(y)
+    sample += sample if y is None else sum(a.nbytes // max(len(a), 1) for a in arrays_in(y))
     validated = arguments.get("validation_data") is not None or arguments.get("validation_split")
     waiting = int(getattr(x, "capacity", 0)) + 1 + bool(validated)
     params = sum(value.nbytes for value in net.param_values())
@@ -171,9 +184,3 @@ def _rule(optimizer: Any) -> Any:
         optimizer = optimizer.optimizer
     return optimizer
 
-
-def _sample_bytes(y: Any) -> int:
-    if isinstance(y, dict):
-        return sum(map(_sample_bytes, y.values()))
-    array = np.asarray(y)
-    return array.nbytes // max(len(array), 1)

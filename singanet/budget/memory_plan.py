@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from singanet.program.recompute.choice import Recompute
 
 _BARS = 40
-"""Lines of a picture: so many parts of a step, of as much work each."""
+"""Lines of a picture: so many parts of a step, of as many kernels each."""
 _WIDTH = 50
 """Characters of its longest bar."""
 

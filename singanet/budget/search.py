@@ -16,6 +16,7 @@ from singanet.program.ir import NotRecordableError
 from singanet.program.memory import planned_step
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import CannotKeepError, Recompute
+from singanet.training.arrays import cut
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
@@ -25,6 +26,8 @@ _TRIES = 3
 """Targets tried for an arena, since what runs again adds Python objects of its own."""
 _TURNS = 3
 """Programs of a micro-batched step: its first part, those between, and the last with the update."""
+_RECORDING = 8_000_000
+"""Bytes at most that a rehearsal takes for a moment: of its arrays the pages that malloc writes."""
 
 RECOMPUTE = "recompute"
 MICRO_BATCHES = "micro-batches"
@@ -40,9 +43,14 @@ def plan_memory(
     extent: int | None = None,
     allow: Collection[str] = MEASURES,
     beside: dict[str, int] | None = None,
+    y: Any = None,
     where: str = "net.plan",
 ) -> MemoryPlan:
-    """See `FeedForwardNet.plan`; ``beside`` are bytes that a training takes around its steps."""
+    """See `FeedForwardNet.plan`.
+
+    ``beside`` are bytes that a training takes around its steps, by what they are for; ``y``
+    targets of a batch, with which the loss's own arrays are counted.
+    """
     size = checked_count(where, "batch_size", batch_size, 1)
     if extent is not None:
         extent = checked_count(where, "extent", extent, 1)
@@ -57,7 +65,7 @@ def plan_memory(
     limit = None if budget is None else checked_bytes(f"{where}, memory_budget", budget)
     expect_host(net, where)
     level = programs_of(net).recompute
-    search = _Search(net, size, optimizer, extent, level, limit, beside or {})
+    search = _Search(net, size, optimizer, extent, level, limit, beside or {}, y)
     notes = []
     if MICRO_BATCHES in allow:
         why = not_in_parts(net, optimizer)
@@ -99,6 +107,7 @@ class _Search:
     level: Recompute
     limit: int | None
     beside: dict[str, int]
+    y: Any
     table: list[Way] = field(default_factory=list)
     base: int = 0
 
@@ -128,7 +137,9 @@ class _Search:
         """As ``plain``, within the limit where that can be, and else with the least memory."""
         arena = plain.parts["arena"]
         if self.limit is None:
-            yield self._again(micro, "cheap")
+            yield from self._worth(self._again(micro, "cheap"), plain)
+            if 1 < micro < self.size:
+                return
         else:
             target = self.limit - (plain.peak - arena)
             for _ in range(_TRIES):
@@ -145,7 +156,7 @@ class _Search:
         try:
             self._again(micro, 1)
         except CannotKeepError as error:
-            yield self._again(micro, error.least)
+            yield from self._worth(self._again(micro, error.least), plain)
 
     def _again(self, micro: int, level: Recompute) -> Way:
         return self._way((RECOMPUTE, *self._named(micro)), micro, level)
@@ -157,16 +168,23 @@ class _Search:
         whole = micro == self.size
         optimizer = self.optimizer
         if not whole and optimizer is not None:
-            # One that is at its first and last part at once has the memory of both.
-            optimizer = Accumulator(optimizer, 1)
-        step = planned_step(self.net, micro, optimizer, self.extent, level, at_once=True)
+            optimizer = _at_last_part(self.net, optimizer)
+        y = cut(self.y, slice(0, micro))
+        step = planned_step(self.net, micro, optimizer, self.extent, level, True, y)
         work = step.work * -(-self.size // micro)
         self.base = self.base or work
         held = dict(step.memory.parts)
+        # Another shape, as of a last batch, is rehearsed while the arena is there.
+        held["recording"] = min(step.by_layers, _RECORDING)
         if not whole:
             held["program"] *= _TURNS
         slowdown = work / self.base
         return Way(measures, micro, level, {**held, **self.beside}, slowdown, step)
+
+    def _worth(self, way: Way, plain: Way) -> Iterator[Way]:
+        """``way``, where it takes less than ``plain``."""
+        if way.peak < plain.peak:
+            yield way
 
     def _cannot(self, notes: tuple[str, ...], where: str) -> ArgumentError:
         least = min(self.table, key=lambda way: way.peak)
@@ -183,3 +201,17 @@ class _Search:
             received=f"{limit:,} bytes{why}",
             advice=f"give it {least.peak}, or take a smaller batch or an optimizer with less state",
         )
+
+
+def _at_last_part(net: Net, optimizer: Optimizer | Wrapper) -> Accumulator:
+    """Micro-batches of ``optimizer`` before their last part, which weighs other than the first.
+
+    No other part needs more memory.
+    """
+    trained = [param for param in net.params() if param.trainable and not param.is_state]
+    names = [param.name for param in trained]
+    gathered = Accumulator(optimizer, 2)
+    gathered.settle(names, [param.value for param in trained])
+    gathered.weigh(0.5)
+    gathered.skip(names)
+    return gathered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from singanet.base.counts import checked_count
 from singanet.engine.net import expect_host
@@ -14,6 +14,7 @@ from singanet.program.cost import work_of
 from singanet.program.peak import PeakMemory, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
+from singanet.program.replay.heap import trim
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.recorder import Recorder, rehearse
 
@@ -27,11 +28,13 @@ class PlannedStep:
     """A training step before it runs: its memory, and the bytes that its kernels go over.
 
     ``work`` compares steps of one net: what a kernel computes is counted as the bytes that pass
-    through memory in that time.
+    through memory in that time. ``by_layers`` are the bytes of the arrays that live at a time where
+    it runs by the layers.
     """
 
     memory: PeakMemory
     work: int
+    by_layers: int
     report: ProgramReport
 
 
@@ -60,13 +63,22 @@ def planned_step(
     extent: int | None,
     level: Recompute,
     at_once: bool,
+    y: Any = None,
 ) -> PlannedStep:
     """A step of ``net`` at ``level``, the first one recorded ``at_once`` or run by the layers.
 
-    Errors: bytes that the arena cannot be kept in. Raises `NotRecordableError`.
+    With targets ``y`` the loss's own arrays are in it. Errors: bytes that the arena cannot be kept
+    in. Raises `NotRecordableError`.
     """
     feed = ones(net.plan(), batch_size, net.device, net.dtype, extent)
-    recorder = rehearse(net, lambda recorder: recorder.rehearsed_step(feed, optimizer))
+
+    def record(recorder: Recorder) -> None:
+        if y is None or optimizer is None:
+            recorder.rehearsed_step(feed, optimizer)
+        else:
+            recorder.step(feed, y, None, optimizer)
+
+    recorder = rehearse(net, record)
     tape = recorder.tape
     by_layers = tape.most_live + tape.most_working
     recording = compiled(recorder, level)
@@ -76,7 +88,10 @@ def planned_step(
     report = ProgramReport(
         recording.kernels, recording.buffers, recording.layout, kept_bytes=recording.kept_bytes
     )
-    return PlannedStep(memory, work, report)
+    del recorder, recording, calls, tape
+    # No rehearsal's memory is to stay with the process that it was to tell the memory of.
+    trim()
+    return PlannedStep(memory, work, by_layers, report)
 
 
 def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMemory:

@@ -11,7 +11,7 @@ from singanet.cli import main
 from singanet.models import entries
 
 COMMANDS = (
-    *("train", "evaluate", "predict", "sample", "report", "bench", "models", "summary", "devices"),
+    *("train", "evaluate", "predict", "sample", "report", "bench", "models", "summary", "plan", "devices"),
     *("tune", "inspect", "convert", "diff", "completion"),
 )
 
