@@ -17,14 +17,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from apart import forget_peak, peak, resident
 from report import publish, table
 
-import singanet
 from singanet.models import build, entries, find
 from singanet.optimizer import SGD
 
@@ -119,7 +117,7 @@ def rows(kernels: str, names: list[str], large: bool) -> list[list[str]]:
                     "" if good else "no",
                 ]
             )
-            print(found[-1], {k: round(v / MB, 1) if not isinstance(v, list) else [round(s/MB,1) for s in v] for k, v in took.items()}, file=sys.stderr, flush=True)
+            print(found[-1], took, file=sys.stderr, flush=True)
     return found
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.sizes import checked_bytes
 from singanet.budget.memory_plan import MemoryPlan
 from singanet.budget.search import MEASURES, plan_memory
 from singanet.engine.net import expect_host
@@ -74,9 +76,9 @@ def fit_within(
         net, size, optimizer, memory_budget, _extent(net, x), allow, beside, targets, _WHERE
     )
     if verbose:
-        print(plan, file=sys.stderr)
-    check = MemoryCheck(plan.peak - there, None if plan.budget is None else plan.budget - there,
-                        before, None if verbose else _Nowhere())  # fmt: skip
+        sys.stderr.write(f"{plan}\n")
+    limit = checked_bytes(_WHERE, memory_budget) - there
+    check = MemoryCheck(plan.peak - there, limit, before, None if verbose else StringIO())
     parts = plan.chosen.micro_batch if plan.chosen.micro_batch < size else None
     with _carried_out(programs_of(net), plan):
         return fit(
@@ -96,17 +98,6 @@ def _resized(y: Any, size: int) -> Any:
         return {name: _resized(part, size) for name, part in y.items()}
     first = y[:size]
     return np.resize(first, (size, *first.shape[1:]))
-
-
-class _Nowhere:
-    """A stream that nobody reads."""
-
-    def write(self, text: str) -> int:
-        """Drop it."""
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing to do."""
 
 
 @contextmanager
@@ -183,4 +174,3 @@ def _rule(optimizer: Any) -> Any:
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer
-

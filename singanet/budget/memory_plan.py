@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from singanet.base.sizes import bytes_text
@@ -104,7 +105,7 @@ class MemoryPlan:
         count = min(_BARS, len(live))
         marks = [k * len(live) // count for k in range(count + 1)] if count else [0]
         lines = []
-        for start, end in zip(marks, marks[1:], strict=False):
+        for start, end in pairwise(marks):
             # The moment of a part at which most is needed.
             at = max(range(start, end), key=live.__getitem__)
             size = outside + live[at]

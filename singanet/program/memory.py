@@ -112,6 +112,4 @@ def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMem
     # Of a kernel that is no bound method there is no plan.
     plans = len({id(plan) for plan in bound if plan is not None})
     layout = recording.layout
-    return peak_memory(
-        layout, params.values(), state.values(), other, calls, by_layers, plans
-    )
+    return peak_memory(layout, params.values(), state.values(), other, calls, by_layers, plans)

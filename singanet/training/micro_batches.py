@@ -14,8 +14,9 @@ from singanet.types import Array
 class MicroBatches:
     """The step of ``net`` on one batch, in parts of at most ``size`` samples.
 
-    They go through ``optimizer``, of which ``accumulator`` is a stage. Gradients weigh by what the loss of their part is a mean over, so that the update is that of
-    the whole batch, up to rounding. A step that ends with an error has changed no parameter.
+    Gradients go through ``optimizer``, of which ``accumulator`` is a stage, and weigh by what the
+    loss of their part is a mean over: the update is that of the whole batch, up to rounding. A
+    step that ends with an error has changed no parameter.
     """
 
     def __init__(

@@ -19,9 +19,9 @@ from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
 from singanet.training.measures import Measures
+from singanet.training.micro_batches import MicroBatches
 from singanet.training.progress import FORMAT, VERSION, Progress, parse_progress
 from singanet.training.steps import Step, stepper
-from singanet.training.micro_batches import MicroBatches
 from singanet.types import Array
 
 

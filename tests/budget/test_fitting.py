@@ -15,7 +15,7 @@ import singanet
 from singanet.errors import ArgumentError
 from singanet.layers import Activation, BatchNormalization, Dense
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import SGD, Adam, Optimizer
+from singanet.optimizer import SGD, Adam, ElementWise
 from singanet.training.callbacks import EMA, Callback, MemoryCheck, ModelCheckpoint
 from singanet.training.fit import fit
 
@@ -23,11 +23,16 @@ SAMPLES = 44
 """No multiple of any batch below, so that last batches and last parts are smaller."""
 
 
-class Signs(Optimizer):
+class Signs(ElementWise):
     """A user's rule."""
 
-    def apply_rule(self, state, value, grad, arrays, penalty, scalars, scale=1.0):
-        value -= np.float32(self.lr) * np.sign(grad)
+    def _scalars(self, state, rate):
+        return (rate,)
+
+    def _rule(self, xp, w, g, arrays, s, *numbers):
+        xp.sign(g, out=s)
+        xp.multiply(s, numbers[0], out=s)
+        xp.subtract(w, s, out=w)
 
 
 class Steps(Callback):

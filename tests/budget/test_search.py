@@ -14,7 +14,7 @@ from singanet.base.sizes import checked_bytes
 from singanet.errors import ArgumentError
 from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Dropout, Flatten, Layer
 from singanet.loss import SquaredError
-from singanet.optimizer import SGD, Accumulator, Adam, Optimizer
+from singanet.optimizer import SGD, Accumulator, Adam
 
 
 class Doubled(Layer):
@@ -29,8 +29,6 @@ class Doubled(Layer):
 
     def backward(self, ctx, dy):
         return 2.0 * dy, {}
-
-
 
 
 def image_net(width=8, norm=False, user=False, seed=0):

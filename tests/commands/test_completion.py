@@ -11,8 +11,8 @@ from singanet.cli import main
 from singanet.models import entries
 
 COMMANDS = (
-    *("train", "evaluate", "predict", "sample", "report", "bench", "models", "summary", "plan", "devices"),
-    *("tune", "inspect", "convert", "diff", "completion"),
+    *("train", "evaluate", "predict", "sample", "report", "bench", "models", "summary", "devices"),
+    *("plan", "tune", "inspect", "convert", "diff", "completion"),
 )
 
 

@@ -17,8 +17,8 @@ from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.stages import TwoPasses, gathering, stages_of, two_passes
 from singanet.optimizer.scale import is_one
+from singanet.optimizer.stages import TwoPasses, gathering, stages_of, two_passes
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients

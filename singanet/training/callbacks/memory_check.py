@@ -64,7 +64,9 @@ class MemoryCheck(Callback):
         if self.measured is None or self.off is None:
             return
         share = self.off / max(self.measured, 1)
-        text = f"memory: {bytes_text(self.measured)} at most, predicted {bytes_text(self.predicted)}"
+        text = (
+            f"memory: {bytes_text(self.measured)} at most, predicted {bytes_text(self.predicted)}"
+        )
         text += f" ({'+' if self.off >= 0 else '-'}{bytes_text(abs(self.off))}, {share:+.1%})"
         if self.budget is not None and self.measured > self.budget:
             text += f"; above the budget of {bytes_text(self.budget)}"
