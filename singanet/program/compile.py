@@ -167,7 +167,10 @@ def recomputed(draft: Draft, kept: Recording) -> Recording:
         return replace(tried, kept_bytes=kept.layout.nbytes)
 
     budget, best = 0 if recompute == "cheap" else recompute, kept
-    for goal in [int(part * budget) for part in _GOALS]:
+    out_of_reach = False
+    for goal in dict.fromkeys(int(part * budget) for part in _GOALS):
+        if goal and out_of_reach:
+            continue
         made, less = kept, True
         # What is made again early may wait long in turn.
         while less and best.layout.nbytes > budget:
@@ -175,6 +178,7 @@ def recomputed(draft: Draft, kept: Recording) -> Recording:
             best, less = _smaller(best, made), made.layout.nbytes < before.layout.nbytes
         if best.layout.nbytes <= budget:
             break
+        out_of_reach = made.layout.lower_bound > goal
     if recompute != "cheap" and best.layout.nbytes > budget:
         raise CannotKeepError(budget, best.layout.nbytes)
     return best
