@@ -18,8 +18,8 @@ from shared_pieces import share_pieces
 import singanet
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout.arena import STRATEGIES, Layout, Strategy, plan_arena
-from singanet.program.trace.recorder import Recorder
 from singanet.program.trace.evaluator import AbstractEvaluator
+from singanet.program.trace.recorder import Recorder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

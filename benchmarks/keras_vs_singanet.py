@@ -103,7 +103,7 @@ def pythons(given: argparse.Namespace) -> dict[str, str]:
         else:
             print(f"{backend}: {done.stderr.strip().splitlines()[-1]}")
     if not found:
-        raise SystemExit("Keras is not installed: pip install 'singanet[peers]'")
+        raise SystemExit("Keras is not installed: pip install '.[peers]'")
     return found
 
 

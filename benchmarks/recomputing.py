@@ -34,7 +34,7 @@ def times_by_level(name: str, batch: int, rounds: int, levels: list[str]) -> dic
         net, optimizer, x, y = made(name, batch, level)
         program = net.record(x, y, optimizer, recompute=recompute(net, batch, level))
         runs[level] = partial(program.run, x, y)
-        kernels[level] = program.report().recomputed
+        kernels[level] = program.report().recomputed_kernels
     seconds = interleaved(runs, rounds, time.process_time)
     base = seconds["layers"]
     ratios = {level: [a / b for a, b in zip(seconds[level], base, strict=True)] for level in levels}
@@ -85,7 +85,7 @@ def main(backends: list[str]) -> None:
     body = [
         str(__doc__).partition("\n\n    python")[0].partition("\n\n")[2],
         table(head, [row for ops in backends for row in rows(ops)]),
-        "RecomputeState: kernels that run once more. Less: than the arena without, and than what steps by "
+        "Again: kernels that run once more. Less: than the arena without, and than what steps by "
         "the layers hold; the ratio is to the time of these.",
     ]
     publish("recomputing", "Recorded training steps that recompute", "\n\n".join(body))

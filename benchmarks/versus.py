@@ -50,7 +50,7 @@ def compare(
     from report import publish, table
 
     if importlib.util.find_spec("torch") is None:
-        raise SystemExit("PyTorch is not installed: pip install 'singanet[peers]'")
+        raise SystemExit("PyTorch is not installed: pip install '.[peers]'")
     rows = chosen(given.rows)
     rivals = ["singanet", *EAGER, *([] if given.compile == "never" else ["compiled"])]
     whole = 60 * given.minutes

@@ -14,7 +14,18 @@ from singanet.net import FeedForwardNet, load_model
 from singanet.params.gradients import LayerGradients
 
 if TYPE_CHECKING:
-    from singanet import data, loss, metric, models, optimizer
+    from singanet import (
+        checkpoint,
+        data,
+        keras,
+        loss,
+        metric,
+        models,
+        optimizer,
+        report,
+        testing,
+        training,
+    )
     from singanet.saving.objects import register
     from singanet.saving.predictor import Predictor, load_predictor
 
@@ -23,12 +34,14 @@ __all__ = [
     "Input",
     "LayerGradients",
     "Predictor",
+    "checkpoint",
     "data",
     "device",
     "errors",
     "initializer",
     "kEval",
     "kTrain",
+    "keras",
     "layers",
     "load_model",
     "load_predictor",
@@ -38,7 +51,10 @@ __all__ = [
     "ops",
     "optimizer",
     "register",
+    "report",
     "set_seed",
+    "testing",
+    "training",
 ]
 
 __version__ = "0.1.0"
@@ -51,6 +67,13 @@ def _objects() -> Codec:
 
 use_codec(_objects)
 
+_ROOMS = frozenset(
+    {
+        *("checkpoint", "data", "keras", "loss", "metric", "model_file", "models", "optimizer"),
+        *("program", "proto", "report", "testing", "training"),
+    }
+)
+
 
 def __getattr__(name: str) -> Any:
     """What is imported when it is first asked for, so that ``import singanet`` stays light."""
@@ -60,6 +83,10 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module("singanet.saving.predictor"), name)
     if name == "load_model":
         return import_module("singanet.model_file").load_model
-    if name in ("data", "loss", "metric", "models", "optimizer"):
+    if name in _ROOMS:
         return import_module(f"singanet.{name}")
     raise AttributeError(f"module 'singanet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -66,7 +66,7 @@ def cuda(index: int = 0) -> Device:
             f"device 'cuda:{index}'",
             expected="the package cupy",
             received=str(error),
-            advice="run: pip install 'singanet[cuda]'",
+            advice="run: pip install cupy-cuda13x",
         ) from error
     try:
         count = cupy.cuda.runtime.getDeviceCount()

@@ -30,6 +30,10 @@ class SingaNetError(Exception):
             advice=self.advice,
         )
 
+    def advising(self, advice: str) -> SingaNetError:
+        """The same error with another ``advice``, for those who meet it elsewhere."""
+        return type(self)(self.where, expected=self.expected, received=self.received, advice=advice)
+
 
 class ShapeError(SingaNetError, ValueError):
     """An array or a sample shape does not fit the layer, loss or parameter it meets."""
@@ -99,6 +103,10 @@ class ConfigError(SingaNetError, ValueError):
 
 class BackendError(SingaNetError, RuntimeError):
     """A backend or optional package that was asked for by name is missing or does not work."""
+
+
+class RankError(SingaNetError, RuntimeError):
+    """Processes that train together do different things, or one of them no longer answers."""
 
 
 def one_of(names: Iterable[str], limit: int = 12) -> str:

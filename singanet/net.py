@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.engine.net import Net
 from singanet.program.programs import Programs
 
@@ -341,10 +341,11 @@ class FeedForwardNet(Net):
         """Write all parameters, running state included, to ``f``; whole or not at all.
 
         ``format`` is 'snapshot', 'pickle', 'hdf5', 'npz', 'safetensors', 'keras' or
-        'keras-legacy'; None goes by the suffix, and without a known one writes SINGA's snapshot,
-        ``f.bin`` and ``f.desc``. ``data_format`` is that of the Keras model to load it, which
-        takes the state of ``optimizer`` as well. Snapshots and pickles hold a recurrent layer's
-        weights as one array, as SINGA's readers want them.
+        'keras-legacy'; None goes by the suffix, and without one writes SINGA's snapshot,
+        ``f.bin`` and ``f.desc``; the suffix of another program's files is refused.
+        ``data_format`` is that of the Keras model to load it, which takes the state of
+        ``optimizer`` as well. Snapshots and pickles hold a recurrent layer's weights as one array,
+        as SINGA's readers want them.
         ``buffer_size`` is SINGA's, which nothing here needs: records of any size are written, and
         a SINGA that reads them needs one above the largest. Errors: `FileAccessError`, and what
         the format cannot hold.

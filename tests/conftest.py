@@ -28,7 +28,7 @@ def _cupy():
     try:
         import cupy
     except ImportError:
-        return None, "CuPy is not installed: pip install 'singanet[cuda]'"
+        return None, "CuPy is not installed: pip install cupy-cuda13x"
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:

@@ -9,10 +9,12 @@ import signal
 import struct
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
 
+import singanet
 from singanet.cli import main
 from singanet.data import digits
 from singanet.models import entries
@@ -194,7 +196,7 @@ def test_labels_out_of_range_are_refused(small, capsys):
 def test_a_loss_that_is_no_longer_finite_is_an_error_in_words(small, tmp_path, capsys):
     target = tmp_path / "figures.json"
     argv = ["train", "mlp", "--data", str(small), "--lr", "1e30", "--epochs", "5"]
-    assert main([*argv, "--json", str(target)]) == 2
+    assert main([*argv, "--json", str(target)]) == 3
     last = capsys.readouterr().err.splitlines()[-1]
     assert "--lr: expected a learning rate at which the loss stays finite" in last
     assert not target.exists()
@@ -244,7 +246,7 @@ def test_a_closed_output_is_no_error():
 
 
 def shown_on_a_terminal(*argv, columns):
-    """What a command shows on a terminal of that width: the last state of each line."""
+    """What a command leaves on a terminal of that width, and all that it has shown."""
     pty = pytest.importorskip("pty")
     fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
     parent, child = pty.openpty()
@@ -262,18 +264,25 @@ def shown_on_a_terminal(*argv, columns):
         process.wait()
     assert process.returncode == 0
     lines = shown.decode().split("\r\n")
-    return [line.split("\r")[-1] for line in lines if line]
+    return [line.split("\r")[-1] for line in lines if line], shown.decode()
 
 
 @pytest.mark.parametrize("columns", [120, 80, 0])
 def test_on_a_terminal_there_is_a_bar_with_loss_metric_and_rate(small, columns):
     argv = ["train", "mlp", "--data", str(small), "--epochs", "2", "--batch-size", "1"]
-    lines = shown_on_a_terminal(*argv, columns=columns)
-    assert len(lines) == 2
-    for number, line in enumerate(lines, start=1):
-        assert re.match(rf"epoch {number}/2 40/40 \|", line)
-        assert re.search(r"loss \d+\.\d{4}  accuracy [01]\.\d{4}  [\d,]+ samples/s", line)
-        assert len(line) <= (columns or 80)
+    argv += ["--validation-split", "0.5"]
+    lines, everything = shown_on_a_terminal(*argv, columns=columns)
+    width = columns or 80
+    names = ("loss", "accuracy", "val_loss", "val_accuracy")
+    figures = "  ".join([*(rf"{name} \d+\.\d{{4}}" for name in names), r"[\d,]+ samples/s"])
+    assert len(lines) == (2 if columns == 120 else 4)
+    assert max(map(len, lines)) <= width
+    shown = "  ".join(line.strip() for line in lines)
+    assert re.fullmatch(f"epoch 1/2  {figures}  epoch 2/2  {figures}", shown)
+    bars = re.findall(r"\repoch 1/2 \d+/20 \|(.*?)\|([^\r]*)", everything)
+    assert bars
+    assert all(len(bar) > 5 for bar, _ in bars)
+    assert all(re.search(r"loss \d+\.\d{4}  .*samples/s \d", rest) for _, rest in bars[1:])
 
 
 def test_models_lists_each_with_its_parameters_and_a_description(capsys):
@@ -300,6 +309,35 @@ def test_devices_lists_the_kernels(capsys):
         ["cpu", "onednn"],
         ["cuda", "cupy"],
     ]
+
+
+def test_an_output_that_takes_nothing_more_is_one_line():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*RUN, "models"], stdout=full, stderr=subprocess.PIPE, text=True)
+    said = "singanet: No space left on device: writing to standard output\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_the_package_is_the_command(capsys):
+    command = [sys.executable, "-m", "singanet", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"singanet {singanet.__version__}\n")
+
+
+def test_a_warning_is_one_line_without_a_place(monkeypatch, capsys):
+    from singanet.commands import models
+
+    def odd():
+        warnings.warn("something odd", stacklevel=2)
+        return 0
+
+    monkeypatch.setattr(models, "_run", lambda arguments: odd())
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["models"]) == 0
+    assert capsys.readouterr().err == "singanet: warning: something odd\n"
 
 
 def test_help_names_the_commands(capsys):

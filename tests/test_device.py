@@ -47,7 +47,7 @@ def test_a_missing_cupy_is_named_with_the_command_that_installs_it(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(BackendError, match=r"the package cupy.*pip install 'singanet\[cuda\]'"):
+    with pytest.raises(BackendError, match=r"the package cupy.*pip install cupy-cuda13x"):
         device.cuda(0)
 
 

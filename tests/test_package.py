@@ -15,7 +15,7 @@ import pytest
 
 import singanet
 
-ROOT = Path(singanet.__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = ["cupy", "torch", "keras", "PIL", "mpi4py", "onnx", "tqdm", "h5py", "google.protobuf"]
 
 
@@ -33,7 +33,7 @@ def python(code):
     """What a fresh interpreter prints for ``code``, read as JSON."""
     run = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(Path(singanet.__file__).parents[1])},
         capture_output=True,
         check=True,
         text=True,
@@ -45,6 +45,29 @@ def python(code):
 def test_import_brings_no_extra(name):
     found = f"[n for n in {EXTRAS} if n in sys.modules]"
     assert python(f"import json, sys, {name}; print(json.dumps({found}))") == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("keras.load_model", "checkpoint.diff", "report.write_report", "program.Program"),
+        *("testing.check_gradients", "training.callbacks.EMA", "proto.net_to_proto"),
+        *("data.digits", "optimizer.schedules.Cosine", "models.build", "loss.SquaredError"),
+    ],
+)
+def test_a_public_name_is_there_after_a_plain_import(name):
+    code = f"import json, singanet; print(json.dumps(callable(singanet.{name})))"
+    assert python(code) is True
+
+
+def test_rooms_come_when_they_are_asked_for():
+    rooms = [f"singanet.{room}" for room in ("keras", "report", "testing", "data", "models")]
+    found = python(
+        f"import json, sys, singanet; print(json.dumps([n for n in {rooms} if n in sys.modules]))"
+    )
+    assert found == []
+    shown = python("import json, singanet; print(json.dumps(dir(singanet)))")
+    assert {"keras", "report", "FeedForwardNet"} <= {*shown}
 
 
 def test_types_and_data_files_lie_in_the_package():

@@ -9,7 +9,7 @@ from torch import nn
 
 import singanet
 from twins.plain import CharRNN, alexnet, lenet, mlp, small, vgg11
-from twins.residual import resnet20, resnet50
+from twins.residual import resnet20, resnet50, resnet152
 from twins.wide_deep import WideDeep
 
 __all__ = ["build", "copy_weights"]
@@ -22,6 +22,7 @@ _BUILDERS = {
     "vgg11": vgg11,
     "resnet20": resnet20,
     "resnet50": resnet50,
+    "resnet152": resnet152,
     "char_rnn": CharRNN,
     "wide_deep": WideDeep,
 }

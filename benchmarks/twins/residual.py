@@ -62,14 +62,19 @@ def resnet20() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
-def resnet50() -> nn.Module:
+def resnet50(depths: tuple[int, ...] = (3, 4, 6, 3)) -> nn.Sequential:
     """Four stages of 3, 4, 6, 3 bottleneck blocks for 224×224 pixels."""
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)]
     layers += [nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     before = 64
-    for stage, blocks in enumerate((3, 4, 6, 3)):
+    for stage, blocks in enumerate(depths):
         for block in range(blocks):
             width = 64 << stage
             layers.append(_Bottleneck(before, width, 2 if stage and not block else 1))
             before = 4 * width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+
+
+def resnet152() -> nn.Sequential:
+    """Four stages of 3, 8, 36, 3 bottleneck blocks."""
+    return resnet50((3, 8, 36, 3))

@@ -9,10 +9,10 @@ import re
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from singanet.errors import FileAccessError
+from singanet.errors import ArgumentError, FileAccessError
 
 
 @contextlib.contextmanager
@@ -43,6 +43,31 @@ def replacing(path: Path) -> Iterator[Path]:
         finally:
             with contextlib.suppress(OSError):
                 beside.unlink()
+
+
+def expect_suffix(where: str, path: Path, known: Sequence[str]) -> None:
+    """Errors: `ArgumentError` where the name of ``path`` ends in none of ``known``."""
+    if path.suffix.lower() not in known:
+        raise ArgumentError(
+            f"{where} {str(path)!r}",
+            expected=f"a file name that ends in {' or '.join(known)}",
+            received=f"the suffix {path.suffix!r}",
+            advice=f"write to {path.with_suffix(known[0]).name!r}" if path.name else "name one",
+        )
+
+
+def expect_inside(folder: Path, path: Path) -> None:
+    """Errors: `FileAccessError` where ``path`` is a link that leads out of ``folder``."""
+    if not path.is_symlink():
+        return
+    real = Path(os.path.realpath(path))
+    if not real.is_relative_to(os.path.realpath(folder)):
+        raise FileAccessError(
+            f"file {str(path)!r}",
+            expected="a file of the folder itself",
+            received=f"a link to {str(real)!r}"[:120],
+            advice="remove the link, or put the file in its place",
+        )
 
 
 def expect_file(target: Path, path: Path) -> None:

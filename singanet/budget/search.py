@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.base.sizes import bytes_text, checked_bytes
 from singanet.budget.memory_plan import MemoryPlan, Way
 from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, one_of
 from singanet.optimizer import Accumulator
 from singanet.program.ir import NotRecordableError
-from singanet.program.memory import planned_step
+from singanet.program.memory import expect_alone, planned_step
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import CannotKeepError, Recompute
 from singanet.training.arrays import cut
@@ -64,6 +64,7 @@ def plan_memory(
         )
     limit = None if budget is None else checked_bytes(f"{where}, memory_budget", budget)
     expect_host(net, where)
+    expect_alone(where, optimizer)
     level = programs_of(net).recompute
     search = _Search(net, size, optimizer, extent, level, limit, beside or {}, y)
     notes = []
@@ -153,10 +154,7 @@ class _Search:
                     yield way
                     return
                 target -= way.peak - self.limit
-        try:
-            self._again(micro, 1)
-        except CannotKeepError as error:
-            yield from self._worth(self._again(micro, error.least), plain)
+        yield from self._worth(self._again(micro, "optimal"), plain)
 
     def _again(self, micro: int, level: Recompute) -> Way:
         return self._way((RECOMPUTE, *self._named(micro)), micro, level)

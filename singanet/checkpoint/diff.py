@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.formats import open_state
+from singanet.checkpoint.matching import weights
 from singanet.checkpoint.report import aligned
 from singanet.types import Array
 
@@ -29,17 +31,22 @@ class Difference:
 def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Difference:
     """Compare the checkpoints ``a`` and ``b``, in any formats, one array at a time.
 
-    Errors: as for `open_state` and `Reader.read`.
+    Of a training or a whole model beside weights alone, the net's arrays are compared. Errors: as
+    for `open_state` and `Reader.read`.
     """
     rows: list[tuple[object, ...]] = [("name", "in A", "in B", "differ", "most")]
     same = 0
     with open_state(a) as first, open_state(b) as second:
-        for name in {**first.entries, **second.entries}:
-            here, there = first.entries.get(name), second.entries.get(name)
+        some: Mapping[str, Entry] = first.entries
+        others: Mapping[str, Entry] = second.entries
+        if (weights(some) is some) != (weights(others) is others):
+            some, others = weights(some), weights(others)
+        for name in {**some, **others}:
+            here, there = some.get(name), others.get(name)
             if here is None or there is None or not _comparable(here, there):
                 rows.append((name, _described(here), _described(there), "", ""))
                 continue
-            count, most = _compare(first.read(name), second.read(name))
+            count, most = _compare(first.read(here.name), second.read(there.name))
             same += not count
             if count:
                 rows.append((name, _described(here), _described(there), count, f"{most:.6g}"))

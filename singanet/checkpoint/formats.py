@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def write_state(
 ) -> None:
     """Write ``state``, a dict from name to array, to ``path``; whole or not at all.
 
-    ``format`` is a name of `FORMATS`; None goes by the suffix, and without a known one writes a
+    ``format`` is a name of `FORMATS`; None goes by the suffix, and without one writes a
     snapshot. Arrays are written one at a time: none but the one in hand is ever copied. Errors:
     `UnknownNameError`, `FileAccessError`, and what the format cannot hold.
     """
@@ -108,15 +108,47 @@ def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
 
 
 def by_suffix(path: str | os.PathLike[str]) -> str:
-    """The name of the format whose suffix ``path`` has; snapshot where none is known."""
-    name = checked_path(path).name.lower()
+    """The name of the format whose suffix ``path`` has; snapshot where it has none.
+
+    Errors: `ArgumentError` for the suffix of another program's files.
+    """
+    path = checked_path(path)
+    name = path.name.lower()
     found = {
         suffix: format.name
         for format in FORMATS.values()
         for suffix in format.suffixes
         if name.endswith(suffix)
     }
-    return found[max(found, key=len)] if found else "snapshot"
+    if not found:
+        known = [suffix for format in FORMATS.values() for suffix in format.suffixes]
+        expect_no_other_suffix(path, known, _INSTEAD.get(path.suffix.lower(), _OR_SAY_SO))
+        return "snapshot"
+    return found[max(found, key=len)]
+
+
+_OR_SAY_SO = "choose one of them, or none for SINGA's .bin and .desc, or name the format"
+_INSTEAD = {
+    ".keras": "weights for Keras end in '.weights.h5'",
+    ".pt": "PyTorch reads '.safetensors' by the package of that name",
+    ".pth": "PyTorch reads '.safetensors' by the package of that name",
+    ".singanet": "a whole model is written by net.save_model, weights end in '.safetensors'",
+}
+
+
+def expect_no_other_suffix(path: Path, known: Iterable[str], advice: str) -> None:
+    """Errors: `ArgumentError` where ``path`` ends in none of ``known`` but like another format.
+
+    That is a suffix that begins with a letter: ``run-0.5`` is a name without one.
+    """
+    suffix = path.suffix
+    if suffix[1:2].isalpha() and not path.name.lower().endswith(tuple(known)):
+        raise ArgumentError(
+            f"file {str(path)!r}",
+            expected=f"a name that ends in {one_of(known, 16)}",
+            received=f"the suffix {suffix!r}, by which others would take it for their own",
+            advice=advice,
+        )
 
 
 def by_content(path: Path) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from singanet.base.arguments import NAMES, name_trouble
 from singanet.errors import FileFormatError
 
-MAX_NAME_BYTES = 4096
 MAX_ARRAYS = 100_000
 """More arrays than any net has; the bound keeps a hostile file from filling the memory."""
 
@@ -17,22 +17,11 @@ def check_name(name: str, where: str) -> str:
     Errors: `FileFormatError` for an empty, overlong or unprintable name, and for a part between
     slashes that is empty, ``.`` or ``..``.
     """
-    trouble = ""
-    if len(name) > MAX_NAME_BYTES:
-        trouble = f"{len(name)} characters"
-    elif not name:
-        trouble = "an empty name"
-    elif any(ord(sign) < 32 or 0x7F <= ord(sign) < 0xA0 for sign in name):
-        trouble = f"control characters in {name[:60]!r}"
-    elif any(0xD800 <= ord(sign) < 0xE000 for sign in name):
-        trouble = f"no Unicode text in {name[:60]!r}"
-    elif any(part in ("", ".", "..") for part in name.split("/")):
-        trouble = f"{name[:60]!r}"
+    trouble = name_trouble(name)
     if trouble:
         raise FileFormatError(
             where,
-            expected=f"names of 1 to {MAX_NAME_BYTES} printable characters without empty, '.' or "
-            "'..' parts",
+            expected=NAMES,
             received=trouble,
             advice="rename the parameter, or get the file from a source you trust",
         )

@@ -51,9 +51,13 @@ def _convert(
     arguments: argparse.Namespace, build: Callable[[str], Any], show: Callable[[str], Any]
 ) -> int:
     from singanet.checkpoint.convert import convert
+    from singanet.errors import StateMismatchError
 
     net = None if arguments.model is None else build(arguments.model)
-    show(convert(arguments.source, arguments.target, net, arguments.format))
+    try:
+        show(convert(arguments.source, arguments.target, net, arguments.format))
+    except StateMismatchError as error:
+        raise error.advising("name the net whose weights they are with --model") from error
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
+from singanet import __version__
 from singanet.commands import (
     bench,
     completion,
@@ -35,6 +36,7 @@ class CommandParser(argparse.ArgumentParser):
 def make_parser() -> CommandParser:
     """Each command sets ``command``, a function of the parsed arguments to an exit status."""
     root = CommandParser(prog="singanet", description="Train and look at feed-forward nets.")
+    root.add_argument("--version", action="version", version=f"singanet {__version__}")
     commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in (
         *(train, evaluate, predict, sample, report, bench, tune),

@@ -16,7 +16,8 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "predict",
         help="write what a trained net makes of samples",
-        epilog="The samples are those for testing of DATA, or the array x of an .npz file. A CSV "
+        epilog="The samples are those for testing of DATA: of an .npz file the array x, or where "
+        "there is none x_test. A CSV "
         "file has a row a sample: its number, its likeliest class, the probabilities; an .npz "
         "file the arrays prediction and class.",
     )

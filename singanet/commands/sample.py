@@ -18,7 +18,7 @@ def add_command(commands: Any) -> None:
     )
     add_arguments(parser)
     add = parser.add_argument
-    add("--prompt", metavar="TEXT", default="\n", help="what it begins with; a new line")
+    add("--prompt", metavar="TEXT", help="what it begins with; a new line, where the text has any")
     add("--length", type=int, default=500, metavar="N", help="characters; 500")
     add(
         "--temperature",
@@ -33,7 +33,7 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.errors import ArgumentError
-    from singanet.runs.sampling import sampled
+    from singanet.runs.sampling import sampled, start_of
     from singanet.runs.tasks.text import Text
     from singanet.runs.trained import trained
 
@@ -46,16 +46,17 @@ def _run(arguments: argparse.Namespace) -> int:
             advice="use singanet predict",
         )
     (window,) = task.input_shape
+    prompt = start_of(task.data) if arguments.prompt is None else arguments.prompt
     drawn = sampled(
         net,
         task.data,
         window,
-        arguments.prompt,
+        prompt,
         arguments.length,
         arguments.temperature,
         arguments.seed,
     )
-    print(arguments.prompt.lstrip("\n"), end="")
+    print((arguments.prompt or "").lstrip("\n"), end="")
     for character in drawn:
         print(character, end="", flush=True)
     print()

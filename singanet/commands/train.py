@@ -11,6 +11,7 @@ from typing import Any
 from singanet.commands.weighted import weights
 
 _WORDS = {2: "interrupted", 15: "terminated"}
+DIVERGED = 3
 _GIVEN = argparse.SUPPRESS
 """An option that is not given does not appear, so that files can say it instead."""
 
@@ -22,7 +23,8 @@ def add_command(commands: Any) -> None:
         help="train a ready net and print its test accuracy",
         argument_default=_GIVEN,
         epilog="The rate rises to its highest in the first epoch and then falls to 0. A signal "
-        "to end (Ctrl-C) is heeded after the step in work, its state saved with --out.",
+        "to end (Ctrl-C) is heeded after the step in work, its state saved with --out. The exit "
+        "status is 3 where the loss is no longer finite.",
     )
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="a name that `singanet models` lists"
@@ -88,7 +90,7 @@ def _add_files(parser: Any) -> None:
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from singanet.runs.config import gathered
-    from singanet.runs.run import RunInterrupted, RunOptions, run
+    from singanet.runs.run import DivergedError, RunInterrupted, RunOptions, run
 
     given = {key: value for key, value in vars(arguments).items() if key != "command"}
     options = gathered(given)
@@ -100,6 +102,9 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         number = int(stop.number)
         print(f"singanet: {_WORDS[number]}{_how_to_go_on(stop.folder)}", file=sys.stderr)
         return 128 + number
+    except DivergedError as error:
+        print(f"singanet: {error}", file=sys.stderr)
+        return DIVERGED
     print(f"{result.report}  {result.figures['seconds']:.1f} s")
     return 0
 

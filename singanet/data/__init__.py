@@ -12,7 +12,7 @@ from singanet.data.generator_loader import GeneratorLoader
 from singanet.data.idx import read_idx
 from singanet.data.image_batch_iter import ImageBatchIter
 from singanet.data.image_tool import ImageTool
-from singanet.data.load import load
+from singanet.data.load import load, load_test
 from singanet.data.loader import Batch, Loader
 from singanet.data.mnist import mnist
 from singanet.data.npz import read_npz
@@ -39,6 +39,7 @@ __all__ = [
     "digits",
     "image_tool",
     "load",
+    "load_test",
     "mnist",
     "plays",
     "read_idx",

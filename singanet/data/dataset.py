@@ -60,6 +60,18 @@ class Dataset:
             num_classes=classes,
         )
 
+    @classmethod
+    def for_testing(cls, name: str, x_test: Array, y_test: Array, scale: float = 255.0) -> Dataset:
+        """A data set without training samples, its classes those of ``y_test``.
+
+        Arrays and errors as in `from_arrays`.
+        """
+        _check_samples(name, "x_test", x_test)
+        _check_labels(name, "y_test", y_test)
+        _check_lengths(name, "x_test", x_test, "y_test", y_test)
+        x, y = _as_float32(name, "x_test", x_test, scale), y_test.astype(np.int32)
+        return cls(name, x[:0], y[:0], x, y, int(y.max()) + 1)
+
     @property
     def sample_shape(self) -> Shape:
         """The shape of one sample, without the batch axis."""
@@ -128,14 +140,7 @@ def _check_labels(name: str, key: str, y: Array) -> None:
 
 def _check_agreement(name: str, samples: dict[str, Array], labels: dict[str, Array]) -> None:
     for (x_key, x), (y_key, y) in zip(samples.items(), labels.items(), strict=True):
-        if len(x) != len(y):
-            raise _refused(
-                name,
-                y_key,
-                f"{len(x)} labels, one for each sample of {x_key!r}",
-                f"{len(y)}",
-                "give each sample its label",
-            )
+        _check_lengths(name, x_key, x, y_key, y)
     train, test = (x.shape[1:] for x in samples.values())
     if train != test:
         raise _refused(
@@ -144,6 +149,17 @@ def _check_agreement(name: str, samples: dict[str, Array], labels: dict[str, Arr
             f"samples of shape {train} as in 'x_train'",
             f"{test}",
             "bring both to one shape",
+        )
+
+
+def _check_lengths(name: str, x_key: str, x: Array, y_key: str, y: Array) -> None:
+    if len(x) != len(y):
+        raise _refused(
+            name,
+            y_key,
+            f"{len(x)} labels, one for each sample of {x_key!r}",
+            f"{len(y)}",
+            "give each sample its label",
         )
 
 

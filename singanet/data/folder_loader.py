@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.base.described import Described
 from singanet.data.array_loader import ArrayLoader
 from singanet.data.images import MAX_PIXELS, image_to_array, in_colors, pillow, read_image
@@ -31,8 +31,9 @@ class FolderLoader(Described):
     ``labels`` list what was found. Batches are ``(x, y)``: float32 (N, C, H, W) in [0, 1], C
     3 or with ``grayscale`` 1; int32 (N,). ``size`` = (height, width) resizes; without it all
     images must be of one size. ``transform(image, rng)`` is applied before that, with a
-    generator drawn from seed, epoch and file. A file of more than ``max_pixels`` is refused. Order, sharding and position are those of
-    `ArrayLoader`. Errors: `DataError` naming the folder without images or the broken file.
+    generator drawn from seed, epoch and file. A file of more than ``max_pixels`` is refused.
+    Order, sharding and position are those of `ArrayLoader`. Errors: `DataError` naming the
+    folder without images or the broken file.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ def pillow() -> ModuleType:
             "images",
             expected="the package pillow, which reads image files",
             received=f"{error}",
-            advice="install it: pip install 'singanet[images]'",
+            advice="install it: pip install pillow",
         ) from error
     return PIL.Image
 

@@ -53,3 +53,15 @@ def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTE
     arrays = read_npz(path, _ARRAYS, max_bytes)
     x_train, y_train, x_test, y_test = (arrays[key] for key in _ARRAYS)
     return Dataset.from_arrays(name, x_train, y_train, x_test, y_test)
+
+
+def load_test(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTES) -> Dataset:
+    """`load` for tests alone: of an ``.npz`` file ``x_test`` and ``y_test``, nothing else is read.
+
+    Such a data set has no training samples, and as many classes as its labels tell.
+    """
+    name = os.fspath(name_or_path)
+    if not name.lower().endswith(".npz") or not os.path.isfile(name):
+        return load(name, max_bytes)
+    arrays = read_npz(name, _ARRAYS[2:], max_bytes)
+    return Dataset.for_testing(name, arrays["x_test"], arrays["y_test"])

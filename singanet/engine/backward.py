@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any
 
 from singanet.engine.foreign import expect_gradients
@@ -16,7 +16,10 @@ from singanet.types import Array, Gradient
 
 
 class BackwardWalk:
-    """The state of one backward pass; it owns the contexts and the gradients under way."""
+    """The state of one backward pass; it owns the contexts and the gradients under way.
+
+    ``before`` is called with the number of each step before it goes backward, visited or not.
+    """
 
     def __init__(
         self,
@@ -24,8 +27,10 @@ class BackwardWalk:
         contexts: list[Any],
         slot_grads: dict[int, Array],
         wanted: Collection[str],
+        before: Callable[[int], None] | None = None,
     ) -> None:
         self.plan = plan
+        self.before = before
         self.contexts = contexts
         self.slot_grads = {slot: [grad] for slot, grad in slot_grads.items()}
         slot_grads.clear()
@@ -49,6 +54,8 @@ class BackwardWalk:
     def run(self) -> Generator[LayerGradients, None, None]:
         """Yield once a visited layer, in reverse topological order."""
         for i in reversed(range(len(self.plan.steps))):
+            if self.before is not None:
+                self.before(i)
             if self.steps.visited[i]:
                 # Nothing of the step stays in this frame while the caller holds the item.
                 yield self._backward(i)
@@ -69,7 +76,9 @@ class BackwardWalk:
         by_suffix: Mapping[str, Gradient] | None = None
         # None where all that read this output take no gradient, as indices do.
         if dy is not None:
-            ctx.needs_input_grad, ctx.needs_param_grads = sources_useful, trained
+            ctx.needs_input_grad = sources_useful
+            # A user's subclass may look at what the layer it overrides gives.
+            ctx.needs_param_grads = trained or step.foreign
             if step.relu_of in self.steps.wanted:
                 # Doing it here as well makes the gradient between the two right, and no other.
                 ctx.through = False

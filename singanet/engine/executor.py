@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import NetCore, StepRequest
 from singanet.engine.passes import LayerPass, MethodPass, Pass
+from singanet.engine.recompute.by_layers import Recomputer
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
 
@@ -39,8 +40,9 @@ class Executor(Protocol[N_contra]):
 class LayerByLayer:
     """Runs the layers one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, recompute: Recomputer | None = None) -> None:
         self._registered: tuple[object, int] = (None, -1)
+        self._recompute = recompute or Recomputer()
 
     def evaluate(
         self, net: NetCore, feed: Mapping[str, Any], asked: tuple[str, ...]
@@ -56,6 +58,10 @@ class LayerByLayer:
         starts: Callable[[Mapping[int, Array]], None] | None = None,
     ) -> Pass:
         """As `Executor`; ``starts`` is told the gradients that the walk begins from."""
+        if self._recompute.asked(net.plan()):
+            made = self._recompute.forward(net, feed, asked, starts)
+            if made is not None:
+                return made
         return LayerPass(net.plan(), *self._run(net, feed, True, asked), starts)
 
     def step(self, net: NetCore, request: StepRequest) -> tuple[float, float | None]:
@@ -73,7 +79,8 @@ class LayerByLayer:
         """`singanet.engine.step.train_step`, which brings the optimizers and so is loaded late."""
         from singanet.engine.step import train_step
 
-        return train_step(net, forward, request)
+        with self._recompute.within_step():
+            return train_step(net, forward, request)
 
     def gradients(self, net: NetCore, asked: Asked) -> Iterator[LayerGradients]:
         """As `Executor`; `singanet.engine.gradients` is loaded late, as it knows the step."""
@@ -84,7 +91,10 @@ class LayerByLayer:
     def register(self, net: NetCore, optimizer: Any) -> None:
         """Tell ``optimizer`` the settings of the parameters, once for a net as it is."""
         if self._registered != (optimizer, net.version):
+            from singanet.optimizer.stages import meet
+
             optimizer.register_all(net.param_specs())
+            meet(optimizer, net)
             self._registered = (optimizer, net.version)
 
     def _run(

@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.device import Device
 from singanet.engine.backward import BackwardWalk, total
-from singanet.engine.model import NetCore
+from singanet.engine.model import NetCore, StepRequest
 from singanet.engine.part import Part
 from singanet.engine.passes import LayerPass
 from singanet.engine.step import Seen, gradients_of_loss
@@ -113,7 +113,8 @@ def by_layers(net: NetCore, asked: Asked) -> Iterator[LayerGradients]:
         of_loss: dict[int, Array] = {}
         if asked.of_loss:
             made = LayerPass(part, {name: outputs[name] for name in part.outputs}, [])
-            of_loss = gradients_of_loss(net, made, Seen(asked.targets), asked.weight)
+            request = StepRequest(asked.feed, asked.targets, None, asked.weight)
+            of_loss = gradients_of_loss(net, made, Seen(asked.targets), request)
         start = asked.start(of_loss, ops.xp.asarray(asked.loss_scale or 0, dtype), dys, ops)
         del outputs, dys, of_loss
         walk = BackwardWalk(part, contexts, start, asked.wanted)

@@ -142,6 +142,6 @@ def carrying(plan: Plan, heads: Iterable[int]) -> tuple[set[int], list[bool]]:
     for i in reversed(range(len(steps))):
         step = plan.steps[i]
         steps[i] = not slots.isdisjoint(step.out_slots)
-        if steps[i] and not step.layer.stops_gradient:
+        if steps[i] and not (step.layer.stops_gradient or step.layer.integer_input):
             slots.update(step.in_slots)
     return slots, steps

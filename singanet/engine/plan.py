@@ -36,6 +36,7 @@ class Step:
         "many_in",
         "many_out",
         "name",
+        "out_shapes",
         "out_slots",
         "relu",
         "relu_of",
@@ -50,6 +51,7 @@ class Step:
         self.foreign = is_foreign(self.layer)
         self.in_slots = in_slots
         self.out_slots = out_slots
+        self.out_shapes = node.output_shapes()
         self.many_in = len(in_slots) > 1
         self.many_out = isinstance(node.out_shapes, list)
         self.fed = not in_slots
@@ -74,6 +76,39 @@ def _last_reads(steps: Sequence[Step]) -> list[list[int]]:
     for slot, i in last.items():
         frees[i].append(slot)
     return frees
+
+
+def run_step(
+    step: Step,
+    x: Any,
+    feed: Mapping[str, Any],
+    ops: Ops,
+    rng: np.random.Generator,
+    train: bool,
+    keep: bool,
+    wanted: Collection[str],
+    layer: Layer | None = None,
+) -> tuple[Any, Context]:
+    """What ``step`` makes of ``x``, and what that leaves; the nodes ``wanted`` are looked at.
+
+    ``layer`` may take the place of its own.
+    """
+    if layer is None:
+        layer, params = step.layer, step.params()
+    else:
+        params = {suffix: param.value for suffix, param in layer.params.items()}
+    ctx = Context(ops, rng, params, train and step.in_training, keep)
+    # Where the output between the two is asked for, each does its own part.
+    ctx.relu = step.relu and step.name not in wanted
+    ctx.through = bool(step.relu_of) and step.relu_of not in wanted
+    if step.foreign:
+        x = apart(x, feed.values())
+    y = layer.forward(ctx, x)
+    if step.foreign:
+        expect_output(step.name, y, step.out_shapes)
+    if step.many_out:
+        ctx.out_shapes = [part.shape for part in y]
+    return y, ctx
 
 
 class Plan:
@@ -258,18 +293,9 @@ class Plan:
                 x = [slots[slot] for slot in step.in_slots]
             else:
                 x = slots[step.in_slots[0]]
-            ctx = Context(ops, rng, step.params(), train and step.in_training, keep)
-            # Where the output between the two is asked for, each does its own part.
-            ctx.relu = step.relu and step.name not in wanted
-            ctx.through = bool(step.relu_of) and step.relu_of not in wanted
-            if step.foreign:
-                x = apart(x, feed.values())
-            y = step.layer.forward(ctx, x)
+            y, ctx = run_step(step, x, feed, ops, rng, train, keep, wanted)
             del x
-            if step.foreign:
-                expect_output(step.name, y, [self.slot_shapes[slot] for slot in step.out_slots])
             if step.many_out:
-                ctx.out_shapes = [part.shape for part in y]
                 for slot, part in zip(step.out_slots, y, strict=True):
                     slots[slot] = part
             else:

@@ -170,8 +170,8 @@ def asked_of(
         bool(train),
         streamed,
         loss_scale,
-        beside.get("targets"),
-        beside.get("sample_weight"),
+        _put(net, beside.get("targets")),
+        _put(net, beside.get("sample_weight")),
     )
     zeros = unreachable == "zeros"
     return Question(asked, targets, others, params, resolver, zeros, batch)
@@ -264,6 +264,13 @@ def _beside(where: str, resolver: Resolver, feed: Any) -> tuple[dict[str, Any], 
         )
     rest = {key: value for key, value in feed.items() if key not in _BESIDE}
     return rest, {key: feed.get(key) for key in _BESIDE}
+
+
+def _put(net: Net, value: Any) -> Any:
+    """``value``, an array or a dict of them, on the device of ``net``; anything else as it is."""
+    if isinstance(value, Mapping):
+        return {name: _put(net, part) for name, part in value.items()}
+    return net.device.put(value) if hasattr(value, "shape") else value
 
 
 def _answers(

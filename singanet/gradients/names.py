@@ -130,7 +130,8 @@ class Resolver:
             )
         if target.fed:
             step = self.plan.by_name[target.fed]
-            return not carries.isdisjoint(step.out_slots) and not step.layer.stops_gradient
+            stops = step.layer.stops_gradient or step.layer.integer_input
+            return not stops and not carries.isdisjoint(step.out_slots)
         slots = self.plan.by_name[target.step].out_slots
         return not carries.isdisjoint(slots if target.index is None else [slots[target.index]])
 

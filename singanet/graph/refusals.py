@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from singanet.base.arguments import name_trouble
 from singanet.errors import ArgumentError, CallOrderError, GraphError, ShapeError, one_of
 from singanet.layers.layer import normal_shapes
 from singanet.types import Shapes
@@ -12,11 +13,11 @@ from singanet.types import Shapes
 
 def check_name(name: Any) -> None:
     """Errors: a net's name that is no string, or would not do as a part of a parameter's."""
-    good = isinstance(name, str) and name not in ("", ".", "..") and "/" not in name
+    good = isinstance(name, str) and "/" not in name and not name_trouble(name)
     if name is not None and not good:
         raise ArgumentError(
             "FeedForwardNet, argument name",
-            expected="a non-empty string without '/', or None",
+            expected="a non-empty string of printable characters without '/', or None",
             received=repr(name)[:80],
             advice="name it as a layer, for example 'features'",
         )

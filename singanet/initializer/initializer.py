@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.counts import is_number
+from singanet.base.arguments import is_number
 from singanet.base.described import CheckedType
 from singanet.errors import ArgumentError
 from singanet.types import Array, Shape
@@ -19,6 +19,13 @@ class Initializer(metaclass=CheckedType):
     @abstractmethod
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
         """A new float64 array of ``shape``; ``fans`` is (fan in, fan out), (0, 0) if unknown."""
+
+    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+        """Whether pieces drawn one after the other are the whole, so that a large one need not be.
+
+        It counts for the class that says so, not for those that inherit from it.
+        """
+        return False
 
 
 def wrong_shape(name: str, expected: str, shape: Shape) -> ArgumentError:

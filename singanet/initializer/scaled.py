@@ -28,6 +28,10 @@ class Scaled(Initializer):
             return rng.uniform(-bound, bound, shape)
         return rng.normal(0.0, std, shape)
 
+    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+        """Where the fans are known, and the shape need not be; see `Initializer`."""
+        return min(fans) > 0 and type(self).__call__ is Scaled.__call__
+
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)
 

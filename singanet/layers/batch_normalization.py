@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from singanet.base.counts import is_number
+from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError, DataError
 from singanet.initializer import Constant
 from singanet.layers.context import Context
@@ -55,7 +55,8 @@ class BatchNormalization(Layer):
     @property
     def fewest_samples(self) -> int:  # type: ignore[override]
         """Two of (D,) or (C, 1, 1); one of images."""
-        return 1 if self.out_shapes is None or prod(self.out_shapes[1:]) > 1 else 2
+        shape: Any = self.out_shapes
+        return 2 if shape is not None and prod(shape[1:]) == 1 else 1
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(D,) or (C, H, W), unchanged."""

@@ -22,8 +22,6 @@ class Embedding(Layer):
 
     integer_input = True
 
-    stops_gradient = True
-
     any_extent = True
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from singanet.initializer import Constant
@@ -48,6 +49,13 @@ class GroupNorm(Layer):
                 f"samples whose channels form {self.groups} groups",
                 f"sample shape {shape}",
                 "choose groups that divides the channels",
+            )
+        groups = self.groups_of(shape[0])
+        if prod(shape) == groups:
+            raise self.shape_error(
+                "more than one number in a group",
+                f"sample shape {shape} in {groups} groups",
+                "one number alone would always become 0; use LayerNorm",
             )
         if self.affine:
             self.add_param("gamma", shape[:1], self.gamma_specs, default=Constant(1.0))
@@ -102,9 +110,9 @@ class InstanceNorm(GroupNorm):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (C, positions...), unchanged."""
-        if isinstance(in_shapes, list) or len(in_shapes) < 2 or 0 in in_shapes:
+        if isinstance(in_shapes, list) or prod(in_shapes[1:]) < 2 or 0 in in_shapes[:1]:
             raise self.shape_error(
-                "one input of sample shape (channels, positions...)",
+                "one input of sample shape (channels, positions...), of several positions",
                 str(in_shapes),
                 "a channel of one number would always become 0; use LayerNorm",
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from singanet.base.arguments import NAMES, name_trouble
 from singanet.base.described import Configurable, shown
 from singanet.base.edits import Counted, CountedDict
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
@@ -56,10 +57,18 @@ class Layer(Counted, Configurable):
                 received=repr(name),
                 advice="name the layer, for example 'conv1'",
             )
+        if trouble := name_trouble(name):
+            raise ArgumentError(
+                type(self).__name__,
+                expected=NAMES,
+                received=trouble,
+                advice="name the layer, for example 'conv1': files go by names",
+            )
         self.name = name
         self.input_sample_shape = input_sample_shape
         self.params: dict[str, Param] = CountedDict()
         self._trainable: bool | None = None
+        self._recompute: bool | None = None
         self.in_shapes: Shapes | None = None
         self.out_shapes: Shapes | None = None
 
@@ -196,6 +205,25 @@ class Layer(Counted, Configurable):
                 param.held = not flag
             else:
                 param.trainable = flag
+
+    @property
+    def recompute(self) -> bool | None:
+        """Whether what `forward` leaves for `backward` is dropped, and made again then.
+
+        True whatever the net's level, False never, None as the level says. Errors: anything else.
+        """
+        return self._recompute
+
+    @recompute.setter
+    def recompute(self, flag: bool | None) -> None:
+        if flag is not None and not isinstance(flag, bool):
+            raise ArgumentError(
+                f"layer {self.name!r}, recompute",
+                expected="True, False or None",
+                received=repr(flag),
+                advice="None leaves it to the level of net.programs.recompute",
+            )
+        self._recompute = flag
 
     def param_names(self) -> list[str]:
         """The full parameter names, in the layer's order."""

@@ -210,6 +210,14 @@ class Optimizer(Counted, Configurable, ABC):
         """The states of all parameters met so far."""
         return self._states.values()
 
+    def rate(self) -> float | None:
+        """The learning rate of the last update, without any ``lr_mult``; of the first before it.
+
+        None for an optimizer without a rate of its own.
+        """
+        done = max((state.step for state in self._states.values()), default=0)
+        return None if self.lr is None else at(self.lr, self._schedule_step(max(done - 1, 0)))
+
     def case(self) -> Hashable:
         """What of the states, other than numbers of `numbers`, decides what `apply_rule` does."""
         return ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.arguments import NAMES, name_trouble
 from singanet.base.edits import changes
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Initializer, from_spec
@@ -18,6 +20,7 @@ from singanet.types import Array, Shape
 
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
 _INIT_KEYS = ("init", "mean", "std", "low", "high", "value", "gain")
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,15 @@ class Param:
     def initial(self, name: str = "") -> Array:
         """A new array, as seed and ``name`` (its own, if empty) fill it."""
         rng = np.random.default_rng([self.seed, zlib.crc32((name or self.name).encode())])
-        return self.initializer(rng, self.shape, self.fans).astype(self.dtype)
+        count = math.prod(self.shape)
+        if count <= _PIECE or not self.initializer.draws_one_by_one(self.fans):
+            return self.initializer(rng, self.shape, self.fans).astype(self.dtype)
+        # The same numbers: as one array in float64 they would take twice what they leave.
+        value = np.empty(count, self.dtype)
+        for start in range(0, count, _PIECE):
+            piece = value[start : start + _PIECE]
+            piece[...] = self.initializer(rng, piece.shape, self.fans)
+        return value.reshape(self.shape)
 
     @property
     def root(self) -> Param:
@@ -236,11 +247,12 @@ def make_param(
             )
     settings = {key: given[key] for key in _SPEC_KEYS if key in given and key != "trainable"}
     settings.setdefault("name", f"{layer}/{suffix}")
-    if not isinstance(settings["name"], str) or not settings["name"]:
+    named = isinstance(settings["name"], str)
+    if not named or (trouble := name_trouble(settings["name"])):
         raise ArgumentError(
             where,
-            expected="a parameter name that is a non-empty string",
-            received=repr(settings["name"]),
+            expected=f"a parameter name among {NAMES}" if named else "a parameter name, a string",
+            received=trouble if named else repr(settings["name"]),
             advice="leave 'name' out to get 'layer/suffix'",
         )
     initializer = from_spec(given, where) if "init" in given else default

@@ -9,6 +9,7 @@ from html import escape
 WIDTH, HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 34, 40
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
+_LARGEST, _LEAST = 1e300, 1e-300
 _MOST_POINTS = 24
 """Above it the points of a line are not marked one by one."""
 
@@ -34,14 +35,18 @@ LIGHT = """--page:#fff;--card:#f6f8fa;--ink:#18212b;--faint:#47535f;
 def line_chart(title: str, across: str, lines: Mapping[str, Points]) -> str:
     """A chart of ``lines``, each with its own colour and dashes; ``across`` names the x axis.
 
-    Points that are not finite are left out.
+    Points that are not finite are left out, and those above 1e300, whose distances may not be.
+    Where every x is whole, so is every tick below.
     """
     finite = {
-        name: [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+        name: [(x, y) for x, y in points if abs(x) < _LARGEST and abs(y) < _LARGEST]
         for name, points in lines.items()
     }
     every = [point for points in finite.values() for point in points]
-    x_ticks = ticks(min((x for x, _ in every), default=0), max((x for x, _ in every), default=1))
+    whole = all(float(x).is_integer() for x, _ in every)
+    x_ticks = ticks(
+        min((x for x, _ in every), default=0), max((x for x, _ in every), default=1), whole
+    )
     y_ticks = ticks(min((y for _, y in every), default=0), max((y for _, y in every), default=1))
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -101,13 +106,17 @@ def _legend(names: list[str]) -> str:
     return drawn
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Four to ten round numbers from at most ``low`` to at least ``high``."""
-    if not low < high or high - low < 1e-9 * max(abs(low), abs(high)):
-        spread = abs(high) / 2 or 0.5
+def ticks(low: float, high: float, whole: bool = False) -> list[float]:
+    """Four to ten round numbers from at most ``low`` to at least ``high``, fewer if ``whole``."""
+    if high - low < max(1e-9 * abs(low), 1e-9 * abs(high), _LEAST):
+        spread = abs(high) / 2 if abs(high) > _LEAST else 0.5
+        if whole and abs(high) < 1e9:
+            spread = 1.0
         low, high = low - spread, high + spread
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * 0.999)
+    if whole:
+        step = max(1.0, float(math.ceil(step)))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(k * step, 12 - math.floor(math.log10(step))) for k in range(first, last + 1)]

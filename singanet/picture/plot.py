@@ -6,8 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from singanet.base.files import replacing
-from singanet.errors import ArgumentError
+from singanet.base.files import expect_suffix, replacing
 from singanet.picture.drawing import draw
 from singanet.picture.png import write_png
 from singanet.picture.svg import to_svg
@@ -19,13 +18,8 @@ if TYPE_CHECKING:
 def plot_net(net: Net, path: str | PathLike[str] | None = None) -> str:
     """`FeedForwardNet.plot`: the picture as SVG text, also written to a .svg or .png file."""
     target = None if path is None else Path(path)
-    if target is not None and target.suffix.lower() not in (".svg", ".png"):
-        raise ArgumentError(
-            f"net.plot, {str(target)!r}",
-            expected="a file name that ends in .svg or .png",
-            received=f"the suffix {target.suffix!r}",
-            advice=f"write to {target.with_suffix('.svg').name!r}" if target.name else "name one",
-        )
+    if target is not None:
+        expect_suffix("net.plot,", target, (".svg", ".png"))
     drawing = draw(net)
     svg = to_svg(drawing)
     if target is not None:

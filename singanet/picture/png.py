@@ -28,7 +28,7 @@ def write_png(drawing: Drawing, path: Path) -> None:
             f"net.plot, {str(path)!r}",
             expected="Pillow, which writes PNG",
             received="no module PIL",
-            advice="pip install 'singanet[images]', or plot to a .svg file",
+            advice="pip install pillow, or plot to a .svg file",
         ) from error
     scale = min(_SCALE, _LARGEST / max(drawing.width, drawing.height))
     size = (round(drawing.width * scale), round(drawing.height * scale))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from singanet.program.cost import bytes_of, passes_of
+from singanet.engine.recompute.decisions import Decisions
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
 from singanet.program.join_lanes import kernels_of, with_lanes_joined
 from singanet.program.layout.arena import Layout, plan_arena
-from singanet.program.recompute.choice import CannotKeepError, Recompute, chosen
-from singanet.program.recompute.flow import Flow
+from singanet.program.recompute.choice import Recompute
+from singanet.program.recompute.choice import recomputed as chosen
 from singanet.program.recompute.kept_parameters import with_kept_parameters
-from singanet.program.recompute.repeat import with_repeated
 from singanet.program.trace.drop_unread import without_unread
 from singanet.program.trace.joint_update import with_gradients_joined
 from singanet.program.trace.recorder import Recorder, no_collections
@@ -25,18 +24,12 @@ from singanet.types import Array
 _SMALL = 1 << 16
 """Bytes up to which an array that is filled and then only read is kept as a constant."""
 
-_GOALS = (1.0, 0.98, 0.95, 0.9, 0.0)
-"""Parts of a budget to aim at: an arena takes a little more than what is needed at one time.
-
-The last is the least that can be, so that what is told to be the least is kept when asked for.
-"""
-
 
 @dataclass(frozen=True)
 class Recording:
     """The calls of a tape with their memory planned: ``place`` tells where each token lies.
 
-    ``kept_bytes`` is what the arena would take if nothing were made again.
+    ``kept_bytes`` is what the arena would take if nothing ran again, ``decisions`` what does.
     """
 
     calls: list[Call]
@@ -46,6 +39,7 @@ class Recording:
     layout: Layout
     place: dict[int, int]
     kept_bytes: int
+    decisions: Decisions = field(default_factory=Decisions)
 
 
 @dataclass
@@ -128,7 +122,8 @@ def fold_fills(draft: Draft) -> list[Call]:
 
 def keep_parameters(draft: Draft) -> list[Call]:
     """With copies of what a caller may change before the forward pass is made again."""
-    if draft.recompute == "none" or not draft.tape.interrupted:
+    runs_again = draft.recompute != "none" or True in draft.tape.wishes.values()
+    if not (runs_again and draft.tape.interrupted):
         return draft.calls
     return with_kept_parameters(draft.calls, draft.tape.tokens, draft.outside)
 
@@ -153,39 +148,13 @@ PASSES: tuple[Callable[[Draft], list[Call]], ...] = (
 
 def recomputed(draft: Draft, kept: Recording) -> Recording:
     """``kept``, or with calls that run again for the backward pass where that is asked for."""
-    tape, recompute = draft.tape, draft.recompute
-    if recompute == "none" or not any(call.phase == "backward" for call in kept.calls):
+    if not any(call.phase == "backward" for call in kept.calls):
         return kept
-
-    def again(made: Recording, goal: int) -> Recording:
-        passes = [passes_of(call) for call in made.calls]
-        touched = [bytes_of(call, tape.tokens) for call in made.calls]
-        flow = Flow(made.kernels, made.buffers, passes, touched)
-        state, numbers = chosen(flow, recompute, goal), _numbers(made.calls)
-        repeated = with_repeated(made.calls, numbers, state, tape.tokens)
-        tried = laid_out(draft, repeated)
-        return replace(tried, kept_bytes=kept.layout.nbytes)
-
-    budget, best = 0 if recompute == "cheap" else recompute, kept
-    out_of_reach = False
-    for goal in dict.fromkeys(int(part * budget) for part in _GOALS):
-        if goal and out_of_reach:
-            continue
-        made, less = kept, True
-        # What is made again early may wait long in turn.
-        while less and best.layout.nbytes > budget:
-            before, made = made, again(made, goal)
-            best, less = _smaller(best, made), made.layout.nbytes < before.layout.nbytes
-        if best.layout.nbytes <= budget:
-            break
-        out_of_reach = made.layout.lower_bound > goal
-    if recompute != "cheap" and best.layout.nbytes > budget:
-        raise CannotKeepError(budget, best.layout.nbytes)
-    return best
-
-
-def _smaller(one: Recording, other: Recording) -> Recording:
-    return one if one.layout.nbytes <= other.layout.nbytes else other
+    tape = draft.tape
+    made, decisions = chosen(
+        kept, draft.recompute, tape.tokens, tape.wishes, lambda calls: laid_out(draft, calls)
+    )
+    return replace(made, kept_bytes=kept.layout.nbytes, decisions=Decisions(decisions))
 
 
 def _numbers(calls: Sequence[Call]) -> dict[int, int]:

@@ -21,13 +21,14 @@ _MANY = 16
 _DISPATCH = 50_000
 """Bytes that pass through memory, at 10 GB/s, while Python makes a call: some 5 microseconds."""
 
-_NEVER = 1 << 40
+NEVER = 1 << 40
+"""Passes of a call that must not be made twice."""
 
 
 def passes_of(call: Call) -> int:
     """Of oneDNN's plans as they say, of products by their shapes, of all else one."""
     if call.once:
-        return _NEVER
+        return NEVER
     if call.function is np.matmul:
         a, b, out = refs_of(call)
         adds = math.prod(out.shape) * a.shape[-1]

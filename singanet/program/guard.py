@@ -37,6 +37,7 @@ class Guard:
         self._version = net.version
         self._seen = -1
         self._params: list[tuple[Param, Array, bool, bool]] = []
+        self._wishes: list[tuple[Layer, bool | None]] = []
         self._writeable: list[Array] = []
         self._parts: dict[int, tuple[Any, Callable[[Any], Any], Any]] = {}
         self._counted: list[tuple[str, Iterable[Any], list[Any]]] = []
@@ -54,7 +55,8 @@ class Guard:
             self._writeable.append(value)
 
     def ties(self, layer: Layer) -> None:
-        """Which parameters a layer has, of its own or others'."""
+        """Which parameters a layer has, of its own or others', and whether it is recomputed."""
+        self._wishes.append((layer, layer.recompute))
         self._contents("the parameters", layer, layer.params)
 
     def part(self, part: Counted) -> None:
@@ -116,6 +118,9 @@ class Guard:
         return ""
 
     def _assigned(self, begun: bool) -> str:
+        return self._switched(begun) or self._other_parts()
+
+    def _switched(self, begun: bool) -> str:
         for param, value, trainable, still in self._params:
             if param.trainable is not trainable:
                 return f"trainable of {param.name!r} is {param.trainable} now"
@@ -125,6 +130,12 @@ class Guard:
                 )
             if not begun and param.value is not value:
                 return f"the array of {param.name!r} is another one"
+        for layer, recompute in self._wishes:
+            if layer.recompute is not recompute:
+                return f"recompute of {_name(layer)} is {layer.recompute} now"
+        return ""
+
+    def _other_parts(self) -> str:
         for part, get, before in self._parts.values():
             try:
                 same = not any(map(is_not, get(part), before))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
+from singanet.errors import ArgumentError
+from singanet.optimizer.stages import reducers
 from singanet.program.array_tree import root_of
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
@@ -50,10 +52,22 @@ def planned_memory(
     if extent is not None:
         extent = checked_count("net.memory", "extent", extent, 1)
     expect_host(net, "net.memory")
+    expect_alone("net.memory", optimizer)
     programs = programs_of(net)
     level = programs.level("net.memory", recompute)
     at_once = programs.at_once or level != "none"
     return planned_step(net, size, optimizer, extent, level, at_once).memory
+
+
+def expect_alone(where: str, optimizer: Optimizer | Wrapper | None) -> None:
+    """Refuse an ``optimizer`` whose step waits for other processes: no program has it whole."""
+    for stage in reducers(optimizer):
+        raise ArgumentError(
+            f"{where}, optimizer",
+            expected="an optimizer whose step can be recorded",
+            received=f"{type(stage).__name__}, which waits for other processes",
+            advice="pass what is inside of it; its sums add the gradients that are under way",
+        )
 
 
 def planned_step(

@@ -16,6 +16,7 @@ from singanet.engine.executor import LayerByLayer
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import StepRequest
 from singanet.engine.passes import Pass
+from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
 from singanet.params.gradients import LayerGradients
 from singanet.program.orders import Order, is_dense, order_of, output_slots
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from singanet.program.trace.recorder import Recorder
 
 _NO_WAIT = Wait()
+COMMUNICATES = "the optimizer waits for other processes, so that only its passes are recorded"
 CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
 
@@ -60,7 +62,7 @@ class Programs:
     def __init__(self, enabled: bool = True, recompute: Recompute = "none") -> None:
         self.enabled = enabled
         self.at_once = False
-        self._recompute = recompute
+        self._recomputer = Recomputer(recompute)
         # By what was called with which arrays. Steps of an optimizer that accumulates take turns:
         # the guard of each of their programs tells whose turn it is.
         self._known: dict[Any, list[Replay]] = {}
@@ -69,17 +71,17 @@ class Programs:
         self._refused: dict[Any, tuple[str, int | None]] = {}
         self._waits: dict[Any, Wait] = {}
         self._arena = SharedArena()
-        self._layers = LayerByLayer()
+        self._layers = LayerByLayer(self._recomputer)
         self._orders: dict[int, Order] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
-        made = Programs(self.enabled, self._recompute)
+        made = Programs(self.enabled, self.recompute)
         made.at_once = self.at_once
         return made
 
     def __reduce__(self) -> Any:
-        return (Programs, (self.enabled, self._recompute))
+        return (Programs, (self.enabled, self.recompute))
 
     @property
     def recompute(self) -> Recompute:
@@ -87,17 +89,17 @@ class Programs:
 
         Errors: what is no level.
         """
-        return self._recompute
+        return self._recomputer.level
 
     @recompute.setter
     def recompute(self, value: Recompute) -> None:
-        self._recompute = self.level("net.programs", value)
+        self._recomputer.level = self.level("net.programs", value)
 
     def level(self, where: str, value: Recompute | None) -> Recompute:
         """``value``, or for None that of these programs. Errors: what is no level."""
         from singanet.program.recompute.choice import checked_recompute
 
-        return self._recompute if value is None else checked_recompute(where, value)
+        return self.recompute if value is None else checked_recompute(where, value)
 
     def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
         """As `Executor`: replayed where a program is there."""
@@ -122,9 +124,9 @@ class Programs:
         if not asked:
             found = self._find(
                 net,
-                self._key(net, "passes", self._recompute, *orders.values(), facts_of_feed(feed)),
+                self._key(net, "passes", self.recompute, *orders.values(), facts_of_feed(feed)),
                 lambda r: r.passes(feed, orders),
-                recompute=self._recompute,
+                recompute=self.recompute,
             )
         if found is None:
             return self._layers.forward(net, feed, asked, self._walked)
@@ -144,16 +146,19 @@ class Programs:
         if not (self.enabled and net.passes_are_its_own):
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request
-        of_step = id(optimizer), self._recompute, facts(y), facts(weight)
+        of_step = id(optimizer), self.recompute, facts(y), facts(weight)
         # Arrays like those that were fed need no conversion.
         key = self._key(net, "step", *of_step, facts(x))
         found = None if on_layer is not None else self._known_to_hold(net, key)
         if found is None:
-            from singanet.optimizer.stages import by_passes, needs_all_gradients
+            from singanet.optimizer.stages import by_passes, needs_all_gradients, reducers
 
             feed = x = check_feed(net.plan(), x, net.device, net.dtype)
             self._layers.register(net, optimizer)
-            by_layers = on_layer is not None or by_passes(optimizer)
+            waits = reducers(optimizer)
+            if waits and self.enabled:
+                self._refused["reduced"] = COMMUNICATES, None
+            by_layers = on_layer is not None or bool(waits) or by_passes(optimizer)
             if not by_layers:
                 key = self._key(net, "step", *of_step, facts_of_feed(feed))
                 found = self._find_step(net, key, feed, request)
@@ -195,8 +200,8 @@ class Programs:
             lambda r: r.step(feed, y, weight, optimizer),
             optimizer,
             # A step by the layers would take the memory that is not to be taken.
-            at_once=self._recompute != "none",
-            recompute=self._recompute,
+            at_once=self.recompute != "none",
+            recompute=self.recompute,
             case=case_of(optimizer),
         )
 

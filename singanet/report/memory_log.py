@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TextIO
 
+from singanet.base.files import explained
 from singanet.training.callbacks import Callback
 from singanet.training.files import check_folder
 from singanet.training.resident import peak_bytes, resident_bytes
@@ -62,10 +63,8 @@ class MemoryLog(Callback):
         self._file = None
 
     def _write(self, epoch: int) -> None:
-        if self._file is None:
-            if self.session.resumed:
-                self._start -= _last_seconds(self.path)
-            self._file = self.path.open("a" if self.session.resumed else "w", encoding="utf-8")
+        if self._file is None and self.session.resumed:
+            self._start -= _last_seconds(self.path)
         now = time.perf_counter()
         resident, peak = resident_bytes(), peak_bytes()
         if resident is not None and peak is not None:
@@ -79,8 +78,11 @@ class MemoryLog(Callback):
             "peak": peak,
             "gradients": self._gradients,
         }
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        with explained(self.path, "write"):
+            if self._file is None:
+                self._file = self.path.open("a" if self.session.resumed else "w", encoding="utf-8")
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
         self._gradients = 0
         self._due = now + self.every_seconds
 

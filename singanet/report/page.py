@@ -8,10 +8,11 @@ from html import escape
 from os import PathLike
 from pathlib import Path
 
-from singanet.base.files import replacing
+from singanet.base.files import expect_inside, replacing
 from singanet.picture.line_chart import LIGHT, RULES, line_chart
 from singanet.report.heat_map import heat_map
 from singanet.report.run_files import REPORT
+from singanet.report.run_notes import best_epoch
 from singanet.report.run_reader import Run, read_run
 from singanet.report.tables import confusion_table, facts, table, text
 from singanet.training.history import History
@@ -28,9 +29,12 @@ def write_report(run_folder: str | PathLike[str], path: str | PathLike[str] | No
     `FileAccessError` where it cannot be written.
     """
     run = read_run(run_folder)
-    target = Path(run_folder) / REPORT if path is None else Path(path)
+    target = Path(path or Path(run_folder) / REPORT)
+    if path is None:
+        expect_inside(run.folder, target)
     with replacing(target) as beside:
-        beside.write_text(page(run), encoding="utf-8")
+        # A JSON text may hold halves of pairs, which UTF-8 does not.
+        beside.write_bytes(page(run).encode("utf-8", errors="replace"))
     return target
 
 
@@ -66,13 +70,32 @@ def _section(title: str, content: str) -> str:
 
 
 def _result(run: Run) -> str:
-    """The figures, and the last epoch."""
+    """The figures, how it ended, the best epoch and the last."""
     history = run.history
     parts = [facts(run.figures)] if run.figures else []
-    if history.epochs:
-        last = {name: text(values[-1]) for name, values in history.items()}
-        parts.append(f"<p>{len(history.epochs)} epochs; the last one:</p>" + facts(last))
+    if history:
+        found = run.outcome if run.outcome.get("monitor") else best_epoch(history)
+        at = {epoch: k for k, epoch in enumerate(history.epochs)}
+        rows = {"last": len(history.epochs) - 1}
+        if found.get("best_epoch") in at:
+            rows = {f"best by {found['monitor']}": at[found["best_epoch"]], **rows}
+        lines = [
+            (what, f"{history.epochs[k] + 1:,}", *map(text, history.row(k).values()))
+            for what, k in rows.items()
+        ]
+        parts += [f"<p>{escape(_ending(run))}</p>", table(("", "epoch", *history), lines)]
     return "".join(parts)
+
+
+def _ending(run: Run) -> str:
+    done, outcome = len(run.history.epochs), run.outcome
+    if not outcome:
+        return f"{done:,} epochs; the training is under way, or was killed"
+    why = outcome.get("error") or outcome.get("stopped")
+    if why is None:
+        return f"{done:,} epochs, as asked for"
+    said = "ended with an error" if outcome.get("error") else "stopped"
+    return f"{done:,} epochs of {text(outcome.get('of'))}; {said}: {why}"[:600]
 
 
 def _curves(history: History) -> str:

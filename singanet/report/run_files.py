@@ -23,8 +23,14 @@ MEMORY = "memory.jsonl"
 CONFUSION = "confusion.json"
 """``{"labels": [C names], "counts": [C rows of C]}``, rows the true classes; `ConfusionLog`."""
 
+OUTCOME = "outcome.json"
+"""How the training ended: one JSON object, as `RunNotes` writes."""
+
 FIGURES = "figures.json"
 """What came out: one JSON object, such as the test accuracy."""
 
 REPORT = "report.html"
 """What `write_report` makes of these."""
+
+WRITTEN = (CONFIG, SUMMARY, PICTURE, HISTORY, LAYERS, MEMORY, CONFUSION, OUTCOME, FIGURES)
+"""All but the report."""

@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.described import Configurable
-from singanet.base.files import replacing
+from singanet.base.files import expect_inside, replacing
+from singanet.base.lock import hold, let_go
 from singanet.errors import ConfigError
 from singanet.net import FeedForwardNet
-from singanet.report.run_files import CONFIG, PICTURE, SUMMARY
-from singanet.training.callbacks import Callback
+from singanet.report.run_files import CONFIG, OUTCOME, PICTURE, REPORT, SUMMARY, WRITTEN
+from singanet.training.callbacks import Callback, Monitor
 from singanet.training.files import check_folder
+from singanet.training.history import History
 
 
 class RunNotes(Callback):
     """Writes ``config.json``, ``summary.txt`` and ``net.svg`` to ``folder`` before the first step.
+
+    At the end ``outcome.json``: why the training ended, and which epoch was the best by what
+    another callback monitors, else by the loss. The folder is this training's meanwhile: a second
+    one is refused, and so are files that are links to elsewhere.
 
     The configuration holds ``settings`` as they are given and what the fit knows: optimizer and
     loss, each as its `to_config` has it, epochs, seed, type, device. What is no JSON type is
@@ -33,13 +39,48 @@ class RunNotes(Callback):
         self.settings = dict(settings or {})
 
     def on_train_begin(self) -> None:
-        """Write. Errors: `FileAccessError`."""
+        """Claim the folder and write. Errors: `FileAccessError`."""
+        self.claim()
+        self.write()
+
+    def claim(self) -> None:
+        """Lock the folder, and see that it can be written to, and to nowhere else."""
         check_folder(self.folder)
+        hold(self.folder, self.session, self)
+        for name in (*WRITTEN, REPORT):
+            expect_inside(self.folder, self.folder / name)
+
+    def write(self) -> None:
+        """Write what is known at the start."""
+        (self.folder / OUTCOME).unlink(missing_ok=True)
         net: Any = self.session.net
         _write(self.folder / CONFIG, json.dumps(self._config(), indent=2) + "\n")
         _write(self.folder / SUMMARY, net.summary() + "\n")
         if isinstance(net, FeedForwardNet):  # what is trained like a net need not be a graph
             net.plot(self.folder / PICTURE)
+
+    def on_train_end(self) -> None:
+        """Write the outcome, where there was any epoch, and let go of the folder."""
+        try:
+            if self.session.history.epochs:
+                text = json.dumps(_json(self._outcome()), indent=2) + "\n"
+                _write(self.folder / OUTCOME, text)
+        finally:
+            let_go(self.folder, self)
+
+    def _outcome(self) -> dict[str, Any]:
+        session = self.session
+        watched = [getattr(callback, "monitor", None) for callback in session.callbacks]
+        monitor = next((each for each in watched if isinstance(each, Monitor)), None)
+        name, mode = ("auto", "auto") if monitor is None else (monitor.name, monitor.mode)
+        error = session.error
+        return {
+            "epochs": len(session.history.epochs),
+            "of": session.epochs,
+            "stopped": session.stopped,
+            "error": None if error is None else f"{type(error).__name__}: {error}"[:500],
+            **best_epoch(session.history, name, mode),
+        }
 
     def _config(self) -> dict[str, Any]:
         from singanet import __version__
@@ -59,6 +100,20 @@ class RunNotes(Callback):
         }
         made: dict[str, Any] = _json(known | self.settings)
         return made
+
+
+def best_epoch(history: History, name: str = "auto", mode: str = "auto") -> dict[str, Any]:
+    """The ``monitor``, and the ``best_epoch`` by it, from 0; None where all is NaN.
+
+    Where ``name`` was not measured it is the validation's loss, the loss, or what was.
+    """
+    known = (name, "val_loss", "loss", *history)
+    monitor = Monitor("report", next(each for each in known if each in history), mode)
+    monitor.begin(history)
+    best = None
+    for epoch, value in zip(history.epochs, history[monitor.name], strict=True):
+        best = epoch if monitor.better(value) else best
+    return {"monitor": monitor.name, "best_epoch": best, "best": monitor.best}
 
 
 def _described(thing: Any) -> Any:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from io import StringIO
 from os import PathLike
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from singanet.base.counts import is_int
-from singanet.base.files import explained
+from singanet.base.arguments import is_int
+from singanet.base.budget import Budget, read_json
+from singanet.base.files import expect_inside, explained
 from singanet.errors import DataError, FileAccessError
 from singanet.report.run_files import (
     CONFIG,
@@ -20,12 +24,17 @@ from singanet.report.run_files import (
     HISTORY,
     LAYERS,
     MEMORY,
+    OUTCOME,
     PICTURE,
     SUMMARY,
+    WRITTEN,
 )
 from singanet.training.history import History
 
-_FILES = (CONFIG, CONFUSION, FIGURES, HISTORY, LAYERS, MEMORY, PICTURE, SUMMARY)
+LONGEST = 32 << 20
+"""Bytes of a file; a thousand epochs of ResNet-50's norms take as much."""
+MOST_MEASURES, MOST_NORMS, MOST_CELLS = 500, 1_000_000, 200_000
+NORMS = ("gradient_norm", "gradient_norm_max", "weight_norm")
 
 
 @dataclass
@@ -35,6 +44,7 @@ class Run:
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
+    outcome: dict[str, Any] = field(default_factory=dict)
     summary: str = ""
     picture: str = ""
     history: History = field(default_factory=History)
@@ -48,11 +58,11 @@ def read_run(folder: str | PathLike[str]) -> Run:
     """Read the files of a run folder; those that are missing leave their part empty.
 
     The last line of a log may be cut short, as a run that was killed leaves it. Errors:
-    `FileAccessError` for a folder that is missing or has none of the files; `DataError` for a
-    file that is not what its name says, with the line.
+    `FileAccessError` for a folder that is missing or has none of the files, and for a link that
+    leads out of it; `DataError` for a file that is not what its name says, with the line.
     """
     folder = Path(folder)
-    if not any((folder / name).is_file() for name in _FILES):
+    if not any((folder / name).is_file() for name in WRITTEN):
         raise FileAccessError(
             f"folder {str(folder)!r}",
             expected=f"a run folder with files such as {HISTORY}",
@@ -64,8 +74,12 @@ def read_run(folder: str | PathLike[str]) -> Run:
     run.figures = _object(folder / FIGURES)
     run.summary, run.picture = _text(folder / SUMMARY), _text(folder / PICTURE)
     run.history = _history(folder / HISTORY)
-    run.layers = _lines(folder / LAYERS, ("epoch", "parameters"))
-    run.memory = _lines(folder / MEMORY, ("seconds",))
+    run.layers = _lines(folder / LAYERS, ("epoch", "parameters"), _norms)
+    names = {name for line in run.layers for name in line["parameters"]}
+    if len(names) * len(run.layers) > MOST_NORMS:
+        raise _not(folder / LAYERS, f"at most {MOST_NORMS} norms", "more")
+    run.memory = _lines(folder / MEMORY, ("seconds",), _bytes)
+    run.outcome = _outcome(folder / OUTCOME)
     confusion = _object(folder / CONFUSION)
     if confusion:
         run.labels, run.confusion = _matrix(folder / CONFUSION, confusion)
@@ -75,55 +89,120 @@ def read_run(folder: str | PathLike[str]) -> Run:
 def _text(path: Path) -> str:
     if not path.is_file():
         return ""
+    expect_inside(path.parent, path)
     with explained(path, "read"):
+        size = path.stat().st_size
+        if size > LONGEST:
+            raise _not(path, f"at most {LONGEST} bytes", f"{size}")
         return path.read_bytes().decode("utf-8", errors="replace")
 
 
 def _object(path: Path) -> dict[str, Any]:
-    text = _text(path)
+    text = _text(path).encode()
     if not text:
         return {}
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise _not(path, "a JSON object", f"text that is not JSON: {error}") from error
+    value = read_json(text, Budget(len(text), partial(_not, path)))
     if not isinstance(value, dict):
         raise _not(path, "a JSON object", f"a {type(value).__name__}")
     return value
 
 
-def _lines(path: Path, keys: tuple[str, ...]) -> list[dict[str, Any]]:
-    text = _text(path)
-    lines = text.splitlines()
-    found: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
+def _lines(
+    path: Path, keys: tuple[str, ...], checked: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    text, found = _text(path), list[dict[str, Any]]()
+
+    def refused(expected: str, received: str) -> DataError:
+        return _not(path, f"{expected} in line {len(found) + 1}", received)
+
+    budget = Budget(len(text), refused)
+    for line in StringIO(text):
         try:
-            value = json.loads(line)
-        except ValueError as error:
-            if number == len(lines) and not text.endswith("\n"):
-                break
-            raise _not(path, f"a JSON object in line {number}", "other text") from error
-        if not isinstance(value, dict) or any(key not in value for key in keys):
-            wanted = f"an object with {', '.join(keys)} in line {number}"
-            raise _not(path, wanted, line[:60])
-        found.append(value)
+            value = read_json(line.encode(), budget)
+            if not isinstance(value, dict) or any(key not in value for key in keys):
+                raise refused(f"an object with {', '.join(keys)}", line[:60])
+            found.append(checked(value))
+        except TypeError as error:
+            raise refused(str(error), line[:60]) from None
+        except DataError:
+            if line.endswith("\n"):
+                raise
+            break  # the last, cut short
     return found
 
 
+def _norms(line: dict[str, Any]) -> dict[str, Any]:
+    """The line of an epoch, of which nothing but counts and numbers is left."""
+    parameters = line["parameters"]
+    if not isinstance(parameters, dict) or not all(
+        isinstance(f, dict) for f in parameters.values()
+    ):
+        raise TypeError("an object of figures for every parameter")
+    return {
+        "epoch": _count(line["epoch"]),
+        "parameters": {
+            name: {key: _number(figures.get(key)) for key in NORMS}
+            for name, figures in parameters.items()
+        },
+    }
+
+
+def _bytes(line: dict[str, Any]) -> dict[str, Any]:
+    seconds = _number(line["seconds"])
+    if seconds is None:
+        raise TypeError("seconds as a number")
+    kinds = ("resident", "peak", "gradients")
+    counts = {key: _number(line.get(key)) for key in (*kinds, "epoch", "step")}
+    return {"seconds": seconds, **counts}
+
+
+def _number(value: Any) -> float | None:
+    """``value`` itself, a number that charts can draw, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
+        raise TypeError("numbers, or null")
+    return value
+
+
+def _count(value: Any) -> int:
+    if not is_int(value, 0) or value >= 1 << 53:
+        raise TypeError("an epoch counted from 0")
+    return int(value)
+
+
 def _history(path: Path) -> History:
-    history = History()
-    rows = list(csv.reader(_text(path).splitlines()))
+    history, text, rows = History(), _text(path), list[list[str]]()
+    budget = Budget(len(text), partial(_not, path), MOST_CELLS)
+    try:
+        for row in csv.reader(StringIO(text)):
+            budget.spend(100 + 60 * len(row), 1 + len(row))
+            rows.append(row)
+    except csv.Error as error:
+        raise _not(path, "lines of CSV", str(error)) from error
     if rows and rows[0][:1] != ["epoch"]:
         raise _not(path, "a header that begins with epoch", ",".join(rows[0])[:60])
+    if rows and len(rows[0]) > MOST_MEASURES:
+        raise _not(path, f"at most {MOST_MEASURES} columns", f"{len(rows[0])}")
     for number, row in enumerate(rows[1:], 2):
         try:
             values = [float(value) if value else math.nan for value in row]
-            history.record(int(row[0]), dict(zip(rows[0][1:], values[1:], strict=True)))
-        except (ValueError, IndexError) as error:
+            epoch = _count(int(row[0]))
+            history.record(epoch, dict(zip(rows[0][1:], values[1:], strict=True)))
+        except (TypeError, ValueError, IndexError) as error:
             if number == len(rows):
                 break  # cut short
             raise _not(path, f"{len(rows[0])} numbers in line {number}", str(row)[:60]) from error
     return history
+
+
+def _outcome(path: Path) -> dict[str, Any]:
+    value = _object(path)
+    texts = all(isinstance(value.get(k), (str, NoneType)) for k in ("stopped", "error", "monitor"))
+    numbers = all(isinstance(value.get(k), (int, NoneType)) for k in ("epochs", "of", "best_epoch"))
+    if not texts or not numbers:
+        raise _not(path, "an object with epochs, of, stopped, error, monitor, best_epoch", "others")
+    return value
 
 
 def _matrix(path: Path, value: dict[str, Any]) -> tuple[list[str], list[list[int]]]:
@@ -133,11 +212,11 @@ def _matrix(path: Path, value: dict[str, Any]) -> tuple[list[str], list[list[int
         and isinstance(counts, list)
         and len(labels) == len(counts)
         and all(isinstance(row, list) and len(row) == len(labels) for row in counts)
-        and all(is_int(n, 0) for row in counts for n in row)
+        and all(is_int(n, 0) and n < 1 << 53 for row in counts for n in row)
     )
     if not square or labels is None or counts is None:
         raise _not(path, "C labels and C rows of C counts", "another form")
-    return [str(label) for label in labels], counts
+    return [str(label)[:200] for label in labels], counts
 
 
 def _not(path: Path, expected: str, received: str) -> DataError:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 _MOST_CLASSES = 32
 _SHOWN_PAIRS = 25
+_LONGEST = 300
+"""Characters of a name, which in objects within objects would grow from level to level."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -32,9 +35,9 @@ def facts(values: Mapping[str, Any]) -> str:
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(f"{prefix}{name}.", value)
+            yield from _flat(f"{prefix}{name}."[:_LONGEST], value)
         else:
-            yield f"{prefix}{name}", value
+            yield f"{prefix}{name}"[:_LONGEST], value
 
 
 def text(value: Any) -> str:
@@ -70,12 +73,14 @@ def confusion_table(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> s
 
 
 def _pairs(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
-    found = [
-        (count, labels[i], labels[j])
-        for i, row in enumerate(counts)
-        for j, count in enumerate(row)
-        if i != j and count
-    ]
-    found.sort(reverse=True)
-    rows = [(true, taken, f"{count:,}") for count, true, taken in found[:_SHOWN_PAIRS]]
+    found = heapq.nlargest(
+        _SHOWN_PAIRS,
+        (
+            (count, labels[i], labels[j])
+            for i, row in enumerate(counts)
+            for j, count in enumerate(row)
+            if i != j and count
+        ),
+    )
+    rows = [(true, taken, f"{count:,}") for count, true, taken in found]
     return table(("true class", "taken for", "times"), rows)

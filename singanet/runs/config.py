@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from singanet.errors import (
+    ArgumentError,
     BackendError,
     DataError,
     FileAccessError,
@@ -16,9 +17,11 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
+from singanet.models import find
 from singanet.runs.folder import saved_options
-from singanet.runs.options import KINDS, RunOptions
+from singanet.runs.options import KINDS, RunOptions, no_folder
 
+_LONGEST, _MOST_DOTS = 1 << 16, 64
 _NAMES = tuple(field.name for field in fields(RunOptions))
 
 
@@ -30,9 +33,32 @@ def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(given)
     config = given.pop("config", None)
     options = ({} if config is None else read_config(config)) | given
-    if options.get("resume") and options.get("out") is not None:
-        options = saved_options(options["out"]) | options
+    if options.get("resume"):
+        if options.get("out") is None:
+            raise no_folder("--resume")
+        saved = saved_options(options["out"])
+        _expect_the_same(saved, options)
+        options = saved | options
     return options
+
+
+_SETTLED = ("model", "optimizer", "batch_size", "mixed_precision", "accumulate")
+"""What a training state was made with; other options may be said anew when it goes on."""
+
+
+def _expect_the_same(saved: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Errors: `ArgumentError` for an option that is another one than that of the run."""
+    recipe = find(saved["model"]).recipe
+    usual = {"optimizer": recipe.optimizer, "batch_size": recipe.batch_size, "accumulate": 1}
+    for name in _SETTLED:
+        before = saved.get(name) if saved.get(name) is not None else usual.get(name)
+        if given.get(name, before) != before:
+            raise ArgumentError(
+                "MODEL" if name == "model" else f"--{name.replace('_', '-')}",
+                expected=f"{before!r}, with which the run was begun",
+                received=repr(given[name]),
+                advice="leave it out, or begin a run in another folder",
+            )
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -76,7 +102,12 @@ def _parsed(path: Path) -> dict[str, Any]:
                 advice="run: pip install tomli",
             ) from error
     try:
-        return dict(tomllib.loads(path.read_text(encoding="utf-8")))
+        with path.open("rb") as file:
+            text = file.read(_LONGEST + 1)
+        # A key of many parts takes a reader of TOML memory by the square of them.
+        if len(text) > _LONGEST or max(map(_dots, text.splitlines()), default=0) > _MOST_DOTS:
+            raise ValueError(f"more than {_LONGEST} bytes, or {_MOST_DOTS} dots in a line")
+        return dict(tomllib.loads(text.decode("utf-8")))
     except OSError as error:
         raise FileAccessError(
             f"--config {str(path)!r}",
@@ -84,10 +115,15 @@ def _parsed(path: Path) -> dict[str, Any]:
             received=error.strerror or str(error),
             advice="check the path",
         ) from error
-    except ValueError as error:  # TOML's errors and those of its encoding
+    # TOML's errors, those of its encoding, and lists within lists.
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"--config {str(path)!r}",
             expected="TOML: lines such as epochs = 20",
             received=str(error).splitlines()[0][:120],
             advice="texts stand in quotes",
         ) from error
+
+
+def _dots(line: bytes) -> int:
+    return line.count(b".")

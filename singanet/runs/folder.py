@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from singanet.base.counts import is_int
+from singanet.base.arguments import is_int
 from singanet.base.files import replacing
+from singanet.base.lock import let_go
 from singanet.errors import FileAccessError
 from singanet.report import RunNotes, read_run, recorders
-from singanet.report.run_files import CONFIG, FIGURES, HISTORY, LAYERS, MEMORY
+from singanet.report.run_files import CONFIG, FIGURES, HISTORY, MEMORY
 from singanet.runs.options import KINDS, LASTING, RunOptions
 from singanet.runs.tasks import Task
 from singanet.training.callbacks import Callback
-from singanet.training.files import check_folder
 
 OPTIONS, NET = "options", "net"
 """The sections of the configuration: what the user said, and how the net is built."""
@@ -36,19 +36,31 @@ def expect_no_run(folder: Path) -> None:
 class LateNotes(RunNotes):
     """Notes written at the first epoch: a resumption that is refused leaves the run's own."""
 
-    _written = False
+    resume, _written = False, False
 
     def on_train_begin(self) -> None:
-        """See that the folder can be written to. Errors: `FileAccessError`."""
-        check_folder(self.folder)
+        """Claim the folder, in which another run may have begun meanwhile.
+
+        Errors: `FileAccessError`.
+        """
+        self.claim()
+        if not self.resume:
+            expect_no_run(self.folder)
 
     def on_epoch_begin(self, epoch: int) -> None:
         """Write, and where a training goes on bring its logs to where that is."""
         if not self._written:
-            super().on_train_begin()
+            self.write()
             if self.session.resumed:
-                cut_logs(self.folder, epoch)
+                cut_log(self.folder / MEMORY)
         self._written = True
+
+    def on_train_end(self) -> None:
+        """As `RunNotes`; of a training that was refused nothing is written."""
+        if self._written:
+            super().on_train_end()
+        else:
+            let_go(self.folder, self)
 
 
 def folder_callbacks(folder: Path, options: RunOptions, task: Task) -> list[Callback]:
@@ -57,31 +69,28 @@ def folder_callbacks(folder: Path, options: RunOptions, task: Task) -> list[Call
         OPTIONS: options.lasting(),
         NET: {"input_shape": task.input_shape, "num_classes": task.num_classes, **task.options},
     }
-    others = [each for each in recorders(folder) if not isinstance(each, RunNotes)]
-    return [LateNotes(folder, settings), *others]
+    notes = LateNotes(folder, settings)
+    notes.resume = options.resume
+    return [notes, *(each for each in recorders(folder) if not isinstance(each, RunNotes))]
 
 
-def cut_logs(folder: Path, epoch: int) -> None:
-    """Bring the logs of lines to where a training goes on within ``epoch``.
+def cut_log(path: Path) -> None:
+    """Take lines that are not whole, as a process that was killed leaves one, out of a log.
 
-    A process that was killed may leave half a line, and lines of epochs after its last
-    checkpoint, which come again. Errors: `FileAccessError`.
+    Errors: `FileAccessError`.
     """
-    for name, again in ((LAYERS, True), (MEMORY, False)):
-        path = folder / name
-        if not path.is_file():
+    if not path.is_file():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(True):
+        try:
+            whole = line.endswith("\n") and isinstance(json.loads(line), dict)
+        except (ValueError, RecursionError):
             continue
-        kept = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines(True):
-            try:
-                entry = json.loads(line)
-                whole = line.endswith("\n") and isinstance(entry, dict)
-            except ValueError:
-                continue
-            if whole and not (again and int(entry.get("epoch", 0)) >= epoch):
-                kept.append(line)
-        with replacing(path) as beside:
-            beside.write_text("".join(kept), encoding="utf-8")
+        if whole:
+            kept.append(line)
+    with replacing(path) as beside:
+        beside.write_text("".join(kept), encoding="utf-8")
 
 
 def write_outcome(folder: Path, figures: dict[str, Any]) -> None:

@@ -155,8 +155,12 @@ def _check(options: RunOptions, recipe: Recipe) -> None:
     if options.memory_budget is not None:
         checked_bytes("--memory-budget", options.memory_budget)
     if options.out is None and (options.resume or options.save_every is not None):
-        what = "--resume" if options.resume else "--save-every"
-        raise _wrong(what, "a run folder", "none", "add --out RUN_DIR")
+        raise no_folder("--resume" if options.resume else "--save-every")
+
+
+def no_folder(option: str) -> ArgumentError:
+    """The error for an option that needs ``--out``."""
+    return _wrong(option, "a run folder", "none", "add --out RUN_DIR")
 
 
 def _wrong(what: str, expected: str, received: str, advice: str) -> ArgumentError:

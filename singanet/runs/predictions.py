@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.files import replacing
+from singanet.base.files import expect_suffix, replacing
 from singanet.checkpoint import write_state
 from singanet.data import Dataset
 from singanet.data.npz import read_npz
-from singanet.errors import ArgumentError
+from singanet.errors import DataError, one_of
 from singanet.runs.figures import check_writable
 from singanet.types import Array
 
@@ -21,19 +21,25 @@ SUFFIXES = (".csv", ".npz")
 
 
 def bare_samples(data: str | None) -> Array | None:
-    """The array ``x`` of an ``.npz`` file that has one, in float32; None for any other data.
+    """The array ``x``, or else ``x_test``, of an ``.npz`` file in float32; None for other data.
 
-    Errors: `DataError` for what is no samples.
+    Errors: `DataError` for a file without either, or what is no samples.
     """
-    if data is None or not data.endswith(".npz"):
+    if data is None or not data.lower().endswith(".npz"):
         return None
     try:
         with zipfile.ZipFile(data) as archive:
-            if "x.npy" not in archive.namelist():
-                return None
-    except (OSError, zipfile.BadZipFile):
-        return None  # said by those who read it as data for training
-    x = read_npz(Path(data), ("x",))["x"]
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
+        names = ["x"]  # what is wrong is said by the reader below
+    if not {"x", "x_test"} & {*names}:
+        raise DataError(
+            f"data file {data!r}",
+            expected="an array x of samples, or x_test",
+            received=f"{one_of(names, 6) or 'an empty archive'}",
+            advice="write it with numpy.savez(path, x=samples); labels are not needed",
+        )
+    x = read_npz(Path(data), ("x" if "x" in names else "x_test",)).popitem()[1]
     # Samples of a data set are checked and scaled; labels there must be.
     labels = np.zeros(len(x) if x.ndim else 0, np.int32)
     return Dataset.from_arrays(data, x, labels, x, labels).x_test
@@ -41,13 +47,7 @@ def bare_samples(data: str | None) -> Array | None:
 
 def check_target(path: Path) -> None:
     """Refuse, before the work, a file that could not be written after it."""
-    if path.suffix not in SUFFIXES:
-        raise ArgumentError(
-            f"--out {str(path)!r}",
-            expected="a name that ends in .csv or .npz",
-            received=repr(path.suffix),
-            advice="choose one of them",
-        )
+    expect_suffix("--out", path, SUFFIXES)
     check_writable(path, "--out")
 
 
@@ -56,7 +56,7 @@ def write_predictions(path: Path, out: Array, classes: bool) -> None:
 
     With ``classes`` ``out`` is (N, C) of probabilities, and the likeliest is given as well.
     """
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         state: dict[str, Any] = {"prediction": np.asarray(out)}
         if classes:
             state["class"] = out.argmax(axis=-1)

@@ -31,7 +31,7 @@ from singanet.training.files import read_training
 from singanet.training.history import History
 from singanet.types import Array
 
-__all__ = ["RunInterrupted", "RunOptions", "RunResult", "parameter_bytes", "run"]
+__all__ = ["DivergedError", "RunInterrupted", "RunOptions", "RunResult", "parameter_bytes", "run"]
 
 
 class RunInterrupted(Exception):  # noqa: N818 - no error: the user's wish, and it is said so
@@ -41,6 +41,10 @@ class RunInterrupted(Exception):  # noqa: N818 - no error: the user's wish, and 
         super().__init__(number.name)
         self.number = number
         self.folder = folder
+
+
+class DivergedError(ArgumentError):
+    """The loss of a run stopped being finite; nothing of that epoch was saved."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,8 @@ def run(options: RunOptions) -> RunResult:
 
     With ``options.out`` all that is to be kept goes to that folder. The test data are looked at
     once, at the end. Errors: an unknown name, data that cannot be trained on, an
-    option out of range, a folder that cannot be written to; a loss that is no longer finite.
-    `RunInterrupted` where SIGINT or SIGTERM came.
+    option out of range, a folder that cannot be written to; `DivergedError` for a loss that is no
+    longer finite. `RunInterrupted` where SIGINT or SIGTERM came.
     """
     entry = find(options.model)
     recipe = checked_recipe(options, entry)
@@ -73,10 +77,6 @@ def run(options: RunOptions) -> RunResult:
     net = build(entry.name, task.input_shape, task.num_classes, options.seed, **task.options)
     figures, finite, signals = RunFigures(), FiniteLoss(), StopOnSignal()
     callbacks: list[Callback] = [figures, finite, signals]
-    if options.early_stopping is not None:
-        callbacks.append(EarlyStopping(options.monitor, options.early_stopping))
-    if options.tensorboard is not None:
-        callbacks.append(TensorBoard(options.tensorboard))
     if options.out is not None:
         callbacks += folder_callbacks(options.out, options, task)
         # Without validation there is nothing that the best weights could be chosen by.
@@ -84,6 +84,11 @@ def run(options: RunOptions) -> RunResult:
         callbacks.append(
             ModelCheckpoint(options.out, monitor, keep=options.keep, every_steps=options.save_every)
         )
+    # Behind the others, whose states are saved by their places: these may be added when it goes on.
+    if options.early_stopping is not None:
+        callbacks.append(EarlyStopping(options.monitor, options.early_stopping))
+    if options.tensorboard is not None:
+        callbacks.append(TensorBoard(options.tensorboard))
     # What overflows ends in a loss that is not finite, which is reported in words.
     with np.errstate(over="ignore", invalid="ignore"):
         history = _fit(net, task, validation, options, recipe, callbacks, state)
@@ -191,8 +196,8 @@ def parameter_bytes(net: FeedForwardNet) -> int:
     return sum(value.nbytes for value in net.param_values())
 
 
-def _not_finite(epoch: int, loss: float, recipe: Recipe) -> ArgumentError:
-    return ArgumentError(
+def _not_finite(epoch: int, loss: float, recipe: Recipe) -> DivergedError:
+    return DivergedError(
         "--lr",
         expected="a learning rate at which the loss stays finite",
         received=f"loss {loss} in epoch {epoch} at --lr {recipe.lr:g}",

@@ -41,6 +41,11 @@ def sampled(
     return _drawn(net, data, ids, window, length, temperature, np.random.default_rng(seed))
 
 
+def start_of(data: TextDataset) -> str:
+    """What a text may begin after: a new line, or of a text without any its first character."""
+    return "\n" if "\n" in data.characters else data.decode(data.train[:1])
+
+
 def _drawn(
     net: FeedForwardNet,
     data: TextDataset,

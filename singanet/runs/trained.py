@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from singanet import data as sets
-from singanet.errors import ArgumentError, DataError, FileAccessError, SingaNetError, one_of
+from singanet.base.files import expect_inside
+from singanet.errors import (
+    ArgumentError,
+    DataError,
+    FileAccessError,
+    SingaNetError,
+    StateMismatchError,
+    one_of,
+)
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.model_file import is_model_file, load_model
@@ -31,8 +39,9 @@ def trained(
 
     ``path`` is a run folder, of which the newest checkpoint is taken or with ``best`` the best
     weights, or a file of weights: of a run where it lies in its folder, else of ``model``. A
-    model file needs neither. ``data`` None is what the run was trained on. Errors: nothing there;
-    weights that do not fit; data that do not fit the net.
+    model file needs neither. ``data`` None is what the run was trained on; of a file, only the
+    samples for testing have to be there. Errors: nothing there; weights that do not fit; data
+    that do not fit the net.
     """
     if model is None and is_model_file(path):
         return whole_model(path, data)
@@ -61,7 +70,7 @@ def trained(
             received=repr(data),
             advice="leave --data out",
         )
-    task = load_task(entry, usual if data is None else data)
+    task = load_task(entry, usual if data is None else data, for_testing=True)
     settings = saved_settings(folder) if known else _settings(task)
     shape = tuple(settings["input_shape"])
     if shape != tuple(task.input_shape):
@@ -74,7 +83,12 @@ def trained(
     net = _built(folder, options, settings)
     if options.get("mixed_precision") is not None:
         net.as_type(options["mixed_precision"])
-    net.load(_weights(path, best))
+    try:
+        net.load(_weights(path, best))
+    except StateMismatchError as error:
+        whose = "the weights are those of another net: "
+        advice = "name theirs with --model" if model is not None else "take a run of its own"
+        raise error.advising(whose + advice) from error
     return net, task
 
 
@@ -97,6 +111,7 @@ def _weights(path: Path, best: bool) -> Path:
     found = sorted(path.glob("best.*")) if path.is_dir() else []
     if not found:
         raise _missing(path / "best.npz" if path.is_dir() else path)
+    expect_inside(path, found[0])
     return found[0]
 
 
@@ -131,7 +146,7 @@ def whole_model(path: Path, data: str | None) -> tuple[FeedForwardNet, Classific
             received="none",
             advice="add --data, a name such as digits or an .npz file",
         )
-    task = Classification(sets.load(data))
+    task = Classification(sets.load_test(data))
     shape, out = nodes[ports.inputs[0]].layer.in_shapes, nodes[ports.outputs[0][0]].out_shapes
     if tuple(task.input_shape) != shape or (task.num_classes,) > tuple(out or ())[-1:]:
         raise DataError(

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 
 from singanet.base.budget import Budget, read_json
-from singanet.checkpoint.formats import FORMATS, by_content, by_suffix, open_state
+from singanet.checkpoint.formats import by_content, expect_no_other_suffix, open_state
 from singanet.checkpoint.reader import Reader
 from singanet.errors import (
-    ArgumentError,
     CheckpointError,
     ConfigError,
     FileFormatError,
@@ -78,15 +77,11 @@ _ADVICE: dict[Any, str] = {
 
 def check_path(path: Path) -> None:
     """Errors: a name by which other programs would take the file for one of their own."""
-    suffix = "".join(path.suffixes[-1:]).lower()
-    others = {".keras", ".onnx"} | {s for each in FORMATS.values() for s in each.suffixes}
-    if suffix in others - {".safetensors"} or by_suffix(path) not in ("snapshot", CONTAINER):
-        raise ArgumentError(
-            f"file {str(path)!r}",
-            expected="a name of its own for a model file",
-            received=f"the suffix {suffix!r} of another format",
-            advice="call it 'name.singanet'; net.save writes weights alone in other formats",
-        )
+    expect_no_other_suffix(
+        path,
+        (".singanet", ".safetensors"),
+        "call it 'name.singanet'; net.save writes weights alone in other formats",
+    )
 
 
 def encoded(kind: Kind, about: Mapping[str, Any]) -> Array:

@@ -15,6 +15,10 @@ from singanet.schema.net_pb2 import NetConfig
 _WHERE = "a net's configuration"
 
 
+_NAMES = ("frozen", "untrained", "recomputed", "kept")
+"""Lists of layers and parameters that a configuration has where there is something to say."""
+
+
 def net_to_proto(config: Mapping[str, Any]) -> NetConfig:
     """The message that says what ``config`` does, which `FeedForwardNet.to_config` wrote.
 
@@ -50,7 +54,7 @@ def net_from_proto(message: NetConfig | bytes) -> dict[str, Any]:
 def _message(config: Mapping[str, Any]) -> NetConfig:
     message = NetConfig(version=config["version"], name=config.get("name"))
     keys = {"format", "version", "name", "layers", "loss", "metric"}
-    _expect_keys(config, keys | {"inputs", "outputs", "frozen", "untrained"})
+    _expect_keys(config, keys | {"inputs", "outputs", *_NAMES})
     for entry in config["layers"]:
         layer = message.layers.add(name=entry["name"])
         if "net" in entry:
@@ -69,8 +73,8 @@ def _message(config: Mapping[str, Any]) -> NetConfig:
             getattr(message, key).CopyFrom(message_of_object(config[key]))
     message.inputs.extend(config.get("inputs", ()))
     _add_ports(message.outputs, config.get("outputs", ()))
-    message.frozen.extend(config.get("frozen", ()))
-    message.untrained.extend(config.get("untrained", ()))
+    for key in _NAMES:
+        getattr(message, key).extend(config.get(key, ()))
     return message
 
 
@@ -87,7 +91,7 @@ def _config(message: NetConfig) -> dict[str, Any]:
     if message.outputs:
         config["inputs"] = list(message.inputs)
         config["outputs"] = _ports(message.outputs)
-    for key in ("frozen", "untrained"):
+    for key in _NAMES:
         if getattr(message, key):
             config[key] = list(getattr(message, key))
     return config

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from singanet.base.arguments import is_int
 from singanet.base.budget import Budget
-from singanet.base.counts import is_int
 from singanet.errors import ConfigError
 from singanet.layers import Layer
 from singanet.loss import Loss, MultiLoss
@@ -28,14 +28,17 @@ FORMAT = "singanet net"
 VERSION = 1
 """Raised when what is written today could not be read by yesterday's library."""
 
+_WISHES = {"recomputed": True, "kept": False}
+"""Keys of a configuration that name layers, by their `Layer.recompute`."""
+
 
 def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
     """The net's structure as JSON types; parameter values and state are not in it.
 
     Without ``metric`` that of the net is left out. ``inputs`` and ``outputs`` are there where
-    symbols gave their order, ``frozen`` and ``untrained`` (parameter names) where there is
-    something to say. Errors: a class that is neither singanet's nor registered, or an argument
-    JSON cannot hold.
+    symbols gave their order, ``frozen``, ``untrained`` (parameter names), ``recomputed`` and
+    ``kept`` (layers) where there is something to say. Errors: a class that is neither singanet's
+    nor registered, or an argument JSON cannot hold.
     """
     config: dict[str, Any] = {
         "format": FORMAT,
@@ -56,6 +59,10 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
     untrained = [p.name for p in params if (p.held if p.is_state else not p.trainable)]
     if untrained:
         config["untrained"] = untrained
+    for key, flag in _WISHES.items():
+        names = [node.name for node in net.nodes() if node.layer.recompute is flag]
+        if names:
+            config[key] = names
     return config
 
 
@@ -130,6 +137,9 @@ def _net(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
         net.freeze(name)
     if "untrained" in config:
         _fix(distinct_params(net.nodes()), _names(config, "untrained"))
+    for key, flag in _WISHES.items():
+        if key in config:
+            _wish(net, key, flag, _names(config, key))
     with refusing("loss and metric"):
         net.loss = _optional(config.get("loss"), Loss, MultiLoss)
         net.metric = _optional(config.get("metric"), Metric)
@@ -182,6 +192,15 @@ def _fix(params: list[Param], names: list[str]) -> None:
             by_name[name].held = True
         else:
             by_name[name].trainable = False
+
+
+def _wish(net: Net, key: str, flag: bool, names: list[str]) -> None:
+    """Let the layers called ``names`` be recomputed, or not."""
+    layers = {node.name: node.layer for node in net.nodes()}
+    for name in names:
+        if name not in layers:
+            raise wrong("a net's configuration", f"{key!r} to name layers", repr(name))
+        layers[name].recompute = flag
 
 
 def _optional(entry: Any, *bases: type) -> Any:

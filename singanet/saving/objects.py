@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from singanet import initializer, layers, loss, metric, optimizer
+from singanet import initializer, layers, loss, metric, optimizer, parallel
 from singanet.base.described import Configurable
 from singanet.errors import (
     ArgumentError,
@@ -37,7 +37,7 @@ def _public(room: Any, base: type) -> dict[str, type]:
 
 _TABLE: dict[str, type[Configurable]] = {
     name: kind
-    for room in (layers, loss, metric, optimizer, schedules)
+    for room in (layers, loss, metric, optimizer, schedules, parallel)
     for name, kind in _public(room, Configurable).items()
 }
 _INITIALIZERS = _public(initializer, Initializer)
@@ -101,7 +101,7 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
         raise wrong(_SOMEWHERE, "an object with 'class' and 'arguments'", kind_of(entry))
     name = entry.get("class")
     kind = _TABLE.get(name) or _registered.get(name) if isinstance(name, str) else None
-    if kind is None or not issubclass(kind, bases):
+    if not isinstance(name, str) or kind is None or not issubclass(kind, bases):
         known = [k for k, v in {**_TABLE, **_registered}.items() if issubclass(v, bases)]
         raise UnknownNameError(
             _SOMEWHERE,

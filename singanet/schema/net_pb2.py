@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19singanet/schema/net.proto\x12\x08singanet\"\xb6\x02\n\tNetConfig\x12\x14\n\x07version\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x11\n\x04name\x18\x02 \x01(\tH\x01\x88\x01\x01\x12%\n\x06layers\x18\x03 \x03(\x0b\x32\x15.singanet.LayerConfig\x12)\n\x04loss\x18\x04 \x01(\x0b\x32\x16.singanet.ObjectConfigH\x02\x88\x01\x01\x12+\n\x06metric\x18\x05 \x01(\x0b\x32\x16.singanet.ObjectConfigH\x03\x88\x01\x01\x12\x0e\n\x06inputs\x18\x06 \x03(\t\x12%\n\x07outputs\x18\x07 \x03(\x0b\x32\x14.singanet.PortConfig\x12\x0e\n\x06\x66rozen\x18\x08 \x03(\t\x12\x11\n\tuntrained\x18\t \x03(\tB\n\n\x08_versionB\x07\n\x05_nameB\x07\n\x05_lossB\t\n\x07_metric\"\xb8\x01\n\x0bLayerConfig\x12\x11\n\x04name\x18\x01 \x01(\tH\x01\x88\x01\x01\x12(\n\x06object\x18\x02 \x01(\x0b\x32\x16.singanet.ObjectConfigH\x00\x12\"\n\x03net\x18\x03 \x01(\x0b\x32\x13.singanet.NetConfigH\x00\x12\x10\n\x06shares\x18\x04 \x01(\tH\x00\x12%\n\x07sources\x18\x05 \x03(\x0b\x32\x14.singanet.PortConfigB\x06\n\x04kindB\x07\n\x05_name\"H\n\nPortConfig\x12\x12\n\x05layer\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05index\x18\x02 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06_layerB\x08\n\x06_index\"]\n\x0cObjectConfig\x12\x17\n\nclass_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12%\n\targuments\x18\x02 \x03(\x0b\x32\x12.singanet.ArgumentB\r\n\x0b_class_name\"U\n\x08\x41rgument\x12\x11\n\x04name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x0f.singanet.ValueH\x01\x88\x01\x01\x42\x07\n\x05_nameB\x08\n\x06_value\"\x9f\x02\n\x05Value\x12\x0e\n\x04null\x18\x01 \x01(\x08H\x00\x12\x11\n\x07\x62oolean\x18\x02 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x03 \x01(\x12H\x00\x12\x10\n\x06number\x18\x04 \x01(\x01H\x00\x12\x0e\n\x04text\x18\x05 \x01(\tH\x00\x12#\n\x04list\x18\x06 \x01(\x0b\x32\x13.singanet.ListValueH\x00\x12#\n\x04\x64ict\x18\x07 \x01(\x0b\x32\x13.singanet.DictValueH\x00\x12\x13\n\tparameter\x18\x08 \x01(\tH\x00\x12-\n\x0binitializer\x18\t \x01(\x0b\x32\x16.singanet.ObjectConfigH\x00\x12(\n\x06object\x18\n \x01(\x0b\x32\x16.singanet.ObjectConfigH\x00\x42\x06\n\x04kind\"+\n\tListValue\x12\x1e\n\x05parts\x18\x01 \x03(\x0b\x32\x0f.singanet.Value\"0\n\tDictValue\x12#\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x12.singanet.Argumentb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19singanet/schema/net.proto\x12\x08singanet\"\xd8\x02\n\tNetConfig\x12\x14\n\x07version\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x11\n\x04name\x18\x02 \x01(\tH\x01\x88\x01\x01\x12%\n\x06layers\x18\x03 \x03(\x0b\x32\x15.singanet.LayerConfig\x12)\n\x04loss\x18\x04 \x01(\x0b\x32\x16.singanet.ObjectConfigH\x02\x88\x01\x01\x12+\n\x06metric\x18\x05 \x01(\x0b\x32\x16.singanet.ObjectConfigH\x03\x88\x01\x01\x12\x0e\n\x06inputs\x18\x06 \x03(\t\x12%\n\x07outputs\x18\x07 \x03(\x0b\x32\x14.singanet.PortConfig\x12\x0e\n\x06\x66rozen\x18\x08 \x03(\t\x12\x11\n\tuntrained\x18\t \x03(\t\x12\x12\n\nrecomputed\x18\n \x03(\t\x12\x0c\n\x04kept\x18\x0b \x03(\tB\n\n\x08_versionB\x07\n\x05_nameB\x07\n\x05_lossB\t\n\x07_metric\"\xb8\x01\n\x0bLayerConfig\x12\x11\n\x04name\x18\x01 \x01(\tH\x01\x88\x01\x01\x12(\n\x06object\x18\x02 \x01(\x0b\x32\x16.singanet.ObjectConfigH\x00\x12\"\n\x03net\x18\x03 \x01(\x0b\x32\x13.singanet.NetConfigH\x00\x12\x10\n\x06shares\x18\x04 \x01(\tH\x00\x12%\n\x07sources\x18\x05 \x03(\x0b\x32\x14.singanet.PortConfigB\x06\n\x04kindB\x07\n\x05_name\"H\n\nPortConfig\x12\x12\n\x05layer\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05index\x18\x02 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06_layerB\x08\n\x06_index\"]\n\x0cObjectConfig\x12\x17\n\nclass_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12%\n\targuments\x18\x02 \x03(\x0b\x32\x12.singanet.ArgumentB\r\n\x0b_class_name\"U\n\x08\x41rgument\x12\x11\n\x04name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x0f.singanet.ValueH\x01\x88\x01\x01\x42\x07\n\x05_nameB\x08\n\x06_value\"\x9f\x02\n\x05Value\x12\x0e\n\x04null\x18\x01 \x01(\x08H\x00\x12\x11\n\x07\x62oolean\x18\x02 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x03 \x01(\x12H\x00\x12\x10\n\x06number\x18\x04 \x01(\x01H\x00\x12\x0e\n\x04text\x18\x05 \x01(\tH\x00\x12#\n\x04list\x18\x06 \x01(\x0b\x32\x13.singanet.ListValueH\x00\x12#\n\x04\x64ict\x18\x07 \x01(\x0b\x32\x13.singanet.DictValueH\x00\x12\x13\n\tparameter\x18\x08 \x01(\tH\x00\x12-\n\x0binitializer\x18\t \x01(\x0b\x32\x16.singanet.ObjectConfigH\x00\x12(\n\x06object\x18\n \x01(\x0b\x32\x16.singanet.ObjectConfigH\x00\x42\x06\n\x04kind\"+\n\tListValue\x12\x1e\n\x05parts\x18\x01 \x03(\x0b\x32\x0f.singanet.Value\"0\n\tDictValue\x12#\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x12.singanet.Argumentb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,19 +22,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'singanet.schema.net_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_NETCONFIG']._serialized_start=40
-  _globals['_NETCONFIG']._serialized_end=350
-  _globals['_LAYERCONFIG']._serialized_start=353
-  _globals['_LAYERCONFIG']._serialized_end=537
-  _globals['_PORTCONFIG']._serialized_start=539
-  _globals['_PORTCONFIG']._serialized_end=611
-  _globals['_OBJECTCONFIG']._serialized_start=613
-  _globals['_OBJECTCONFIG']._serialized_end=706
-  _globals['_ARGUMENT']._serialized_start=708
-  _globals['_ARGUMENT']._serialized_end=793
-  _globals['_VALUE']._serialized_start=796
-  _globals['_VALUE']._serialized_end=1083
-  _globals['_LISTVALUE']._serialized_start=1085
-  _globals['_LISTVALUE']._serialized_end=1128
-  _globals['_DICTVALUE']._serialized_start=1130
-  _globals['_DICTVALUE']._serialized_end=1178
+  _globals['_NETCONFIG']._serialized_end=384
+  _globals['_LAYERCONFIG']._serialized_start=387
+  _globals['_LAYERCONFIG']._serialized_end=571
+  _globals['_PORTCONFIG']._serialized_start=573
+  _globals['_PORTCONFIG']._serialized_end=645
+  _globals['_OBJECTCONFIG']._serialized_start=647
+  _globals['_OBJECTCONFIG']._serialized_end=740
+  _globals['_ARGUMENT']._serialized_start=742
+  _globals['_ARGUMENT']._serialized_end=827
+  _globals['_VALUE']._serialized_start=830
+  _globals['_VALUE']._serialized_end=1117
+  _globals['_LISTVALUE']._serialized_start=1119
+  _globals['_LISTVALUE']._serialized_end=1162
+  _globals['_DICTVALUE']._serialized_start=1164
+  _globals['_DICTVALUE']._serialized_end=1212
 # @@protoc_insertion_point(module_scope)

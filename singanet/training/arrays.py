@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from singanet.engine.model import Model
-from singanet.errors import DataError, ShapeError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import (
+    DataError,
+    ShapeError,
+    StateMismatchError,
+    UnknownNameError,
+    did_you_mean,
+    one_of,
+)
 from singanet.types import Array
 
 
@@ -137,3 +144,22 @@ def _check_keys(
             received=f"none for {one_of(missing)}",
             advice="add them to the dict",
         )
+
+
+def saved_parameters(net: Model, saved: Mapping[str, Array], where: str) -> dict[str, Array]:
+    """Copies of ``saved`` on the net's device: of all its parameters, floats of their shapes.
+
+    Errors: `StateMismatchError` naming one that is missing, or not so.
+    """
+    found = {}
+    for param in net.params():
+        array = saved.get(param.name)
+        if array is None or array.shape != param.shape or array.dtype.kind != "f":
+            raise StateMismatchError(
+                f"{where}, {param.name!r}",
+                expected=f"floats of shape {param.shape}",
+                received="none" if array is None else f"{array.dtype} of shape {array.shape}",
+                advice="resume with the net that was saved",
+            )
+        found[param.name] = net.device.put(array).copy()
+    return found

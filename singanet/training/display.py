@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO, TypeVar
 
 from singanet.training.measures import Measures
 
 INTERVAL = 0.1
+USUAL_WIDTH = 80
 
 Self = TypeVar("Self", bound="EpochLine")
 
@@ -19,8 +20,9 @@ Self = TypeVar("Self", bound="EpochLine")
 class EpochLine:
     """One epoch's loss, metrics and samples per second; use it in a with statement.
 
-    On a terminal it is brought up to date ten times a second, not at every batch: steps of a
-    small net take less time than drawing the line.
+    On a terminal a bar is brought up to date ten times a second, not at every batch: steps of a
+    small net take less time than drawing it. In the end it gives way to the figures, in as many
+    lines as the terminal's width asks for.
     """
 
     def __init__(self, title: str, batches: int, stream: TextIO | None = None) -> None:
@@ -29,7 +31,8 @@ class EpochLine:
         self.stream = stream or sys.stderr
         self.start = time.perf_counter()
         self._bar: Any = None
-        self._text = ""
+        self._figures: list[str] = []
+        self._width: int | None = None
         self._shown = 0
         self._due = 0.0
 
@@ -39,13 +42,15 @@ class EpochLine:
 
             # Some terminals, those of containers among them, say that they have no columns.
             width = os.get_terminal_size(self.stream.fileno()).columns
+            self._width = width or USUAL_WIDTH
             self._bar = tqdm(
                 total=self.batches,
                 desc=self.title,
                 file=self.stream,
                 bar_format="{desc} {n_fmt}/{total_fmt} |{bar}|{postfix} {elapsed}<{remaining}",
-                ncols=None if width else 80,
+                ncols=None if width else USUAL_WIDTH,
                 dynamic_ncols=bool(width),
+                leave=False,
             )
         return self
 
@@ -56,20 +61,18 @@ class EpochLine:
     def show(self, measures: Measures, batch: int) -> None:
         """Show the mean loss so far, ``batch`` batches into the epoch."""
         self._due = time.perf_counter() + INTERVAL
-        self._set({"loss": measures.loss()}, measures.samples, batch)
-
-    def finish(self, logs: Mapping[str, float], samples: int, batch: int) -> None:
-        """Show what the epoch came to, ``logs`` by name."""
-        self._set(logs, samples, batch)
-
-    def _set(self, logs: Mapping[str, float], samples: int, batch: int) -> None:
-        rate = samples / max(time.perf_counter() - self.start, 1e-9)
-        parts = [f"{name} {value:.4f}" for name, value in logs.items()]
-        self._text = "  ".join([*parts, f"{rate:,.0f} samples/s"])
-        if self._bar is not None:
-            self._bar.set_postfix_str(self._text, refresh=False)
-            self._bar.update(batch - self._shown)
+        figures = self._said({"loss": measures.loss()}, measures.samples)
+        self._bar.set_postfix_str("  ".join(figures), refresh=False)
+        self._bar.update(batch - self._shown)
         self._shown = batch
+
+    def finish(self, logs: Mapping[str, float], samples: int) -> None:
+        """Say, when the block ends, what the epoch came to, ``logs`` by name."""
+        self._figures = self._said(logs, samples)
+
+    def _said(self, logs: Mapping[str, float], samples: int) -> list[str]:
+        rate = samples / max(time.perf_counter() - self.start, 1e-9)
+        return [*(f"{name} {value:.4f}" for name, value in logs.items()), f"{rate:,.0f} samples/s"]
 
     def __exit__(
         self,
@@ -79,6 +82,18 @@ class EpochLine:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
-        elif self._text and kind is None:
-            self.stream.write(f"{self.title}  {self._text}\n")
+        if self._figures and kind is None:
+            self.stream.write(filled([self.title, *self._figures], self._width) + "\n")
             self.stream.flush()
+
+
+def filled(parts: Sequence[str], width: int | None) -> str:
+    """``parts`` in lines of at most ``width`` where they are that short; in one line for None."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        longer = f"{lines[-1]}  {part}"
+        if width is None or len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(f"  {part}")
+    return "\n".join(lines)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
+from singanet.base.files import expect_inside
 from singanet.checkpoint import FORMATS, open_state, write_state
-from singanet.errors import CheckpointError, FileAccessError
+from singanet.errors import CheckpointError, FileAccessError, FileFormatError
 from singanet.types import Array
 
 
@@ -20,11 +22,20 @@ def write_training(path: Path, state: Mapping[str, Array]) -> None:
 def read_training(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The state in a file, or of a folder the one that got furthest.
 
-    Errors: `FileAccessError` where there is none, and what the format refuses.
+    One that is damaged is passed over, with a warning. Errors: `FileAccessError` where there is
+    none, and what the format refuses.
     """
     path = Path(path)
-    with open_state(furthest(path) if path.is_dir() else path) as reader:
-        return dict(reader)
+    if not path.is_dir():
+        with open_state(path) as reader:
+            return dict(reader)
+    for candidate in _by_steps(path):
+        try:
+            with open_state(candidate) as reader:
+                return dict(reader)
+        except FileFormatError as error:
+            _tell(error)
+    raise _none(path)
 
 
 def furthest(folder: Path) -> Path:
@@ -32,21 +43,49 @@ def furthest(folder: Path) -> Path:
 
     Errors: `FileAccessError` where there is none.
     """
+    found = _by_steps(folder)
+    if not found:
+        raise _none(folder)
+    return found[0]
+
+
+def _by_steps(folder: Path) -> list[Path]:
+    """The training checkpoints in ``folder``, the one with the most steps first."""
     suffixes = {suffix for format in FORMATS.values() for suffix in format.suffixes}
     found: dict[Path, int] = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir(), reverse=True):
         if path.suffix in suffixes and not path.name.startswith("."):
+            expect_inside(folder, path)
             step = _steps(path)
             if step is not None:
                 found[path] = step
-    if not found:
-        raise FileAccessError(
-            f"folder {str(folder)!r}",
-            expected="a training checkpoint",
-            received="none",
-            advice="train with callbacks=[ModelCheckpoint(folder)] first",
-        )
-    return max(found, key=lambda path: found[path])
+    return sorted(found, key=lambda path: found[path], reverse=True)
+
+
+def _steps(path: Path) -> int | None:
+    """How many steps the training in a file had taken; None, with a warning, if it is damaged."""
+    try:
+        with open_state(path) as reader:
+            if "session" in reader.entries:
+                return int(json.loads(bytes(reader.read("session")))["step"])
+    except FileFormatError as error:
+        _tell(error)
+    except (CheckpointError, LookupError, TypeError, ValueError, RecursionError):
+        pass
+    return None
+
+
+def _tell(error: FileFormatError) -> None:
+    warnings.warn(f"passed over: {str(error).splitlines()[0]}"[:400], RuntimeWarning, stacklevel=4)
+
+
+def _none(folder: Path) -> FileAccessError:
+    return FileAccessError(
+        f"folder {str(folder)!r}",
+        expected="a training checkpoint",
+        received="none",
+        advice="train with callbacks=[ModelCheckpoint(folder)] first",
+    )
 
 
 def check_folder(folder: Path) -> None:
@@ -66,11 +105,3 @@ def check_folder(folder: Path) -> None:
             received=error.strerror or str(error),
             advice="choose another place; no step was taken",
         ) from error
-
-
-def _steps(path: Path) -> int | None:
-    try:
-        with open_state(path) as reader:
-            return int(json.loads(bytes(reader.read("session")))["step"])
-    except (CheckpointError, LookupError, TypeError, ValueError):
-        return None

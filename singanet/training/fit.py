@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError
@@ -107,7 +107,7 @@ def _expect_enough(net: Model, data: Batches) -> None:
     if data.smallest is None or not isinstance(net, Net):
         return
     for step in net.plan().steps:
-        if not step.frozen and step.layer.fewest_samples > data.smallest:
+        if step.in_training and step.layer.fewest_samples > data.smallest:
             raise DataError(
                 f"net.fit, layer {step.name!r}",
                 expected=f"training batches of at least {step.layer.fewest_samples} samples",
@@ -158,7 +158,10 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
             gather(session.net, session.validation.epoch(), session.measures)
             logs |= {f"val_{name}": value for name, value in session.measures.result().items()}
         if line is not None:
-            line.finish(logs, samples, session.batch)
+            line.finish(logs, samples)
+    rate = session.rule.rate()
+    if rate is not None:
+        logs.setdefault("lr", rate)
     session.epoch, session.batch = epoch + 1, 0
     session.compiled.epochs = max(session.compiled.epochs, epoch) + 1
     session.history.record(epoch, logs)
@@ -196,9 +199,11 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
         if line is not None and line.due():
             line.show(measures, session.batch)
         if session.stopped is not None and session.batch != session.data.steps:
+            session.join()
             for hook in hooks.stop:
                 hook()
             return False
+    session.join()
     session.inputs = None
     return True
 

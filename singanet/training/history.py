@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
-from singanet.base.files import replacing
+from singanet.base.files import expect_suffix, replacing
 from singanet.picture.line_chart import HEIGHT, LIGHT, RULES, WIDTH, line_chart
 
 
@@ -61,11 +61,15 @@ class History(dict[str, list[float]]):
     def plot(self, path: str | PathLike[str] | None = None) -> str:
         """An SVG picture with a chart a quantity, training and validation in one.
 
-        Returns its text, and writes it to ``path`` where one is given. Errors: `FileAccessError`.
+        Returns its text, and writes it to ``path``, a .svg file, where one is given. Errors:
+        `ArgumentError` for another suffix; `FileAccessError`.
         """
+        target = None if path is None else Path(path)
+        if target is not None:
+            expect_suffix("history.plot,", target, (".svg",))
         svg = _curves(self.epochs, self)
-        if path is not None:
-            with replacing(Path(path)) as beside:
+        if target is not None:
+            with replacing(target) as beside:
                 beside.write_text(svg, encoding="utf-8")
         return svg
 

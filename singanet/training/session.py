@@ -15,6 +15,7 @@ from singanet.engine.model import Model
 from singanet.errors import CallOrderError, SingaNetError, StateMismatchError, one_of
 from singanet.metric import Metric
 from singanet.optimizer import Accumulator, MixedPrecision, Optimizer, Wrapper
+from singanet.optimizer.stages import reducers
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
@@ -84,6 +85,8 @@ class Session:
         self.names = self.measures.names()
         if validation is not None:
             self.names += [f"val_{name}" for name in self.names]
+        if self.rule.lr is not None and "lr" not in self.names:
+            self.names.append("lr")
         self.resumed = False
         self.stopped: str | None = None
         self.error: BaseException | None = None
@@ -118,6 +121,11 @@ class Session:
         if self._gathered is None or self._micro_batch is None:
             return stepper(self.net, outer)
         return MicroBatches(self.net, self._gathered, outer, self._micro_batch)
+
+    def join(self) -> None:
+        """Say that this process has no more batches for now; others may have."""
+        for stage in reducers(self._outermost):
+            stage.join()
 
     @property
     def rule(self) -> Optimizer:
@@ -239,7 +247,10 @@ def _undoing(session: Session) -> Iterator[None]:
     scaling = None if precision is None else precision.state_dict()
     data, measures = session.data.state_dict(), copy(session.measures)
     metrics = {name: vars(metric).copy() for name, metric in measures.metrics.items()}
-    callbacks = [(callback, callback.state_dict()) for callback in session.callbacks]
+    callbacks = [
+        (callback, {key: _copy(array) for key, array in callback.state_dict().items()})
+        for callback in session.callbacks
+    ]
     try:
         yield
     except BaseException as error:
@@ -344,7 +355,7 @@ def load_metrics(
 ) -> None:
     """Put back what `save_metrics` took; a metric that was not there then starts anew.
 
-    Errors: `StateMismatchError` for what a metric has no place for.
+    Errors: `StateMismatchError` for what a metric has no place for, and what its result raises.
     """
     for name, metric in metrics.items():
         own = vars(metric)
@@ -358,3 +369,5 @@ def load_metrics(
                 if key not in own or isinstance(own[key], (int, float)):
                     raise _mismatch(f"metric {name!r}", "its own arrays", repr(key)[:60])
                 own[key] = [array.copy()] if kind == "list" else array.copy()
+        if metric.samples:
+            copy(metric).result()  # raises for arrays that do not fit together

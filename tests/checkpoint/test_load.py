@@ -197,7 +197,7 @@ def test_a_damaged_array_changes_nothing(tmp_path):
     "name", ["", "/a", "a/", "a//b", "../a", "a/..", ".", "a\0b", "\ud800", "n" * 4097]
 )
 def test_names_no_format_takes(tmp_path, path, name):
-    with pytest.raises(FileFormatError, match="expected names of 1 to 4096 printable"):
+    with pytest.raises(FileFormatError, match="expected names of 1 to 4096 bytes of printable"):
         write_state(path, {name: ones(1)})
     assert list(tmp_path.iterdir()) == []
 

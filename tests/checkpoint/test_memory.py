@@ -11,7 +11,7 @@ import pytest
 from singanet import layers
 from singanet.checkpoint import Source, convert, diff, inspect, open_state, write_state
 from singanet.net import FeedForwardNet
-from tests.watching import Peak
+from tests.mutation.watching import Peak
 
 # More than the allowance, so that a second copy of one array would be seen.
 LARGEST = 24 << 20

@@ -11,7 +11,7 @@ import pytest
 
 from singanet.checkpoint import open_state, write_state
 from singanet.errors import ArgumentError, FileFormatError, UnsafeFileError, VersionError
-from tests.watching import Peak
+from tests.mutation.watching import Peak
 
 
 def read_all(path):

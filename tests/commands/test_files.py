@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from singanet.cli import main
 
 
@@ -10,8 +12,15 @@ def test_a_runs_weights_go_to_another_format_and_compare_equal(run_dir, tmp_path
     assert main(["convert", best, other]) == 0
     assert main(["diff", best, other]) == 0
     assert capsys.readouterr().out.endswith("6 arrays equal, 0 not\n")
-    assert main(["diff", best, str(run_dir / "epoch-0003.npz")]) == 1
-    capsys.readouterr()
+    # The weights in a training's state are compared with weights alone, whichever comes first.
+    last = str(run_dir / "epoch-0003.npz")
+    assert main(["diff", best, last]) == main(["diff", last, other])
+    assert "net/" not in capsys.readouterr().out
+    with np.load(last) as state:
+        net = {name[4:]: state[name] for name in state if name.startswith("net/")}
+    np.savez(tmp_path / "net.npz", **net)
+    assert main(["diff", last, str(tmp_path / "net.npz")]) == 0
+    assert capsys.readouterr().out.endswith("6 arrays equal, 0 not\n")
     assert main(["inspect", other]) == 0
     assert "fc1/weight" in capsys.readouterr().out
 
@@ -34,5 +43,18 @@ def test_mistakes_are_one_line(run_dir, tmp_path, refused):
         ["convert", run_dir / "best.npz", tmp_path / "no" / "x.npz"],
         ["convert", run_dir / "best.npz", tmp_path / "x.npz", "--model", "lenet"],
         ["convert", run_dir / "best.npz", tmp_path / "x.npz", "--format", "zip"],
+        ["convert", run_dir / "best.npz", tmp_path / "x.pt"],
+        ["convert", run_dir / "best.npz", tmp_path / "x.keras", "--model", run_dir],
     ):
         refused(*argv)
+
+
+def test_weights_of_another_net_are_said_in_the_words_of_the_command_line(run_dir, refused):
+    best, other = run_dir / "best.npz", run_dir / "x.npz"
+    for argv in (
+        ["convert", best, other, "--model", "lenet"],
+        ["evaluate", best, "--model", "lenet"],
+    ):
+        said = refused(*argv)
+        assert "--model" in said.split(";")[-1]
+        assert "strict=" not in said

@@ -39,6 +39,16 @@ def test_seed_and_temperature_decide(language_run, capsys):
     assert sample("--temperature", "0", "--seed", "4") == sample("--temperature", "0")
 
 
+def test_a_text_without_new_lines_begins_with_a_character_of_its_own(tmp_path, capsys):
+    play = tmp_path / "play.txt"
+    play.write_text("to be or not to be that is the question " * 60)
+    out = tmp_path / "run"
+    run(RunOptions("char_rnn", str(play), epochs=1, batch_size=8, out=out))
+    text = written(capsys, out, "--length", "20")
+    assert len(text) == 21
+    assert written(capsys, out, "--length", "20", "--prompt", "t") == f"t{text}"
+
+
 def test_mistakes_are_one_line(language_run, run_dir, refused):
     assert "expected a language model" in refused("sample", run_dir)
     assert "--temperature" in refused("sample", language_run, "--temperature", "-1")

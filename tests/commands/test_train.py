@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -52,7 +53,11 @@ def test_a_run_folder_holds_all_of_the_run(small, tmp_path, capsys):
     assert (options["model"], options["epochs"], options["keep"]) == ("mlp", 5, 2)
     rows = list(csv.DictReader((out / "history.csv").read_text().splitlines()))
     assert [row["epoch"] for row in rows] == ["0", "1", "2", "3", "4"]
-    assert list(rows[0]) == ["epoch", "loss", "accuracy", "val_loss", "val_accuracy"]
+    assert list(rows[0]) == ["epoch", "loss", "accuracy", "val_loss", "val_accuracy", "lr"]
+    # It rises to its highest in the first epoch, and falls along half a cosine to 0.
+    rates = [float(row["lr"]) for row in rows]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > 0.9 * find("mlp").recipe.lr > 10 * rates[-1]
     figures = json.loads((out / "figures.json").read_text())
     assert f"test accuracy {figures['test_accuracy']:.4f}" in capsys.readouterr().out
     # A tenth of the 40 samples is kept back, and told apart by the net as it was in the end.
@@ -106,7 +111,7 @@ def test_without_validation_there_are_no_best_weights(small, tmp_path):
     run(RunOptions("mlp", small, epochs=2, validation_split=0.0, out=tmp_path / "run"))
     assert not list((tmp_path / "run").glob("best*"))
     header = (tmp_path / "run/history.csv").read_text().splitlines()[0]
-    assert header == "epoch,loss,accuracy"
+    assert header == "epoch,loss,accuracy,lr"
 
 
 def test_a_run_folder_changes_no_number(small, tmp_path):
@@ -228,17 +233,31 @@ def test_a_folder_with_a_run_is_not_written_over(small, tmp_path, capsys, refuse
 
 
 def test_what_cannot_go_on_is_refused(small, tmp_path, capsys, refused):
-    assert "--out RUN_DIR" in refused("train", "mlp", "--resume")
+    for model in ([], ["mlp"]):
+        assert "--resume: expected a run folder" in refused("train", *model, "--resume")
     assert "no such folder" in refused("train", "--resume", "--out", tmp_path / "none")
     out = tmp_path / "run"
     run(RunOptions("mlp", small, epochs=1, out=out))
     capsys.readouterr()
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    for extra in (["autoencoder"], ["--optimizer", "adam"], ["--batch-size", "3"]):
-        refused("train", *extra, "--out", out, "--resume", "--epochs", "2")
+    for extra, said in (
+        (["autoencoder"], "MODEL: expected 'mlp', with which the run was begun"),
+        (["--optimizer", "adam"], "--optimizer: expected 'sgd'"),
+        (["--batch-size", "3"], "--batch-size: expected 32"),
+        (["--accumulate", "2"], "--accumulate: expected 1"),
+        (["--mixed-precision", "float16"], "--mixed-precision: expected None"),
+    ):
+        assert said in refused("train", *extra, "--out", out, "--resume", "--epochs", "2")
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     (out / "epoch-0001.npz").unlink()
     assert "a training checkpoint" in refused("train", "--out", out, "--resume")
+
+
+def test_options_that_change_no_state_may_be_said_anew(small, tmp_path):
+    out = tmp_path / "run"
+    run(RunOptions("mlp", small, epochs=1, out=out))
+    argv = ["train", "mlp", "--data", small, "--out", str(out), "--resume", "--epochs", "3"]
+    assert main([*argv, "--optimizer", "sgd", "--early-stopping", "1", "--keep", "1"]) == 0
 
 
 def test_a_folder_that_cannot_be_made_is_said_before_the_first_step(small, tmp_path, refused):
@@ -251,7 +270,7 @@ def test_a_folder_that_cannot_be_made_is_said_before_the_first_step(small, tmp_p
 def test_a_diverged_run_saves_nothing_of_it(small, tmp_path, capsys):
     out = tmp_path / "run"
     argv = ["train", "mlp", "--data", small, "--lr", "1e30", "--epochs", "5", "--out", str(out)]
-    assert main(argv) == 2
+    assert main(argv) == 3
     assert "stays finite" in capsys.readouterr().err
     assert list(out.glob("stopped*")) == []
 
@@ -393,7 +412,7 @@ def test_early_stopping_ends_and_tests_the_best_weights(small, tmp_path, capsys)
     with (tmp_path / "run" / "history.csv").open() as file:
         losses = [float(row["val_loss"]) for row in csv.DictReader(file)]
     assert len(losses) < 40
-    assert min(losses) not in losses[-3:]
+    assert min(losses) not in losses[-2:]
     figures = json.loads((tmp_path / "run" / "figures.json").read_text())
     net, task = trained(tmp_path / "run", best=True)
     assert net.evaluate(task.test_batches())[0] == pytest.approx(figures["test_loss"])
@@ -465,3 +484,71 @@ def test_options_of_another_folder_are_refused(tmp_path, refused):
     (tmp_path / "config.json").write_text('{"epochs": 3}')
     with pytest.raises(SingaNetError, match="singanet train wrote"):
         saved_options(tmp_path)
+
+
+def test_a_folder_with_a_training_under_way_is_refused_by_the_name_of_its_process(
+    small, tmp_path, refused
+):
+    out = tmp_path / "run"
+    argv = ["train", "mlp", "--data", small, "--epochs", "100000", "--out", str(out)]
+    process = subprocess.Popen(
+        [*RUN, *argv], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        for _ in range(2):
+            assert process.stderr.readline().startswith("epoch")
+        before = (out / "config.json").read_bytes()
+        said = refused("train", "--out", out, "--resume", "--quiet")
+        assert f"no other training in it; received one of process {process.pid} on" in said
+        assert "with config.json" in refused(*argv)
+        assert (out / "config.json").read_bytes() == before
+    finally:
+        process.kill()
+        process.communicate()
+    # What a killed process leaves of its lock stops nobody.
+    steps = ["--epochs", "100000", "--steps-per-epoch", "1", "--early-stopping", "0", "--quiet"]
+    assert main(["train", "--out", str(out), "--resume", *steps]) == 0
+
+
+def test_a_run_that_another_began_meanwhile_is_not_written_over(small, tmp_path, monkeypatch):
+    """Both saw an empty folder; the second comes to its first step when the first has ended."""
+    from singanet.runs import run as module
+
+    out, options = tmp_path / "run", RunOptions("mlp", small, epochs=1, out=tmp_path / "run")
+    look = module.expect_no_run
+
+    def late(folder):
+        look(folder)
+        monkeypatch.setattr(module, "expect_no_run", look)
+        run(options)
+
+    monkeypatch.setattr(module, "expect_no_run", late)
+    with pytest.raises(SingaNetError, match=r"one without a run; received one with config\.json"):
+        run(replace(options, lr=0.5))
+    assert json.loads((out / "config.json").read_text())["options"]["lr"] is None
+    assert json.loads((out / "outcome.json").read_text())["error"] is None
+
+
+@pytest.mark.parametrize("name", ["layers.jsonl", "epoch-0001.npz", "config.json", "best.npz"])
+def test_a_run_folder_of_a_strangers_leads_nowhere_else(small, tmp_path, name, refused):
+    out, victim = tmp_path / "run", tmp_path / "victim"
+    run(RunOptions("mlp", small, epochs=1, out=out))
+    (out / name).rename(victim)
+    (out / name).symlink_to(victim)
+    before = victim.read_bytes()
+    assert "received a link to" in refused("train", "--out", out, "--resume", "--epochs", "3")
+    assert victim.read_bytes() == before
+
+
+def test_the_report_of_a_run_tells_the_best_epoch_and_why_it_ended(small, tmp_path):
+    argv = ["train", "mlp", "--data", small, "--epochs", "40", "--early-stopping", "2", "--lr",
+            "0.5", "--out", str(tmp_path / "run")]  # fmt: skip
+    assert main(argv) == 0
+    assert main(["report", str(tmp_path / "run")]) == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    with (tmp_path / "run" / "history.csv").open() as file:
+        losses = [float(row["val_loss"]) for row in csv.DictReader(file)]
+    best = losses.index(min(losses)) + 1
+    cells = rf"best by val_loss</th><td>{best}</td>.*?>last</th><td>{len(losses)}</td>"
+    assert re.search(cells, page)
+    assert f"{len(losses)} epochs of 40; stopped: val_loss has not improved on" in page

@@ -11,8 +11,9 @@ import pytest
 
 from singanet.checkpoint import open_state
 from singanet.cli import main
-from singanet.models import build
+from singanet.models import build, find
 from singanet.runs.run import RunOptions, run
+from singanet.runs.tasks import load_task
 from singanet.runs.trained import trained
 
 
@@ -42,8 +43,9 @@ def test_a_run_is_tested_as_it_was_at_its_end(run_dir, tmp_path, capsys):
     assert capsys.readouterr().out == line
 
 
-def test_the_best_weights_are_those_of_the_best_epoch(run_dir):
-    net, task = trained(run_dir, best=True)
+def test_the_best_weights_are_those_of_the_best_epoch(run_dir, small):
+    net, _ = trained(run_dir, best=True)
+    task = load_task(find("mlp"), small)
     with (run_dir / "history.csv").open() as file:
         losses = [float(row["val_loss"]) for row in csv.DictReader(file)]
     assert net.evaluate(task.keep_back(0.1, seed=0))[0] == pytest.approx(min(losses))
@@ -90,6 +92,28 @@ def test_samples_without_labels_are_predicted(run_dir, tmp_path, rng):
         )
 
 
+def test_a_file_with_samples_for_testing_alone_is_enough(run_dir, small, tmp_path, capsys, refused):
+    with np.load(small) as data:
+        x, y = data["x_test"], data["y_test"]
+    source, target, broken = (tmp_path / f"{name}.npz" for name in ("test", "p", "broken"))
+    np.savez(source, x_test=x, y_test=y)
+    # What a test does not read may be anything.
+    np.savez(broken, x_test=x, y_test=y, x_train=np.full((2, 1, 8, 8), np.nan), y_train=y[:2])
+    capsys.readouterr()
+    for argv in ([], ["--data", str(source)], ["--data", str(broken)]):
+        assert main(["evaluate", str(run_dir), *argv]) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert others == [first, first]
+    np.savez(source, x_test=x)
+    assert main(["predict", str(run_dir), "--data", str(source), "--out", str(target)]) == 0
+    with np.load(target) as found:
+        np.testing.assert_allclose(found["prediction"], by_hand(run_dir, x), rtol=1e-4, atol=1e-7)
+    assert "without 'y_test'" in refused("evaluate", run_dir, "--data", source)
+    np.savez(source, images=x)
+    said = refused("predict", run_dir, "--data", source, "--out", target)
+    assert "an array x of samples, or x_test; received 'images'" in said
+
+
 @pytest.mark.parametrize("model", ["autoencoder", "rbm"])
 def test_reconstructions_are_predictions_of_the_samples_shape(model, small, tmp_path):
     out, target = tmp_path / "run", tmp_path / "p.npz"
@@ -123,7 +147,7 @@ def test_what_is_not_there_or_does_not_fit_is_refused(command, run_dir, tmp_path
     x = np.zeros((12, 1, 5, 5), np.float32)
     path = tmp_path / "other.npz"
     np.savez(path, x_train=x, y_train=np.arange(12) % 10, x_test=x, y_test=np.arange(12) % 10)
-    assert "samples of shape (1, 8, 8)" in refused(command, run_dir, "--data", path, *rest)
+    assert "1, 8, 8)" in refused(command, run_dir, "--data", path, *rest)
     damaged = tmp_path / "damaged.npz"
     damaged.write_bytes((run_dir / "best.npz").read_bytes()[:-100])
     assert "singanet: " in refused(command, damaged, "--model", "mlp", *rest)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from singanet.data import image_tool
 from singanet.data.images import image_to_array, read_image
 from singanet.errors import BackendError, DataError
-from tests.watching import Peak
+from tests.mutation.watching import Peak
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -117,7 +117,7 @@ def test_without_pillow_the_command_that_installs_it_is_named():
         "    except BackendError as error: print(error.advice)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.splitlines() == ["install it: pip install 'singanet[images]'"] * 2
+    assert run.stdout.splitlines() == ["install it: pip install pillow"] * 2
     assert issubclass(BackendError, RuntimeError)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from singanet.data.safe_pickle import load_plain_pickle
 from singanet.errors import DataError
-from tests.watching import Peak
+from tests.mutation.watching import Peak
 
 
 def python2_batch(data, labels=(6, 9)):

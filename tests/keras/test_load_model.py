@@ -8,12 +8,18 @@ import zipfile
 import numpy as np
 import pytest
 
-from singanet.errors import FileAccessError, FileFormatError, SingaNetError, UnsafeFileError
+from singanet.errors import (
+    ArgumentError,
+    FileAccessError,
+    FileFormatError,
+    SingaNetError,
+    UnsafeFileError,
+)
 from singanet.keras import load_model
-from singanet.loss import SquaredError
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
 
-keras = pytest.importorskip("keras", reason="compares with Keras: pip install 'singanet[peers]'")
+keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
 kl = keras.layers
 
 
@@ -85,6 +91,25 @@ def test_outputs_are_those_of_keras(tmp_path, make):
     np.testing.assert_allclose(
         net.forward(False, x), model.predict(there, verbose=0), rtol=2e-5, atol=2e-5
     )
+
+
+def test_a_classifier_that_ends_in_softmax_trains_on_as_in_keras(tmp_path):
+    """It trained on a softmax of a softmax, and predict gave 0.44 for Keras' 0.64."""
+    model = keras.Sequential([keras.Input((4,)), kl.Dense(6, "tanh"), kl.Dense(3, "softmax")])
+    loss = "sparse_categorical_crossentropy"
+    model.compile(keras.optimizers.SGD(0.5), loss, metrics=["accuracy"])
+    model.save(tmp_path / "m.keras")
+    net = load_model(tmp_path / "m.keras")
+    with pytest.raises(ArgumentError, match="CategoricalCrossEntropy"):
+        net.compile(SGD(lr=0.5), SoftmaxCrossEntropy())
+    net.compile(SGD(lr=0.5), loss, ["accuracy"])
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(32, 4)).astype("f4"), rng.integers(0, 3, 32)
+    theirs = model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0).history
+    ours = net.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=False)
+    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-4)
+    np.testing.assert_allclose(ours["accuracy"], theirs["accuracy"])
+    np.testing.assert_allclose(net.predict(x), model.predict(x, verbose=0), rtol=1e-3, atol=1e-5)
 
 
 def test_several_inputs_and_outputs(tmp_path):
@@ -196,6 +221,32 @@ def test_a_layer_used_twice(tmp_path):
         load_model(tmp_path / "m.keras")
 
 
+def test_weights_no_larger_than_the_drawing_needs(change, tmp_path):
+    """A few kilobytes that would write hundreds of megabytes to a temporary folder."""
+    with (
+        zipfile.ZipFile(change(lambda c: None)) as old,
+        zipfile.ZipFile(tmp_path / "zeros.keras", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name) + bytes(60 << 20) * name.endswith(".h5"))
+    with pytest.raises(UnsafeFileError, match="bytes of weights; received 62"):
+        load_model(tmp_path / "zeros.keras")
+
+
+def test_zeros_packed_small_are_not_made_into_a_net(tmp_path):
+    model = keras.Sequential([keras.Input((2000,)), kl.Dense(5000, kernel_initializer="zeros")])
+    model.save(tmp_path / "m.keras")
+    with (
+        zipfile.ZipFile(tmp_path / "m.keras") as old,
+        zipfile.ZipFile(tmp_path / "n.keras", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(UnsafeFileError, match="parameters of at most"):
+        load_model(tmp_path / "n.keras")
+    assert load_model(tmp_path / "m.keras").params()[0].shape == (2000, 5000)
+
+
 def image_rows():
     """Rows of images joined, normalised and met by a dense layer's."""
     a, b = keras.Input((4, 5, 3), name="a"), keras.Input((4, 5, 3), name="b")
@@ -228,6 +279,7 @@ def settled():
             keras.Input((6, 6, 2)),
             kl.Conv2D(3, 2, kernel_regularizer="l2", kernel_constraint=con.MaxNorm(2, [0, 1, 2])),
             kl.DepthwiseConv2D(2, depthwise_regularizer=reg.L1(0.05)),
+            kl.BatchNormalization(trainable=False, name="held"),
             kl.Flatten(),
             kl.Dense(4, kernel_regularizer=reg.L1L2(0.0, 0.1), bias_regularizer=reg.L2(0.3)),
             kl.Dense(4, trainable=False, name="frozen"),
@@ -247,7 +299,8 @@ def test_settings_that_change_a_training_are_kept(tmp_path):
     model.compile(keras.optimizers.SGD(0.05), loss=half)
     net, after = load_model(tmp_path / "m.keras"), tmp_path / "after.weights.h5"
     frozen = [p.name for p in net.params() if not p.trainable]
-    assert frozen == ["frozen/weight", "frozen/bias"]
+    held = [f"held/{suffix}" for suffix in ("gamma", "beta", "mean", "var")]
+    assert frozen == [*held, "frozen/weight", "frozen/bias"]
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((8, 6, 6, 2)).astype("f4"), rng.standard_normal((8, 3)).astype("f4")
     net.loss, sgd = SquaredError(), SGD(lr=0.05)

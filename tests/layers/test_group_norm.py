@@ -109,7 +109,7 @@ class TestInstanceNormOfSequences(LayerCase):
         return (x - x.mean(axis=2, keepdims=True)) / np.sqrt(x.var(axis=2, keepdims=True) + 0.2)
 
 
-@pytest.mark.parametrize("shape", [(3,), (), (3, 0), [(3, 4), (3, 4)]])
+@pytest.mark.parametrize("shape", [(3,), (), (3, 0), (3, 1), (3, 1, 1), [(3, 4), (3, 4)]])
 def test_refuses_samples_without_positions(shape):
     with pytest.raises(ShapeError, match=r"layer 'norm': expected .*\(channels, positions"):
         InstanceNorm("norm").build(shape)
@@ -131,3 +131,11 @@ def test_instance_norm_equals_pytorch(rng):
     peers = [yt.detach(), xt.grad, gamma.grad, beta.grad]
     for got, want in zip([y, dx, grads["gamma"], grads["beta"]], peers, strict=True):
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 1, 1)])
+def test_groups_of_one_number_are_refused(shape):
+    """They would always become 0; PyTorch refuses them in training."""
+    with pytest.raises(ShapeError, match="more than one number in a group"):
+        GroupNorm("norm", 4).build(shape)
+    assert GroupNorm("norm", 2).build(shape) == shape

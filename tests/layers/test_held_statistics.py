@@ -9,8 +9,8 @@ import pytest
 
 import singanet
 from singanet import FeedForwardNet
-from singanet.layers import BatchNormalization, Conv2D, Dense, Flatten, Layer
 from singanet.layers import Activation as Act
+from singanet.layers import BatchNormalization, Conv2D, Dense, Flatten, Layer
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
 

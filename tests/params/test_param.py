@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
+import zlib
+
 import numpy as np
 import pytest
 
+import singanet
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError
-from singanet.initializer import Constant, Gaussian
+from singanet.initializer import Constant, Gaussian, GlorotUniform, HeNormal, Uniform
+from singanet.layers import Dense
 from singanet.params.param import Param, ParamSpec, make_param
 
 
@@ -55,7 +60,7 @@ def test_a_value_of_another_shape_is_refused():
 
 @pytest.mark.parametrize("name", ["", 3, None])
 def test_a_bad_name_is_refused(name):
-    with pytest.raises(ArgumentError, match="non-empty string"):
+    with pytest.raises(ArgumentError, match="a parameter name"):
         make({"name": name})
 
 
@@ -86,3 +91,31 @@ def test_a_value_of_another_type_becomes_the_parameters_own():
     assert param.value.dtype == np.float64
     param.value = own
     assert param.value.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [Uniform(-1, 2), Gaussian(1, 3), Constant(0.5), GlorotUniform(), HeNormal()],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_large_parameters_are_drawn_piece_by_piece_to_the_same_numbers(rule):
+    """A copy in float64 beside them took twice what they leave."""
+    shape = (1500, 1501)
+    param = Param(ParamSpec("fc/weight"), shape, rule, shape)
+    tracemalloc.start()
+    value = param.initial()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < value.nbytes + (20 << 20)
+    rng = np.random.default_rng([0, zlib.crc32(b"fc/weight")])
+    np.testing.assert_array_equal(value, rule(rng, shape, shape).astype(np.float32), strict=True)
+
+
+@pytest.mark.parametrize("name", ["a\ud800", "a\tb", "a\n", "x" * 4097, "é" * 2049, "a//b", "../a"])
+def test_names_that_no_file_holds_are_refused_before_training(name):
+    with pytest.raises(ArgumentError):
+        Dense(name, 3)
+    with pytest.raises(ArgumentError):
+        make({"name": name})
+    with pytest.raises(ArgumentError):
+        singanet.FeedForwardNet(name=name)

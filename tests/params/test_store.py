@@ -60,6 +60,7 @@ def test_what_the_bucket_does_not_hold_itself_has_no_place(rng):
 def test_places_are_forgotten_with_their_arrays():
     from singanet.params.store import _places
 
+    gc.collect()  # what earlier tests left
     before = len(_places)
     laid = lay([np.zeros(4, np.float32)] * 3, host)
     assert len(_places) == before + 3

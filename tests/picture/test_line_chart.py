@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -58,6 +59,33 @@ def test_lines_differ_in_dashes_and_have_names():
     assert {"loss", "<b>", "epoch"} <= {text.text for text in root.iter("text")}
 
 
-@pytest.mark.parametrize("lines", [{}, {"a": []}, {"a": [(1, math.inf)]}, {"a": [(1, 2.0)]}])
+@given(st.integers(0, 10**6), st.integers(0, 10**4))
+def test_whole_ticks_enclose_too(low, span):
+    found = ticks(low, low + span, whole=True)
+    assert found[0] <= low <= low + span <= found[-1]
+    assert all(tick == int(tick) for tick in found)
+    assert 2 <= len(found) <= 12
+    assert all(x < y for x, y in itertools.pairwise(found))
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 4, 7, 30])
+def test_epochs_have_no_fractions(epochs):
+    chart = line_chart("loss", "epoch", {"loss": [(k, 1 / k) for k in range(1, epochs + 1)]})
+    below = [t for t in ElementTree.fromstring(chart).iter("text") if t.get("y") == "228"]
+    assert len(below) > 1
+    assert all(re.fullmatch(r"-?\d+", text.text) for text in below)
+
+
+HUGE = [(1, 1.7e308), (2, -1.7e308), (3, 1.0)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        *({}, {"a": []}, {"a": [(1, math.inf)]}, {"a": [(1, 2.0)]}, {"a": HUGE}),
+        *({"a": [(1, 0.0), (2, 5e-324)]}, {"a": [(1, 1e-310), (2, 1e-310)]}, {"a": [(1e299, 1)]}),
+        {"a": [(0, -9e299), (1, 9e299)]},
+    ],
+)
 def test_little_or_nothing_to_draw_still_draws(lines):
     ElementTree.fromstring(line_chart("t", "x", lines))

@@ -100,7 +100,7 @@ def test_png_has_the_same_proportions_and_is_not_empty(tmp_path):
 
 def test_png_without_pillow_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(BackendError, match=r"pip install 'singanet\[images\]'"):
+    with pytest.raises(BackendError, match=r"pip install pillow"):
         siamese().plot(tmp_path / "net.png")
     assert list(tmp_path.iterdir()) == []
 

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import random
 
-from singanet.program import compile as compiling
-from singanet.program.recompute.state import CannotRepeatError, RecomputeState
+from singanet.engine.recompute.units import dropped_alone
+from singanet.program.recompute import choice
 
 
 def drop_all(monkeypatch, seed=0):
-    """Let programs that recompute drop all that they can, in an order by chance; the counts."""
+    """Let programs that recompute run units again by chance; how many of them, in all."""
     counts = {"dropped": 0, "again": 0}
+    draw = random.Random(seed)
 
-    def chosen(flow, level, target):
-        state, order = RecomputeState(flow, 1 << 30), list(range(len(flow.size)))
-        random.Random(seed).shuffle(order)
-        for buffer in order:
-            if flow.gap(buffer) is None:
-                continue
-            tried = state.copy()
-            try:
-                tried.drop(buffer)
-            except CannotRepeatError:
-                continue
-            state = tried
-        counts["dropped"] += len(state.dropped)
-        counts["again"] += len(state.slot)
-        return state
+    def at_random(units, *_, **__):
+        may = [k for k, unit in enumerate(units.units) if unit.again]
+        dropped = {k for k in may if draw.random() < (0.9, 0.5, 0.7, 0.3)[seed % 4]}
+        ops = dropped_alone(units, dropped)
+        counts["dropped"] += len(dropped)
+        counts["again"] += len(ops) - 2 * len(units)
+        return ops
 
-    monkeypatch.setattr(compiling, "chosen", chosen)
-    monkeypatch.setattr(compiling, "_smaller", lambda kept, tried: tried)
+    class Anyhow(choice.Choice):
+        def plans(self, level, reached):
+            # One order each, though it is asked twice: for the calls and for the table.
+            known = {}
+
+            def plan(units, plans):
+                if id(units) not in known:
+                    known[id(units)] = units, at_random(units)
+                return known[id(units)][1]
+
+            yield plan, "by chance"
+
+    monkeypatch.setattr(choice, "Choice", Anyhow)
+    monkeypatch.setattr(choice, "worth", lambda made, kept: True)
     return counts

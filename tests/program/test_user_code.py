@@ -563,3 +563,27 @@ def test_expressions_of_pure_layers(function, placed):
         assert results[0][0] == results[1][0]
         expect_same(results[0][1], results[1][1])
         twins.expect_equal()
+
+
+OF_MODULE = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_recording_draws_nothing_from_a_generator_outside_of_a_layer(around):
+    of_function = np.random.default_rng(0)
+    drawn = of_function if around else OF_MODULE
+
+    class Noisy(Alike):
+        def forward(self, ctx, x):
+            rng = of_function if around else OF_MODULE
+            return x + np.float32(rng.random())
+
+        def backward(self, ctx, dy):
+            return dy, {}
+
+    net, optimizer, alone = chain(lambda: Noisy("noisy")), sgd(), np.random.default_rng(0)
+    for x, y in batches(4):
+        net.step(x, y, optimizer)
+        alone.random()
+        assert drawn.bit_generator.state == alone.bit_generator.state
+    assert "noisy" in net.programs.notes[0]

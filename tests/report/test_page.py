@@ -46,8 +46,8 @@ def test_the_page_stands_alone_and_shows_every_part(fit, tmp_path):
     assert "0.625" in reader.text
     assert "fc1/weight" in reader.text
     assert f"{history['loss'][-1]:.6g}" in reader.text
-    # One chart for loss, one for accuracy, two of memory, one map of norms.
-    assert html.count('<svg class="singanet-chart"') == 5
+    # One chart for loss, one for accuracy, one for the rate, two of memory, one map of norms.
+    assert html.count('<svg class="singanet-chart"') == 6
 
 
 def test_what_was_not_recorded_is_said(tmp_path):

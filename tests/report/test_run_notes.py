@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from xml.etree import ElementTree
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 from singanet.optimizer import SGD, Accumulator, ClipByLayerNorm, Wrapper
 from singanet.optimizer.schedules import Step
 from singanet.report import RunNotes
+from singanet.report.run_notes import best_epoch
+from singanet.training import Callback, History
+from singanet.training.callbacks import EarlyStopping
 
 
 def test_says_before_the_first_step_what_is_trained(fit, net, tmp_path):
@@ -64,3 +68,39 @@ def test_schedules_are_named(fit, net, tmp_path):
     net.compiled.optimizer.lr = lambda step: 0.1
     fit([RunNotes(tmp_path)], epochs=1)
     assert json.loads((tmp_path / "config.json").read_text())["learning_rate"] == "function"
+
+
+def test_the_outcome_tells_how_it_ended_and_the_best_epoch(fit, tmp_path):
+    class Told(Callback):
+        def on_epoch_end(self, epoch, logs):
+            logs["mine"] = [3.0, 1.0, 2.0][epoch]
+            if epoch == 2:
+                raise ValueError("out of order")
+
+    def outcome():
+        return json.loads((tmp_path / "outcome.json").read_text())
+
+    history = fit([RunNotes(tmp_path)])
+    best = int(np.argmin(history["val_loss"]))
+    assert outcome() == {
+        "epochs": 3, "of": 3, "stopped": None, "error": None,
+        "monitor": "val_loss", "best_epoch": best, "best": min(history["val_loss"]),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="out of order"):
+        fit([Told(), RunNotes(tmp_path)])
+    assert outcome()["error"] == "ValueError: out of order"
+    fit([RunNotes(tmp_path), EarlyStopping("val_accuracy", patience=9)])
+    assert outcome()["monitor"] == "val_accuracy"
+
+
+def test_the_best_epoch_of_what_was_measured():
+    history = History()
+    for epoch, score in enumerate([math.nan, 3.0, 2.0]):
+        history.record(epoch, {"score": score})
+    assert best_epoch(history) == {"monitor": "score", "best_epoch": 2, "best": 2.0}
+    assert best_epoch(history, "none such", "max")["best_epoch"] == 1
+    history.record(3, {"loss": 5.0})
+    assert best_epoch(history)["monitor"] == "loss"
+    history.clear()
+    history["score"] = [math.nan] * 4
+    assert best_epoch(history)["best_epoch"] is None

@@ -51,11 +51,11 @@ def test_a_last_line_cut_short_is_passed_over(tmp_path, name, text):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("config.json", "{", "expected a JSON object; received text that is not JSON"),
+        ("config.json", "{", "expected text in JSON; received JSONDecodeError"),
         ("figures.json", "[1]", "expected a JSON object; received a list"),
         ("layers.jsonl", "{}\n", "an object with epoch, parameters in line 1"),
-        ("layers.jsonl", 'x\n{"epoch": 0, "parameters": {}}\n', "a JSON object in line 1"),
-        ("memory.jsonl", '{"seconds": 1}\nx\n', "a JSON object in line 2"),
+        ("layers.jsonl", 'x\n{"epoch": 0, "parameters": {}}\n', "text in JSON in line 1"),
+        ("memory.jsonl", '{"seconds": 1}\nx\n', "text in JSON in line 2"),
         ("history.csv", "loss\n1\n", "a header that begins with epoch"),
         ("history.csv", "epoch,loss\n0,x\n1,2\n", "2 numbers in line 2"),
         ("confusion.json", '{"labels": ["a"], "counts": [[1, 2]]}', "C rows of C counts"),

@@ -250,7 +250,9 @@ def test_the_old_file_stays_where_writing_fails(file):
     assert [each.name for each in file.parent.iterdir()] == [file.name]
 
 
-@pytest.mark.parametrize("name", ["a.npz", "a.h5", "a.weights.h5", "a.pickle", "a.bin", "a.keras"])
+@pytest.mark.parametrize(
+    "name", ["a.npz", "a.h5", "a.weights.h5", "a.pickle", "a.bin", "a.keras", "a.pt", "a.onnx"]
+)
 def test_suffixes_of_other_formats_are_refused(tmp_path, name):
     with pytest.raises(ArgumentError, match=r"call it 'name.singanet'"):
         classifier().save_model(tmp_path / name)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from singanet import layers
+from singanet.checkpoint import write_state
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -74,6 +75,20 @@ def test_the_format_can_be_named(tmp_path):
         other = make(2)
         other.load(tmp_path / "file.x")
         assert values(other) == values(net), format
+
+
+@pytest.mark.parametrize("name", ["m.keras", "m.PT", "m.pth", "m.onnx", "m.txt", "m.singanet"])
+def test_a_suffix_of_others_is_refused_before_anything_is_written(tmp_path, name):
+    for write in (make(1).save, lambda path: write_state(path, {"w": np.ones(2)})):
+        with pytest.raises(ArgumentError, match=r"a name that ends in '\.bin'.*'\.safetensors'"):
+            write(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["m", "run-0.5", "v1.2", "m."])
+def test_a_name_without_a_suffix_is_that_of_a_snapshot(tmp_path, name):
+    make(1).save(tmp_path / name)
+    assert make(2).load(tmp_path / name).complete
 
 
 @pytest.mark.parametrize("name", ["m.h5", "m.npz", "m.safetensors", "m.bin", "m.pickle"])

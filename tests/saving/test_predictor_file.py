@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import random
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -19,14 +17,12 @@ from singanet.errors import (
     ConfigError,
     FileAccessError,
     FileFormatError,
-    SingaNetError,
     StateMismatchError,
     VersionError,
 )
 from singanet.metric import Accuracy
 from tests.layer_catalogue import CATALOGUE, net_of
 from tests.program.test_predictor import close, image_net, images, own_net, rows, small_net, stir
-from tests.saving.test_model_fuzz import MEMORY, changed, mutated
 
 
 def again(predictor, tmp_path):
@@ -175,81 +171,6 @@ def test_what_does_not_fit_is_refused(tmp_path, change, error):
         singanet.load_predictor(path)
     assert caught.value.advice
     assert len(str(caught.value)) < 1500
-
-
-def outcome(path, size):
-    """What loading raises, or "loaded"; any error but ours, or too much memory, is raised."""
-    tracemalloc.reset_peak()
-    before, _ = tracemalloc.get_traced_memory()
-    found, text = "loaded", ""
-    try:
-        singanet.load_predictor(path)
-    except SingaNetError as error:
-        found, text = type(error).__name__, str(error)
-    _, peak = tracemalloc.get_traced_memory()
-    assert len(text) < 1500
-    assert peak - before < 10 * size + MEMORY
-    return found
-
-
-def states(folder):
-    """The arrays of a few predictors' files that between them hold every layer."""
-    for net in [image_net(), *(net_of(name) for name in CATALOGUE)]:
-        net.predictor().save(folder / "seed.singanet")
-        with open_state(folder / "seed.singanet") as reader:
-            yield dict(reader)
-
-
-def of_texts(folder, count, seed):
-    """How many of ``count`` files with mutated texts, whole otherwise, came to which end."""
-    rng, whole, found = random.Random(seed), list(states(folder)), {}
-    path = folder / "mutated.singanet"
-    tracemalloc.start()
-    try:
-        for _ in range(count):
-            state = rng.choice(whole)
-            about = mutated(json.loads(bytes(state["predictor"])), rng)
-            text = np.frombuffer(json.dumps(about).encode(), np.uint8)
-            write_state(path, {**state, "predictor": text}, "safetensors")
-            end = outcome(path, path.stat().st_size)
-            found[end] = found.get(end, 0) + 1
-    finally:
-        tracemalloc.stop()
-    return found
-
-
-def of_bytes(folder, count, seed):
-    """The same for files whose bytes are mutated."""
-    rng, found = random.Random(seed), {}
-    path = folder / "seed.singanet"
-    image_net().predictor().save(path)
-    raw = path.read_bytes()
-    tracemalloc.start()
-    try:
-        for _ in range(count):
-            path.write_bytes(changed(raw, rng))
-            end = outcome(path, path.stat().st_size)
-            found[end] = found.get(end, 0) + 1
-    finally:
-        tracemalloc.stop()
-    return found
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_mutated_texts_raise_only_our_errors(tmp_path, seed):
-    found = of_texts(tmp_path, 150, seed)
-    assert found["loaded"] > 5
-    assert len(found) > 4
-
-
-def test_mutated_bytes_raise_only_our_errors(tmp_path):
-    assert of_bytes(tmp_path, 200, 3)["ChecksumError"] > 20
-
-
-@pytest.mark.slow
-def test_mutated_files_raise_only_our_errors_by_the_thousand(tmp_path):
-    of_texts(tmp_path, 8000, 11)
-    of_bytes(tmp_path, 8000, 12)
 
 
 def test_loading_a_predictor_of_rows_says_how_to_feed_it(tmp_path):

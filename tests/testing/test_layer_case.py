@@ -206,6 +206,12 @@ class AnotherGradientAlone(Dense):
         return dx, grads
 
 
+class NeedsTheParametersGradients(Dense):
+    def backward(self, ctx, dy):
+        dx, grads = super().backward(ctx, dy)
+        return dx if grads else 2 * dx, grads
+
+
 class ForgetsTheBias(Dense):
     def backward(self, ctx, dy):
         dx, grads = super().backward(ctx, dy)
@@ -316,6 +322,11 @@ def test_a_sound_layer_passes(case, layer, name):
             "test_parameter_gradients_do_not_need_the_input_gradient",
             DenseCase,
             AnotherGradientAlone,
+        ),
+        (
+            "test_input_gradients_do_not_need_those_of_parameters",
+            DenseCase,
+            NeedsTheParametersGradients,
         ),
         ("test_evaluation_keeps_nothing", DoublesCase, SavesInEvaluation),
         ("test_a_recorded_program_equals_the_layer", DoublesCase, SaysThatItIsPure),

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
 import singanet
 from singanet.data import ArrayLoader
 from singanet.errors import ArgumentError, CallOrderError, DataError
-from singanet.metric import F1, ConfusionMatrix
+from singanet.layers import Dense, Input
+from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.metric import F1, Accuracy, ConfusionMatrix, MeanAbsoluteError
+from singanet.optimizer import SGD
+from singanet.training.callbacks import EarlyStopping
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 50, 99])
@@ -54,3 +60,87 @@ def test_what_is_refused(build, data):
         net.evaluate(*data, batch_size=8)
     with pytest.raises(CallOrderError, match="neither"):
         singanet.FeedForwardNet().evaluate(*data)
+
+
+def test_it_unpacks_and_names_everything(build, data):
+    """Only the first metric was given."""
+    net = build()
+    net.compile("adam", None, [Accuracy(), F1(), ConfusionMatrix()])
+    right = net.predict(data[0]).argmax(axis=1) == data[1]
+    for size in (None, 7):
+        found = net.evaluate(*data, batch_size=size)
+        loss, score = found
+        assert (loss, score) == (found.loss, found.metric) == (found.logs["loss"], right.mean())
+        assert list(found.logs)[:3] == ["loss", "accuracy", "f1"]
+        made = pickle.loads(pickle.dumps(found))
+        assert (made, made.logs) == (found, found.logs)
+        assert repr(found).startswith("Evaluation(loss=")
+    net.metric = Accuracy(2)
+    found = net.evaluate(*data)
+    assert found.metric == found.logs["metric"] >= found.logs["accuracy"]
+
+
+def several():
+    x = Input("x", (4,))
+    net = singanet.FeedForwardNet(inputs=x, outputs=[Dense("a", 3)(x), Dense("b", 2)(x)], seed=0)
+    loss = MultiLoss({"a": SoftmaxCrossEntropy(), "b": SquaredError()}, {"b": 0.25})
+    metrics = {"a": ["accuracy", F1()], "b": {"far": MeanAbsoluteError()}}
+    net.compile(SGD(lr=0.1), loss, metrics)
+    return net
+
+
+@pytest.fixture
+def outputs():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 4)).astype(np.float32)
+    return x, {"a": rng.integers(0, 3, 40), "b": rng.normal(size=(40, 2)).astype(np.float32)}
+
+
+NAMES = ["loss", "a_loss", "b_loss", "a_accuracy", "a_f1", "b_far"]
+
+
+def test_of_several_outputs_each_has_its_loss(outputs):
+    """They were in neither evaluate nor history, and metrics were called like them."""
+    x, y = outputs
+    net = several()
+    out = net.forward(False, x)
+    p = np.exp(out["a"]) / np.exp(out["a"]).sum(axis=1, keepdims=True)
+    a, b = -np.log(p[np.arange(40), y["a"]]).mean(), 0.5 * ((out["b"] - y["b"]) ** 2).mean()
+    want = {
+        "loss": a + 0.25 * b,
+        "a_loss": a,
+        "b_loss": b,
+        "a_accuracy": (out["a"].argmax(axis=1) == y["a"]).mean(),
+        "b_far": np.abs(out["b"] - y["b"]).mean(),
+    }
+    for size in (None, 7):
+        logs = net.evaluate(x, y, batch_size=size).logs
+        assert list(logs) == NAMES
+        assert {k: logs[k] for k in want} == pytest.approx(want, rel=1e-5)
+    assert net.test_on_batch(x, y) == pytest.approx(logs)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_the_history_has_them_and_they_can_be_monitored(outputs, recorded):
+    x, y = outputs
+    net = several()
+    net.programs.enabled = recorded
+    stop = EarlyStopping("val_b_loss", patience=1)
+    history = net.fit(
+        x, y, epochs=3, batch_size=16, validation_split=0.25, callbacks=[stop], verbose=False
+    )
+    assert [name for name in history if name != "lr"] == [*NAMES, *(f"val_{n}" for n in NAMES)]
+    total = np.add(history["a_loss"], 0.25 * np.asarray(history["b_loss"]))
+    np.testing.assert_allclose(history["loss"], total, rtol=1e-6)
+    split = {name: part[30:] for name, part in y.items()}
+    last = net.evaluate(x[30:], split).logs["b_loss"]
+    assert min(history["val_b_loss"]) == pytest.approx(last, rel=1e-5)
+
+
+def test_a_saved_model_keeps_which_metric_sees_which_output(outputs, tmp_path):
+    x, y = outputs
+    net = several()
+    net.fit(x, y, verbose=False)
+    net.save_model(tmp_path / "m.singanet")
+    loaded = singanet.load_model(tmp_path / "m.singanet")
+    assert loaded.evaluate(x, y).logs == net.evaluate(x, y).logs

@@ -157,7 +157,7 @@ def test_a_metric_that_is_no_number_is_asked_after_the_fit(build, data):
     matrix = ConfusionMatrix()
     net = build(metrics=[Accuracy(), matrix])
     history = net.fit(*data, validation_data=data, verbose=False)
-    assert sorted(history) == ["accuracy", "loss", "val_accuracy", "val_loss"]
+    assert sorted(history) == ["accuracy", "loss", "lr", "val_accuracy", "val_loss"]
     counts = matrix.result()
     assert counts.sum() == 50
     assert np.trace(counts) / 50 == history["val_accuracy"][-1]
@@ -304,7 +304,7 @@ def test_several_inputs_and_outputs_by_name_and_by_order(rng):
     )  # fmt: skip
     assert history == other
     own = ["kind_accuracy", "kind_loss", "loss", "size_loss"]
-    assert sorted(history) == [*own, *(f"val_{name}" for name in own)]
+    assert sorted(history) == sorted([*own, *(f"val_{name}" for name in own), "lr"])
     right = by_name.predict(x)["kind"].argmax(1) == y["kind"]
     assert history["val_kind_accuracy"][-1] == right.mean()
     batched = by_name.predict(x, batch_size=7)
@@ -354,7 +354,7 @@ def test_hooks_come_in_order(build, data):
         ("bn", ["bn/gamma", "bn/beta"], 2, 2),
         ("fc1", ["fc1/weight", "fc1/bias"], 2, 2),
     ]
-    logs = ["accuracy", "loss", "val_accuracy", "val_loss"]
+    logs = ["accuracy", "loss", "lr", "val_accuracy", "val_loss"]
     assert probe.seen == [
         "train begin",
         "epoch 0 begin",
@@ -653,6 +653,9 @@ class TestLastBatches:
         net.add(Dense("top", 3))
         net.freeze("top")
         net.fit(*self.data(9), batch_size=8, verbose=False)
+        held = self.made()
+        held.layers[1].trainable = False
+        held.fit(*self.data(9), batch_size=8, verbose=False)
         images = singanet.FeedForwardNet(
             [BatchNormalization("bn", input_sample_shape=(2, 2, 2)), Flatten("flat")],
             loss=SquaredError(),
@@ -676,3 +679,14 @@ def test_class_weights_of_targets_that_are_no_classes(y):
     net.compile(SGD(lr=0.1))
     with pytest.raises(DataError, match="one-hot rows of a single 1"):
         net.fit(np.ones((3, 2)), y, class_weight={1: 10.0}, verbose=False)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_rate_in_the_history_is_that_of_the_last_update(build, data, accumulate):
+    net = build(optimizer=SGD(lr=lambda step: 0.1 / (1 + step)))
+    history = net.fit(*data, batch_size=10, epochs=3, accumulate=accumulate, verbose=False)
+    batches = len(data[0]) // 10
+    updates = [batches * (epoch + 1) // accumulate for epoch in range(3)]
+    assert history["lr"] == [pytest.approx(0.1 / count) for count in updates]
+    assert SGD(lr=0.3).rate() == 0.3
+    assert SGD().rate() is None

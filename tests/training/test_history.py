@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from singanet.errors import FileAccessError
+from singanet.errors import ArgumentError, FileAccessError
 from singanet.training import History
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -51,6 +51,10 @@ def test_csv_gives_the_same_floats(history, tmp_path):
 
 
 def test_the_picture_has_a_chart_a_quantity_and_a_line_a_name(history, tmp_path):
+    for name in ("history.png", "history.pdf", "history"):
+        with pytest.raises(ArgumentError, match=r"history\.plot.*a file name that ends in \.svg"):
+            history.plot(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
     text = history.plot(tmp_path / "history.svg")
     assert (tmp_path / "history.svg").read_text(encoding="utf-8") == text
     root = ElementTree.fromstring(text)
@@ -87,4 +91,4 @@ def test_any_history_can_be_drawn(values):
 def test_a_place_that_cannot_be_written(history, tmp_path):
     for write in (history.to_csv, history.plot):
         with pytest.raises(FileAccessError):
-            write(tmp_path / "missing" / "file")
+            write(tmp_path / "missing" / "file.svg")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from singanet.errors import (
 )
 from singanet.metric import AUC, F1, Accuracy, ConfusionMatrix
 from singanet.optimizer import SGD, Adam
+from singanet.report import recorders
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint, ReduceOnPlateau
 from tests.interrupts import struck_at
@@ -230,6 +232,8 @@ def test_early_stopping_remembers_across_a_resumption(build, data):
     assert (again.best_epoch, again.monitor.best) == (watch.best_epoch, watch.monitor.best)
 
 
+# Python ends an interrupt within a weak reference's callback with these words.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("share", np.linspace(0.05, 0.99, 12).tolist())
 def test_interrupted_at_any_line_of_a_fit_and_gone_on_from(build, data, same, tmp_path, share):
     """A step broken in the middle never becomes a checkpoint."""
@@ -434,3 +438,15 @@ def test_a_training_that_is_over_returns_its_history(build, data, same, tmp_path
     got = fit(second, data, callbacks=[ModelCheckpoint(tmp_path)], resume=tmp_path)
     assert got == expected
     same(net, second)
+
+
+@pytest.mark.parametrize("kind", [ModelCheckpoint, recorders])
+def test_a_folder_that_is_removed_meanwhile_is_named(build, data, tmp_path, kind):
+    class Remove(Callback):
+        def on_batch_begin(self, batch):
+            if self.session.step == 2:
+                shutil.rmtree(tmp_path / "run")
+
+    made = kind(tmp_path / "run")
+    with pytest.raises(FileAccessError, match=r"file '.*run.*': expected a place to write"):
+        fit(build(), data, callbacks=[*(made if isinstance(made, list) else [made]), Remove()])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from singanet.checkpoint.names import MAX_ARRAYS, check_name, too_many
+from singanet.base.budget import Budget
+from singanet.checkpoint.names import MAX_ARRAYS, check_name
 from singanet.errors import FileFormatError, UnsafeFileError
 
-_DEEPEST = 32
+_MOST_GROUPS, _GROUPS_PER_ARRAY = 5000, 4
+"""Groups of a file, and more for each of its arrays: libhdf5 takes a while for one."""
 
 
 def walk(group: Any, where: str) -> Iterator[tuple[str, Any]]:
@@ -17,23 +20,22 @@ def walk(group: Any, where: str) -> Iterator[tuple[str, Any]]:
     h5py's groups and datasets would take four times as long. Errors: `UnsafeFileError` for soft
     and external links and for an object reached twice.
     """
-    seen = {_address(group)}
-    count = [0]
-    yield from _below(group, "", seen, count, where)
+    refuse = partial(_refused, where)
+    # Bytes are compared elsewhere: the library underneath makes what it wants.
+    budget = Budget(1 << 40, refuse, 2 * MAX_ARRAYS)
+    groups = Budget(0, refuse, _MOST_GROUPS)
+    yield from _below(group, "", {_address(group)}, budget, groups, where)
 
 
 def _below(
-    group: Any, prefix: str, seen: set[Any], count: list[int], where: str
+    group: Any, prefix: str, seen: set[Any], budget: Budget, groups: Budget, where: str
 ) -> Iterator[tuple[str, Any]]:
     import h5py
 
-    if prefix.count("/") > _DEEPEST:
-        raise _refused(where, "groups that are not nested deeply", f"more than {_DEEPEST} deep")
+    groups.spend()
     for raw in group:
-        count[0] += 1
-        if count[0] > 2 * MAX_ARRAYS:
-            raise too_many(where)
-        path = prefix + check_name(raw.decode("utf-8", "surrogateescape"), where)
+        budget.spend()
+        path = check_name(prefix + raw.decode("utf-8", "surrogateescape"), where)
         link = group.links.get_info(raw).type
         if link != h5py.h5l.TYPE_HARD:
             kind = "an external link" if link == h5py.h5l.TYPE_EXTERNAL else "a soft link"
@@ -44,9 +46,11 @@ def _below(
             raise _refused(where, "every object once", f"{path!r} leads to one seen before")
         seen.add(address)
         if isinstance(item, h5py.h5d.DatasetID):
+            groups.spend(0, -_GROUPS_PER_ARRAY)
             yield path, item
         elif isinstance(item, h5py.h5g.GroupID):
-            yield from _below(item, path + "/", seen, count, where)
+            with budget.deeper():
+                yield from _below(item, path + "/", seen, budget, groups, where)
         else:
             raise FileFormatError(
                 where,

@@ -171,8 +171,8 @@ class _Walk:
             return [[Units(outs[0][0])] if known is None else known.made]
         if kind in ("Flatten", "Reshape", "Permute"):
             return [self._moved(node, first, shapes[0], outs[0])]
-        if kind == "Concat" and layer.axis == 1 and all(isinstance(o, list) for o in read):
-            return [[part for order in read for part in order]]  # type: ignore[union-attr]
+        if kind == "Concat" and layer.axis == 1 and isinstance(first, list):
+            return [[part for row in read if isinstance(row, list) for part in row]]
         if kind == "Slice" and isinstance(first, list):
             return _cut(first, [out[0] for out in outs], node.name)
         if kind in _JOINS or kind == "Concat":
@@ -212,7 +212,7 @@ class _Walk:
             return same if same in (order, moved) else Mixed(node.name)
         if getattr(node.layer, "axis", 1) != 1:
             return Mixed(node.name)
-        row = order if isinstance(order, list) else [_block(shape, order)]
+        row: list[Part] = order if isinstance(order, list) else [_block(shape, order)]
         if len(out) == 1:
             return row
         # One kind of axes is meant by what follows; without a choice the usual ones.

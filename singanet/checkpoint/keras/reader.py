@@ -95,11 +95,14 @@ def legacy_datasets(
     """The path of each variable of each layer: layers by name if all are there, else in order."""
     root = weights_group(file)
     start = "" if root.name == "/" else root.name.strip("/") + "/"
-    there = {}
+    there: dict[str, list[str]] = {}
     for name in _texts(root, "layer_names", texts):
+        if name in there:
+            raise ValueError(f"the layer {name[:60]!r} twice")
+        there[name] = []
         names = _texts(root[name], "weight_names", texts) if name in root else []
-        if names:
-            there[name] = [f"{start}{name}/{each}" for each in names]
+        there[name] = [f"{start}{name}/{each}" for each in names]
+    there = {name: paths for name, paths in there.items() if paths}
     if all(layer.name in there for layer in layers):
         pairs = [(layer, there[layer.name]) for layer in layers]
     else:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from singanet.base.arguments import MAX_NAME_BYTES
+from singanet.base.budget import Budget
 from singanet.checkpoint.entry import Entry
-from singanet.checkpoint.names import MAX_ARRAYS, MAX_NAME_BYTES, check_name, duplicate, too_many
+from singanet.checkpoint.names import MAX_ARRAYS, check_name, duplicate, too_many
 from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.singa import find_records
 from singanet.checkpoint.snapshot.data import count_stored, in_shape, read_data, wrong_count
@@ -18,6 +20,8 @@ from singanet.types import Array
 
 MAGIC = b"sg"
 VERSION_KEY = "SINGA_VERSION"
+# What is kept of a record, and of each piece of its data, in memory.
+_RECORD, _SEGMENT = 600, 130
 EMPTY_KEY = "SINGANET_EMPTY"
 """The key of the one record of a snapshot without arrays."""
 
@@ -33,8 +37,10 @@ class SnapshotReader(StreamReader):
 
     def _list(self) -> None:
         ours, left, singa = False, 0, ""
+        budget = Budget(self._size, self._refused)
         while self._stream.tell() < self._size:
             key, record, stored = self._next_record()
+            budget.spend(_RECORD + _SEGMENT * len(record.segments))
             where = f"{self.where}, record {key!r}"
             head = record.head
             if head.HasField("format_version"):
@@ -50,6 +56,14 @@ class SnapshotReader(StreamReader):
             raise truncated(self.where, f"{left or 'some'} more records", "none")
         if not ours:
             self._describe(singa)
+
+    def _refused(self, expected: str, received: str) -> FileFormatError:
+        return FileFormatError(
+            self.where,
+            expected=expected,
+            received=received,
+            advice="the file is damaged or forged: get it again",
+        )
 
     def _describe(self, singa: str) -> None:
         """Take the version from ``.desc``, and look there for records that are missing here."""

@@ -47,6 +47,10 @@ class Constant(Param):
         array.flags.writeable = False
         self._value, self.dtype = array, array.dtype
 
+    def retype(self, array: Array) -> None:
+        """As `fill`."""
+        self.fill(array)
+
     @property
     def filled(self) -> bool:
         """Whether there is an array, in whatever order."""

@@ -1,102 +1,183 @@
-"""Recompute: what of the forward pass is dropped and made again, so that a step needs less."""
+"""What of a trace runs again for the backward pass, so that a step needs less memory."""
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
+from singanet.engine.recompute.decisions import Decision, decisions
+from singanet.engine.recompute.units import (
+    Op,
+    Plans,
+    Units,
+    again_before,
+    dropped_alone,
+    forced,
+    lowered,
+    quickest,
+)
 from singanet.errors import ArgumentError
-from singanet.program.recompute.flow import Flow
-from singanet.program.recompute.state import CannotRepeatError, RecomputeState
+from singanet.program.cost import bytes_of, passes_of
+from singanet.program.ir import Buffer, Call, Kernel, Token
+from singanet.program.layout.arena import Layout
+from singanet.program.recompute.runs import CannotRepeatError, with_runs
+from singanet.program.recompute.units import traced_units
 
-Recompute = Literal["none", "cheap"] | int
-"""Nothing; what takes a pass over memory; or whatever keeps an arena of so many bytes."""
+Recompute = Literal["none", "cheap", "sqrt", "optimal"] | int
+"""Nothing; what waits for memory; segments of a chain; the least memory; within so many bytes."""
 
-_CHEAP, _DEAR = 1, 1 << 30
-_WORTH = 16
-"""Bytes gone over for each that is dropped: NumPy's normalisation takes twelve, oneDNN's three."""
+_LEVELS: tuple[Literal["none", "cheap", "sqrt", "optimal"], ...] = (
+    "none", "cheap", "sqrt", "optimal",
+)  # fmt: skip
 
-_LEAST = 2000
-"""Buffers below the peak by this factor are not worth looking at."""
+_TRIES = 8
+"""Plans tried for a number of bytes: an arena takes a little other than the model of its units."""
 
 
 def checked_recompute(where: str, value: object) -> Recompute:
     """``value``, if it is a level. Errors: anything else."""
-    if isinstance(value, str) and value in ("none", "cheap"):
-        return "none" if value == "none" else "cheap"
+    for level in _LEVELS:
+        if isinstance(value, str) and value == level:
+            return level
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value > 0:
         return int(value)
     raise ArgumentError(
         f"{where}, recompute",
-        expected="'none', 'cheap', or the bytes that the arena may take",
+        expected="'none', 'cheap', 'sqrt', 'optimal', or the bytes that the arena may take",
         received=repr(value),
         advice="start with recompute='cheap'; program.report() tells what it saves",
     )
 
 
-def chosen(flow: Flow, level: Recompute, target: int) -> RecomputeState:
-    """What to drop at ``level``: so little as brings the peak to ``target``, or all that helps.
+class Planned(Protocol):
+    """Calls with their memory planned."""
 
-    Buffers with most bytes for the cost come first; one is dropped where that lowers the bytes
-    needed when most are, and no other moment needs more than that.
+    @property
+    def calls(self) -> list[Call]:
+        """In their order."""
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The same, for planners."""
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """What these read and write."""
+
+    @property
+    def layout(self) -> Layout:
+        """Where it lies."""
+
+
+_P = TypeVar("_P", bound=Planned)
+
+
+def recomputed(
+    kept: _P,
+    level: Recompute,
+    tokens: list[Token],
+    wishes: Mapping[str, bool | None],
+    lay_out: Callable[[list[Call]], _P],
+) -> tuple[_P, tuple[Decision, ...]]:
+    """``kept``, or with calls that run again, which ``lay_out`` gives their places; and why.
+
+    ``wishes`` are those of layers, by name, to be recomputed or not. Errors: bytes in which the
+    arena cannot be kept.
     """
-    state = _lowered(RecomputeState(flow, _CHEAP), target, _WORTH)
-    if level != "cheap" and state.peak > target:
-        state.most = _DEAR
-        state = _lowered(state, target, math.inf)
-    return state
+    asked = True in wishes.values()
+    if not asked and (level == "none" or kept.layout.nbytes <= _bytes(level)):
+        return kept, ()
+    choice = Choice(kept, tokens, wishes)
+    best: _P | None = None
+    decided: tuple[Decision, ...] = ()
+    reached: list[int] = []
+    for plan, why in choice.plans(level, reached):
+        made = lay_out(choice.calls(plan))
+        reached.append(made.layout.nbytes)
+        if best is None or made.layout.nbytes < best.layout.nbytes:
+            best, decided = made, choice.decisions(plan, why)
+        if made.layout.nbytes <= _bytes(level):
+            break
+    if best is None or not (asked or worth(best, kept)):
+        best, decided = kept, ()
+    if isinstance(level, int) and best.layout.nbytes > level:
+        raise CannotKeepError(level, best.layout.nbytes)
+    return best, decided
 
 
-def _lowered(state: RecomputeState, target: int, worth: float) -> RecomputeState:
-    flow, best, candidates = state.flow, state, _candidates(state)
-    while True:
-        before = best.peak
-        for buffer, (first, last) in candidates.items():
-            moment = int(state.live.argmax())
-            if state.live[moment] <= target:
-                return state
-            if buffer in state.dropped or not first < moment <= last:
-                continue
-            tried = _dropped(state, buffer)
-            if tried is None or tried.live[moment] >= state.live[moment]:
-                continue
-            if tried.cost - state.cost > worth * flow.size[buffer]:
-                continue
-            if tried.peak <= state.peak:
-                state = tried
-                best = state if state.peak < best.peak else best
-        if best.peak == before:
-            return best
+def worth(made: Planned, kept: Planned) -> bool:
+    """Whether what runs again takes fewer bytes."""
+    return made.layout.nbytes < kept.layout.nbytes
 
 
-def _candidates(state: RecomputeState) -> dict[int, tuple[int, int]]:
-    """Buffers with the gaps in which nobody needs them, most bytes for the cost first."""
-    flow, least = state.flow, state.peak // _LEAST
-    ratios: dict[int, float] = {}
-    gaps: dict[int, tuple[int, int]] = {}
-    for buffer, size in enumerate(flow.size):
-        gap = flow.gap(buffer) if size > least else None
-        if gap is None or buffer in state.dropped:
-            continue
-        back = flow.uses[buffer][flow.split[buffer]]
-        if flow.makes_again(buffer, back, state.most):
-            tried = _dropped(state, buffer)
-            if tried is not None:
-                gaps[buffer] = gap
-                ratios[buffer] = size / max(tried.cost - state.cost, 1)
-    return {buffer: gaps[buffer] for buffer in sorted(gaps, key=lambda b: -ratios[b])}
+def _bytes(level: Recompute) -> int:
+    return level if isinstance(level, int) else -1
 
 
-def _dropped(state: RecomputeState, buffer: int) -> RecomputeState | None:
-    """``state`` without ``buffer``, if that can be."""
-    tried = state.copy()
-    try:
-        tried.drop(buffer)
-    except CannotRepeatError:
-        return None
-    return tried
+_Plan = Callable[[Units, Plans], list[Op]]
+
+
+class Choice:
+    """What can run again in ``kept``, forward and backward once or, for all gradients, twice."""
+
+    def __init__(
+        self, kept: Planned, tokens: list[Token], wishes: Mapping[str, bool | None]
+    ) -> None:
+        self._kept, self._tokens = kept, tokens
+        passes = [passes_of(call) for call in kept.calls]
+        touched = [bytes_of(call, tokens) for call in kept.calls]
+        self._traced = traced_units(kept.kernels, kept.buffers, passes, touched, wishes)
+        self._plans = [Plans(traced.units) for traced in self._traced]
+
+    def plans(self, level: Recompute, reached: Sequence[int]) -> Iterator[tuple[_Plan, str]]:
+        """Plans for ``level``, and why; ``reached`` are the bytes of those before."""
+        if not self._traced:
+            return
+        if level == "none":
+            yield (lambda units, _: dropped_alone(units, forced(units))), ""
+        elif level == "cheap":
+            yield (lambda units, _: lowered(units)), "takes little time"
+        elif level == "sqrt":
+            yield (lambda _, plans: plans.segments()), "in a segment that runs again"
+        elif level == "optimal":
+            yield (lambda _, plans: plans.within(plans.least())), "for the least memory"
+            yield (lambda units, _: lowered(units, dear=True)), "for the least memory"
+        else:
+            yield from self._within(level, reached)
+
+    def _within(self, budget: int, reached: Sequence[int]) -> Iterator[tuple[_Plan, str]]:
+        why = "least time within the bytes"
+        goal, least = budget, max(plans.least() for plans in self._plans)
+        for _ in range(_TRIES):
+            if goal < least:
+                break
+            yield partial(quickest, goal=goal), why
+            goal -= max(min(reached, default=goal) - budget, goal // 200)
+        yield (lambda _, plans: plans.within(plans.least())), why
+        yield (lambda units, _: lowered(units, dear=True)), why
+
+    def calls(self, plan: _Plan) -> list[Call]:
+        """The calls by ``plan``; what turns out not to be repeatable is kept."""
+        while True:
+            runs = [
+                (traced, again_before(plan(traced.units, plans)))
+                for traced, plans in zip(self._traced, self._plans, strict=True)
+            ]
+            try:
+                return with_runs(self._kept.calls, runs, self._tokens)
+            except CannotRepeatError as error:
+                self._traced = [traced.keeping(error.kernel) for traced in self._traced]
+                self._plans = [Plans(traced.units) for traced in self._traced]
+
+    def decisions(self, plan: _Plan, why: str) -> tuple[Decision, ...]:
+        """What ``plan`` does with each layer."""
+        found = []
+        for traced, plans in zip(self._traced, self._plans, strict=True):
+            found += decisions(traced.units, plan(traced.units, plans), why)
+        return tuple(found)
 
 
 class CannotKeepError(ArgumentError):
@@ -109,4 +190,3 @@ class CannotKeepError(ArgumentError):
             received=f"{budget:,}",
             advice="give it more, or take a smaller batch",
         )
-        self.least = least

@@ -190,6 +190,7 @@ class Replay:
             seconds,
             self.notes,
             recording.kept_bytes,
+            recording.decisions,
         )
 
 

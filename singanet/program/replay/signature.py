@@ -31,7 +31,8 @@ def facts(value: Any) -> Any:
     """What of an array, or of a dict of arrays, determines a program; of all else its type."""
     if type(value) is np.ndarray:
         return value.shape, value.strides, value.dtype
-    if isinstance(value, Mapping):
+    # Asking None, as mostly weights are, for an abstract class takes long.
+    if value is not None and isinstance(value, Mapping):
         return frozenset([(name, facts(part)) for name, part in value.items()])
     return type(value)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
+from singanet.engine.recompute.decisions import Decisions
 from singanet.errors import ArgumentError
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout.arena import Layout, rounded_sizes
@@ -21,7 +22,8 @@ class Figures:
     """What a program is reported by.
 
     ``seconds`` are those of each kernel, None where none were measured; ``notes`` say what does
-    not run as kernels; ``kept_bytes`` are those of the arena if nothing were recomputed. Bytes are
+    not run as kernels; ``kept_bytes`` are those of the arena if nothing were recomputed,
+    ``recomputed`` says of each layer whether it is, and why: its ``str`` is a table. Bytes are
     those of the arena, sizes rounded up as in `Layout`, and of the parameters and constants
     outside, not rounded. Errors: another number of seconds than kernels.
     """
@@ -32,6 +34,7 @@ class Figures:
     seconds: Sequence[float] | None = None
     notes: Sequence[str] = ()
     kept_bytes: int = 0
+    recomputed: Decisions = field(default_factory=Decisions)
 
     def __post_init__(self) -> None:
         if self.seconds is not None and len(self.seconds) != len(self.kernels):
@@ -53,7 +56,7 @@ class Figures:
         return self.layout.nbytes + self.outside_bytes
 
     @property
-    def recomputed(self) -> int:
+    def recomputed_kernels(self) -> int:
         """Kernels that run again for the backward pass."""
         return sum(kernel.phase == "recompute" for kernel in self.kernels)
 

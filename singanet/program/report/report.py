@@ -58,6 +58,7 @@ class ProgramReport(Figures):
     def as_dict(self) -> dict[str, Any]:
         """All figures as numbers, strings, lists and dicts."""
         made = made_bytes(self.kernels, self.buffers)
+        again = self.recomputed_kernels
         return {
             "kernels": len(self.kernels),
             "buffers": len(self.buffers),
@@ -71,8 +72,9 @@ class ProgramReport(Figures):
                 "peak": self.peak_bytes,
             },
             "recomputed": {
-                "kernels": self.recomputed,
-                "bytes saved": self.kept_bytes - self.layout.nbytes if self.recomputed else 0,
+                "kernels": again,
+                "bytes saved": self.kept_bytes - self.layout.nbytes if again else 0,
+                "layers": self.recomputed.as_dicts(),
             },
             "in place": len(self.layout.in_place),
             "strategy": self.layout.strategy,

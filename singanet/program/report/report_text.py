@@ -19,10 +19,10 @@ def memory_lines(report: Figures) -> list[str]:
     over = layout.nbytes / layout.lower_bound - 1 if layout.lower_bound else 0.0
     where = "" if kernel is None else f", most at kernel {kernel}{_named(report, kernel)}"
     again = []
-    if report.recomputed:
+    if report.recomputed_kernels:
         part = 1 - layout.nbytes / report.kept_bytes
         again = [
-            f"recomputed by {report.recomputed:,} kernels; without, "
+            f"recomputed by {report.recomputed_kernels:,} kernels; without, "
             f"the arena takes {size_text(report.kept_bytes)}: {part:.0%} saved"
         ]
     return [

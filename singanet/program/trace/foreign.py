@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import CellType, FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -72,14 +73,43 @@ def stand_in(part: _Part) -> _Part:
 
 
 @contextmanager
-def no_draws() -> Iterator[None]:
-    """Undo at the end the draws from the generators that Python and NumPy have for all."""
+def no_draws(part: Layer | Loss) -> Iterator[None]:
+    """Undo at the end what is drawn from generators that a copy of ``part`` shares with it.
+
+    Those are the ones that Python and NumPy have for all, and those that its methods know as
+    variables of their module or of a function around them.
+    """
     numpy, python = np.random.get_state(), random.getstate()
+    seen = _generators(part)
+    states = [each.bit_generator.state for each in seen]
     try:
         yield
     finally:
         np.random.set_state(numpy)
         random.setstate(python)
+        for each, state in zip(seen, states, strict=True):
+            each.bit_generator.state = state
+
+
+def _generators(part: Layer | Loss) -> list[np.random.Generator]:
+    found: dict[int, np.random.Generator] = {}
+    kinds = {base for inner in with_inner(part) for base in type(inner).__mro__}
+    for kind in kinds:
+        for method in () if is_library(kind) else vars(kind).values():
+            if not isinstance(method, FunctionType):
+                continue
+            around = [cell.cell_contents for cell in method.__closure__ or () if _is_filled(cell)]
+            for value in (*method.__globals__.values(), *around):
+                if isinstance(value, np.random.Generator):
+                    found[id(value)] = value
+    return list(found.values())
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def arrays_of(layer: Layer) -> list[Array]:

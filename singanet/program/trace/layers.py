@@ -89,11 +89,13 @@ class TracedLayer:
             return self._forward_in_python(ctx, x, str(error))
 
     def _forward_in_python(self, ctx: Context, x: Any, why: str) -> Any:
+        if not self.own and self.layer.recompute:
+            raise NotRecordableError(f"layer {self.name!r}, {why}, is to be recomputed")
         if not self.own:
             self.tape.evaluator.expect_values()
         self.reasons.append(f"forward: {why}")
         run = self._python[id(ctx)] = PythonPass(self, ctx)
-        with no_draws():
+        with no_draws(self.layer):
             outs = own(self.tape, run.made(self.stand_in, map_arrays(x, plain)))
         kept = {} if run.context is None else run.context.saved
         # Copies of what it reads, and what it keeps for its way back, lie outside of the arena.
@@ -122,7 +124,7 @@ class TracedLayer:
                 self.reasons.append(f"backward: {error}")
         run.needs_input_grad = ctx.needs_input_grad
         saved = {} if run.context is not None else ctx.saved
-        with no_draws():
+        with no_draws(self.layer):
             given = map_arrays(saved, plain), map_arrays(dy, plain)
             dx, grads = run.gradients(self.stand_in, *given)
         outs = own(self.tape, (dx, {key: g for key, g in grads.items() if not is_sparse(g)}))
@@ -171,7 +173,7 @@ class TracedLayer:
             return
         self.tape.allowed = self._constants
         try:
-            with no_draws():
+            with no_draws(self.layer):
                 yield
         finally:
             self.tape.allowed = None

@@ -128,7 +128,7 @@ class LossStep:
     def _in_python(self, tape: Tape, outputs: Any, looks: bool) -> dict[str, Any]:
         expect_unpatched(self.loss)
         tape.evaluator.expect_values()
-        with no_draws():
+        with no_draws(self.loss):
             dy = self._gradient(stand_in(self.loss), map_arrays(outputs, plain), looks)
         made: dict[str, Any] = own(tape, self._by_name(dy))
         filled = arrays_in(made)

@@ -70,6 +70,7 @@ class Recorder:
             self.tape.hold(value)
             self.guard.param(param, value)
         for step in self.plan.steps:
+            self.tape.wishes[step.name] = step.recorded.layer.recompute  # type: ignore[attr-defined]
             self.guard.ties(step.recorded.layer)  # type: ignore[attr-defined]
 
     def evaluation(self, feed: Mapping[str, Any], finish: Finish | None = None) -> None:

@@ -69,6 +69,8 @@ class Tape:
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
         self.scalars: list[Any] = []
+        # By layer whether it is asked to be recomputed, or not to be.
+        self.wishes: dict[str, bool | None] = {}
         # By the token of a bucket the parameters in it, which calls read and write.
         self._parts: dict[int, list[_Part]] = {}
         # By the id of an array; parameters in buckets are kept alive by their tokens.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.data import ArrayLoader, load
+from singanet.data import ArrayLoader, load, load_test
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.augment import AugmentedImages
 from singanet.runs.tasks.task import EVALUATION_BATCH, Batches, DatasetTask, EpochResult
@@ -15,6 +15,11 @@ class Classification(DatasetTask):
     def load(cls, data: str | None, entry: ModelEntry) -> Classification:
         """An embedded data set, or the one of a file."""
         return cls(load("digits" if data is None else data))
+
+    @classmethod
+    def load_for_testing(cls, data: str | None, entry: ModelEntry) -> Classification:
+        """The same, or of a file the samples for testing alone."""
+        return cls(load_test("digits" if data is None else data))
 
     def keep_back(self, share: float, seed: int) -> ArrayLoader:
         """Samples drawn by ``seed``, whatever their classes."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from singanet.base.files import explained, replacing
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder
 
@@ -14,8 +16,9 @@ from singanet.training.files import check_folder
 class CSVLogger(Callback):
     """Writes ``epoch`` and all measures to ``path``, flushed after every epoch.
 
-    The columns are those of the first epoch. A resumed training keeps the lines before it; any
-    other begins a new file.
+    The columns are those of the first epoch. A resumed training writes the epochs before it
+    again, from its history; any other begins a new file. The old file stays until the new one
+    is whole.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -31,13 +34,13 @@ class CSVLogger(Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Add the line."""
         if self._file is None:
-            self._columns = ["epoch", *logs]
-            before = self._lines_before(epoch) if self.session.resumed else []
-            self._file = self.path.open("w", newline="", encoding="utf-8")
-            csv.writer(self._file, lineterminator="\n").writerows([self._columns, *before])
-        row = [repr(logs[name]) if name in logs else "" for name in self._columns[1:]]
-        csv.writer(self._file, lineterminator="\n").writerow([epoch, *row])
-        self._file.flush()
+            self._columns = [*logs]
+            self._begin_file(epoch)
+        with explained(self.path, "write"):
+            if self._file is None:
+                self._file = self.path.open("a", newline="", encoding="utf-8")
+            _writer(self._file).writerow([epoch, *self._row(logs)])
+            self._file.flush()
 
     def on_train_end(self) -> None:
         """Close the file."""
@@ -45,15 +48,22 @@ class CSVLogger(Callback):
             self._file.close()
         self._file = None
 
-    def _lines_before(self, epoch: int) -> list[list[str]]:
-        """What an earlier run wrote of the epochs before ``epoch``, in today's columns."""
-        if not self.path.exists():
-            return []
-        with self.path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        earlier = [row for row in rows if row.get("epoch", "").isdigit()]
-        return [
-            [row.get(name) or "" for name in self._columns]
-            for row in earlier
-            if int(row["epoch"]) < epoch
-        ]
+    def _begin_file(self, epoch: int) -> None:
+        """Write the header, and of a resumed training the epochs before ``epoch``."""
+        history = self.session.history
+        with (
+            replacing(self.path) as beside,
+            beside.open("w", newline="", encoding="utf-8") as file,
+        ):
+            writer = _writer(file)
+            writer.writerow(["epoch", *self._columns])
+            for k, earlier in enumerate(history.epochs if self.session.resumed else ()):
+                if earlier < epoch:
+                    writer.writerow([earlier, *self._row(history.row(k))])
+
+    def _row(self, logs: Mapping[str, float]) -> list[str]:
+        return [repr(float(logs[name])) if name in logs else "" for name in self._columns]
+
+
+def _writer(file: TextIO) -> Any:
+    return csv.writer(file, lineterminator="\n")

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
+from singanet.training.arrays import saved_parameters
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.monitor import Monitor
 from singanet.types import Array
@@ -79,7 +80,9 @@ class EarlyStopping(Callback):
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from there."""
-        put = self.session.net.device.put
+        kept = {key[5:]: array for key, array in state.items() if key.startswith("kept/")}
+        if kept:
+            kept = saved_parameters(self.session.net, kept, "EarlyStopping")
         self.monitor.best = float(state["best"])
         self.best_epoch, self._waited = int(state["best_epoch"]), int(state["waited"])
-        self._kept = {k[5:]: put(v).copy() for k, v in state.items() if k.startswith("kept/")}
+        self._kept = kept

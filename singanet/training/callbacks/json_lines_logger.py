@@ -10,7 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
+from singanet.base.files import explained
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder
 
@@ -54,8 +55,6 @@ class JSONLinesLogger(Callback):
         self._file = None
 
     def _write(self, event: str, epoch: int, logs: Mapping[str, float]) -> None:
-        if self._file is None:
-            self._file = self.path.open("a" if self.session.resumed else "w", encoding="utf-8")
         line: dict[str, Any] = {
             "event": event,
             "epoch": epoch,
@@ -63,5 +62,8 @@ class JSONLinesLogger(Callback):
             "seconds": round(time.perf_counter() - self._start, 6),
         }
         line |= {k: value if math.isfinite(value) else None for k, value in logs.items()}
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        with explained(self.path, "write"):
+            if self._file is None:
+                self._file = self.path.open("a" if self.session.resumed else "w", encoding="utf-8")
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()

@@ -12,7 +12,6 @@ class LearningRate(Callback):
     """Sets the optimizer's rate to ``schedule(epoch)`` at the beginning of every epoch.
 
     For schedules of the step give the optimizer one of `singanet.optimizer.schedules` instead.
-    The rate is recorded as ``lr``.
     """
 
     def __init__(self, schedule: Callable[[int], float]) -> None:
@@ -36,9 +35,3 @@ class LearningRate(Callback):
                 advice="mend the schedule",
             )
         self.session.rule.lr = float(rate)
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Record it."""
-        rate = self.session.rule.lr
-        if isinstance(rate, float):
-            logs["lr"] = rate

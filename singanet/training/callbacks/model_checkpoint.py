@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
+from singanet.base.files import expect_inside
+from singanet.base.lock import hold, let_go
 from singanet.checkpoint import FORMATS, write_state
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.training.callbacks.callback import Callback
@@ -30,7 +32,7 @@ class ModelCheckpoint(Callback):
     ``net.fit(..., resume=folder)`` goes on from whichever got furthest, to the bit; so an error or
     interrupt within a step writes nothing, and the file before it counts. ``best.npz`` holds the
     parameters alone, by their names, from the epoch in which ``monitor`` was best; None writes
-    none. Files appear whole or not at all.
+    none. Files appear whole or not at all. No second training can write to the folder meanwhile.
     """
 
     runs_last = True
@@ -69,8 +71,13 @@ class ModelCheckpoint(Callback):
         self._suffix = FORMATS[format].suffixes[0]
 
     def on_train_begin(self) -> None:
-        """Make the folder. Errors: `FileAccessError`; nothing of the monitor's name."""
+        """Make the folder, and lock it.
+
+        Errors: `FileAccessError`, also where another training has it; nothing of the monitor's
+        name.
+        """
         check_folder(self.folder)
+        hold(self.folder, self.session, self)
         self._last_written = self.clock()
         if self.monitor is not None:
             self.monitor.begin(self.session.names)
@@ -91,6 +98,10 @@ class ModelCheckpoint(Callback):
             self._write(f"epoch-{epoch + 1:04d}")
             for old in self._epoch_files()[: -self.keep]:
                 old.unlink(missing_ok=True)
+
+    def on_train_end(self) -> None:
+        """Let other trainings write to the folder."""
+        let_go(self.folder, self)
 
     def on_stop(self) -> None:
         """Write ``stopped.npz``: the fit ends within an epoch, at the end of a step."""
@@ -113,7 +124,9 @@ class ModelCheckpoint(Callback):
             self.monitor.best = float(state["best"])
 
     def _path(self, name: str) -> Path:
-        return self.folder / f"{name}{self._suffix}"
+        path = self.folder / f"{name}{self._suffix}"
+        expect_inside(self.folder, path)
+        return path
 
     def _write(self, name: str) -> None:
         write_training(self._path(name), self.session.state())

@@ -12,8 +12,7 @@ class ReduceOnPlateau(Callback):
     """Shows ``monitor`` to a `Plateau` schedule after every epoch.
 
     It stands in the optimizer, so that its state is saved with it: where the optimizer's rate is
-    a number, one is made of it with ``factor``, ``patience`` and ``lowest``. The rate is
-    recorded as ``lr``.
+    a number, one is made of it with ``factor``, ``patience`` and ``lowest``.
     """
 
     def __init__(
@@ -45,8 +44,7 @@ class ReduceOnPlateau(Callback):
             )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Record the epoch's rate, then let the schedule see how the epoch went."""
+        """Let the schedule see how the epoch went."""
         plateau = self.session.rule.lr
         if isinstance(plateau, Plateau):
-            logs["lr"] = plateau.value
             plateau.observe(logs[self.monitor.name])

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.errors import BackendError
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder
@@ -23,7 +23,7 @@ class TensorBoard(Callback):
     """Writes every measure of an epoch as a scalar under ``folder``, at the epoch's number.
 
     With ``every_steps`` the loss of a step as well, as ``step/loss``. Needs the package
-    tensorboardX or tensorboard: ``pip install 'singanet[tensorboard]'``.
+    tensorboardX or tensorboard: ``pip install tensorboardX``.
     """
 
     def __init__(self, folder: str | PathLike[str], every_steps: int | None = None) -> None:
@@ -70,5 +70,5 @@ def _writer_class() -> Any:
         "TensorBoard",
         expected="the package tensorboardX or tensorboard",
         received="; ".join(missing),
-        advice="run: pip install 'singanet[tensorboard]'",
+        advice="run: pip install tensorboardX",
     )

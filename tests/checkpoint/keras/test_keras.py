@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import h5py
 import numpy as np
 import pytest
 
 from singanet import layers as ours
 from singanet import loss, optimizer
+from singanet.checkpoint import LayerDescription, open_state
 from singanet.errors import ArgumentError, FileFormatError
 from singanet.net import FeedForwardNet
 
-keras = pytest.importorskip("keras", reason="compares with Keras: pip install 'singanet[peers]'")
+keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
 kl = keras.layers
 
 IMAGE, ROW, SEQUENCE = (3, 8, 6), (5,), (7, 4)
@@ -382,3 +385,17 @@ def test_optimizers_that_do_not_fit(tmp_path):
     net.save(path, optimizer=adam)
     with pytest.raises(FileFormatError, match="the state of RMSProp"):
         net.load(path, optimizer=optimizer.RMSProp(lr=0.1))
+
+
+def test_a_layer_named_again_and_again(tmp_path):
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file.create_group("fc").attrs["weight_names"] = np.array([b"fc/kernel"] * 50)
+        # More than 64 KB of an attribute stand in pieces.
+        for piece in range(12):
+            file.attrs[f"layer_names{piece}"] = np.array([b"fc"] * 5000)
+        file["fc/fc/kernel"] = np.ones((3, 2), "f4")
+    layer = LayerDescription("Dense", "fc", {"weight": ("fc/weight", (3, 2))})
+    start = time.process_time()
+    with pytest.raises(FileFormatError, match="the layer 'fc' twice"):
+        open_state(tmp_path / "m.h5", "keras", layers=[layer])
+    assert time.process_time() - start < 2

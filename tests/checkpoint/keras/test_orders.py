@@ -16,7 +16,7 @@ from singanet.errors import ArgumentError
 from singanet.keras import load_model
 from singanet.net import FeedForwardNet
 
-keras = pytest.importorskip("keras", reason="compares with Keras: pip install 'singanet[peers]'")
+keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
 kl = keras.layers
 
 SHAPE = (2, 4, 3)

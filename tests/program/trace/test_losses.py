@@ -9,7 +9,7 @@ import singanet
 from singanet import loss as losses
 from singanet import metric as metrics
 from singanet.errors import SingaNetError
-from singanet.layers import Activation, Dense
+from singanet.layers import Activation, Dense, Softmax
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
 
@@ -54,6 +54,10 @@ CASES = {
     "sigmoid": (losses.SigmoidCrossEntropy, bits),
     "sigmoid, weighted": (lambda: losses.SigmoidCrossEntropy(pos_weight=[1.0, 2.0, 3.0]), bits),
     "binary": (losses.BinaryCrossEntropy, bits),
+    "categorical": (losses.CategoricalCrossEntropy, labels),
+    "categorical, shares": (lambda: losses.CategoricalCrossEntropy(0.1), shares),
+    "categorical, some ignored": (lambda: losses.CategoricalCrossEntropy(ignore_index=-1), ignored),
+    "mean squared": (losses.MeanSquaredError, numbers),
     "hinge": (losses.Hinge, signs),
     "hinge, squared": (lambda: losses.Hinge(squared=True), bits),
     "huber": (lambda: losses.Huber(0.3), numbers),
@@ -66,6 +70,11 @@ CASES = {
 METRICS = [metrics.Accuracy, metrics.Perplexity, None]
 
 
+def last_of(name):
+    """What the net ends in: probabilities where the loss wants them."""
+    return {"categorical": "softmax", "sigmoid": "tanh"}.get(name.partition(",")[0], "sigmoid")
+
+
 def net_with(loss, metric=None, last="sigmoid"):
     def make():
         made = singanet.FeedForwardNet(loss(), None if metric is None else metric(), seed=2)
@@ -73,7 +82,7 @@ def net_with(loss, metric=None, last="sigmoid"):
         made.add(Activation("tanh", "tanh"))
         made.add(Dense("out", 3))
         if last is not None:
-            made.add(Activation("last", last))
+            made.add(Softmax("last") if last == "softmax" else Activation("last", last))
         return made
 
     return make
@@ -87,7 +96,7 @@ def data(rng):
 @pytest.mark.parametrize("name", CASES)
 def test_losses(name, weighted, rng):
     loss, draw = CASES[name]
-    twins = Twins(net_with(loss), lambda: SGD(lr=0.1))
+    twins = Twins(net_with(loss, last=last_of(name)), lambda: SGD(lr=0.1))
     for _ in range(6):
         weight = rng.uniform(0.1, 2, 6).astype(np.float32) if weighted else None
         twins.step(data(rng), draw(rng), sample_weight=weight)
@@ -110,12 +119,21 @@ def test_metrics_of_numbers(metric, rng):
     twins.expect_recorded()
 
 
+@pytest.mark.parametrize("metric", [metrics.BinaryAccuracy, lambda: metrics.F1("macro", 0.5)])
+def test_metrics_of_what_outputs_mean(metric, rng):
+    twins = Twins(net_with(losses.SigmoidCrossEntropy, metric, "tanh"), lambda: SGD(lr=0.1))
+    for _ in range(5):
+        twins.step(data(rng), bits(rng))
+    twins.expect_recorded()
+
+
 WRONG = {
     "softmax": lambda y: y + 3,
     "softmax, a column": lambda y: y - 3,
     "softmax, some ignored": lambda y: y + 7,
     "sigmoid": lambda y: y + 1,
     "binary": lambda y: y - 1,
+    "categorical": lambda y: y + 3,
     "hinge": lambda y: y * 3,
     "divergence": lambda y: y * 2,
 }
@@ -124,7 +142,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_targets_of_a_replay_say_the_same_and_change_nothing(name, rng):
     loss, draw = CASES[name]
-    twins = Twins(net_with(loss), lambda: SGD(lr=0.1))
+    twins = Twins(net_with(loss, last=last_of(name)), lambda: SGD(lr=0.1))
     for _ in range(3):
         twins.step(data(rng), draw(rng))
     x, y = data(rng), WRONG[name](draw(rng))

@@ -9,7 +9,8 @@ import singanet
 from singanet.layers import Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
-from singanet.training.callbacks import LayerStatistics
+from singanet.training import Callback
+from singanet.training.callbacks import LayerStatistics, ModelCheckpoint
 
 
 def test_norms_are_those_of_the_gradients(build, data, tmp_path):
@@ -41,9 +42,9 @@ def test_every_so_many_steps(build, data, monkeypatch):
 
     class Spy(LayerStatistics):
         def on_layer_gradients(self, names, values, grads):
-            before = {k: v[0] for k, v in self._sums.items()}
+            before = {k: v[-1][0] for k, v in self._rows.items()}
             original(self, names, values, grads)
-            if {k: v[0] for k, v in self._sums.items()} != before:
+            if {k: v[-1][0] for k, v in self._rows.items()} != before:
                 seen.append((self.session.step, self.session.layer))
 
     watch = Spy(every_steps=3)
@@ -62,3 +63,55 @@ def test_row_sparse_gradients(rng):
     net.fit(x, y, callbacks=[watch], verbose=False)
     name = next(name for name in net.param_names() if name.startswith("table/"))
     assert watch.epochs[0]["parameters"][name]["gradient_norm"] > 0
+
+
+class StopAt(Callback):
+    """Ends the fit at the end of a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_batch_end(self, batch, logs):
+        if self.session.step + 1 == self.step:
+            self.session.stop("asked to")
+
+
+@pytest.mark.parametrize("step", [3, 4, 6])
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_resumption_in_the_middle_of_an_epoch_goes_on_to_the_bit(
+    build, data, tmp_path, step, every
+):
+    def run(name, folder, stop=None, **arguments):
+        watch = LayerStatistics(tmp_path / name, every_steps=every)
+        callbacks = [watch, ModelCheckpoint(tmp_path / folder), StopAt(stop)]
+        build().fit(*data, batch_size=10, epochs=3, callbacks=callbacks, verbose=False, **arguments)
+        return watch.epochs
+
+    whole = run("whole", "a")
+    run("cut", "b", stop=step)
+    with (tmp_path / "cut").open("a") as file:
+        file.write('{"epoch": 2, "parameters": {}}\n{"epoch": 3, "par')  # of a process killed later
+    assert run("cut", "b", resume=tmp_path / "b") == whole
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "cut").read_bytes()
+
+
+def test_parameters_that_come_and_go_keep_their_epochs(build, data, tmp_path):
+    class Freeze(Callback):
+        def on_epoch_begin(self, epoch):
+            self.session.net["fc1"].trainable = epoch != 1
+
+    def run(epochs, resume=None):
+        watch = LayerStatistics()
+        build().fit(
+            *data,
+            epochs=epochs,
+            callbacks=[Freeze(), watch, ModelCheckpoint(tmp_path / "run")],
+            resume=resume,
+            verbose=False,
+        )
+        return watch.epochs
+
+    whole = run(4)
+    assert ["fc1/weight" in each["parameters"] for each in whole] == [True, False, True, True]
+    run(2)
+    assert run(4, resume=tmp_path / "run" / "epoch-0002.npz") == whole

@@ -151,3 +151,47 @@ def test_what_is_refused(build, data, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileAccessError, match="no step was taken"):
         build().fit(*data, callbacks=[ModelCheckpoint(tmp_path / "file")], verbose=False)
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(build, data, tmp_path):
+    def fit(epochs, **arguments):
+        net = build()
+        checkpoint = ModelCheckpoint(tmp_path / "run")
+        net.fit(*data, epochs=epochs, callbacks=[checkpoint], verbose=False, **arguments)
+        return net
+
+    whole = fit(3)
+    newest = tmp_path / "run" / "epoch-0003.npz"
+    raw = newest.read_bytes()
+    at = raw.index(whole.param_values()[0].tobytes())
+    for damaged in (raw[:-100], raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]):
+        newest.write_bytes(damaged)
+        with pytest.warns(RuntimeWarning, match=r"passed over: .*epoch-0003\.npz"):
+            resumed = fit(3, resume=tmp_path / "run")
+        for a, b in zip(whole.param_values(), resumed.param_values(), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_no_second_training_writes_to_the_folder(build, data, tmp_path):
+    class Second(Callback):
+        def on_epoch_end(self, epoch, logs):
+            with pytest.raises(FileAccessError, match="no other training in it; received one of"):
+                build().fit(*data, callbacks=[ModelCheckpoint(tmp_path)], verbose=False)
+            self.tried = True
+
+    second = Second()
+    build().fit(*data, callbacks=[ModelCheckpoint(tmp_path), second], verbose=False)
+    assert second.tried
+    build().fit(*data, callbacks=[ModelCheckpoint(tmp_path)], verbose=False)
+
+
+def test_a_link_out_of_the_folder_is_neither_written_nor_read(build, data, tmp_path):
+    run, other = tmp_path / "run", tmp_path / "other.npz"
+    build().fit(*data, callbacks=[ModelCheckpoint(run)], verbose=False)
+    (run / "epoch-0001.npz").rename(other)
+    (run / "epoch-0001.npz").symlink_to(other)
+    before = other.read_bytes()
+    for arguments in ({}, {"resume": run}):
+        with pytest.raises(FileAccessError, match="a file of the folder itself"):
+            build().fit(*data, callbacks=[ModelCheckpoint(run)], verbose=False, **arguments)
+    assert other.read_bytes() == before

@@ -34,11 +34,12 @@ def test_scalars_stand_in_the_event_file(build, data, tmp_path):
     )
     found = scalars(tmp_path, Event)
     assert found["loss"] == [(k, pytest.approx(v)) for k, v in enumerate(history["loss"])]
+    assert found["lr"] == [(0, pytest.approx(0.1)), (1, pytest.approx(0.1))]
     assert [step for step, _ in found["step/loss"]] == [4, 8]
 
 
 def test_without_a_writer_it_says_what_to_install(build, data, tmp_path, monkeypatch):
     for name in ("tensorboardX", "tensorboard", "tensorboard.summary"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(BackendError, match=r"pip install 'singanet\[tensorboard\]'"):
+    with pytest.raises(BackendError, match=r"pip install tensorboardX"):
         build().fit(*data, callbacks=[TensorBoard(tmp_path)], verbose=False)

@@ -6,21 +6,19 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from singanet.engine.recompute.units import again_before, dropped_alone
 from singanet.ops import numpy_ops
 from singanet.program.array_tree import map_arrays
 from singanet.program.compile import compile_tape
 from singanet.program.cost import bytes_of, passes_of
 from singanet.program.layout.arena import ALIGNMENT
-from singanet.program.recompute.flow import Flow
-from singanet.program.recompute.repeat import with_repeated
-from singanet.program.recompute.state import CannotRepeatError, RecomputeState
+from singanet.program.recompute.runs import CannotRepeatError, with_runs
+from singanet.program.recompute.units import traced_units
 from singanet.program.replay.bound_program import Bound
 from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import own
 from singanet.program.trace.tape import Tape
-
-ROOM = 1 << 30
 
 
 class Draws:
@@ -91,12 +89,11 @@ def into_two(xp, a, b):
 STEPS = [add, product, changed, overwritten, partly, pieces, by_blocks, two, into_two, None]
 
 
-def walked(ops, arrays, steps, draws, turn=lambda: None, back=0):
-    """The arrays after ``steps``; None among them draws an array. ``turn`` begins the way back."""
+def walked(ops, arrays, steps, draws, enter=lambda number: None):
+    """The arrays after ``steps``; None among them draws an array. ``enter`` is told each step."""
     arrays = list(arrays)
     for number, (kind, one, two) in enumerate(steps):
-        if number == back:
-            turn()
+        enter(number)
         if STEPS[kind] is None:
             arrays.append(draws(ops, arrays[0].shape))
             continue
@@ -108,62 +105,41 @@ def walked(ops, arrays, steps, draws, turn=lambda: None, back=0):
 
 
 class Walk:
-    """Steps on a tape, those from ``back`` on in the backward pass."""
+    """Steps on a tape, a layer each, those from ``back`` on backward through some of the layers."""
 
     def __init__(self, steps, back):
         self.tape = Tape(ConcreteEvaluator())
         self.tape.ops = ops = recording_kernels(numpy_ops, self.tape)
         self.source = Draws()
+        layers = [*range(back), *sorted((s[1] % max(back, 1) for s in steps[back:]), reverse=True)]
 
-        def turn():
-            self.tape.phase = "backward"
+        def enter(number):
+            self.tape.layer = str(layers[number])
+            self.tape.phase = "forward" if number < back else "backward"
 
         with np.errstate(all="ignore"), self.tape:
             arrays = own(self.tape, start())
             self._mark("feed", arrays, (), arrays)
             drawn = lambda ops, shape: ops.uniform(self.source, shape)  # noqa: E731
-            self.tape.phase = "forward"
-            arrays = walked(ops, arrays, steps, drawn, turn, back)
-            turn()
+            arrays = walked(ops, arrays, steps, drawn, enter)
+            self.tape.phase = "backward"
             self._mark("outputs", arrays, (arrays,), [])
         self.recording = compile_tape(self.tape)
         calls = self.recording.calls
         passes = [passes_of(call) for call in calls]
         touched = [bytes_of(call, self.tape.tokens) for call in calls]
-        self.flow = Flow(self.recording.kernels, self.recording.buffers, passes, touched)
-        self.numbers = {}
-        for call in calls:
-            for token in (*call.reads, *call.writes):
-                self.numbers.setdefault(token, len(self.numbers))
+        kernels, buffers = self.recording.kernels, self.recording.buffers
+        (self.traced,) = traced_units(kernels, buffers, passes, touched, {})
 
     def _mark(self, name, payload, read, filled):
         call = self.tape.add(lambda: None, (read,), {}, filled, "hidden", name=name)
         call.function, call.barrier = None, True
         call.arguments = map_arrays(payload, self.tape.ref)
 
-    def dropping(self, wish, most=ROOM):
-        """Drop the buffers that the numbers ``wish`` come down to, as far as that can be."""
-        state = RecomputeState(self.flow, most)
-        for number in wish:
-            open_ones = [
-                b
-                for b in range(len(self.flow.size))
-                if self.flow.gap(b) is not None and b not in state.dropped
-            ]
-            if not open_ones:
-                break
-            tried = state.copy()
-            try:
-                tried.drop(open_ones[number % len(open_ones)])
-            except CannotRepeatError:
-                continue
-            state = tried
-        return state
-
-    def replayed(self, state):
-        """What comes out where ``state`` runs kernels again, and the recording."""
-        calls = self.recording.calls
-        self.tape.calls = with_repeated(calls, self.numbers, state, self.tape.tokens)
+    def replayed(self, again):
+        """What comes out where units run again before others go backward, and the recording."""
+        calls = with_runs(self.recording.calls, [(self.traced, again)], self.tape.tokens)
+        self.tape.calls = calls
         made = compile_tape(self.tape)
         arena = np.full(made.layout.nbytes + ALIGNMENT, 0xA5, np.uint8)
         bound = Bound(made, arena)
@@ -197,20 +173,45 @@ numbers = st.integers(0, 99)
 step = st.tuples(st.integers(0, len(STEPS) - 1), numbers, numbers)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.lists(step, min_size=2, max_size=14),
     st.lists(step, max_size=10),
-    st.lists(numbers, min_size=1, max_size=12),
+    st.dictionaries(numbers, st.lists(numbers, min_size=1, max_size=6), min_size=1, max_size=4),
 )
-def test_whatever_is_dropped_comes_out_the_same(forward, backward, wish):
+def test_whatever_runs_again_comes_out_the_same(forward, backward, wish):
     steps = [*forward, *backward]
     walk = Walk(steps, len(forward))
-    state = walk.dropping(wish)
-    found, made = walk.replayed(state)
+    count = len(walk.traced.units)
+    again = {}
+    for before, units in wish.items():
+        # In the order of their forwards, as often as is asked.
+        again[before % count] = sorted({unit % count for unit in units})
+    try:
+        found, made = walk.replayed(again)
+    except CannotRepeatError:
+        return
     for one, two in zip(found, expected(steps), strict=True):
         np.testing.assert_array_equal(one, two)
-    again = [kernel for kernel in made.kernels if kernel.phase == "recompute"]
-    assert len(again) == len(state.slot)
-    assert not any(kernel.barrier for kernel in again)
-    assert made.layout.lower_bound <= state.peak
+    recomputed = [kernel for kernel in made.kernels if kernel.phase == "recompute"]
+    assert not any(kernel.barrier for kernel in recomputed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(step, min_size=2, max_size=14), st.lists(step, max_size=10), numbers)
+def test_what_cannot_run_again_is_said_and_the_rest_can(forward, backward, wish):
+    """Whatever set of layers is dropped: with those kept that are told, the others run again."""
+    steps = [*forward, *backward]
+    walk = Walk(steps, len(forward))
+    for _ in range(len(walk.traced.units) + 1):
+        units = walk.traced.units
+        dropped = {k for k, u in enumerate(units.units) if u.again and (wish >> k % 7) & 1}
+        try:
+            found, _ = walk.replayed(again_before(dropped_alone(units, dropped)))
+        except CannotRepeatError as error:
+            walk.traced = walk.traced.keeping(error.kernel)
+            continue
+        for one, two in zip(found, expected(steps), strict=True):
+            np.testing.assert_array_equal(one, two)
+        return
+    raise AssertionError("no layer was left to keep")

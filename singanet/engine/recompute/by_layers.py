@@ -1,0 +1,374 @@
+"""Passes by the layers that drop contexts, and run forwards again when the walk comes to them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from singanet.engine.backward import BackwardWalk
+from singanet.engine.feeds import shapes_of
+from singanet.engine.model import NetCore
+from singanet.engine.plan import Plan, Step, run_step
+from singanet.engine.recompute.side_effects import expect_repeatable, may_repeat
+from singanet.engine.recompute.units import (
+    Op,
+    Plans,
+    Unit,
+    Units,
+    dropped_alone,
+    forced,
+    lowered,
+    quickest,
+)
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer
+from singanet.params.gradients import LayerGradients
+from singanet.params.param import Param
+from singanet.types import Array
+
+Level = Literal["none", "cheap", "sqrt", "optimal"] | int
+"""See `singanet.program.recompute.choice`; bytes are those of activations and gradients."""
+
+_ADDS_A_BYTE = 2
+"""Multiply-adds done in the time in which a byte is read, as `singanet.program.cost` has it."""
+
+_SMALL = 1 << 16
+"""Bytes up to which a parameter is remembered as a forward has read it."""
+
+_CASES = 32
+"""Orders that are remembered at most."""
+
+
+_Seen = dict[int, tuple[frozenset[int], int]]
+_State = tuple[Any, list[tuple[Param, Array]]]
+
+
+class Recomputer:
+    """Makes passes that recompute at ``level``, by what contexts were seen to hold before."""
+
+    def __init__(self, level: Level = "none") -> None:
+        self.level: Level = level
+        self._plan: Plan | None = None
+        self._seen: dict[Any, _Seen] = {}
+        self._known: dict[Any, tuple[Units, list[Op]]] = {}
+        self._checked: set[int] = set()
+        self._local = threading.local()
+
+    @contextmanager
+    def within_step(self) -> Iterator[None]:
+        """In this thread each parameter is as it is until its gradient is there."""
+        self._local.whole = True
+        try:
+            yield
+        finally:
+            self._local.whole = False
+
+    def asked(self, plan: Plan) -> bool:
+        """Whether a pass over ``plan`` recomputes anything."""
+        return self.level != "none" or any(step.layer.recompute for step in plan.steps)
+
+    def forward(
+        self,
+        net: NetCore,
+        feed: Mapping[str, Any],
+        asked: tuple[str, ...],
+        starts: Callable[[Mapping[int, Array]], None] | None,
+    ) -> RecomputingPass | None:
+        """The forward of a pass, or None where nothing has to run again.
+
+        In a loop of the caller's, parameters may change before the walk comes to them: small ones
+        are remembered as they are now, layers with others do not run again. Errors: a layer that
+        must not run again, and is to.
+        """
+        plan, whole = net.plan(), getattr(self._local, "whole", False)
+        if plan is not self._plan:
+            self._plan, self._seen, self._known, self._checked = plan, {}, {}, set()
+        shapes = tuple((name, str(shapes_of(given))) for name, given in feed.items())
+        seen = self._seen.setdefault(shapes, {})
+        wishes = tuple(step.layer.recompute for step in plan.steps)
+        key = (shapes, len(seen), wishes, tuple(plan.trained()), asked, self.level, whole)
+        if key not in self._known:
+            if len(self._known) >= _CASES:
+                self._known.clear()
+            units = units_of(plan, _batch(feed), net.dtype.itemsize, dict(seen), whole)
+            self._known[key] = units, _ordered(units, self.level)
+        units, ops = self._known[key]
+        if len(ops) == 2 * len(units):
+            return None
+        made = RecomputingPass(net, units, ops, feed, asked, seen, starts, whole)
+        state = [(p.value, p.value.copy()) for p in net.params() if p.is_state]
+        draws = net.rng.bit_generator.state
+        try:
+            made.run(self._checked)
+        except BaseException:
+            net.rng.bit_generator.state = draws
+            for value, copy in state:
+                value[...] = copy
+            raise
+        return made
+
+
+def _ordered(units: Units, level: Level) -> list[Op]:
+    if level == "none":
+        return dropped_alone(units, forced(units))
+    if level == "cheap":
+        return lowered(units)
+    plans = Plans(units)
+    if level == "sqrt":
+        return plans.segments()
+    return quickest(
+        units, plans, plans.least() if level == "optimal" else max(level, plans.least())
+    )
+
+
+def units_of(
+    plan: Plan,
+    batch: int,
+    itemsize: int,
+    seen: Mapping[int, tuple[frozenset[int], int]],
+    whole: bool = True,
+) -> Units:
+    """The steps of ``plan`` as units; slots are values, and after them what contexts hold alone.
+
+    ``seen`` tells by step the slots that its context holds, and the bytes of what else; of others
+    all slots around are taken for granted. ``whole`` says that it is
+    within a step, and not in a loop of the caller's.
+    """
+    slots = [
+        batch * itemsize * int(np.prod([max(axis, 1) for axis in shape]))
+        for shape in plan.slot_shapes
+    ]
+    sizes = slots + [seen[i][1] if i in seen else 0 for i in range(len(plan.steps))]
+    units = []
+    for i, step in enumerate(plan.steps):
+        around = frozenset((*step.in_slots, *step.out_slots))
+        holds, private = seen.get(i, (around, 0))
+        own = len(slots) + i
+        touched = sum(sizes[slot] for slot in around)
+        products = _multiply_adds(step, plan, batch)
+        units.append(
+            Unit(
+                step.name,
+                touched + products / _ADDS_A_BYTE,
+                frozenset(step.in_slots),
+                frozenset(step.out_slots) | ({own} if private else frozenset()),
+                (holds & around) | ({own} if private else frozenset()),
+                again=_may_run(step, whole),
+                forced=step.layer.recompute is True,
+                dear=products > 0,
+                backward_bytes=touched,
+            )
+        )
+    return Units(units, sizes)
+
+
+def _may_run(step: Step, whole: bool) -> bool:
+    """Whether a second forward of the step is like the first one, and wanted."""
+    layer = step.layer
+    if step.fed or layer.recompute is False:
+        return False
+    small = whole or all(p.value.nbytes <= _SMALL for p in layer.params.values())
+    return small and (layer.recompute is True or may_repeat(layer))
+
+
+def _multiply_adds(step: Step, plan: Plan, batch: int) -> int:
+    """Of the products with the step's weights, each of which serves every position."""
+    weights = sum(
+        int(np.prod(param.shape)) for param in step.layer.params.values() if len(param.shape) > 1
+    )
+    shape = plan.slot_shapes[step.out_slots[0]]
+    positions = shape[1:] if len(shape) > 2 else shape[:-1]
+    return batch * weights * int(np.prod([max(axis, 1) for axis in positions]))
+
+
+def _batch(feed: Mapping[str, Any]) -> int:
+    first = next(iter(feed.values()))
+    return len(first[0] if isinstance(first, (list, tuple)) else first)
+
+
+class RecomputingPass:
+    """A pass whose runs are those of ``ops``; contexts are kept from a step's last run only.
+
+    Contexts leave out the arrays between layers, which are made once and let go of by themselves:
+    ``units`` say which, and ``seen`` is told what contexts hold.
+    """
+
+    def __init__(
+        self,
+        net: Any,
+        units: Units,
+        ops: list[Op],
+        feed: Mapping[str, Any],
+        asked: tuple[str, ...],
+        seen: _Seen,
+        starts: Callable[[Mapping[int, Array]], None] | None,
+        whole: bool,
+    ) -> None:
+        self._whole = whole
+        self.plan: Plan = net.plan()
+        self.shapes: Mapping[str, Any] = {}
+        self._kernels, self._rng, self._device = net.device.ops, net.rng, net.device
+        self._ops, self._feed, self._seen, self._starts = ops, feed, seen, starts
+        self._wanted: Collection[str] = {*self.plan.outputs, *asked}
+        self._keeps = self.plan.keeping(asked)
+        slots = frozenset(range(len(self.plan.slot_shapes)))
+        self._fills = [unit.wants & slots for unit in units.units]
+        self._frees = _frees(self.plan, ops, self._fills)
+        self._left = [0] * len(self.plan.steps)
+        for op in ops:
+            self._left[op.unit] += op.kind == "forward"
+        self._at = 0
+        self._outputs: dict[str, Any] = {}
+        self._slots: dict[int, Any] = {}
+        self._contexts: list[Any] = [None] * len(self.plan.steps)
+        self._holes: dict[int, list[tuple[str, int]]] = {}
+        self._first: dict[int, _State] = {}
+
+    def run(self, checked: set[int]) -> None:
+        """The first forward; ``checked`` are the steps known to do the same in a second one."""
+        with self._device.scope():
+            while self._ops[self._at].kind == "forward":
+                self._forward(checked)
+        self.shapes = {name: shapes_of(value) for name, value in self._outputs.items()}
+
+    def hand_out(self) -> dict[str, Any]:
+        """As `Pass`."""
+        outputs, self._outputs = self._outputs, {}
+        return outputs
+
+    def release(self) -> None:
+        """As `Pass`."""
+        self._contexts, self._slots = [], {}
+
+    def backward(
+        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
+    ) -> Generator[LayerGradients, None, None]:
+        """As `Pass`. Errors: the forward kept nothing where the walk has to go through."""
+        if self._starts is not None:
+            self._starts(slot_grads)
+        return BackwardWalk(self.plan, self._contexts, slot_grads, asked, self._come_to).run()
+
+    def _come_to(self, i: int) -> None:
+        """Run again what is due before step ``i`` goes backward, and complete its context."""
+        with self._device.scope():
+            while self._ops[self._at].kind == "forward":
+                self._forward()
+        for key, slot in self._holes.pop(i, ()):
+            self._contexts[i].saved[key] = self._slots[slot]
+        self._go_on()
+
+    def _go_on(self) -> None:
+        for slot in self._frees[self._at]:
+            self._slots.pop(slot, None)
+        self._at += 1
+
+    def _forward(self, checked: set[int] | None = None) -> None:
+        i = self._ops[self._at].unit
+        step, first = self.plan.steps[i], self._first.get(i)
+        if step.fed:
+            x = self._feed[step.name]
+        else:
+            given = [self._slots[slot] for slot in step.in_slots]
+            x = given if step.many_in else given[0]
+        if step.foreign and self._left[i] > 1:
+            # A user's layer may work in place, and what it reads is needed again.
+            x = [part.copy() for part in x] if step.many_in else x.copy()
+        if checked is not None and i not in checked and self._left[i] > 1:
+            if not may_repeat(step.layer):
+                expect_repeatable(step.layer, partial(self._run, step, x))
+            checked.add(i)
+        self._left[i] -= 1
+        last = not self._left[i]
+        now = None
+        if first is not None:
+            now = self._state(step)
+            self._restore(first)
+        elif not last:
+            self._first[i] = self._state(step)
+        y, ctx = self._run(step, x, step.layer, self._rng, self._keeps[i] and last)
+        if now is not None:
+            self._restore(now)
+        elif step.name in self._wanted:
+            self._outputs[step.name] = y
+        self._slots.update(zip(step.out_slots, y if step.many_out else [y], strict=True))
+        del x, y
+        if last:
+            self._seen[i] = _held(step, ctx, self._slots)
+            fills = {id(self._slots[slot]): slot for slot in self._fills[i] if slot in self._slots}
+            holes = [(key, fills[id(v)]) for key, v in ctx.saved.items() if id(v) in fills]
+            ctx.saved.update(dict.fromkeys((key for key, _ in holes), None))
+            self._holes[i] = holes
+        # That of an earlier run tells what the walk may ask of the last one.
+        ctx.keep = self._keeps[i]
+        self._contexts[i] = ctx
+        self._go_on()
+
+    def _run(self, step: Step, x: Any, layer: Layer, rng: Any, keep: bool) -> tuple[Any, Context]:
+        kernels, wanted = self._kernels, self._wanted
+        return run_step(step, x, self._feed, kernels, rng, True, keep, wanted, layer)
+
+    def _state(self, step: Step) -> _State:
+        params = step.layer.params.values()
+        kept = [p for p in params if not p.is_constant and (p.is_state or not self._whole)]
+        return self._rng.bit_generator.state, [(p, p.value.copy()) for p in kept]
+
+    def _restore(self, state: _State) -> None:
+        self._rng.bit_generator.state = state[0]
+        for param, value in state[1]:
+            param.value[...] = value
+
+
+def _frees(plan: Plan, ops: list[Op], fills: Sequence[frozenset[int]]) -> list[list[int]]:
+    """For each op the slots that nothing reads after it, or that are made anew before.
+
+    ``fills`` are the slots that contexts are completed from.
+    """
+    frees: list[list[int]] = []
+    needed: set[int] = set()
+    for op in reversed(ops):
+        step = plan.steps[op.unit]
+        made = set(step.out_slots) if op.kind == "forward" else set()
+        read = set(step.in_slots) if op.kind == "forward" else fills[op.unit]
+        frees.append(sorted((made | read) - needed))
+        needed = (needed - made) | read
+    return frees[::-1]
+
+
+def _held(step: Step, ctx: Context, slots: Mapping[int, Any]) -> tuple[frozenset[int], int]:
+    """The slots that a context holds as they are, and the bytes of what else keeps it in memory."""
+    around = {id(slots[slot]): slot for slot in (*step.out_slots, *step.in_slots)}
+    found = {around[id(value)] for value in ctx.saved.values() if id(value) in around}
+    params = {id(_root(array)) for array in ctx.params.values()}
+    private: dict[int, int] = {}
+    for value in ctx.saved.values():
+        if id(value) not in around:
+            for array in _arrays(value):
+                root = _root(array)
+                if id(root) not in params:
+                    private[id(root)] = root.nbytes
+    return frozenset(found), sum(private.values())
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    """The arrays in ``value``, in lists, tuples, dicts and other contexts."""
+    if isinstance(value, Context):
+        value = value.saved
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _arrays(part)
+    elif hasattr(value, "nbytes") and hasattr(value, "strides"):
+        yield value
+
+
+def _root(array: Any) -> Any:
+    """The array that owns the memory of ``array``, of NumPy or CuPy."""
+    while hasattr(getattr(array, "base", None), "nbytes"):
+        array = array.base
+    return array

@@ -1,0 +1,520 @@
+"""A step as the units that run forward and backward, and what of it is run again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Literal, NamedTuple
+
+from singanet.engine.recompute.chain import Option, Schedules, Stage
+
+_MANY_UNITS = 12
+"""Units in a stage of which every choice is tried; larger ones are divided where they can be."""
+
+_MANY_STAGES = 80
+"""Stages of a chain, so that its schedule takes seconds."""
+
+_CHOICES, _MANY_CHOICES = 9, 4096
+"""Kinds of units in a stage of which every set is tried; sets that are tried for all stages."""
+
+_LEAST, _ATTEMPTS = 2000, 200
+"""Units with fewer bytes than the peak by this factor are not tried; how many times is tried."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A layer's part in a step, with the numbers of what it makes and needs.
+
+    ``reads`` are the values that its forward takes, ``makes`` those it leaves to others or to its
+    backward, ``wants`` those its backward takes. ``pinned`` is what it makes that no other run
+    could: draws, for example. ``again`` says whether it may run again, ``forced`` that what it
+    makes is not to be saved. ``dear`` are products and convolutions. The bytes are those that
+    each way takes for itself: scratch, and gradients.
+    """
+
+    name: str
+    time: float
+    reads: frozenset[int] = frozenset()
+    makes: frozenset[int] = frozenset()
+    wants: frozenset[int] = frozenset()
+    pinned: frozenset[int] = frozenset()
+    again: bool = True
+    forced: bool = False
+    dear: bool = False
+    forward_bytes: int = 0
+    backward_bytes: int = 0
+
+
+class Op(NamedTuple):
+    """A unit runs ``forward``, for the first time or again, or goes ``backward``."""
+
+    kind: Literal["forward", "backward"]
+    unit: int
+
+
+class Units:
+    """The units of a step in the order of their forwards, with the ``sizes`` of values."""
+
+    def __init__(self, units: Iterable[Unit], sizes: Sequence[int]) -> None:
+        self.units = [
+            # What cannot run again keeps all it makes.
+            unit if unit.again else replace(unit, pinned=unit.makes, forced=False)
+            for unit in units
+        ]
+        self.sizes = sizes
+        self.maker: dict[int, int] = {}
+        for at, unit in enumerate(self.units):
+            for value in unit.makes:
+                self.maker.setdefault(value, at)
+        self.pinned = frozenset(value for unit in self.units for value in unit.pinned)
+        self.last_reader: dict[int, int] = {}
+        for at, unit in enumerate(self.units):
+            for value in unit.reads | unit.wants:
+                self.last_reader[value] = at
+
+        # How many values, and how many bytes, go on from before each unit to it or later ones.
+        self.crossing = self._crossing()
+
+    def _crossing(self) -> list[tuple[int, int]]:
+        change = [[0, 0] for _ in range(len(self.units) + 2)]
+        for value, at in self.maker.items():
+            last = self.last_reader.get(value, -1)
+            if value not in self.pinned and last > at:
+                for moment, sign in ((at + 1, 1), (last + 1, -1)):
+                    change[moment][0] += sign
+                    change[moment][1] += sign * self.sizes[value]
+        return list(accumulate((tuple(c) for c in change), lambda a, b: (a[0] + b[0], a[1] + b[1])))
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def bytes_of(self, values: Iterable[int]) -> int:
+        """The bytes of ``values``."""
+        return sum(self.sizes[value] for value in values)
+
+    def frontier(self, cut: int) -> frozenset[int]:
+        """What units before ``cut`` make for those after it, saved in any case left out."""
+        return frozenset(
+            value
+            for value, at in self.maker.items()
+            if at < cut <= self.last_reader.get(value, -1) and value not in self.pinned
+        )
+
+    # -- what an order of runs takes ----------------------------------------------------------
+
+    def kept(self) -> list[Op]:
+        """The step in which nothing runs again."""
+        count = range(len(self.units))
+        return [*(Op("forward", k) for k in count), *(Op("backward", k) for k in reversed(count))]
+
+    def time(self, ops: Iterable[Op]) -> float:
+        """What all forwards take."""
+        return sum(self.units[op.unit].time for op in ops if op.kind == "forward")
+
+    def peak(self, ops: Sequence[Op]) -> int:
+        """The most bytes at a time; each value lives from a run that makes it to its last use."""
+        return max(self.live(ops), default=0)
+
+    def live(self, ops: Sequence[Op], there: Collection[int] | None = None) -> list[int]:
+        """The bytes that are needed at each of ``ops``, before which the values ``there`` are made.
+
+        What was made before and is not there does not count.
+        """
+        born = dict.fromkeys(there or (), 0)
+        run: set[int] = set()
+        until: dict[tuple[int, int], int] = {}
+        for moment, op in enumerate(ops):
+            unit, first_time = self.units[op.unit], op.unit not in run and there is None
+            for value in unit.reads if op.kind == "forward" else unit.wants:
+                if value in born:
+                    until[value, born[value]] = moment
+            if op.kind == "forward":
+                run.add(op.unit)
+                for value in unit.makes if first_time else unit.makes - self.pinned:
+                    born[value] = moment
+                    until[value, moment] = moment
+        change = [0] * (len(ops) + 1)
+        for (value, first), last in until.items():
+            change[first] += self.sizes[value]
+            change[last + 1] -= self.sizes[value]
+        found, now = [], 0
+        for op, more in zip(ops, change, strict=False):
+            now += more
+            unit = self.units[op.unit]
+            own = unit.forward_bytes if op.kind == "forward" else unit.backward_bytes
+            found.append(now + own)
+        return found
+
+    # -- what is dropped is made again when it is wanted --------------------------------------
+
+    def dropping(self, dropped: Collection[int], units: range, there: Collection[int]) -> list[Op]:
+        """The backwards of ``units`` with what has to run again just before each.
+
+        ``dropped`` are units whose values are not saved; ``there`` values that are saved anyway.
+        """
+        ops: list[Op] = []
+        made: set[int] = set()
+        for at in reversed(units):
+            needed: set[int] = set()
+            todo = list(self.units[at].wants)
+            while todo:
+                value = todo.pop()
+                maker = self.maker.get(value, -1)
+                if maker not in dropped or maker not in units or maker in needed:
+                    continue
+                if value in made or value in there or value in self.pinned:
+                    continue
+                needed.add(maker)
+                todo += self.units[maker].reads
+            ops += [Op("forward", k) for k in sorted(needed)]
+            made.update(value for k in needed for value in self.units[k].makes)
+            ops.append(Op("backward", at))
+        return ops
+
+
+def dropped_alone(units: Units, dropped: Collection[int]) -> list[Op]:
+    """The step in which ``dropped`` units run again when what they make is wanted."""
+    every = range(len(units))
+    return [*(Op("forward", k) for k in every), *units.dropping(dropped, every, ())]
+
+
+def forced(units: Units) -> set[int]:
+    """Those whose values are not to be saved."""
+    return {k for k, unit in enumerate(units.units) if unit.forced}
+
+
+def lowered(units: Units, target: int = 0, dear: bool = False) -> list[Op]:
+    """The step in which units run again, one after the other, until it takes ``target`` bytes.
+
+    Those with most bytes for their time are tried first, those that take long where ``dear`` says
+    so. One runs again where more is let go than what it reads keeps alive: the rule of MXNet's
+    mirroring, by liveness in the place of counts.
+    """
+    wanted = {value for unit in units.units for value in unit.wants}
+    dropped = forced(units)
+    may = [k for k, unit in enumerate(units.units) if unit.again and (dear or not unit.dear)]
+    # What no backward wants is made again rather than kept for what runs again.
+    dropped.update(k for k in may if wanted.isdisjoint(units.units[k].makes - units.pinned))
+    ops = dropped_alone(units, dropped)
+    live = units.live(ops)
+    nbytes = {k: units.bytes_of(units.units[k].makes - units.pinned) for k in may}
+    may = [k for k in may if k not in dropped and nbytes[k]]
+    may.sort(key=lambda k: -nbytes[k] / (units.units[k].time or 1))
+    # Many small ones are tried together, so that long chains take seconds.
+    may = [k for k in may if nbytes[k] * _LEAST > max(live)]
+    together = -(-len(may) // _ATTEMPTS)
+    for first in range(0, len(may), together or 1):
+        if max(live) <= target:
+            break
+        some = may[first : first + together]
+        tried = dropped_alone(units, {*dropped, *some})
+        now = units.live(tried)
+        # Where most is needed elsewhere, what waits at other times tells.
+        if max(now) <= max(live) and sum(now) / len(now) < sum(live) / len(live):
+            dropped.update(some)
+            ops, live = tried, now
+    return ops
+
+
+class Plans:
+    """Steps that run stages again, by how many bytes they may take."""
+
+    def __init__(self, units: Units) -> None:
+        self.units = units
+
+    @cached_property
+    def chains(self) -> list[_Chain]:
+        """The units as chains, of short stages and of longer ones."""
+        return [_Chain(self.units, cuts) for cuts in _coarser(_cuts(self.units))]
+
+    def least(self) -> int:
+        """The fewest bytes of any plan."""
+        return min(chain.least() for chain in self.chains)
+
+    def within(self, budget: int) -> list[Op]:
+        """The plan of least time within ``budget`` bytes, which are at least `least`."""
+        return min(self.chains, key=lambda chain: chain.time(budget)).within(budget)
+
+    def segments(self) -> list[Op]:
+        """The square root of as many segments as there are stages; all but the last run again."""
+        return _Chain(self.units, _cuts(self.units)).segments()
+
+
+class _Chain:
+    """The stages between ``cuts``, and their schedules."""
+
+    def __init__(self, units: Units, cuts: list[int]) -> None:
+        self.units = units
+        self.cuts = cuts
+        alike = [_signature(units, first, last) for first, last in pairwise(self.cuts)]
+        bits = min(_CHOICES, max(_MANY_CHOICES // len(set(alike)), 2).bit_length() - 1)
+        known: dict[object, Stage] = {}
+        for like, (first, last) in zip(alike, pairwise(self.cuts), strict=True):
+            if like not in known:
+                known[like] = _stage(units, first, last, bits)
+        self.stages = [known[like] for like in alike]
+        # What no run could make, and what was fed, is there in any case.
+        self.base = units.bytes_of(value for value in units.pinned if value in units.last_reader)
+
+    @cached_property
+    def _schedules(self) -> Schedules:
+        saved = sum(stage.options[0].saved for stage in self.stages)
+        most = max(o.backward + o.forward for stage in self.stages for o in stage.options)
+        return Schedules(self.stages, saved + most)
+
+    def least(self) -> int:
+        """The fewest bytes of any plan."""
+        found = self._schedules.least()
+        assert found is not None, "all stages saved is a schedule"
+        return self.base + found
+
+    def time(self, budget: int) -> float:
+        """That of all forwards of `within`, infinity where there is none."""
+        return self._schedules.time(budget - self.base) if budget >= self.base else float("inf")
+
+    def within(self, budget: int) -> list[Op]:
+        """The plan of least time."""
+        return self._ops(self._schedules.actions(budget - self.base))
+
+    def segments(self) -> list[Op]:
+        """As `Plans`."""
+        count = len(self.stages)
+        length = max(round(count**0.5), 1)
+        starts = list(range(0, count, length))
+        actions = [("sweep", k) for k in range(starts[-1])]
+        for start in reversed(starts):
+            inside = range(start, min(start + length, count))
+            actions += [("save", k) for k in inside]
+            actions += [("backward", k) for k in reversed(inside)]
+        return self._ops([(kind, k, 0) for kind, k in actions])
+
+    def _ops(self, actions: Iterable[tuple[str, int, int]]) -> list[Op]:
+        ops: list[Op] = []
+        chosen: dict[int, int] = {}
+        run: set[int] = set()
+        for kind, stage, option in actions:
+            inside = range(self.cuts[stage], self.cuts[stage + 1])
+            if kind == "backward":
+                ops += self.stages[stage].options[chosen[stage]].again(inside.start)
+                continue
+            chosen[stage] = option
+            ops += [Op("forward", k) for k in inside if k not in run or self.units.units[k].again]
+            run.update(inside)
+        return ops
+
+
+def _cuts(units: Units) -> list[int]:
+    """Where stages begin, and the end of the last one.
+
+    Series-parallel nets are cut where a single value goes on. What is between is divided where the
+    fewest bytes go on, if it is long; short runs that take little time join what follows.
+    """
+    count = len(units)
+    series = [k for k in range(1, count) if units.crossing[k][0] <= 1]
+    cuts = [0, *series, count]
+    whole: list[int] = [0]
+    for cut in cuts[1:-1]:
+        inside = units.units[whole[-1] : cut]
+        if any(unit.dear for unit in inside) and len(inside) > 0:
+            whole.append(cut)
+    if len(whole) == 1 and len(cuts) > 2:
+        # Nothing dear: all cuts serve.
+        whole = cuts[:-1]
+    ends = [*whole, count]
+    made = [0]
+    for first, last in pairwise(ends):
+        made += _divided(units, first, last)
+    while len(made) - 1 > _MANY_STAGES:
+        made = [*made[:-1:2], made[-1]]
+    return made
+
+
+def _coarser(cuts: list[int]) -> Iterator[list[int]]:
+    """``cuts``, and longer stages of several of these.
+
+    In longer ones what stages hand on to each other may be dropped by itself.
+    """
+    for together in (1, 2, 4, 8):
+        yield [*cuts[:-1:together], cuts[-1]]
+        if len(cuts) <= 2 * together:
+            return
+
+
+def _divided(units: Units, first: int, last: int) -> list[int]:
+    """The ends of the stages that the units from ``first`` to ``last`` make."""
+    if last - first <= _MANY_UNITS:
+        return [last]
+    quarter = (last - first) // 4
+    middle = min(
+        range(first + quarter, last - quarter + 1),
+        key=lambda k: (units.crossing[k][1], abs(2 * k - first - last)),
+    )
+    return [*_divided(units, first, middle), *_divided(units, middle, last)]
+
+
+def _signature(units: Units, first: int, last: int) -> object:
+    """What is the same for stages that are alike."""
+    numbers: dict[int, int] = {}
+
+    def renumbered(values: Iterable[int]) -> tuple[tuple[int, int, bool, bool, bool], ...]:
+        # The order of numbers is that of tokens, and so alike in stages that are.
+        return tuple(
+            (
+                numbers.setdefault(value, len(numbers)),
+                units.sizes[value],
+                value in units.pinned,
+                units.maker.get(value, -1) >= first,
+                units.last_reader.get(value, -1) >= last,
+            )
+            for value in sorted(values)
+        )
+
+    return tuple(
+        (
+            unit.time, unit.again, unit.forced, unit.dear, unit.forward_bytes, unit.backward_bytes,
+            renumbered(unit.reads), renumbered(unit.makes), renumbered(unit.wants),
+        )
+        for unit in units.units[first:last]
+    )  # fmt: skip
+
+
+class _Again:
+    """What goes backward and runs again, told by how far from the stage's first unit."""
+
+    def __init__(self, ops: Sequence[Op], first: int) -> None:
+        self._ops = [(op.kind, op.unit - first) for op in ops]
+
+    def __call__(self, first: int) -> Iterator[Op]:
+        return (Op(kind, first + unit) for kind, unit in self._ops)
+
+
+def _stage(units: Units, first: int, last: int, bits: int) -> Stage:
+    """The units from ``first`` up to ``last`` as one stage, with the ways to save it."""
+    inside = range(first, last)
+    out = frozenset(v for v in units.frontier(last) if units.maker[v] >= first)
+    passing = units.bytes_of(units.frontier(last))
+    options = []
+    for dropped in _choices(units, inside, out, bits):
+        ops = units.dropping(dropped, inside, out)
+        options.append(_option(units, inside, out, ops, passing - units.bytes_of(out)))
+    sweep = _forward_peak(units, inside, out)
+    time = sum(units.units[k].time for k in inside)
+    return Stage(time, passing, sweep, _undominated(options))
+
+
+def _choices(
+    units: Units, inside: range, out: Collection[int], bits: int
+) -> Iterator[frozenset[int]]:
+    """Sets of units whose values are not saved, that of the forced ones first.
+
+    Every set of ``bits`` kinds of units, alike in time and bytes, of which most is saved; of the
+    other kinds those that take little time go with the rest.
+    """
+    must = frozenset(k for k in inside if units.units[k].forced)
+    kinds: dict[tuple[float, int], list[int]] = {}
+    for k in inside:
+        nbytes = units.bytes_of(units.units[k].makes - units.pinned - frozenset(out))
+        if nbytes and units.units[k].again and k not in must:
+            kinds.setdefault((units.units[k].time, nbytes), []).append(k)
+    most = sorted(kinds.values(), key=lambda alike: -units.bytes_of(
+        value for k in alike for value in units.units[k].makes
+    ))  # fmt: skip
+    free, others = most[:bits], most[bits:]
+    yield must
+    base = must.union(k for alike in others for k in alike if not units.units[k].dear)
+    for number in range(1 << len(free)):
+        chosen = (alike for bit, alike in enumerate(free) if number >> bit & 1)
+        yield base.union(k for alike in chosen for k in alike)
+    yield must.union(k for alike in most for k in alike)
+
+
+def _option(
+    units: Units, inside: range, out: frozenset[int], ops: Sequence[Op], passing: int
+) -> Option:
+    """What saving a stage takes that goes backward by ``ops``; ``passing`` are bytes that go by."""
+    made = {value for k in inside for value in units.units[k].makes} - units.pinned
+    saved, remade = set(out), set(units.pinned)
+    for op in ops:
+        unit = units.units[op.unit]
+        needs = unit.reads if op.kind == "forward" else unit.wants
+        saved |= (needs & made) - remade
+        if op.kind == "forward":
+            remade |= unit.makes
+    return Option(
+        units.bytes_of(saved) + passing,
+        _forward_peak(units, inside, saved) + passing,
+        max(units.live(ops, saved)),
+        units.time(ops),
+        _Again(ops, inside.start),
+    )
+
+
+def _forward_peak(units: Units, inside: range, saved: Collection[int]) -> int:
+    """The most bytes while ``inside`` run forward and leave ``saved``."""
+    until = {}
+    for k in inside:
+        for value in units.units[k].reads:
+            until[value] = k
+    now, most = 0, 0
+    for k in inside:
+        unit = units.units[k]
+        own = unit.makes - units.pinned
+        now += units.bytes_of(own)
+        most = max(most, now + unit.forward_bytes)
+        for value in {*unit.reads, *own}:
+            maker = units.maker.get(value, -1)
+            if maker in inside and value not in saved and value not in units.pinned:
+                now -= units.sizes[value] if until.get(value, k) == k else 0
+    return most
+
+
+def _undominated(options: Sequence[Option]) -> tuple[Option, ...]:
+    """The first, which saves all, and those that no other is better than in everything."""
+    first, *rest = options
+    found: list[Option] = []
+    for option in sorted(rest, key=lambda o: (o.cost, o.saved, o.backward, o.forward)):
+        if not any(
+            o.saved <= option.saved
+            and o.backward <= option.backward
+            and o.forward <= option.forward
+            for o in (first, *found)
+            if o.cost <= option.cost
+        ):
+            found.append(option)
+    return (first, *found)
+
+
+def quickest(units: Units, plans: Plans, goal: int) -> list[Op]:
+    """The plan of least time within ``goal`` bytes: by stages, or by units one after the other.
+
+    Of few units every set is tried.
+    """
+    found = [lowered(units, goal), lowered(units, goal, dear=True)]
+    if goal >= plans.least():
+        found.append(plans.within(goal))
+    may = [k for k, unit in enumerate(units.units) if unit.again and unit.makes]
+    if len(may) <= _CHOICES:
+        must = forced(units)
+        for number in range(1 << len(may)):
+            some = must.union(k for bit, k in enumerate(may) if number >> bit & 1)
+            found.append(dropped_alone(units, some))
+    fits = [ops for ops in found if units.peak(ops) <= goal]
+    return min(fits, key=units.time) if fits else min(found, key=units.peak)
+
+
+def again_before(ops: Sequence[Op]) -> Mapping[int, list[int]]:
+    """By the unit that goes backward next, the units that run again before it, in their order."""
+    run: set[int] = set()
+    waiting: list[int] = []
+    found: dict[int, list[int]] = {}
+    for op in ops:
+        if op.kind == "backward":
+            if waiting:
+                found[op.unit], waiting = waiting, []
+        elif op.unit in run:
+            waiting.append(op.unit)
+        else:
+            run.add(op.unit)
+    return found

@@ -1,0 +1,496 @@
+"""The kinds of files that singanet reads: whole ones, how to spoil them, and how they are read.
+
+A `Kind` yields seeds, each a suffix and a function that makes a spoilt file of a generator. Its
+reader returns "read" or raises an error of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import pickle
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import singanet
+from singanet import FeedForwardNet, Input, layers, loss, metric, models
+from singanet.checkpoint import FORMATS, LayerDescription, open_state, write_state
+from singanet.data import cifar10
+from singanet.data.idx import read_idx
+from singanet.data.images import read_image
+from singanet.data.npz import read_npz
+from singanet.data.safe_pickle import load_plain_pickle
+from singanet.keras import load_model as load_keras
+from singanet.optimizer import SGD, Adam, ClipByLayerNorm
+from singanet.optimizer.schedules import Step
+from singanet.proto import net_from_proto, net_to_proto
+from singanet.report import recorders, write_report
+from singanet.report.run_files import WRITTEN
+from singanet.runs.config import read_config
+from singanet.runs.folder import saved_options, saved_settings
+from singanet.training import Callback
+from singanet.training.callbacks import EMA, EarlyStopping
+from tests.layer_catalogue import CATALOGUE, net_of
+from tests.mutation.mutations import VALUES, changed, mutated
+from tests.program.test_predictor import image_net
+
+Spoil = Callable[[Any], bytes]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``share`` is how many of a thousand files are of this kind: cheap ones are many."""
+
+    name: str
+    share: int
+    seeds: Callable[[Path], Iterator[tuple[str, Spoil]]]
+    read: Callable[[Path], None]
+    watched: bool = True
+    """Whether reading may open no other file and start no code, not even an import."""
+
+
+def of_bytes(suffix, raw):
+    """A seed whose bytes are changed."""
+    return suffix, partial(changed, raw)
+
+
+def state_bytes(state, suffix, folder):
+    """``state`` as a file of the suffix."""
+    path = folder / f"seed{suffix}"
+    write_state(path, state)
+    return path.read_bytes()
+
+
+def of_text(state, name, folder):
+    """A seed of safetensors whose text, the array ``name``, is changed as a tree."""
+
+    def spoil(rng):
+        about = mutated(json.loads(bytes(state[name])), rng)
+        text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        return state_bytes({**state, name: text}, ".safetensors", folder)
+
+    return ".safetensors", spoil
+
+
+# -- checkpoints ----------------------------------------------------------------------------------
+
+
+def dense():
+    """The layer whose weights the Keras files hold."""
+    return LayerDescription(
+        "Dense", "fc", {"weight": ("fc/weight", (3, 2)), "bias": ("fc/bias", (2,))}
+    )
+
+
+def some_state():
+    """Arrays of a few types and sizes."""
+    rng = np.random.default_rng(0)
+    return {
+        "conv/weight": rng.standard_normal((3, 8)).astype("f4"),
+        "conv/bias": np.zeros(3, "f4"),
+        "n": np.array(5, "i4"),
+        "b/mean": rng.standard_normal(40),
+    }
+
+
+def checkpoints(folder):
+    """Whole files of every format, ours and others', as (suffix, bytes)."""
+    import h5py
+
+    state = some_state()
+    for format in FORMATS.values():
+        if not format.name.startswith("keras"):
+            suffix = format.suffixes[0]
+            yield suffix, state_bytes(state, suffix, folder)
+    weights = {"fc/weight": np.ones((3, 2), "f4"), "fc/bias": np.zeros(2, "f4")}
+    for format in ("keras", "keras-legacy"):
+        write_state(folder / "k", weights, format, layers=[dense()])
+        yield ".weights.h5", (folder / "k").read_bytes()
+    with h5py.File(folder / "k", "w") as file:  # as Keras 3 writes legacy files
+        file.attrs["layer_names"] = ["fc"]
+        file.create_group("fc").attrs["weight_names"] = ["fc/kernel", "fc/bias"]
+        for name, array in zip(("kernel", "bias"), weights.values(), strict=True):
+            file[f"fc/fc/{name}"] = array
+    yield ".weights.h5", (folder / "k").read_bytes()
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **state)
+    yield ".npz", packed.getvalue()
+    with h5py.File(folder / "k.h5", "w", libver="latest") as file:
+        file.create_dataset("a/x", data=np.zeros((64, 64)), compression="gzip", shuffle=True)
+        file.create_dataset("a/y", data=np.ones(9), chunks=(4,), fletcher32=True)
+    yield ".h5", (folder / "k.h5").read_bytes()
+    for protocol in range(6):
+        yield ".pickle", pickle.dumps({**state, "SINGA_VERSION": 1101}, protocol)
+
+
+def checkpoint_seeds(folder):
+    for suffix, raw in checkpoints(folder):
+        yield of_bytes(suffix, raw)
+
+
+def read_checkpoint(path):
+    keras = path.name.endswith(".weights.h5")
+    options = {"format": "keras", "layers": [dense()]} if keras else {}
+    with open_state(path, **options) as reader:
+        for _ in reader:
+            pass
+
+
+# -- nets -----------------------------------------------------------------------------------------
+
+
+def twins():
+    """A net with nesting, a shared net, a tied weight, and what compile leaves."""
+    tower = FeedForwardNet([layers.Dense("fc", 4, input_sample_shape=(3,))], name="tower")
+    a, b = Input("a", (3,)), Input("b", (3,))
+    both = layers.Concat("c", 1)(tower(a), tower(b))
+    tied = layers.Dense("tied", 3, W_specs=tower["fc"].params["weight"], W_transpose=True)
+    outputs = [layers.Dense("top", 2)(both), tied(tower(a))]
+    net = FeedForwardNet(inputs=[b, a], outputs=outputs, seed=0)
+    both_losses = loss.MultiLoss({"top": loss.SquaredError(), "tied": loss.Huber()})
+    net.compile(
+        ClipByLayerNorm(SGD(lr=Step(0.1, 3), momentum=0.9), 1.0),
+        both_losses,
+        {"top": metric.RootMeanSquaredError()},
+    )
+    x = {"a": np.ones((2, 3), np.float32), "b": np.ones((2, 3), np.float32)}
+    y = {"top": np.ones((2, 2), np.float32), "tied": np.ones((2, 3), np.float32)}
+    net.train_on_batch(x, y)
+    return net
+
+
+def some_nets():
+    """A few nets that between them hold every layer."""
+    return [twins(), models.build("lenet", (1, 8, 8), 3, seed=0), *map(net_of, CATALOGUE)]
+
+
+def whole(path):
+    """The arrays of a file."""
+    with open_state(path) as reader:
+        return dict(reader)
+
+
+def model_seeds(folder):
+    path = folder / "seed.singanet"
+    for number, net in enumerate(some_nets()):
+        net.save_model(path)
+        yield of_text(whole(path), "model", folder)
+        if number < 2:
+            yield of_bytes(".singanet", path.read_bytes())
+
+
+def predictor_seeds(folder):
+    path = folder / "seed.singanet"
+    for number, net in enumerate([image_net(), *map(net_of, CATALOGUE)]):
+        net.predictor().save(path)
+        yield of_text(whole(path), "predictor", folder)
+        if number < 2:
+            yield of_bytes(".singanet", path.read_bytes())
+
+
+def net_seeds(folder):
+    for net in some_nets():
+        config = net.to_config()
+
+        def spoil(rng, config=config):
+            return json.dumps(mutated(config, rng)).encode()
+
+        yield ".json", spoil
+        yield of_bytes(".pb", net_to_proto(config).SerializeToString())
+
+
+def read_net(path):
+    raw = path.read_bytes()
+    FeedForwardNet.from_config(net_from_proto(raw) if path.suffix == ".pb" else json.loads(raw))
+
+
+KERAS = {
+    "class_name": "Sequential",
+    "config": {
+        "name": "s",
+        "layers": [
+            {
+                "class_name": "InputLayer",
+                "config": {"name": "in", "batch_shape": [None, 3], "dtype": "float32"},
+            },
+            {
+                "class_name": "Dense",
+                "config": {
+                    "name": "fc", "units": 2, "activation": "relu", "use_bias": True,
+                    "trainable": True, "dtype": "float32",
+                },
+            },
+        ],
+    },
+    "build_config": {"input_shape": [None, 3]},
+}  # fmt: skip
+
+
+def keras_seeds(folder):
+    weights = {"fc/weight": np.ones((3, 2), "f4"), "fc/bias": np.zeros(2, "f4")}
+    write_state(folder / "k", weights, "keras", layers=[dense()])
+    raw = (folder / "k").read_bytes()
+
+    def packed(config):
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as archive:
+            archive.writestr("config.json", json.dumps(config))
+            archive.writestr("model.weights.h5", raw)
+        return stream.getvalue()
+
+    yield of_bytes(".keras", packed(KERAS))
+    yield ".keras", lambda rng: packed(mutated(KERAS, rng))
+
+
+# -- trainings ------------------------------------------------------------------------------------
+
+ROWS = np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32)
+TARGETS = ROWS.argmax(1) % 3
+
+
+class Keep(Callback):
+    """Keeps the state after the sixth step."""
+
+    runs_last = True
+    state: Any = None
+
+    def on_batch_end(self, batch, logs):
+        if self.session.step == 6:
+            self.state = self.session.state()
+
+
+def trainer():
+    """A net and its optimizer, compiled, and the callbacks of the fit."""
+    net = FeedForwardNet(loss.SoftmaxCrossEntropy(), metric.Accuracy(), seed=0)
+    net.add(layers.Dense("fc", 3, input_sample_shape=(4,)))
+    net.add(layers.BatchNormalization("bn"))
+    optimizer = Adam(lr=0.01)
+    net.compile(optimizer, metrics=[metric.Accuracy(), metric.F1()])
+    return net, optimizer, [EMA(0.9), EarlyStopping(), Keep()]
+
+
+def train(net, callbacks, **more):
+    return net.fit(
+        *(ROWS, TARGETS), batch_size=5, epochs=2, validation_data=(ROWS, TARGETS), verbose=False,
+        callbacks=callbacks, accumulate=2, **more,
+    )  # fmt: skip
+
+
+def training_seeds(folder):
+    net, _, callbacks = trainer()
+    train(net, callbacks)
+    state = callbacks[-1].state
+    for suffix in (".npz", ".safetensors", ".h5"):
+        yield of_bytes(suffix, state_bytes(state, suffix, folder))
+    yield of_text(state, "session", folder)
+    yield of_text(state, "session", folder)
+
+    def spoil(rng):
+        """Other arrays, names and shapes."""
+        found = dict(state)
+        for _ in range(rng.choice([1, 1, 2])):
+            name, other = rng.choice(list(found)), rng.choice(list(found))
+            array = found.pop(name)
+            kind = rng.randrange(5)
+            if kind == 0:
+                found[name] = array.reshape(-1)[: rng.randrange(4)]
+            elif kind == 1:
+                found[name] = array.astype(rng.choice(["f8", "i8", "?", "u1"]))
+            elif kind == 2:
+                found[name] = np.full(array.shape, rng.choice([-1, 0, 3])).astype(array.dtype)
+            elif kind == 3 and other in found:
+                found[name] = found[other]
+            elif kind == 4:
+                found[other + rng.choice(["x", "/x", ""])] = array
+        return state_bytes(found, ".safetensors", folder)
+
+    yield ".safetensors", spoil
+    yield ".safetensors", spoil
+
+
+def read_training(path):
+    """A refused state leaves the net and the optimizer as they were."""
+    net, optimizer, callbacks = trainer()
+    before = [value.copy() for value in net.param_values()]
+    generator = net.rng.bit_generator.state
+    callbacks[0].on_batch_begin = lambda batch: before.clear()  # resumed: a step may fail
+    try:
+        with np.errstate(all="ignore"):
+            train(net, callbacks, resume=path)
+    except singanet.errors.SingaNetError:
+        if before:
+            for old, value in zip(before, net.param_values(), strict=True):
+                np.testing.assert_array_equal(old, value)
+            assert net.rng.bit_generator.state == generator
+            assert optimizer.state_dict() == {}
+        raise
+
+
+# -- run folders ----------------------------------------------------------------------------------
+
+
+def other_line(raw, rng):
+    """A log with a line, or a file of one object, that is changed as a tree."""
+    lines = raw.splitlines() if raw.count(b"\n{") else [raw]
+    k = rng.randrange(len(lines))
+    lines[k] = json.dumps(mutated(json.loads(lines[k]), rng)).encode()
+    return b"\n".join(lines) + b"\n"
+
+
+def other_cell(raw, rng):
+    """A table with a cell that is changed."""
+    rows = [row.split(",") for row in raw.decode().split("\n")]
+    row = rng.choice(rows)
+    row[rng.randrange(len(row))] = str(rng.choice(VALUES))
+    return "\n".join(map(",".join, rows)).encode("utf-8", "replace")
+
+
+def run_seeds(folder):
+    """Each of the files that a run leaves, among the others as they were."""
+    net, _, _ = trainer()
+    train(net, recorders(folder / "whole"))
+    for file in sorted((folder / "whole").iterdir()):
+        if file.name not in WRITTEN:
+            continue
+        raw, suffix = file.read_bytes(), f"+{file.name}"
+        yield of_bytes(suffix, raw)
+        if file.suffix in (".json", ".jsonl"):
+            yield suffix, partial(other_line, raw)
+        if file.suffix == ".csv":
+            yield suffix, partial(other_cell, raw)
+
+
+def read_run_folder(path):
+    """The report of the run, and what a command goes on with."""
+    with tempfile.TemporaryDirectory() as beside:
+        run = Path(beside) / "run"
+        shutil.copytree(path.parent / "whole", run)
+        shutil.copyfile(path, run / path.name.partition("+")[2])
+        write_report(run)
+        if path.name.endswith("config.json"):
+            with contextlib.suppress(singanet.errors.FileAccessError):
+                saved_options(run)
+            with contextlib.suppress(singanet.errors.FileAccessError):
+                saved_settings(run)
+
+
+# -- data sets ------------------------------------------------------------------------------------
+
+
+def idx(array):
+    """An IDX file of bytes."""
+    head = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    return head + array.tobytes()
+
+
+def data_seeds(folder):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 255, (4, 5, 5)).astype("u1")
+    yield of_bytes("-idx", idx(pixels))
+    yield of_bytes("-idx", gzip.compress(idx(pixels)))
+    arrays = {"x": rng.standard_normal((5, 3)), "y": np.arange(5)}
+    for save in (np.savez, np.savez_compressed):
+        stream = io.BytesIO()
+        save(stream, **arrays)
+        yield of_bytes(".npz", stream.getvalue())
+    images = rng.integers(0, 255, (2, 3072)).astype("u1")
+    batch = {"batch_label": "b", "labels": [1, 2], "data": images, "filenames": ["a.png", "b.png"]}
+    small = {**batch, "data": images[:, :24]}
+    for protocol in (0, 2, 4):
+        yield of_bytes(".plain", pickle.dumps(small, protocol))
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"):
+            raw = pickle.dumps(batch, 2)
+            info = tarfile.TarInfo(f"cifar/{name}")
+            info.size = len(raw)
+            archive.addfile(info, io.BytesIO(raw))
+    yield of_bytes(".tar.gz", stream.getvalue())
+
+
+def image_seeds(folder):
+    import PIL.Image
+
+    pixels = np.random.default_rng(0).integers(0, 255, (9, 8, 3)).astype("u1")
+    for form in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"):
+        stream = io.BytesIO()
+        PIL.Image.fromarray(pixels).save(stream, form)
+        yield of_bytes(".image", stream.getvalue())
+
+
+def read_data(path):
+    if path.name.endswith("-idx"):
+        read_idx(path)
+    elif path.suffix == ".npz":
+        read_npz(path, ("x", "y"))
+    elif path.suffix == ".plain":
+        load_plain_pickle(path.read_bytes(), "a file")
+    else:
+        cifar10(path, checksums=False)
+
+
+# -- configurations -------------------------------------------------------------------------------
+
+CONFIG = b"""\
+# A run.
+model = "lenet"
+data = "digits"
+epochs = 20
+batch-size = 64
+lr = 0.05
+optimizer = 'adam'
+quiet = true
+weight_decay = 1e-4
+out = '''runs/one'''
+"""
+
+
+def config_seeds(folder):
+    yield of_bytes(".toml", CONFIG)
+
+    def spoil(rng):
+        lines = CONFIG.splitlines()
+        for _ in range(rng.choice([1, 2])):
+            key = rng.choice([b"model", b"epochs", b"a.b.c", b"[x]", b"out", b'"\\u0000"', b"lr"])
+            value = repr(rng.choice(VALUES)).encode("utf-8", "replace")
+            value = rng.choice([value, b"[" * rng.choice([3, 2000]), b"1979-05-27", b'"""'])
+            lines[rng.randrange(len(lines))] = key + b" = " + value
+        return b"\n".join(lines)
+
+    yield ".toml", spoil
+
+
+def read_model(path):
+    singanet.load_model(path)
+
+
+def read_predictor(path):
+    singanet.load_predictor(path)
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("checkpoint", 560, checkpoint_seeds, read_checkpoint),
+        Kind("data", 170, data_seeds, read_data, watched=False),
+        Kind("image", 80, image_seeds, read_image, watched=False),
+        Kind("config", 100, config_seeds, read_config),
+        Kind("net", 25, net_seeds, read_net),
+        Kind("model", 20, model_seeds, read_model),
+        Kind("predictor", 10, predictor_seeds, read_predictor, watched=False),
+        Kind("keras", 10, keras_seeds, load_keras, watched=False),
+        Kind("training", 25, training_seeds, read_training, watched=False),
+        Kind("run", 20, run_seeds, read_run_folder, watched=False),
+    )
+}

@@ -1,0 +1,93 @@
+"""Mutated files of every kind: 20,000 in every run, a million under ``slow``; see mutate.py."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.mutation import kinds, mutate, watching
+
+COUNT, BATCH = 20_000, 1000
+
+
+def test_every_seed_is_whole(tmp_path):
+    """Otherwise the mutations would test one error message only."""
+
+    class Same:
+        """Draws that change nothing."""
+
+        def choice(self, options):
+            return 0 if isinstance(options[0], int) else options[0]
+
+    for suffix, raw in kinds.checkpoints(tmp_path):
+        path = tmp_path / f"whole{suffix}"
+        path.write_bytes(raw)
+        kinds.read_checkpoint(path)
+    for kind in kinds.KINDS.values():
+        for suffix, spoil in kind.seeds(tmp_path):
+            if getattr(spoil, "args", None):
+                path = tmp_path / f"whole{suffix}"
+                path.write_bytes(spoil.args[0])
+                kind.read(path)
+
+
+def test_no_checkpoint_is_read_when_it_is_cut(tmp_path):
+    """Keras' and other libraries' files among them; ours are cut at every byte elsewhere."""
+    for index, (suffix, raw) in enumerate(kinds.checkpoints(tmp_path)):
+        path = tmp_path / f"{index}{suffix}"
+        for size in {*range(0, len(raw), max(1, len(raw) // 40)), len(raw) - 1}:
+            path.write_bytes(raw[:size])
+            assert mutate.outcome(kinds.KINDS["checkpoint"], path) != "read", (suffix, size)
+
+
+JOBS = [(name, count, seed) for name, count, seed, _ in mutate.jobs(COUNT, "", BATCH)]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: "-".join(map(str, job)))
+def test_only_our_errors_come_out(tmp_path, job):
+    counts, _ = mutate.work((*job, tmp_path))
+    assert sum(counts.values()) == job[1]
+    assert len(counts) > 1
+
+
+def test_so_many_are_read():
+    assert sum(count for _, count, _ in JOBS) >= COUNT
+    assert {name for name, _, _ in JOBS} == set(kinds.KINDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", kinds.KINDS)
+def test_only_our_errors_come_out_of_a_million(tmp_path, name):
+    todo = [job for job in mutate.jobs(1_000_000, tmp_path) if job[0] == name]
+    for _ in mutate.run(todo):
+        pass
+
+
+@pytest.mark.parametrize(
+    "misdeed",
+    [
+        lambda folder: eval("1 + 1"),  # noqa: S307
+        lambda folder: os.system("true"),
+        lambda folder: (folder / "other").write_text(""),
+        lambda folder: pickle.loads(b"cbuiltins\nlen\n."),
+    ],
+)
+def test_the_watch_sees(tmp_path, misdeed):
+    with (
+        pytest.raises(PermissionError, match="m.npz"),
+        watching.watch().over(tmp_path / "m.npz"),
+    ):
+        misdeed(tmp_path)
+
+
+def test_the_peak_sees(tmp_path):
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("this system does not tell")
+    peak = watching.Peak()
+    peak.start()
+    np.ones(4 << 20)
+    assert 30 << 20 < peak.bytes() < 40 << 20

@@ -1,0 +1,121 @@
+"""Forged model files: only the project's own errors, and no more time and memory than a bound."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import json
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import FeedForwardNet, layers, loss
+from singanet.checkpoint import open_state, write_state
+from singanet.errors import ConfigError, SingaNetError
+from singanet.optimizer import SGD
+from tests.layer_catalogue import CATALOGUE, net_of
+from tests.mutation.mutations import places
+
+MEMORY = 32 << 20
+
+
+def test_a_deep_text_is_refused(tmp_path):
+    net = net_of("Dense")
+    net.save_model(tmp_path / "a.singanet")
+    with open_state(tmp_path / "a.singanet") as reader:
+        state = dict(reader)
+    about = json.loads(bytes(state["model"]))
+    deep = about["net"]
+    for level in range(300):
+        deep = {
+            "format": "singanet net", "version": 1, "loss": None, "metric": None,
+            "name": f"n{level}", "layers": [{"name": f"n{level}", "net": deep, "sources": []}],
+        }  # fmt: skip
+    for text in (json.dumps({**about, "net": deep}), "[" * 100_000, '{"a":' * 5000):
+        state["model"] = np.frombuffer(text.encode(), np.uint8)
+        write_state(tmp_path / "a.singanet", state, "safetensors")
+        with pytest.raises(SingaNetError) as caught:
+            singanet.load_model(tmp_path / "a.singanet")
+        assert len(str(caught.value)) < 1500
+
+
+def whole_numbers(value):
+    """Every ``(holder, key)`` inside ``value`` where a whole number stands."""
+    return [(h, k) for h, k in places(value) if type(h[k]) is int]
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_no_number_in_a_description_costs_memory(name):
+    config = net_of(name).to_config()
+    entry = next(e for e in reversed(config["layers"]) if e.get("class") == name)
+    for parameter in inspect.signature(getattr(layers, name)).parameters.values():
+        if type(parameter.default) is int:
+            entry["arguments"].setdefault(parameter.name, parameter.default)
+    tracemalloc.start()
+    try:
+        for index in range(len(whole_numbers(config["layers"]))):
+            for claim in (10**6, 2**31, 2**62):
+                forged = copy.deepcopy(config)
+                holder, key = whole_numbers(forged["layers"])[index]
+                holder[key] = claim
+                with contextlib.suppress(SingaNetError):
+                    FeedForwardNet.from_config(forged)
+        assert tracemalloc.get_traced_memory()[1] < MEMORY
+    finally:
+        tracemalloc.stop()
+
+
+def nested(levels):
+    """A description of few bytes whose second net is the first one again, level by level."""
+    inner = net_of("Dense").to_config()
+    for _ in range(levels):
+        inner = {
+            "format": "singanet net", "version": 1, "loss": None, "metric": None,
+            "layers": [
+                {"name": "a", "net": {**inner, "name": "a"}, "sources": []},
+                {"name": "b", "shares": "a", "sources": []},
+            ],
+        }  # fmt: skip
+    return inner
+
+
+def chain(count):
+    config = net_of("Dense").to_config()
+    first = config["layers"][-1]
+    for k in range(count):
+        before = config["layers"][-1]["name"]
+        arguments = {k: v for k, v in first["arguments"].items() if k != "input_sample_shape"}
+        entry = {**first, "name": f"d{k}", "arguments": {**arguments, "name": f"d{k}"}}
+        config["layers"].append({**entry, "sources": [[before, None]]})
+    return config
+
+
+@pytest.mark.parametrize(
+    "config", [nested(22), nested(40), chain(20_000)], ids=["22", "40", "chain"]
+)
+def test_small_descriptions_of_large_nets(config):
+    start = time.process_time()
+    with pytest.raises(ConfigError, match="at most 10000 parts"):
+        FeedForwardNet.from_config(config)
+    assert time.process_time() - start < 2
+
+
+def test_a_training_of_many_fits(tmp_path):
+    net = net_of("Dense")
+    net.compile(SGD(lr=0.1), loss.SquaredError())
+    path = tmp_path / "a.singanet"
+    net.save_model(path)
+    with open_state(path) as reader:
+        state = dict(reader)
+    about = json.loads(bytes(state["model"]))
+    about["training"]["fit"] = [[0.1 * k, "layer", 1] for k in range(20_000)]
+    text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    write_state(path, {**state, "model": text}, "safetensors")
+    start = time.process_time()
+    with pytest.raises(ConfigError, match="at most 256"):
+        singanet.load_model(path)
+    assert time.process_time() - start < 2
