@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.engine.net import Net
 from singanet.program.programs import Programs
 

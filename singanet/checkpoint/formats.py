@@ -86,8 +86,8 @@ def open_state(path: str | os.PathLike[str], format: str | None = None, **option
 
     ``format`` None looks at the file's first bytes, whatever its name. For a snapshot ``path``
     may be the prefix; ``.pickle`` may be left out; of an offloaded net it is the folder.
-    With ``layers`` of the net, the Keras formats give its own names and layouts. Errors:
-    `FileAccessError`, `FileFormatError`.
+    With ``layers`` of the net, the Keras formats give its own names and layouts.
+    Errors: `FileAccessError`, `FileFormatError`.
     """
     path = _latest_in(checked_path(path))
     return format_named(format or by_content(path)).open(path, **options)

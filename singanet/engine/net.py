@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.base.described import shown
 from singanet.base.flags import is_training
 from singanet.base.seeding import next_seed

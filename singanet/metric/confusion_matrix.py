@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from singanet.errors import ShapeError
@@ -28,10 +30,10 @@ class ConfusionMatrix(Metric):
         ops, x, y = self._outputs(x, y)
         labels = scored_classes(name, ops, x, y)
         classes = x.shape[-1]
-        if self.counts is not None and len(self.counts) != classes:
+        if self.counts is not None and self.counts.shape != (classes, classes):
             raise ShapeError(
                 name,
-                expected=f"{len(self.counts)} classes, as in the batches before",
+                expected=f"{math.isqrt(self.counts.size)} classes, as in the batches before",
                 received=f"outputs of shape {x.shape}",
                 advice="reset the metric, or use one for each output",
             )

@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from singanet.base.counts import is_number
+from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError, ShapeError, one_of
 from singanet.metric.checks import checked_threshold, scored_classes, yes_or_no
 from singanet.metric.metric import Metric
@@ -63,7 +63,7 @@ class _ByClass(Metric):
         if self._counts is not None and self._counts.shape != counts.shape:
             raise ShapeError(
                 where,
-                expected=f"{self._counts.shape[1]} classes, as in the batches before",
+                expected=f"{self._counts.size // 3} classes, as in the batches before",
                 received=f"outputs of shape {x.shape}",
                 advice="reset the metric, or use one for each output",
             )

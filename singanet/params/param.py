@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from singanet.base.arguments import NAMES, name_trouble
 from singanet.base.edits import changes
-from singanet.base.names import NAMES, name_trouble
 from singanet.errors import (
     ArgumentError,
     CallOrderError,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
+from singanet.errors import ArgumentError
+from singanet.optimizer.stages import reducers
 from singanet.program.array_tree import root_of
 from singanet.program.compile import compiled
 from singanet.program.peak import PeakMemory, peak_memory
@@ -31,6 +33,13 @@ def planned_memory(
     if extent is not None:
         extent = checked_count("net.memory", "extent", extent, 1)
     expect_host(net, "net.memory")
+    if reducers(optimizer):
+        raise ArgumentError(
+            "net.memory, optimizer",
+            expected="an optimizer whose step can be recorded",
+            received=f"{type(reducers(optimizer)[0]).__name__}, which waits for other processes",
+            advice="pass what is inside of it; its sums add the gradients that are under way",
+        )
     level = programs_of(net).level("net.memory", recompute)
     plan = net.plan()
     feed = ones(plan, size, net.device, net.dtype, extent)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from singanet.program.trace.recorder import Recorder
 
 _NO_WAIT = Wait()
+COMMUNICATES = "the optimizer waits for other processes, so that only its passes are recorded"
 CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
 
@@ -146,11 +147,14 @@ class Programs:
         key = self._key(net, "step", *of_step, facts(x))
         found = None if on_layer is not None else self._known_to_hold(net, key)
         if found is None:
-            from singanet.optimizer.stages import by_passes, needs_all_gradients
+            from singanet.optimizer.stages import by_passes, needs_all_gradients, reducers
 
             feed = x = check_feed(net.plan(), x, net.device, net.dtype)
             self._layers.register(net, optimizer)
-            by_layers = on_layer is not None or by_passes(optimizer)
+            waits = reducers(optimizer)
+            if waits and self.enabled:
+                self._refused["reduced"] = COMMUNICATES, None
+            by_layers = on_layer is not None or bool(waits) or by_passes(optimizer)
             if not by_layers:
                 key = self._key(net, "step", *of_step, facts_of_feed(feed))
                 found = self._find_step(net, key, feed, request)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError
@@ -196,9 +196,11 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
         if line is not None and line.due():
             line.show(measures, session.batch)
         if session.stopped is not None and session.batch != session.data.steps:
+            session.join()
             for hook in hooks.stop:
                 hook()
             return False
+    session.join()
     session.inputs = None
     return True
 

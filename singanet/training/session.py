@@ -15,6 +15,7 @@ from singanet.engine.model import Model
 from singanet.errors import CallOrderError, SingaNetError, StateMismatchError, one_of
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+from singanet.optimizer.stages import reducers
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
@@ -108,6 +109,11 @@ class Session:
         """
         self._outermost = outer = stage(self._outermost)
         self.train_batch = stepper(self.net, self.compiled.scaled(outer))
+
+    def join(self) -> None:
+        """Say that this process has no more batches for now; others may have."""
+        for stage in reducers(self._outermost):
+            stage.join()
 
     @property
     def rule(self) -> Optimizer:
@@ -348,7 +354,11 @@ def load_metrics(
         for path, array in arrays.items():
             owner, kind, key = path.rsplit("/", 2)
             if owner == name:
-                if key not in own or isinstance(own[key], (int, float)):
+                # What is begun by the first sample cannot be there before it.
+                now = own.get(key, 0)
+                fits = array.shape == now.shape if hasattr(now, "shape") else bool(metric.samples)
+                fits = fits and isinstance(now, list) == (kind == "list")
+                if isinstance(now, (int, float)) or not fits:
                     raise _mismatch(f"metric {name!r}", "its own arrays", repr(key)[:60])
                 own[key] = [array.copy()] if kind == "list" else array.copy()
         if metric.samples:

@@ -17,7 +17,7 @@ from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import is_one
-from singanet.optimizer.stages import TwoPasses, gathering, stages_of, two_passes
+from singanet.optimizer.stages import TwoPasses, gathering, reducers, stages_of, two_passes
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
@@ -68,6 +68,8 @@ class Updates:
         self.members: list[list[Member]] = []
         self.reasons: list[str] = []
         self.stages, self.rule = stages_of(optimizer)
+        if reducers(optimizer):
+            raise NotRecordableError("the optimizer waits for other processes")
         self._why = refusal(optimizer)
         self._traced: list[Wrapper] = []
         if self._why is None:
