@@ -14,8 +14,9 @@ from singanet.checkpoint import Entry
 from singanet.checkpoint.streaming import bytes_of
 from singanet.engine.executor import Executor, LayerByLayer
 from singanet.engine.model import StepRequest
-from singanet.engine.passes import LayerPass, Pass
+from singanet.engine.passes import Pass
 from singanet.engine.plan import Plan
+from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
 from singanet.offload.shelf import Shelf
 from singanet.optimizer.mixed_precision import ScaledUpdates
@@ -69,7 +70,7 @@ class Offloaded(LayerByLayer):
     """
 
     def __init__(self, net: Any, shelf: Shelf, before: Executor[Any]) -> None:
-        super().__init__()
+        super().__init__(Recomputer(getattr(before, "recompute", "none")))
         self.shelf = shelf
         self.before = before
         self.rule: Optimizer | None = None
@@ -107,7 +108,7 @@ class Offloaded(LayerByLayer):
         """As `Executor`."""
         plan = net.plan()
         self._begin(lambda: self._training_groups(plan))
-        return _OffloadedPass(self, plan, *self._run(net, feed, True, asked))
+        return _OffloadedPass(self, super().forward(net, feed, asked, starts))
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
         """As `Executor`. Errors: mixed precision; where the folder fails, the step is undone."""
@@ -391,18 +392,28 @@ class Offloaded(LayerByLayer):
         return {name: found[name].astype(known[name].dtype, copy=False) for name in found}
 
 
-class _OffloadedPass(LayerPass):
-    """A `LayerPass` whose items have their arrays in memory while somebody has them."""
+class _OffloadedPass:
+    """The pass ``made``, whose items have their arrays in memory while somebody has them."""
 
-    def __init__(self, executor: Offloaded, *made: Any) -> None:
-        super().__init__(*made)
-        self._executor = executor
+    def __init__(self, executor: Offloaded, made: Pass) -> None:
+        self.plan: Plan = made.plan
+        self.shapes: Mapping[str, Any] = made.shapes
+        self._executor, self._made = executor, made
+
+    def hand_out(self) -> dict[str, Any]:
+        """As `Pass`."""
+        return self._made.hand_out()
 
     def backward(
         self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
     ) -> Generator[LayerGradients, None, None]:
         """As `Pass`."""
-        return self._executor.watched(super().backward(net, slot_grads, asked))
+        walk = self._made.backward(net, slot_grads, asked)
+        return self._executor.watched(walk)
+
+    def release(self) -> None:
+        """As `Pass`."""
+        self._made.release()
 
 
 def is_large(param: Param) -> bool:

@@ -8,6 +8,7 @@ thread reads ahead and writes back.
 
 from __future__ import annotations
 
+import mmap
 import sys
 import threading
 from collections import deque
@@ -369,4 +370,5 @@ class Shelf:
         for k, buffer in enumerate(self._free):
             if buffer.nbytes == nbytes:
                 return self._free.pop(k)
-        return np.empty(nbytes, np.uint8)
+        # Pages of their own, which the system has back as soon as they are let go.
+        return np.frombuffer(mmap.mmap(-1, nbytes) if nbytes else b"", np.uint8)
