@@ -98,7 +98,7 @@ def rows(kernels: str, names: list[str], large: bool) -> list[list[str]]:
     found = []
     for name in names:
         for size in BATCHES:
-            if not large and _values(name) * size > LARGE:
+            if size < _fewest(name) or (not large and _values(name) * size > LARGE):
                 continue
             took = child(kernels, 1, name, size)
             if isinstance(took, str):
@@ -119,6 +119,10 @@ def rows(kernels: str, names: list[str], large: bool) -> list[list[str]]:
             )
             print(found[-1], took, file=sys.stderr, flush=True)
     return found
+
+
+def _fewest(name: str) -> int:
+    return max(step.layer.fewest_samples for step in build(name, seed=0).plan().steps)
 
 
 def _values(name: str) -> int:

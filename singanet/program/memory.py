@@ -117,7 +117,9 @@ def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMem
     tokens = [tape.tokens[token] for token in sorted(used)]
     tokens = [token for token in tokens if token.held is not None]
     held = {id(token.held): token.nbytes for token in tokens}
-    other = [size for key, size in held.items() if key not in params and key not in state]
+    # Weights that lie in another order are known by their memory.
+    own = {*params, *state, *(id(root_of(value)) for _, value in recorder.params)}
+    other = [size for key, size in held.items() if key not in own]
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]
     other.append(tape.beside)

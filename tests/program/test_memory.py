@@ -8,7 +8,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
+import singanet
 from singanet.errors import ArgumentError
+from singanet.layers import Dense
+from singanet.loss import SquaredError
 from singanet.models import build
 from singanet.optimizer import SGD, Adam
 
@@ -105,3 +108,13 @@ def test_the_first_step_by_the_layers_is_counted(make):
     assert parts["first step"] == 0 or 0.9 * told <= measured
     net.programs.at_once = True
     assert net.memory(batch, optimizer).parts["first step"] == 0
+
+
+def test_weights_that_lie_in_another_order_count_once():
+    net = singanet.FeedForwardNet(SquaredError(), seed=0)
+    net.add(Dense("fc", 300, input_sample_shape=(200,)))
+    weight = net.params()[0]
+    weight.value = weight.value.T.copy().T
+    parts = net.memory(2, SGD(lr=0.1)).parts
+    assert parts["parameters"] == sum(value.nbytes for value in net.param_values())
+    assert parts["other"] < weight.value.nbytes
