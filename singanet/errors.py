@@ -105,6 +105,10 @@ class BackendError(SingaNetError, RuntimeError):
     """A backend or optional package that was asked for by name is missing or does not work."""
 
 
+class RankError(SingaNetError, RuntimeError):
+    """Processes that train together do different things, or one of them no longer answers."""
+
+
 def one_of(names: Iterable[str], limit: int = 12) -> str:
     """``names`` as a readable list, cut after ``limit``."""
     known = list(names)

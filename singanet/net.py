@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.engine.net import Net
 from singanet.program.programs import Programs
 
 if TYPE_CHECKING:
     from os import PathLike
 
+    from singanet.budget import MemoryPlan
     from singanet.checkpoint import LoadReport
+    from singanet.engine.plan import Plan
     from singanet.gradients.names import Name, Names
     from singanet.loss import Loss, MultiLoss
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
@@ -93,15 +96,24 @@ class FeedForwardNet(Net):
         steps_per_epoch: int | None = None,
         drop_last: bool = False,
         verbose: bool | int = True,
+        memory_budget: int | str | None = None,
+        allow: Collection[str] = ("recompute", "micro-batches"),
     ) -> History:
         """Train for ``epochs`` epochs in all, the streaming backward underneath.
 
-        The guide ``docs/training.md`` describes every argument, `singanet.training.fit` the
-        errors.
+        With a ``memory_budget``, bytes or a text such as "600MB", steps are carried out as `plan`
+        finds; a budget that cannot be kept is refused before the first step. The guide
+        ``docs/training.md`` describes every argument, ``docs/memory.md`` budgets,
+        `singanet.training.fit` the errors.
         """
-        from singanet.training.fit import fit
+        run: Callable[..., History]
+        if memory_budget is None:
+            from singanet.training.fit import fit as run
+        else:
+            from singanet.budget import fit_within
 
-        return fit(
+            run = partial(fit_within, memory_budget=memory_budget, allow=allow)
+        return run(
             self,
             x,
             y,
@@ -383,6 +395,38 @@ class FeedForwardNet(Net):
             layout=layout,
         )
 
+    def offload(
+        self,
+        folder: str | PathLike[str],
+        keep: int | str = "256MB",
+        *,
+        optimizer: Optimizer | Wrapper | None = None,
+        resume: bool = False,
+    ) -> None:
+        """Keep parameters and optimizer state in ``folder``, at most ``keep`` of them in memory.
+
+        Each layer's are read ahead and written back while its neighbours compute; results are the
+        same bits. After every step the folder is a checkpoint, which `load` reads; ``resume`` goes
+        on from that of an earlier process. ``keep`` is bytes, or a text with a unit. The state is
+        that of ``optimizer``, of the compiled one, or of the one that `step` gets. On any error
+        net and folder are as they were: a folder that holds something else, is read-only, in use
+        or on a full disk (`FileAccessError`); a ``keep`` too small for a layer; the files of
+        another net (`StateMismatchError`) or optimizer (`DataError`). The guide is
+        ``docs/offload.md``.
+        """
+        from singanet.offload import offload
+
+        offload(self, folder, keep, optimizer, resume)
+
+    def onload(self) -> None:
+        """Bring parameters and optimizer state back into memory; the folder stays a checkpoint.
+
+        Errors: a net that is in memory.
+        """
+        from singanet.offload import onload
+
+        onload(self)
+
     # -- programs ---------------------------------------------------------------------------
 
     def record(
@@ -429,6 +473,45 @@ class FeedForwardNet(Net):
         from singanet.program.memory import planned_memory
 
         return planned_memory(self, batch_size, optimizer, extent, recompute)
+
+    @overload
+    def plan(self) -> Plan: ...
+
+    @overload
+    def plan(
+        self,
+        batch_size: int,
+        optimizer: Optimizer | Wrapper | None = None,
+        budget: int | str | None = None,
+        extent: int | None = None,
+        *,
+        allow: Collection[str] = ...,
+    ) -> MemoryPlan: ...
+
+    def plan(
+        self,
+        batch_size: int | None = None,
+        optimizer: Optimizer | Wrapper | None = None,
+        budget: int | str | None = None,
+        extent: int | None = None,
+        *,
+        allow: Collection[str] = ("recompute", "micro-batches"),
+    ) -> Plan | MemoryPlan:
+        """How steps of ``batch_size`` samples keep within a ``budget`` of bytes, cheapest in time.
+
+        In this order: as it is, recomputing, in micro-batches, as far as ``allow`` names them.
+        ``budget`` is a number of bytes or a text such as "600MB"; None looks at every way. Nothing
+        is run, and the net stays as it is. Errors: a budget that cannot be kept, with the smallest
+        that can and how; what is no size; a ``batch_size`` or ``extent`` that is no positive int;
+        a net that is not on the CPU, or whose steps cannot be recorded.
+
+        Without arguments, the plan by which the net runs: its layers in their order.
+        """
+        if batch_size is None:
+            return super().plan()
+        from singanet.budget import plan_memory
+
+        return plan_memory(self, batch_size, optimizer, budget, extent, allow)
 
     def tune_kernels(
         self, batch_size: int, extent: int | None = None, *, again: bool = False

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from singanet.base.counts import is_int
+from singanet.base.arguments import is_int
 from singanet.types import Shape
 
 FLOOR = 16 << 20

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from singanet.base.files import expect_file
+from singanet.base.files import expect_file, explained
 from singanet.checkpoint.entry import State, sources_of
 from singanet.checkpoint.reader import Reader, open_file
 from singanet.checkpoint.singa import find_pickle, find_records
 from singanet.errors import ArgumentError, FileFormatError, UnknownNameError, did_you_mean, one_of
 
 _HERE = "singanet.checkpoint"
+LATEST = "latest"
+"""The text file in a folder that names the checkpoint in it, where two take turns."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,21 @@ def open_state(path: str | os.PathLike[str], format: str | None = None, **option
     """Open the checkpoint at ``path``: its table is read and checked, its arrays are not.
 
     ``format`` None looks at the file's first bytes, whatever its name. For a snapshot ``path``
-    may be the prefix; ``.pickle`` may be left out. With ``layers`` of the net, the Keras formats
-    give its own names and layouts. Errors: `FileAccessError`, `FileFormatError`.
+    may be the prefix; ``.pickle`` may be left out; of an offloaded net it is the folder.
+    With ``layers`` of the net, the Keras formats give its own names and layouts.
+    Errors: `FileAccessError`, `FileFormatError`.
     """
-    path = checked_path(path)
+    path = _latest_in(checked_path(path))
     return format_named(format or by_content(path)).open(path, **options)
+
+
+def _latest_in(path: Path) -> Path:
+    """The checkpoint in the folder of an offloaded net, else ``path`` itself."""
+    latest = path / LATEST
+    if not latest.is_file():
+        return path
+    with explained(latest, "read"):
+        return path / Path(latest.read_text("utf-8", "replace").strip()).name
 
 
 def format_named(name: str) -> Format:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from singanet.base.names import NAMES, name_trouble
+from singanet.base.arguments import NAMES, name_trouble
 from singanet.errors import FileFormatError
 
 MAX_ARRAYS = 100_000

@@ -13,6 +13,7 @@ from singanet.commands import (
     evaluate,
     files,
     models,
+    plan,
     predict,
     report,
     sample,
@@ -39,7 +40,7 @@ def make_parser() -> CommandParser:
     commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in (
         *(train, evaluate, predict, sample, report, bench, tune),
-        *(models, summary, devices, files, completion),
+        *(models, summary, plan, devices, files, completion),
     ):
         module.add_command(commands)
     return root

@@ -55,6 +55,7 @@ def _add_method(parser: Any) -> None:
         help="layer (the norm of each; the usual), global (of all, exactly), running or value",
     )
     add("--accumulate", type=int, metavar="N", help="update with the mean of so many batches")
+    add("--memory-budget", metavar="SIZE", help="such as 600MB: recompute or split to keep it")
     add("--mixed-precision", metavar="TYPE", help="float16: half the memory, updates in float32")
     add("--seed", type=int, metavar="N")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.base.described import Described
 from singanet.data.array_loader import ArrayLoader
 from singanet.data.images import MAX_PIXELS, image_to_array, in_colors, pillow, read_image

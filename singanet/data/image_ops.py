@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.data.images import in_colors, pillow, read_image
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, SupportsIndex, TypeAlias
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.errors import ArgumentError
 
 Batch: TypeAlias = tuple[Any, Any]

@@ -9,7 +9,7 @@ from contextlib import closing
 from queue import Empty, Queue
 from typing import Any, Generic, TypeVar
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.base.described import Described
 from singanet.data.loader import Batch, Loader
 from singanet.errors import ArgumentError

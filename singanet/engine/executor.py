@@ -91,7 +91,10 @@ class LayerByLayer:
     def register(self, net: NetCore, optimizer: Any) -> None:
         """Tell ``optimizer`` the settings of the parameters, once for a net as it is."""
         if self._registered != (optimizer, net.version):
+            from singanet.optimizer.stages import meet
+
             optimizer.register_all(net.param_specs())
+            meet(optimizer, net)
             self._registered = (optimizer, net.version)
 
     def _run(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.base.described import shown
 from singanet.base.flags import is_training
 from singanet.base.seeding import next_seed
@@ -136,6 +136,8 @@ class Net(GraphBuilder):
         """Fill new parameters from the net's seed, and have all on the net's device."""
         new = []
         for param in self.params():
+            if param.home is not None:
+                continue
             if param.filled:
                 param.value = self.device.put(param.value)
             else:
@@ -203,7 +205,8 @@ class Net(GraphBuilder):
 
         Arrays that were handed out before are no longer the net's.
         """
-        self._lay(self.params(), lambda param: param.value)
+        here = [param for param in self.params() if param.home is None]
+        self._lay(here, lambda param: param.value)
 
     # -- freezing ---------------------------------------------------------------------------
 
@@ -242,6 +245,7 @@ class Net(GraphBuilder):
 
     def to_device(self, device: Device) -> None:
         """Move every parameter to ``device`` and run there from now on."""
+        self._expect_in_memory("net.to_device")
         moved = [(param, device.put(param.value)) for param in self.params()]
         self.run_on(device, self.dtype)
         away = {id(param): value for param, value in moved if value is not param.value}
@@ -262,8 +266,18 @@ class Net(GraphBuilder):
                 advice=f"use 'float32', 'float64' or 'float16'{bfloat}",
             )
         params = self.params()
+        self._expect_in_memory("net.as_type")
         self.run_on(self.device, wanted)
         self._lay(params, lambda param: param.value.astype(wanted))
+
+    def _expect_in_memory(self, where: str) -> None:
+        if any(param.home is not None for param in self.params()):
+            raise CallOrderError(
+                where,
+                expected="a net in memory",
+                received="one that is offloaded",
+                advice="call net.onload() first",
+            )
 
     def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
         """Take in arrays of this device and type, as the nested nets do from now on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -64,9 +64,35 @@ class Step:
         """Whether a training forward runs the layer as in training, not as in evaluation."""
         return not self.frozen and not any(param.held for param in self.layer.params.values())
 
-    def params(self) -> dict[str, Array]:
+    def params(self) -> Mapping[str, Array]:
         """The live parameter arrays by suffix."""
-        return {suffix: param.value for suffix, param in self.layer.params.items()}
+        found = {}
+        for suffix, param in self.layer.params.items():
+            if param.home is not None:
+                return WhereTheyAre(self.layer.params)
+            found[suffix] = param.value
+        return found
+
+
+class WhereTheyAre(Mapping[str, Array]):
+    """The arrays of ``params`` by suffix, got from where they are whenever they are asked for.
+
+    A context may refer to it until backward, and none of them has to stay in memory meanwhile.
+    """
+
+    __slots__ = ("_params",)
+
+    def __init__(self, params: Mapping[str, Param]) -> None:
+        self._params = params
+
+    def __getitem__(self, suffix: str) -> Array:
+        return self._params[suffix].peek()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._params)
+
+    def __len__(self) -> int:
+        return len(self._params)
 
 
 def _last_reads(steps: Sequence[Step]) -> list[list[int]]:

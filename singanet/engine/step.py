@@ -17,7 +17,14 @@ from singanet.layers.softmax import Softmax
 from singanet.loss.loss import counted
 from singanet.loss.multi_loss import MultiLoss
 from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
-from singanet.optimizer.stages import apply_updates, gathering, two_passes
+from singanet.optimizer.stages import (
+    agreed,
+    apply_updates,
+    begin,
+    gathering,
+    reducers,
+    two_passes,
+)
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
 
@@ -67,12 +74,17 @@ def _scaled_step(
     made = forward()
     scaled = optimizer.precision.scaled
     slot_grads = gradients_of_loss(net, made, seen, request, scaled)
+    held: list[LayerGradients] = []
+    refused = None
     try:
         held = optimizer.held(made.backward(net, slot_grads, ()))
     except NotFiniteError as error:
+        refused = error.layer
+    refused = agreed(optimizer, refused)
+    if refused is not None:
         for param, value in state:
             param.value[...] = value
-        optimizer.precision.failed(error.layer)
+        optimizer.precision.failed(refused)
         return seen.loss, seen.score
     ahead = two_passes(optimizer)
     knowing = (
@@ -122,7 +134,7 @@ def gradients_of_loss(
 ) -> dict[int, Array]:
     """The gradients of the loss, ``scaled``, by the slot of the output that each belongs to.
 
-    Accumulators are told how much they weigh.
+    Accumulators and reducers are told how much they weigh.
     """
     outputs = made.hand_out()
     names = made.plan.outputs
@@ -130,11 +142,8 @@ def gradients_of_loss(
     loss = expected_loss(net)
     expect_scores(made.plan, loss)
     dy = differentiated(loss, out, seen.y, request.weight, seen, names)
-    accumulators = gathering(request.optimizer)
-    if accumulators:
-        count = count_of(loss, out, seen.y)
-        for each in accumulators:
-            each.begin(count)
+    if gathering(request.optimizer) or reducers(request.optimizer):
+        begin(request.optimizer, count_of(loss, out, seen.y))
     return check_gradients(made.plan, changed(dy, scaled), made.shapes, net.device, net.dtype)
 
 

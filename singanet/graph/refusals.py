@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from singanet.base.names import name_trouble
+from singanet.base.arguments import name_trouble
 from singanet.errors import ArgumentError, CallOrderError, GraphError, ShapeError, one_of
 from singanet.layers.layer import normal_shapes
 from singanet.types import Shapes

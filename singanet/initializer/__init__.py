@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from singanet.initializer.distributions import Constant, Gaussian, TruncatedNormal, Uniform
+from singanet.initializer.distributions import (
+    Constant,
+    Eye,
+    Gaussian,
+    Orthogonal,
+    TruncatedNormal,
+    Uniform,
+)
 from singanet.initializer.initializer import Initializer
-from singanet.initializer.matrix import Eye, Orthogonal
 from singanet.initializer.scaled import (
     GlorotNormal,
     GlorotUniform,

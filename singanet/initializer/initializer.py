@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.counts import is_number
+from singanet.base.arguments import is_number
 from singanet.base.described import CheckedType
 from singanet.errors import ArgumentError
 from singanet.types import Array, Shape

@@ -6,9 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
-from singanet.initializer.distributions import Constant, Gaussian, TruncatedNormal, Uniform
+from singanet.initializer.distributions import (
+    Constant,
+    Eye,
+    Gaussian,
+    Orthogonal,
+    TruncatedNormal,
+    Uniform,
+)
 from singanet.initializer.initializer import Initializer
-from singanet.initializer.matrix import Eye, Orthogonal
 from singanet.initializer.scaled import (
     GlorotNormal,
     GlorotUniform,

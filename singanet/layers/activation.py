@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.base.counts import is_number
+from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context

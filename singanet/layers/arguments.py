@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.base.counts import checked_count, is_number
+from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
 from singanet.types import Shape

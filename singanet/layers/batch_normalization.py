@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from singanet.base.counts import is_number
+from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError, DataError
 from singanet.initializer import Constant
 from singanet.layers.context import Context

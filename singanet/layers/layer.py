@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from singanet.base.arguments import NAMES, name_trouble
 from singanet.base.described import Configurable, shown
 from singanet.base.edits import Counted, CountedDict
-from singanet.base.names import NAMES, name_trouble
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.layers.context import Context

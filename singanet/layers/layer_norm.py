@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from singanet.base.counts import is_int
+from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.initializer import Constant
 from singanet.layers.arguments import expect_one_input, expect_positive

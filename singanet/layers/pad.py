@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from singanet.base.counts import is_int
+from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context

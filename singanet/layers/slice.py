@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from singanet.base.counts import is_int
+from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer

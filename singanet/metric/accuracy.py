@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.metric.checks import scored_classes
 from singanet.metric.metric import MeanMetric
 from singanet.ops.interface import Ops

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from singanet.base.counts import is_number
+from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.loss.targets import class_labels
 from singanet.ops.interface import Ops

@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from singanet.base.counts import is_number
+from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError, ShapeError, one_of
 from singanet.metric.checks import checked_threshold, scored_classes, yes_or_no
 from singanet.metric.metric import Metric

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.device import cpu
 from singanet.errors import ArgumentError, ShapeError
 from singanet.graph.nesting import Ports

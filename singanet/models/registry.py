@@ -6,7 +6,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, Literal, overload
 
-from singanet.base.counts import checked_count, is_int
+from singanet.base.arguments import checked_count, is_int
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.models.entry import ModelEntry
 from singanet.models.rbm import RBM

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.models.blocks import expect_depth
 from singanet.models.preactivation import preactivation_net
 from singanet.net import FeedForwardNet

@@ -66,6 +66,12 @@ class Accumulator(Wrapper):
         """What the gradients of the micro-batch in work weigh; the first ones weigh 1."""
         return self._weight
 
+    def counted(self, count: float | None) -> float | None:
+        """What the mean in work is over, with the ``count`` of this micro-batch."""
+        if count is None:
+            return None
+        return max(self._weights.values(), default=0.0) * self._unit + count
+
     def share(self, name: str = "") -> float:
         """What the sum is multiplied by if this micro-batch is the last; by default of any name."""
         before = self._weights.get(name or next(iter(self._weights), ""), 0.0)
@@ -171,6 +177,13 @@ class Accumulator(Wrapper):
     def fills_next(self) -> bool:
         """Whether the next gradients are the last of their ``every``."""
         return max(self._counts.values(), default=0) + 1 >= self.every
+
+    def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
+        """What `update` would hand on for the gradients ``items`` of a step, nothing changed."""
+        for names, values, grads in items:
+            yield names, values, self.preview(names, values, grads)
+            # As the walk itself: one layer's gradients are let go before the next one's exist.
+            del names, values, grads
 
     def preview(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad]

@@ -56,7 +56,8 @@ class Adafactor(Optimizer):
         self.epsilon_2 = at(checked(where, "epsilon_2", epsilon_2), 0)
         self.clip = at(checked(where, "clip", clip, 1e-300), 0)
 
-    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+    def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+        """As `Optimizer.slot_sizes`: rows and columns, or every element of a vector."""
         if len(shape) > 1:
             return shape[0], math.prod(shape[1:]), 0
         return 0, 0, math.prod(shape)

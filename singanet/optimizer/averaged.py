@@ -81,6 +81,10 @@ class Averaged(Wrapper):
         yield names, values, grads, scale
         self._changed.update(dict.fromkeys(changed))
 
+    def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        """As `Wrapper.updated`."""
+        self._changed.update(dict.fromkeys(names))
+
     def end(self) -> None:
         """As `Wrapper.end`: a step of the averages."""
         if self._changed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Hyper

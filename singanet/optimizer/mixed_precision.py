@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.base.described import Configurable
 from singanet.errors import ArgumentError, BackendError, DataError, one_of
 from singanet.ops import ops_for
@@ -184,6 +184,11 @@ class ScaledUpdates(Wrapper):
     def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
         """As `Wrapper.settle`: the masters."""
         return [self.precision.settle(n, v) for n, v in zip(names, values, strict=True)]
+
+    def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        """As `Wrapper.updated`: round the masters."""
+        for name, value in zip(names, values, strict=True):
+            value[...] = self.precision.masters[name]
 
     def case(self) -> Hashable:
         """Which masters these are: loaded ones are others."""

@@ -156,7 +156,7 @@ class Optimizer(Counted, Configurable, ABC):
         for state in self._states.values():
             if state.arrays and state.name in values:
                 value = values[state.name]
-                check_loaded(type(self).__name__, state, self._slot_sizes(value.shape), value)
+                check_loaded(type(self).__name__, state, self.slot_sizes(value.shape), value)
 
     def _run(
         self,
@@ -174,7 +174,7 @@ class Optimizer(Counted, Configurable, ABC):
                 state = self._states.get(name) or self.state(name)
                 check_fit(where, name, value, grad, state.shape)
                 if state.shape is None and state.arrays:
-                    check_loaded(where, state, self._slot_sizes(value.shape), value)
+                    check_loaded(where, state, self.slot_sizes(value.shape), value)
                 jobs.append((state, value, grad, *self.numbers(state, lr)))
         for job in jobs:
             self._update_one(*job, scale)
@@ -193,12 +193,12 @@ class Optimizer(Counted, Configurable, ABC):
         """
         state = self._states.get(name) or self.state(name)
         if state.shape is None:
-            sizes = self._slot_sizes(value.shape)
+            sizes = self.slot_sizes(value.shape)
             if state.arrays:
                 check_loaded(type(self).__name__, state, sizes, value)
             state.settle_on(value, sizes, self._buckets)
         elif state.arrays and self._buckets.lacks(name, value, state.arrays):
-            state.settle_on(value, self._slot_sizes(value.shape), self._buckets)
+            state.settle_on(value, self.slot_sizes(value.shape), self._buckets)
         return state
 
     def will_change(self, name: str) -> bool:
@@ -284,7 +284,7 @@ class Optimizer(Counted, Configurable, ABC):
         scale: float,
     ) -> None:
         if state.shape is None:
-            state.settle_on(value, self._slot_sizes(value.shape), self._buckets)
+            state.settle_on(value, self.slot_sizes(value.shape), self._buckets)
         if isinstance(grad, tuple):
             self.apply_rule_to_rows(state, value, RowSparse(*grad), penalty, scalars, scale)
         else:
@@ -295,7 +295,7 @@ class Optimizer(Counted, Configurable, ABC):
         """The step that schedules see after ``count`` updates."""
         return count
 
-    def _slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+    def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
         """Number of elements of each state array of a parameter."""
         return (math.prod(shape),) * len(self.slots)
 

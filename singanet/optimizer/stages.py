@@ -15,6 +15,7 @@ from singanet.optimizer.global_norm import global_norm, norm_of
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.reducer import Reducer
 from singanet.optimizer.wrapper import Wrapper
 
 
@@ -40,6 +41,45 @@ def gathering(optimizer: Any) -> list[Accumulator]:
     return [stage for stage in stages if isinstance(stage, Accumulator) and stage.mean]
 
 
+def reducers(optimizer: Any) -> list[Reducer]:
+    """The stages of ``optimizer`` that wait for other processes."""
+    return [stage for stage in stages_of(optimizer)[0] if isinstance(stage, Reducer)]
+
+
+def meet(optimizer: Any, net: Any) -> None:
+    """Let the reducers of ``optimizer`` meet ``net``, and what is around them."""
+    stages = stages_of(optimizer)[0]
+    for place, stage in enumerate(stages):
+        if isinstance(stage, Reducer):
+            stage.meet(net, stages[:place])
+
+
+def begin(optimizer: Any, count: float | None) -> None:
+    """Tell stages what the loss of a batch is a mean over: a reducer, of all micro-batches."""
+    for stage in stages_of(optimizer)[0]:
+        if isinstance(stage, Accumulator) and stage.mean:
+            stage.begin(count)
+            count = stage.counted(count)
+        elif isinstance(stage, Reducer):
+            stage.begin(count)
+
+
+def agreed(optimizer: Any, refused: str | None) -> str | None:
+    """The layer for which the step is ``refused``, here or on another process."""
+    for stage in reducers(optimizer):
+        refused = stage.agree(refused)
+    return refused
+
+
+def within_reduction(
+    optimizer: Optimizer | Wrapper, wrap: Callable[[Optimizer | Wrapper], Wrapper]
+) -> Wrapper:
+    """``wrap`` of ``optimizer``, but inside of a reducer, which has to see gradients before."""
+    if isinstance(optimizer, Reducer):
+        return optimizer.around(within_reduction(optimizer.optimizer, wrap))
+    return wrap(optimizer)
+
+
 def apply_updates(
     optimizer: Any,
     items: Iterable[Any],
@@ -50,35 +90,48 @@ def apply_updates(
 
     ``on_layer`` sees them before.
     """
+    ending = _ending(optimizer)
     for item in items:
         if on_layer is not None:
             on_layer(item)
         optimizer.update(*item, *(() if scale == 1.0 else (scale,)))
         # Else the loop variable would hold this layer's gradients through the next one's.
         del item
-    for stage in stages_of(optimizer)[0]:
+    for stage in ending:
         stage.end()
+
+
+def _ending(optimizer: Any) -> list[Wrapper]:
+    """The stages that the next step reaches; reducers first, which update at its end."""
+    reached: list[Wrapper] = []
+    for stage in stages_of(optimizer)[0]:
+        reached.append(stage)
+        if isinstance(stage, Accumulator) and not stage.fills_next():
+            break
+    return sorted(reached, key=lambda stage: not isinstance(stage, Reducer))
 
 
 @dataclass(frozen=True, slots=True)
 class TwoPasses:
     """A clipping that has to know the norm of a whole step before its first update.
 
-    ``gathering`` are the accumulators before ``clip``, which see that norm only where theirs is
-    the last of their micro-batches.
+    ``gathering`` are the accumulators and reducers before ``clip``. Accumulators see that norm
+    only where theirs is the last of their micro-batches.
     """
 
-    gathering: tuple[Accumulator, ...]
+    gathering: tuple[Accumulator | Reducer, ...]
     clip: ClipByGlobalNorm
 
     def due(self) -> bool:
         """Whether the next step is clipped, and its norm not known yet."""
-        return not self.clip.knows and all(each.fills_next() for each in self.gathering)
+        return not self.clip.knows and all(
+            each.fills_next() for each in self.gathering if isinstance(each, Accumulator)
+        )
 
     def knowing(self, items: Iterable[Any]) -> AbstractContextManager[None]:
         """What lets the step be updated whose gradients are ``items``, of which none is kept."""
-        for accumulator in self.gathering:
-            items = _previewed(accumulator, items)
+        for stage in self.gathering:
+            items = stage.previewed(items)
         return self.clip.knowing(norm_of(items))
 
 
@@ -113,7 +166,10 @@ def clip_by_global_norm(
     """
     limit = at(checked("clip_by_global_norm", "max_norm", max_norm), 0)
     with rehearsal():
-        norm = abs(scale) * global_norm(passes())
+        items = passes()
+        for stage in reducers(optimizer):
+            items = stage.previewed(items)
+        norm = abs(scale) * global_norm(items)
     if not math.isfinite(norm):
         raise ArgumentError(
             "clip_by_global_norm",
@@ -138,9 +194,9 @@ def by_passes(optimizer: Any) -> bool:
     return ahead is not None and ahead.clip.knows
 
 
-def _gathering(around: Iterable[Wrapper]) -> Iterator[Accumulator]:
+def _gathering(around: Iterable[Wrapper]) -> Iterator[Accumulator | Reducer]:
     for stage in around:
-        if not isinstance(stage, Accumulator):
+        if not isinstance(stage, (Accumulator, Reducer)):
             kind = type(stage).__name__
             raise ArgumentError(
                 "ClipByGlobalNorm",
@@ -149,10 +205,3 @@ def _gathering(around: Iterable[Wrapper]) -> Iterator[Accumulator]:
                 advice=f"write ClipByGlobalNorm({kind}(...), max_norm)",
             )
         yield stage
-
-
-def _previewed(accumulator: Accumulator, items: Iterable[Any]) -> Iterator[Any]:
-    for names, values, grads in items:
-        yield names, values, accumulator.preview(names, values, grads)
-        # As the walk itself: one layer's gradients are let go before the next one's exist.
-        del names, values, grads

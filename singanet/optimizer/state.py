@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,8 @@ class ParamState:
     """
 
     __slots__ = (
-        "arrays",
+        "_arrays",
+        "_home",
         "constraint",
         "decay_mult",
         "lr_mult",
@@ -46,7 +47,33 @@ class ParamState:
         self.constraint = constraint
         self.step = 0
         self.shape: Shape | None = None
-        self.arrays: list[Array] = []
+        self._arrays: list[Array] = []
+        self._home: Callable[[], list[Array]] | None = None
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The state arrays, read-only ones where they are kept elsewhere; assigning ends that."""
+        return self._arrays if self._home is None else self._home()
+
+    @arrays.setter
+    def arrays(self, arrays: list[Array]) -> None:
+        self._arrays, self._home = arrays, None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the arrays are kept elsewhere than in memory."""
+        return self._home is not None
+
+    def keep_in(self, home: Callable[[], list[Array]]) -> None:
+        """Let go of the arrays, which ``home`` gives to be read from now on."""
+        self._arrays, self._home = [], home
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """With its arrays, wherever they are."""
+        state = {name: getattr(self, name) for name in ParamState.__slots__}
+        if self._home is not None:
+            state |= {"_arrays": [array.copy() for array in self._home()], "_home": None}
+        return None, state
 
     @property
     def is_scheduled(self) -> bool:

@@ -68,6 +68,9 @@ class Wrapper(Counted, Configurable, ABC):
     def end(self) -> None:
         """What is to be done once all updates of a step are; `take` saw every one of them."""
 
+    def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        """The parameters ``names`` were changed after `take` went on, or without it."""
+
     def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
         """Make the state of these parameters, so that `take` finds it.
 

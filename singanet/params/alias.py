@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.params.param import Param
+from singanet.params.param import Home, Param
 from singanet.types import Array
 
 
@@ -77,6 +77,20 @@ class RenamedParam(Param):
     def mark_as_state(self) -> None:
         """As the origin's."""
         self._origin.mark_as_state()
+
+    @property
+    def home(self) -> Home | None:
+        """As the origin's."""
+        return self._origin.home
+
+    @home.setter
+    def home(self, home: Home | None) -> None:
+        self._origin.home = home
+
+    @property
+    def array_type(self) -> np.dtype[Any]:
+        """As the origin's."""
+        return self._origin.array_type
 
     @property
     def filled(self) -> bool:

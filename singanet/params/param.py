@@ -7,13 +7,20 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from singanet.base.arguments import NAMES, name_trouble
 from singanet.base.edits import changes
-from singanet.base.names import NAMES, name_trouble
-from singanet.errors import ArgumentError, ShapeError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import (
+    ArgumentError,
+    CallOrderError,
+    ShapeError,
+    UnknownNameError,
+    did_you_mean,
+    one_of,
+)
 from singanet.initializer import Initializer, from_spec
 from singanet.params.store import place_of, slice_of
 from singanet.types import Array, Shape
@@ -38,6 +45,23 @@ class ParamSpec:
     constraint: float | None = None
 
 
+class Home(Protocol):
+    """Where an array is while it is not in memory, as in a file."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The array's type."""
+
+    def read(self) -> Array:
+        """The array, read-only; it may be dropped, and be another object, at the next call."""
+
+    def lend(self) -> Array:
+        """The live array, which may be changed until the net's next pass; then it is put back."""
+
+    def write(self, array: Array) -> None:
+        """Put ``array``, of the same shape and type, in its place."""
+
+
 class Param:
     """An array named ``layer/suffix``, filled by its initializer when first looked at.
 
@@ -47,6 +71,7 @@ class Param:
 
     __slots__ = (
         "_held",
+        "_home",
         "_trainable",
         "_value",
         "dtype",
@@ -76,6 +101,7 @@ class Param:
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self.seed = 0
         self._value: Array | None = None
+        self._home: Home | None = None
 
     @property
     def name(self) -> str:
@@ -118,7 +144,18 @@ class Param:
     @property
     def filled(self) -> bool:
         """Whether the array exists yet."""
-        return self._value is not None
+        return self._value is not None or self._home is not None
+
+    @property
+    def home(self) -> Home | None:
+        """Where the array is while it is not in memory; assigning drops the one in memory."""
+        return self._home
+
+    @home.setter
+    def home(self, home: Home | None) -> None:
+        self._home = home
+        self._value = None
+        changes.add()
 
     @property
     def value(self) -> Array:
@@ -127,7 +164,10 @@ class Param:
 
     @value.setter
     def value(self, array: Array) -> None:
-        wanted = self.dtype if self._value is None else self._value.dtype
+        wanted = self.array_type
+        if self._home is not None:
+            self.value[...] = array
+            return
         self.retype(array if array.dtype == wanted else self._converted(array, wanted))
 
     def retype(self, array: Array) -> None:
@@ -138,6 +178,13 @@ class Param:
                 expected=f"shape {self.shape}",
                 received=f"shape {tuple(array.shape)}",
                 advice="assign an array of the parameter's own shape",
+            )
+        if self._home is not None:
+            raise CallOrderError(
+                f"parameter {self.name!r}",
+                expected="a net in memory, where arrays of other types or devices can be put",
+                received="one that is offloaded",
+                advice="call net.onload() first",
             )
         self._value = array
         changes.add()
@@ -155,13 +202,37 @@ class Param:
     @property
     def is_constant(self) -> bool:
         """Whether the array is read-only."""
+        if self.home is not None:
+            return False
         return isinstance(self.value, np.ndarray) and not self.value.flags.writeable
 
     def filled_by(self, name: str) -> Array:
         """The live array, which seed and ``name`` fill where it does not exist yet."""
         if self._value is None:
+            if self._home is not None:
+                return self._home.lend()
             self._value = self.initial(name)
         return self._value
+
+    @property
+    def array_type(self) -> np.dtype[Any]:
+        """The type of the array, or that which it will have."""
+        if self._home is not None:
+            return self._home.dtype
+        return self.dtype if self._value is None else self._value.dtype
+
+    def peek(self) -> Array:
+        """The array, to be read only: where it is not in memory, nobody keeps it there."""
+        home = self.home
+        return self.value if home is None else home.read()
+
+    def put(self, array: Array) -> None:
+        """Write ``array``, of the same shape, over the values, wherever they are."""
+        home = self.home
+        if home is None:
+            self.value[...] = array
+        else:
+            home.write(array)
 
     def initial(self, name: str = "") -> Array:
         """A new array, as seed and ``name`` (its own, if empty) fill it."""
@@ -184,6 +255,8 @@ class Param:
     def __getstate__(self) -> dict[str, Any]:
         """An array in a bucket by its place, so that those of a net stay together."""
         state = {name: getattr(self, name) for name in Param.__slots__}
+        if self._home is not None:
+            state |= {"_value": self._home.read().copy(), "_home": None}
         state.update(getattr(self, "__dict__", {}))
         place = place_of(self._value)
         return state if place is None else {**state, "_value": (place.bucket, place.start)}
@@ -197,9 +270,13 @@ class Param:
     def __deepcopy__(self, memo: dict[int, Any]) -> Param:
         """A copy; whoever has the array as well gets the copy's."""
         made = type(self).__new__(type(self))
-        for name, part in self.__getstate__().items():
+        state = self.__getstate__()
+        for name, part in state.items():
             if name != "_value":
                 setattr(made, name, copy.deepcopy(part, memo))
+        if self._home is not None:
+            made._value = state["_value"]
+            return made
         place = place_of(self._value)
         if place is None or id(self._value) in memo:
             made._value = copy.deepcopy(self._value, memo)

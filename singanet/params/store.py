@@ -75,7 +75,7 @@ def lay(arrays: Sequence[Array], put: Callable[[Array], Array]) -> list[Array]:
     from singanet.ops import ops_for
 
     laid: dict[int, Array] = {}
-    for group in _groups(arrays):
+    for group in groups_of(arrays):
         parts = [arrays[k] for k in group]
         xp = ops_for(parts[0]).xp
         bucket = put(xp.concatenate([part.reshape(-1) for part in parts]))
@@ -86,7 +86,7 @@ def lay(arrays: Sequence[Array], put: Callable[[Array], Array]) -> list[Array]:
     return [laid[k] for k in range(len(arrays))]
 
 
-def _groups(arrays: Sequence[Array]) -> list[list[int]]:
+def groups_of(arrays: Sequence[Array]) -> list[list[int]]:
     """The numbers of the arrays of each bucket: of one type, neighbours as they are given."""
     groups: list[list[int]] = []
     filling: dict[Any, tuple[list[int], int]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +17,10 @@ _PRODUCTS = frozenset(("dot", "einsum", "inner", "outer", "tensordot", "vdot", "
 """Functions whose work their operands' shapes alone do not tell."""
 
 _MANY = 16
+
+_DISPATCH = 50_000
+"""Bytes that pass through memory, at 10 GB/s, while Python makes a call: some 5 microseconds."""
+
 NEVER = 1 << 40
 """Passes of a call that must not be made twice."""
 
@@ -36,6 +41,12 @@ def bytes_of(call: Call, tokens: Sequence[Token]) -> int:
     if call.bind is not None:
         return sum(tokens[token].nbytes for token in {*call.reads, *call.writes})
     return sum(_values(ref) * ref.dtype.itemsize for ref in refs_of(call))
+
+
+def work_of(call: Call, tokens: Sequence[Token]) -> int:
+    """What making it takes, in bytes gone over, its dispatch included."""
+    passes = passes_of(replace(call, once=False) if call.once else call)
+    return passes * bytes_of(call, tokens) + call.parts * _DISPATCH
 
 
 def _values(ref: Ref) -> int:

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
+from singanet.errors import ArgumentError
+from singanet.optimizer.stages import reducers
 from singanet.program.array_tree import root_of
-from singanet.program.compile import compiled
+from singanet.program.compile import Recording, compiled
+from singanet.program.cost import work_of
 from singanet.program.peak import PeakMemory, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
-from singanet.program.trace.recorder import rehearse
+from singanet.program.replay.heap import trim
+from singanet.program.report.report import ProgramReport
+from singanet.program.trace.recorder import Recorder, rehearse
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
     from singanet.optimizer import Optimizer, Wrapper
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A training step before it runs: its memory, and the bytes that its kernels go over.
+
+    ``work`` compares steps of one net: what a kernel computes is counted as the bytes that pass
+    through memory in that time. ``by_layers`` are the bytes of the arrays that live at a time where
+    it runs by the layers.
+    """
+
+    memory: PeakMemory
+    work: int
+    by_layers: int
+    report: ProgramReport
 
 
 def planned_memory(
@@ -31,21 +52,78 @@ def planned_memory(
     if extent is not None:
         extent = checked_count("net.memory", "extent", extent, 1)
     expect_host(net, "net.memory")
-    level = programs_of(net).level("net.memory", recompute)
-    plan = net.plan()
-    feed = ones(plan, size, net.device, net.dtype, extent)
-    recorder = rehearse(net, lambda recorder: recorder.rehearsed_step(feed, optimizer))
+    expect_alone("net.memory", optimizer)
+    programs = programs_of(net)
+    level = programs.level("net.memory", recompute)
+    at_once = programs.at_once or level != "none"
+    return planned_step(net, size, optimizer, extent, level, at_once).memory
+
+
+def expect_alone(where: str, optimizer: Optimizer | Wrapper | None) -> None:
+    """Refuse an ``optimizer`` whose step waits for other processes: no program has it whole."""
+    for stage in reducers(optimizer):
+        raise ArgumentError(
+            f"{where}, optimizer",
+            expected="an optimizer whose step can be recorded",
+            received=f"{type(stage).__name__}, which waits for other processes",
+            advice="pass what is inside of it; its sums add the gradients that are under way",
+        )
+
+
+def planned_step(
+    net: Net,
+    batch_size: int,
+    optimizer: Optimizer | Wrapper | None,
+    extent: int | None,
+    level: Recompute,
+    at_once: bool,
+    y: Any = None,
+) -> PlannedStep:
+    """A step of ``net`` at ``level``, the first one recorded ``at_once`` or run by the layers.
+
+    With targets ``y`` the loss's own arrays are in it. Errors: bytes that the arena cannot be kept
+    in. Raises `NotRecordableError`.
+    """
+    feed = ones(net.plan(), batch_size, net.device, net.dtype, extent)
+
+    def record(recorder: Recorder) -> None:
+        if y is None or optimizer is None:
+            recorder.rehearsed_step(feed, optimizer)
+        else:
+            recorder.step(feed, y, None, optimizer)
+
+    recorder = rehearse(net, record)
+    tape = recorder.tape
+    by_layers = tape.most_live + tape.most_working
     recording = compiled(recorder, level)
-    params = {id(value): value.nbytes for _, value in recorder.params}
+    memory = _memory(recorder, recording, 0 if at_once else by_layers)
+    calls = [call for call in recording.calls if call.function is not None]
+    work = sum(work_of(call, tape.tokens) for call in calls)
+    report = ProgramReport(
+        recording.kernels, recording.buffers, recording.layout, kept_bytes=recording.kept_bytes
+    )
+    del recorder, recording, calls, tape
+    # No rehearsal's memory is to stay with the process that it was to tell the memory of.
+    trim()
+    return PlannedStep(memory, work, by_layers, report)
+
+
+def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMemory:
+    tape, params = recorder.tape, {id(value): value.nbytes for _, value in recorder.params}
     # That of small parameters lies side by side.
     roots = [root_of(array) for n in recorder.numbers for array in n.arrays]
     state = {id(root): root.nbytes for root in roots}
     used = {token for call in recording.calls for token in (*call.reads, *call.writes)}
-    tokens = [recorder.tape.tokens[token] for token in sorted(used)]
+    tokens = [tape.tokens[token] for token in sorted(used)]
     tokens = [token for token in tokens if token.held is not None]
     held = {id(token.held): token.nbytes for token in tokens}
     other = [size for key, size in held.items() if key not in params and key not in state]
-    folded = [ref.token for ref in recording.outside if ref.token in recorder.tape.folded]
-    other += [recorder.tape.tokens[token].nbytes for token in folded]
+    folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
+    other += [tape.tokens[token].nbytes for token in folded]
+    other.append(tape.beside)
     calls = sum(call.parts for call in recording.calls)
-    return peak_memory(recording.layout, params.values(), state.values(), other, calls)
+    bound = [getattr(call.function, "__self__", None) for call in recording.calls if call.bind]
+    # Of a kernel that is no bound method there is no plan.
+    plans = len({id(plan) for plan in bound if plan is not None})
+    layout = recording.layout
+    return peak_memory(layout, params.values(), state.values(), other, calls, by_layers, plans)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from singanet.program.trace.recorder import Recorder
 
 _NO_WAIT = Wait()
+COMMUNICATES = "the optimizer waits for other processes, so that only its passes are recorded"
 CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
 
@@ -54,11 +55,13 @@ def programs_of(net: Net) -> Programs:
 class Programs:
     """Programs by what determines them, and one arena that they take turns with.
 
-    A call is recorded when it comes again. Where ``enabled`` is False every call runs the layers.
+    A call is recorded when it comes again, or ``at_once``, which saves the memory of a first one
+    by the layers. Where ``enabled`` is False every call runs the layers.
     """
 
     def __init__(self, enabled: bool = True, recompute: Recompute = "none") -> None:
         self.enabled = enabled
+        self.at_once = False
         self._recomputer = Recomputer(recompute)
         # By what was called with which arrays. Steps of an optimizer that accumulates take turns:
         # the guard of each of their programs tells whose turn it is.
@@ -73,7 +76,9 @@ class Programs:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
-        return Programs(self.enabled, self.recompute)
+        made = Programs(self.enabled, self.recompute)
+        made.at_once = self.at_once
+        return made
 
     def __reduce__(self) -> Any:
         return (Programs, (self.enabled, self.recompute))
@@ -146,11 +151,14 @@ class Programs:
         key = self._key(net, "step", *of_step, facts(x))
         found = None if on_layer is not None else self._known_to_hold(net, key)
         if found is None:
-            from singanet.optimizer.stages import by_passes, needs_all_gradients
+            from singanet.optimizer.stages import by_passes, needs_all_gradients, reducers
 
             feed = x = check_feed(net.plan(), x, net.device, net.dtype)
             self._layers.register(net, optimizer)
-            by_layers = on_layer is not None or by_passes(optimizer)
+            waits = reducers(optimizer)
+            if waits and self.enabled:
+                self._refused["reduced"] = COMMUNICATES, None
+            by_layers = on_layer is not None or bool(waits) or by_passes(optimizer)
             if not by_layers:
                 key = self._key(net, "step", *of_step, facts_of_feed(feed))
                 found = self._find_step(net, key, feed, request)
@@ -254,6 +262,7 @@ class Programs:
         found = self._known_to_hold(net, key)
         if found is not None:
             return found
+        at_once = at_once or self.at_once
         this = key, case
         if self._is_refused(this):
             return None

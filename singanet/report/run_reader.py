@@ -13,8 +13,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from singanet.base.arguments import is_int
 from singanet.base.budget import Budget, read_json
-from singanet.base.counts import is_int
 from singanet.base.files import expect_inside, explained
 from singanet.errors import DataError, FileAccessError
 from singanet.report.run_files import (

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from singanet.base.counts import is_int
+from singanet.base.arguments import is_int
 from singanet.base.files import replacing
 from singanet.base.lock import let_go
 from singanet.errors import FileAccessError

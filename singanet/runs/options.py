@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from singanet.base.sizes import checked_bytes
 from singanet.errors import ArgumentError
 from singanet.models import ModelEntry, Recipe
 from singanet.optimizer.mixed_precision import as_precision
@@ -54,6 +55,7 @@ class RunOptions:
     mixed_precision: str | None = None
     tensorboard: str | None = None
     quiet: bool = False
+    memory_budget: str | None = None
 
     @property
     def kept_back(self) -> float:
@@ -72,7 +74,7 @@ LASTING = tuple(f.name for f in fields(RunOptions) if f.name not in _PASSING)
 
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "data", "optimizer", "clip_by", "out", "json"), (str,)),
-    **dict.fromkeys(("monitor", "mixed_precision", "tensorboard"), (str,)),
+    **dict.fromkeys(("monitor", "mixed_precision", "tensorboard", "memory_budget"), (str,)),
     **dict.fromkeys(("epochs", "batch_size", "accumulate", "seed", "keep", "save_every"), (int,)),
     **dict.fromkeys(("early_stopping", "steps_per_epoch", "initial_epoch"), (int,)),
     **dict.fromkeys(("lr", "weight_decay", "clip", "validation_split"), (float, int)),
@@ -150,6 +152,8 @@ def _check(options: RunOptions, recipe: Recipe) -> None:
         held(2**31, options.kept_back)
     class_weights(options)
     as_precision(options.mixed_precision)
+    if options.memory_budget is not None:
+        checked_bytes("--memory-budget", options.memory_budget)
     if options.out is None and (options.resume or options.save_every is not None):
         raise no_folder("--resume" if options.resume else "--save-every")
 

@@ -144,7 +144,22 @@ def _fit(
         accumulate=1 if recipe.optimizer in FOLDING else options.accumulate,
         steps_per_epoch=options.steps_per_epoch,
         verbose=not options.quiet,
+        **_within(net, options, recipe),
     )
+
+
+def _within(net: Any, options: RunOptions, recipe: Recipe) -> dict[str, Any]:
+    """What `fit` has to know to keep a budget of memory, if there is one."""
+    if options.memory_budget is None:
+        return {}
+    if not isinstance(net, FeedForwardNet):
+        raise ArgumentError(
+            "--memory-budget",
+            expected="a net of layers, whose memory is planned",
+            received=options.model,
+            advice="leave it out",
+        )
+    return {"batch_size": recipe.batch_size, "memory_budget": options.memory_budget}
 
 
 def _tested(

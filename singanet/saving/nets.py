@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from singanet.base.arguments import is_int
 from singanet.base.budget import Budget
-from singanet.base.counts import is_int
 from singanet.base.names import NAMES, name_trouble
 from singanet.errors import ConfigError
 from singanet.layers import Layer

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from singanet import initializer, layers, loss, metric, optimizer
+from singanet import initializer, layers, loss, metric, optimizer, parallel
 from singanet.base.described import Configurable
 from singanet.errors import (
     ArgumentError,
@@ -37,7 +37,7 @@ def _public(room: Any, base: type) -> dict[str, type]:
 
 _TABLE: dict[str, type[Configurable]] = {
     name: kind
-    for room in (layers, loss, metric, optimizer, schedules)
+    for room in (layers, loss, metric, optimizer, schedules, parallel)
     for name, kind in _public(room, Configurable).items()
 }
 _INITIALIZERS = _public(initializer, Initializer)

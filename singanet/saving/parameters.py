@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.checkpoint import (
     LoadReport,
+    Source,
     Target,
     describe_net,
     format_for,
@@ -43,18 +44,26 @@ def save_parameters(
 ) -> None:
     """`FeedForwardNet.save`; ``format`` None goes by the suffix of ``f``."""
     name = format_for(f, format)
-    state = {param.name: param.value for param in distinct(net.params())}
+    params = distinct(net.params())
     if optimizer is not None and name != "keras":
         raise _no_place(f, name)
+    packed = packed_layers(net) if name in ("snapshot", "pickle") else []
+    if not packed and not name.startswith("keras"):
+        # One after the other, wherever they are.
+        write_state(f, [Source(p.name, p.shape, _little(p), p.peek) for p in params], name)
+        return
+    state = {param.name: param.peek() for param in params}
     if name == "keras":
         layers = describe_net(net, data_format)
         write_state(f, state, name, layers=layers, optimizer=optimizer)
     elif name == "keras-legacy":
         write_state(f, state, name, layers=describe_net(net, data_format))
-    elif name in ("snapshot", "pickle"):
-        write_state(f, pack(state, packed_layers(net)), name)
     else:
-        write_state(f, state, name)
+        write_state(f, pack(state, packed), name)
+
+
+def _little(param: Param) -> np.dtype[Any]:
+    return np.dtype(param.array_type).newbyteorder("<")
 
 
 def load_parameters(
@@ -76,14 +85,14 @@ def load_parameters(
     targets = {
         name: Target(
             param.shape[::-1] if name in matrices else param.shape,
-            np.dtype(param.value.dtype),
+            np.dtype(param.array_type),
             "PyTorch's layout, turned" if name in matrices else "",
         )
         for name, param in params.items()
     }
 
     def assign(name: str, array: Array) -> None:
-        params[name].value[...] = net.device.put(array.T if name in matrices else array)
+        params[name].put(net.device.put(array.T if name in matrices else array))
 
     packed = [] if matrices else packed_layers(net)
     with open_state(f, format) as reader:

@@ -1,5 +1,6 @@
-"""Tools to test layers with: numerical gradients, and the case that every layer inherits."""
+"""Tools to test with: numerical gradients, the case that every layer inherits, ranks in threads."""
 
+from singanet.testing.communicators import FakeCommunicator, Ranks, communicators
 from singanet.testing.gradients import (
     GradientError,
     GradientRow,
@@ -9,9 +10,12 @@ from singanet.testing.gradients import (
 from singanet.testing.layer_case import LayerCase
 
 __all__ = [
+    "FakeCommunicator",
     "GradientError",
     "GradientRow",
     "LayerCase",
+    "Ranks",
     "check_gradients",
     "check_net_gradients",
+    "communicators",
 ]

@@ -87,6 +87,15 @@ def by_name(where: str, data: Any, names: Sequence[str], all_of_them: bool) -> A
     return as_array(where, data)
 
 
+def cut(data: Any, part: slice) -> Any:
+    """The samples ``part`` of an array, or of each array of a dict; None stays None."""
+    if isinstance(data, Mapping):
+        return {name: cut(array, part) for name, array in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [cut(array, part) for array in data]
+    return None if data is None else data[part]
+
+
 def sample_count(parts: Mapping[str, Any]) -> int:
     """How many samples all arrays of ``parts`` have.
 

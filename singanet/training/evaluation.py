@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.base.described import shown
 from singanet.device import Device
 from singanet.engine.model import Model

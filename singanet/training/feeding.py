@@ -9,7 +9,7 @@ from typing import Any
 from singanet.data import GeneratorLoader
 from singanet.engine.model import Model
 from singanet.errors import ArgumentError, DataError
-from singanet.training.arrays import by_name, input_names, output_names, sample_count
+from singanet.training.arrays import by_name, cut, input_names, output_names, sample_count
 from singanet.training.batches import ArrayBatches, Batches, IteratedBatches
 from singanet.training.sample_weights import joined_weight
 
@@ -52,10 +52,10 @@ def training_batches(
     if kept < count:
         part = slice(kept, None)
         held_back = ArrayBatches(
-            _cut(x, part), _cut(y, part), _cut(weight, part), batch_size, False, 0
+            cut(x, part), cut(y, part), cut(weight, part), batch_size, False, 0
         )
         part = slice(0, kept)
-        x, y, weight = _cut(x, part), _cut(y, part), _cut(weight, part)
+        x, y, weight = cut(x, part), cut(y, part), cut(weight, part)
     weight = joined_weight(y, weight, class_weight)
     batches = ArrayBatches(x, y, weight, batch_size, shuffle, net.seed, steps, drop_last)
     return batches, held_back
@@ -128,12 +128,6 @@ def _split_at(count: int, split: float) -> int:
             advice="choose another split, or pass validation_data",
         )
     return kept
-
-
-def _cut(data: Any, part: slice) -> Any:
-    if isinstance(data, Mapping):
-        return {name: array[part] for name, array in data.items()}
-    return None if data is None else data[part]
 
 
 def _refuse_with_batches(**given: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError
@@ -45,8 +45,11 @@ def fit(
     steps_per_epoch: int | None = None,
     drop_last: bool = False,
     verbose: bool | int = True,
+    micro_batch: int | None = None,
 ) -> History:
     """`FeedForwardNet.fit`: train until ``epochs`` epochs are done, counted from 0.
+
+    Each step goes through its batch in parts of ``micro_batch`` samples, None for all at once.
 
     Errors, before the first step: a net that was not compiled, an argument out of range, data
     that do not fit together or leave nothing to train on, what callbacks refuse. Later: targets
@@ -81,7 +84,7 @@ def fit(
     )
     _expect_enough(net, data)
     if validation_data is not None:
-        validation = validation_batches(net, validation_data, batch_size)
+        validation = validation_batches(net, validation_data, micro_batch or batch_size)
     optimizer = compiled.clipped(clip, clip_by, accumulate)
     if not isinstance(callbacks, Iterable):
         raise ArgumentError(
@@ -91,7 +94,7 @@ def fit(
             advice="write callbacks=[...]",
         )
     callbacks = list(callbacks)
-    session = Session(net, compiled, optimizer, data, validation, epochs, callbacks)
+    session = Session(net, compiled, optimizer, data, validation, epochs, callbacks, micro_batch)
     session.epoch = initial_epoch
     if isinstance(data, ArrayBatches):
         # A second fit sees other orders than the first, one fit in pieces the same as a whole.
@@ -196,9 +199,11 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
         if line is not None and line.due():
             line.show(measures, session.batch)
         if session.stopped is not None and session.batch != session.data.steps:
+            session.join()
             for hook in hooks.stop:
                 hook()
             return False
+    session.join()
     session.inputs = None
     return True
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.arguments import is_int
 from singanet.base.budget import Budget, read_json
-from singanet.base.counts import is_int
 from singanet.errors import FileFormatError, VersionError
 from singanet.types import Array
 

@@ -17,6 +17,17 @@ def resident_bytes() -> int | None:
     return pages * resource.getpagesize()
 
 
+def private_bytes() -> int | None:
+    """Bytes in memory now that no file backs, as those of arrays; None where it is not said."""
+    try:
+        _, pages, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    except (OSError, ValueError):
+        return None
+    import resource
+
+    return (pages - shared) * resource.getpagesize()
+
+
 def peak_bytes() -> int | None:
     """The most bytes ever in memory; None where the system does not say."""
     try:

@@ -14,13 +14,15 @@ from singanet.device import cpu
 from singanet.engine.model import Model
 from singanet.errors import CallOrderError, SingaNetError, StateMismatchError, one_of
 from singanet.metric import Metric
-from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+from singanet.optimizer import Accumulator, MixedPrecision, Optimizer, Wrapper
+from singanet.optimizer.stages import reducers
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
 from singanet.training.measures import Measures
+from singanet.training.micro_batches import MicroBatches
 from singanet.training.progress import FORMAT, VERSION, Progress, parse_progress
-from singanet.training.steps import stepper
+from singanet.training.steps import Step, stepper
 from singanet.types import Array
 
 
@@ -45,6 +47,7 @@ class Session:
     done they name the next. ``step`` counts the steps of the whole training, ``inputs`` is the x
     of the one in work. ``names`` are those that an epoch's logs will have. ``phase`` is "step"
     while a step or a validation is under way, "told" while callbacks hear of it, and else "whole".
+    Steps go through batches in parts of ``micro_batch`` samples, where that is given.
     """
 
     phase: Literal["whole", "step", "told"] = "whole"
@@ -58,12 +61,16 @@ class Session:
         validation: Batches | None,
         epochs: int,
         callbacks: Sequence[Stateful],
+        micro_batch: int | None = None,
     ) -> None:
         self.net = net
         self.compiled = compiled
         self.optimizer = optimizer
-        self._outermost = optimizer
-        self.train_batch = stepper(net, compiled.scaled(optimizer))
+        self._micro_batch = micro_batch
+        # Between batches it holds nothing, so that no checkpoint knows of it.
+        self._gathered = None if micro_batch is None else Accumulator(optimizer, 1)
+        self._outermost: Optimizer | Wrapper = self._gathered or optimizer
+        self.train_batch = self._stepper()
         self.data = data
         self.validation = validation
         self.epochs = epochs
@@ -106,8 +113,19 @@ class Session:
 
         It is no part of ``optimizer``, nor of its state.
         """
-        self._outermost = outer = stage(self._outermost)
-        self.train_batch = stepper(self.net, self.compiled.scaled(outer))
+        self._outermost = stage(self._outermost)
+        self.train_batch = self._stepper()
+
+    def _stepper(self) -> Step:
+        outer = self.compiled.scaled(self._outermost)
+        if self._gathered is None or self._micro_batch is None:
+            return stepper(self.net, outer)
+        return MicroBatches(self.net, self._gathered, outer, self._micro_batch)
+
+    def join(self) -> None:
+        """Say that this process has no more batches for now; others may have."""
+        for stage in reducers(self._outermost):
+            stage.join()
 
     @property
     def rule(self) -> Optimizer:

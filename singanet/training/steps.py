@@ -20,7 +20,7 @@ from singanet.optimizer import (
     Wrapper,
 )
 from singanet.optimizer.mixed_precision import ScaledUpdates
-from singanet.optimizer.stages import two_passes
+from singanet.optimizer.stages import two_passes, within_reduction
 from singanet.types import Array
 
 Step: TypeAlias = Callable[[Any, Any, Array | None, OnLayer, Callable[[Any, Any], None]], float]
@@ -39,7 +39,8 @@ def wrapped(
 ) -> Optimizer | Wrapper:
     """``optimizer`` behind what the arguments of `fit` ask for.
 
-    Micro-batches are gathered first; it is their mean that is clipped. Errors: an unknown
+    Micro-batches are gathered first; it is their mean that is clipped, over all
+    processes where there are several. Errors: an unknown
     ``clip_by``, numbers out of range.
     """
     if clip_by not in WAYS:
@@ -50,7 +51,8 @@ def wrapped(
             advice=did_you_mean(str(clip_by), WAYS, "choose one of these"),
         )
     if clip is not None:
-        optimizer = WAYS[clip_by](optimizer, clip)
+        way = WAYS[clip_by]
+        optimizer = within_reduction(optimizer, lambda inner: way(inner, clip))
     return optimizer if accumulate == 1 else Accumulator(optimizer, accumulate)
 
 

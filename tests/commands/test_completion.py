@@ -12,7 +12,7 @@ from singanet.models import entries
 
 COMMANDS = (
     *("train", "evaluate", "predict", "sample", "report", "bench", "models", "summary", "devices"),
-    *("tune", "inspect", "convert", "diff", "completion"),
+    *("plan", "tune", "inspect", "convert", "diff", "completion"),
 )
 
 

@@ -157,7 +157,7 @@ def run(layer, x, dy=None, **params):
     """Forward, and backward for ``dy``, with the parameters given."""
     layer.build(x.shape[1:])
     for suffix, value in params.items():
-        layer.params[suffix].value = value
+        layer.params[suffix].retype(value)
     ctx = Context(numpy_ops, np.random.default_rng(0),
                   {suffix: p.value for suffix, p in layer.params.items()}, True)  # fmt: skip
     y = layer.forward(ctx, x)

@@ -46,7 +46,7 @@ def test_forward_and_backward_in_singas_form(mode, rng):
     call = StepList(layer)
     call.forward(False, [*steps(rng), *[None] * count])
     for param in layer.params.values():
-        param.value = rng.standard_normal(param.shape)
+        param.retype(rng.standard_normal(param.shape))
     xs, states = steps(rng), [rng.standard_normal((2, 4, 3)) for _ in range(count)]
     outs = call.forward(True, [*xs, *states])
     assert [y.shape for y in outs] == [(4, 3), (3, 3), (3, 3), (1, 3)] + [(2, 4, 3)] * count

@@ -25,7 +25,7 @@ def test_the_parts_add_up():
     peak = peak_memory(layout, [1000], [2000, 8], [5])
     assert peak.total == layout.nbytes + 1000 + 2008 + 5
     assert dict(peak.parts)["optimizer state"] == 2008
-    assert peak_memory(layout, calls=100).total - layout.nbytes == pytest.approx(170_000, rel=0.1)
+    assert peak_memory(layout, calls=100).total - layout.nbytes == pytest.approx(230_000, rel=0.1)
 
 
 def test_the_words_name_what_there_is():

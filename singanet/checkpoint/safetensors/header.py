@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.arguments import is_int
 from singanet.base.budget import Budget, read_json
-from singanet.base.counts import is_int
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.names import check_name, check_unique
 from singanet.checkpoint.streaming import check_shape

@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.base.files import replacing
 from singanet.checkpoint.checksum import SIZE, Beside
-from singanet.checkpoint.entry import Source
+from singanet.checkpoint.entry import Entry, Source
 from singanet.checkpoint.safetensors.header import CHECKSUMS, DTYPES, LONGEST, METADATA
 from singanet.checkpoint.streaming import bytes_of, write_bytes
 from singanet.checkpoint.version import FORMAT_VERSION, KEY
@@ -32,7 +32,7 @@ def write_safetensors(path: str | os.PathLike[str], sources: Sequence[Source]) -
     _check(where, sources)
     checksums = {source.name: bytes(SIZE).hex() for source in sources}
     ordered = sorted(sources, key=lambda source: -source.dtype.itemsize)
-    start = _header(sources, ordered, checksums)
+    start = header(sources, ordered, _metadata(checksums))
     if len(start) > LONGEST:
         raise ArgumentError(
             where,
@@ -46,22 +46,24 @@ def write_safetensors(path: str | os.PathLike[str], sources: Sequence[Source]) -
             digest = write_bytes(stream, bytes_of(source.array()), beside)
             checksums[source.name] = digest.hex()
         stream.seek(0)
-        stream.write(_header(sources, ordered, checksums))
+        stream.write(header(sources, ordered, _metadata(checksums)))
 
 
-def _header(
-    sources: Sequence[Source],
-    ordered: Sequence[Source],
-    checksums: Mapping[str, str],
+def _metadata(checksums: Mapping[str, str]) -> dict[str, str]:
+    return {KEY: str(FORMAT_VERSION), CHECKSUMS: json.dumps(checksums)}
+
+
+def header(
+    sources: Sequence[Source | Entry],
+    ordered: Sequence[Source | Entry],
+    metadata: Mapping[str, str],
 ) -> bytes:
-    """The table, in the state's order, padded so that the data start at a multiple of 8."""
+    """The table of ``sources``, padded so that the data, which are ``ordered``, start aligned."""
     offsets, end = {}, 0
     for source in ordered:
         offsets[source.name] = [end, end + source.nbytes]
         end += source.nbytes
-    table: dict[str, object] = {
-        METADATA: {KEY: str(FORMAT_VERSION), CHECKSUMS: json.dumps(checksums)}
-    }
+    table: dict[str, object] = {METADATA: dict(metadata)}
     for source in sources:
         table[source.name] = {
             "dtype": _NAMES[source.dtype],

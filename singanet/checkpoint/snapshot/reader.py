@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from singanet.base.arguments import MAX_NAME_BYTES
 from singanet.base.budget import Budget
-from singanet.base.names import MAX_NAME_BYTES
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.names import MAX_ARRAYS, check_name, duplicate, too_many
 from singanet.checkpoint.reader import StreamReader

@@ -104,7 +104,7 @@ def recomputed(
     if best is None or not (asked or worth(best, kept)):
         best, decided = kept, ()
     if isinstance(level, int) and best.layout.nbytes > level:
-        raise cannot_keep(level, best.layout.nbytes)
+        raise CannotKeepError(level, best.layout.nbytes)
     return best, decided
 
 
@@ -180,11 +180,13 @@ class Choice:
         return tuple(found)
 
 
-def cannot_keep(budget: int, least: int) -> ArgumentError:
-    """The error for an arena that takes ``least`` bytes however much is made again."""
-    return ArgumentError(
-        "recompute",
-        expected=f"bytes that the arena can be kept in; the least found is {least:,}",
-        received=f"{budget:,}",
-        advice="give it more, or take a smaller batch",
-    )
+class CannotKeepError(ArgumentError):
+    """An arena takes ``least`` bytes, however much is made again."""
+
+    def __init__(self, budget: int, least: int) -> None:
+        super().__init__(
+            "recompute",
+            expected=f"bytes that the arena can be kept in; the least found is {least:,}",
+            received=f"{budget:,}",
+            advice="give it more, or take a smaller batch",
+        )

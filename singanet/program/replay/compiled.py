@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from singanet.program.ir import NotRecordableError
+from singanet.program.replay.heap import trim
 from singanet.program.replay.replay import Replay
 from singanet.program.trace.recorder import Recorder, no_collections, rehearse
 
@@ -33,4 +34,6 @@ def recorded(
         return str(error)
     # The arena has room for what kernels work in; the layers' calls before needed their own.
     net.device.ops.trim()
+    # What the rehearsal has freed, too: a later program may run in an arena that is there already.
+    trim()
     return made

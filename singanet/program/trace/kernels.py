@@ -124,7 +124,7 @@ def record_plan(tape: Tape, plan: Any, arrays: tuple[Array, ...], name: str, pas
     working: list[Array] = []
     if plan.scratch:
         working = [np.empty(plan.scratch + _PAGE, np.uint8)]
-        tape.adopt(working[0])
+        tape.adopt_working(working[0])
     places = [tape.ref(array) for array in (*arrays, *working)]
     reads = tuple(arrays[k] for k in plan.reads)
     writes = [arrays[k] for k in plan.writes]

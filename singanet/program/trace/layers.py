@@ -97,6 +97,9 @@ class TracedLayer:
         run = self._python[id(ctx)] = PythonPass(self, ctx)
         with no_draws(self.layer):
             outs = own(self.tape, run.made(self.stand_in, map_arrays(x, plain)))
+        kept = {} if run.context is None else run.context.saved
+        # Copies of what it reads, and what it keeps for its way back, lie outside of the arena.
+        self.tape.beside += sum(array.nbytes for array in arrays_in((() if self.own else x, kept)))
         self._step(run.forward, (x,), outs)
         run.inputs = x
         return outs

@@ -6,7 +6,8 @@ import math
 import threading
 import weakref
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice, takewhile
 from typing import Any, Literal, NamedTuple
 
@@ -28,9 +29,10 @@ _active = threading.local()
 class _Root(weakref.ref[Any]):
     """An array that owns its memory, for as long as it lives, and the token of that memory."""
 
-    __slots__ = ("key", "token")
+    __slots__ = ("key", "nbytes", "token")
     key: int
     token: int
+    nbytes: int
 
 
 class _Part(NamedTuple):
@@ -74,6 +76,11 @@ class Tape:
         # By the id of an array; parameters in buckets are kept alive by their tokens.
         self._known: dict[int, _Root | _Part] = {}
         self._forget = _forgetting(self)
+        # What the step takes by the layers: as many bytes of new arrays live at a time, beside the
+        # kernels' working memory, which they share there.
+        self.live = self.most_live = self.most_working = 0
+        # What layers in Python hold of their own at each replay.
+        self.beside = 0
         # Programs have tens of thousands of places, most of them met often: each is one object.
         self._same: dict[Any, Any] = {}
 
@@ -90,7 +97,15 @@ class Tape:
 
     def adopt(self, array: Array, fill: Any = None) -> None:
         """Know the memory of the new ``array`` by a number; it is planned from now on."""
-        self._enter(array, Token(array.nbytes, fill=fill))
+        known = self._enter(array, Token(array.nbytes, fill=fill))
+        known.nbytes = array.nbytes
+        self.live += known.nbytes
+        self.most_live = max(self.most_live, self.live)
+
+    def adopt_working(self, array: Array) -> None:
+        """As `adopt`, of memory in which a kernel works, and which it leaves to the next."""
+        self._enter(array, Token(array.nbytes))
+        self.most_working = max(self.most_working, array.nbytes)
 
     def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
         """Know ``array`` as memory from outside of the program."""
@@ -100,7 +115,7 @@ class Tape:
             return
         known = self._known.get(id(root))
         # Its memory is that of its parts.
-        bucket = self._enter(root, Token(0, root)) if known is None else known.token
+        bucket = self._enter(root, Token(0, root)).token if known is None else known.token
         start = address(array)
         parts = self._parts.setdefault(bucket, [])
         if all(part.start != start for part in _overlapping(parts, start, start + array.nbytes)):
@@ -109,12 +124,19 @@ class Tape:
             self._known[id(array)] = part
             self.tokens.append(Token(array.nbytes, array, constant, poison=poison))
 
-    def _enter(self, root: Array, token: Token) -> int:
+    @contextmanager
+    def in_blocks(self) -> Iterator[None]:
+        """What is recorded inside runs block by block by the layers: new arrays are small there."""
+        most = self.most_live
+        yield
+        self.most_live = most
+
+    def _enter(self, root: Array, token: Token) -> _Root:
         known = _Root(root, self._forget)
-        known.key, known.token = id(root), len(self.tokens)
+        known.key, known.token, known.nbytes = id(root), len(self.tokens), 0
         self._known[known.key] = known
         self.tokens.append(token)
-        return known.token
+        return known
 
     def knows(self, array: Array) -> bool:
         """Whether the memory of ``array`` has a number."""
@@ -270,6 +292,7 @@ def _forgetting(tape: Tape) -> Callable[[Any], None]:
         tape = mine()
         if tape is None:
             return
+        tape.live -= gone.nbytes
         known: Any = tape._known.get(gone.key)
         # Another array may have got this id since.
         if known is gone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter, is_not
@@ -17,7 +18,7 @@ from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import is_one
-from singanet.optimizer.stages import TwoPasses, gathering, stages_of, two_passes
+from singanet.optimizer.stages import TwoPasses, gathering, reducers, stages_of, two_passes
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
@@ -68,6 +69,8 @@ class Updates:
         self.members: list[list[Member]] = []
         self.reasons: list[str] = []
         self.stages, self.rule = stages_of(optimizer)
+        if reducers(optimizer):
+            raise NotRecordableError("the optimizer waits for other processes")
         self._why = refusal(optimizer)
         self._traced: list[Wrapper] = []
         if self._why is None:
@@ -87,6 +90,10 @@ class Updates:
         self.scaled = first if isinstance(first, ScaledUpdates) else None
         by_element = getattr(type(self.rule), "_sweep", None) is ElementWise._sweep
         own = all(is_library(type(stage)) for stage in self.stages)
+        # By the layers such a rule works through blocks of a parameter.
+        self._blocks: Callable[[], AbstractContextManager[None]] = (
+            tape.in_blocks if by_element else nullcontext
+        )
         self._together = by_element and self.scaled is None and own
         self._recordable: bool | None = None
         self._whole = False
@@ -314,14 +321,15 @@ class Updates:
         numbers = Numbers(self.rule, [self.rule.settle(name, value)])
         evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
-            self.rule.apply_rule(
-                numbers.state,
-                value.view(Traced),
-                grad,
-                [array.view(Traced) for array in numbers.arrays],
-                *numbers.read(),
-                scale,
-            )
+            with self._blocks():
+                self.rule.apply_rule(
+                    numbers.state,
+                    value.view(Traced),
+                    grad,
+                    [array.view(Traced) for array in numbers.arrays],
+                    *numbers.read(),
+                    scale,
+                )
         except NotRecordableError as error:
             del self.tape.calls[mark:]
             del self.tape.scalars[known:]

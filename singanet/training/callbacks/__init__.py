@@ -10,6 +10,7 @@ from singanet.training.callbacks.json_lines_logger import JSONLinesLogger
 from singanet.training.callbacks.layer_statistics import LayerStatistics
 from singanet.training.callbacks.layer_timing import LayerTiming
 from singanet.training.callbacks.learning_rate import LearningRate
+from singanet.training.callbacks.memory_check import MemoryCheck
 from singanet.training.callbacks.memory_line import MemoryLine
 from singanet.training.callbacks.model_checkpoint import ModelCheckpoint
 from singanet.training.callbacks.monitor import Monitor
@@ -27,6 +28,7 @@ __all__ = [
     "LayerStatistics",
     "LayerTiming",
     "LearningRate",
+    "MemoryCheck",
     "MemoryLine",
     "ModelCheckpoint",
     "Monitor",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.training.arrays import saved_parameters
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.monitor import Monitor

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.base.files import explained
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.base.files import explained, replacing
 from singanet.ops import ops_for
 from singanet.training.callbacks.callback import Callback

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.base.files import expect_inside
 from singanet.base.lock import hold, let_go
 from singanet.checkpoint import FORMATS, write_state

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from singanet.base.counts import checked_count
+from singanet.base.arguments import checked_count
 from singanet.errors import BackendError
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder

@@ -1,0 +1,133 @@
+"""A net larger than the memory it gets: Dense layers with Adam, offloaded to a folder.
+
+By default 24 layers of 4096×4096, 1.6 GB of parameters and 4.8 GB with Adam's state, in a fresh
+process. Prints the resident peak above the interpreter, the time of a step, and what reading and
+writing the same bytes one after the other takes in the same run: the two files of the folder, in
+pieces of 16 MB, flushed at the end as a step flushes them. With ``--check`` a net of the same
+sizes is trained in memory beside it, in another process, and the parameters are compared.
+
+    python benchmarks/offload.py --folder /tmp/offload [--layers 24] [--width 4096] [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import singanet
+from singanet.layers import Dense
+from singanet.loss import SquaredError
+from singanet.optimizer import Adam
+
+PIECE = 16 << 20
+
+
+def resident(key: str) -> int:
+    """Bytes of the line ``key`` of this process's status, as VmRSS (now) or VmHWM (peak)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    raise LookupError(key)
+
+
+def net_of(layers: int, width: int) -> singanet.FeedForwardNet:
+    """A chain of Dense layers."""
+    made = [
+        Dense(f"fc{k}", width, **({} if k else {"input_sample_shape": (width,)}))
+        for k in range(layers)
+    ]
+    return singanet.FeedForwardNet(made, loss=SquaredError(), seed=1)
+
+
+def sequential(folder: Path) -> float:
+    """Seconds for reading the one file of ``folder``, and writing as much over a copy of it."""
+    source, target = folder / "a.safetensors", folder.with_suffix(".copy")
+    nbytes = source.stat().st_size
+    with target.open("w+b", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, nbytes)
+        piece = bytearray(PIECE)
+        for _ in range(2):  # the first time the pages of the copy are new, as in no later step
+            start = time.perf_counter()
+            with source.open("rb", buffering=0) as read:
+                while read.readinto(piece):
+                    pass
+            file.seek(0)
+            for at in range(0, nbytes, PIECE):
+                file.write(memoryview(piece)[: min(PIECE, nbytes - at)])
+            os.fdatasync(file.fileno())
+            seconds = time.perf_counter() - start
+    target.unlink()
+    return seconds
+
+
+def train(net: singanet.FeedForwardNet, width: int, batch: int, steps: int) -> list[float]:
+    """Seconds of each step."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, width), np.float32)
+    y = rng.standard_normal((batch, width), np.float32)
+    optimizer, seconds = Adam(lr=1e-4), []
+    for _ in range(steps):
+        start = time.perf_counter()
+        net.step(x, y, optimizer)
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def digest(net: singanet.FeedForwardNet) -> str:
+    """Of all parameters."""
+    found = hashlib.blake2b()
+    for param in net.params():
+        found.update(np.ascontiguousarray(param.peek()).data)
+    return found.hexdigest()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/singanet-offload"))
+    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--width", type=int, default=4096)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--keep", default="384MB")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--in-memory", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    Adam(lr=1e-4), singanet.program  # what is imported late
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    net = net_of(args.layers, args.width)
+    if args.in_memory:
+        net.programs.enabled = False
+        train(net, args.width, args.batch, args.steps)
+        print(digest(net))
+        return
+    net.offload(args.folder, args.keep)
+    seconds = train(net, args.width, args.batch, args.steps)
+    peak = resident("VmHWM") - before
+    stored = (args.folder / "a.safetensors").stat().st_size
+    alone = sequential(args.folder)
+    size = f"{args.width}x{args.width}, batch {args.batch}"
+    print(f"{args.layers} layers of {size}: {stored:,} bytes")
+    print(f"resident above the interpreter, at most: {peak / 1e6:.0f} MB (keep={args.keep})")
+    print("steps:", ", ".join(f"{each:.2f} s" for each in seconds))
+    share = min(seconds) / alone
+    print(f"reading and writing alone: {alone:.2f} s; a step takes {share:.2f} times that")
+    if args.check:
+        own = digest(net)
+        call = [sys.executable, __file__, "--in-memory"]
+        for name in ("layers", "width", "batch", "steps"):
+            call += [f"--{name}", str(getattr(args, name))]
+        there = subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()
+        print("bits as in memory:", own == there)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+"""Training within a given number of bytes: what keeps them, what it costs, and what cannot be."""
+
+from __future__ import annotations
+
+from singanet.budget.fitting import fit_within
+from singanet.budget.memory_plan import MemoryPlan, Way
+from singanet.budget.search import plan_memory
+
+__all__ = ["MemoryPlan", "Way", "fit_within", "plan_memory"]

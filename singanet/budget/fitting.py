@@ -1,0 +1,176 @@
+"""`fit` within a budget of bytes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.base.sizes import checked_bytes
+from singanet.budget.memory_plan import MemoryPlan
+from singanet.budget.search import MEASURES, plan_memory
+from singanet.engine.net import expect_host
+from singanet.engine.ones import ones
+from singanet.errors import ArgumentError
+from singanet.program.array_tree import arrays_in
+from singanet.program.programs import Programs, programs_of
+from singanet.training.arrays import by_name, output_names
+from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
+from singanet.training.callbacks.memory_check import MemoryCheck
+from singanet.training.compiled import expect_compiled
+from singanet.training.feeding import holds_arrays
+from singanet.training.fit import fit
+from singanet.training.history import History
+from singanet.training.resident import private_bytes
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
+
+_WHERE = "net.fit"
+
+
+def fit_within(
+    net: Net,
+    x: Any,
+    y: Any,
+    memory_budget: int | str,
+    allow: Collection[str] = MEASURES,
+    batch_size: int = 32,
+    callbacks: Any = (),
+    verbose: bool | int = True,
+    **arguments: Any,
+) -> History:
+    """`FeedForwardNet.fit` with a budget; ``arguments`` are the others of `singanet.training.fit`.
+
+    Errors, before the first step: a budget that is no size or cannot be kept; mixed precision,
+    whose memory is not planned; those of `fit`.
+    """
+    compiled = expect_compiled(net, _WHERE)
+    expect_host(net, _WHERE)
+    if compiled.precision is not None:
+        raise ArgumentError(
+            f"{_WHERE}, memory_budget",
+            expected="a training without mixed precision, whose memory is planned",
+            received="one with it",
+            advice="leave one of the two out",
+        )
+    given = arguments.get("clip"), arguments.get("clip_by", "layer"), arguments.get("accumulate", 1)
+    optimizer = compiled.clipped(*given)
+    callbacks = list(callbacks)
+    size = _batch_size(x, batch_size)
+    # What is there already is no growth of this fit.
+    there = sum(value.nbytes for value in net.param_values())
+    there += sum(array.nbytes for array in optimizer.state_dict().values())
+    before = private_bytes()
+    targets = None
+    if y is not None:
+        # As many targets as a batch has, also of fewer samples.
+        named = by_name(f"{_WHERE}, y", y, output_names(net), all_of_them=False)
+        targets = _resized(named, size)
+    beside = _beside(net, x, targets, size, callbacks, optimizer, arguments)
+    plan = plan_memory(
+        net, size, optimizer, memory_budget, _extent(net, x), allow, beside, targets, _WHERE
+    )
+    if verbose:
+        sys.stderr.write(f"{plan}\n")
+    limit = checked_bytes(_WHERE, memory_budget) - there
+    check = MemoryCheck(plan.peak - there, limit, before, None if verbose else StringIO())
+    parts = plan.chosen.micro_batch if plan.chosen.micro_batch < size else None
+    with _carried_out(programs_of(net), plan):
+        return fit(
+            net,
+            x,
+            y,
+            batch_size=batch_size,
+            callbacks=[*callbacks, check],
+            verbose=verbose,
+            micro_batch=parts,
+            **arguments,
+        )
+
+
+def _resized(y: Any, size: int) -> Any:
+    if isinstance(y, dict):
+        return {name: _resized(part, size) for name, part in y.items()}
+    first = y[:size]
+    return np.resize(first, (size, *first.shape[1:]))
+
+
+@contextmanager
+def _carried_out(programs: Programs, plan: MemoryPlan) -> Iterator[None]:
+    """Programs as the plan has them; afterwards as before."""
+    before = programs.at_once, programs.recompute
+    # Those of other levels would be kept beside.
+    programs.clear()
+    programs.at_once, programs.recompute = True, plan.chosen.recompute
+    try:
+        yield
+    finally:
+        programs.at_once, programs.recompute = before
+
+
+def _batch_size(x: Any, given: int) -> int:
+    """Samples of a batch: those that a loader says it has, else what ``fit`` was told."""
+    if holds_arrays(x):
+        return given
+    inner = getattr(x, "loader", x)
+    return int(getattr(x, "batch_size", getattr(inner, "batch_size", given)))
+
+
+def _extent(net: Net, x: Any) -> int | None:
+    """The longest axis of any extent among the data; None where every axis is known."""
+    plan, found = net.plan(), []
+    for name in plan.inputs:
+        shape = plan.by_name[name].layer.in_shapes or ()
+        if not isinstance(shape, list) and -1 in shape:
+            data = x[name] if isinstance(x, dict) else x
+            if not hasattr(data, "shape"):
+                raise ArgumentError(
+                    f"{_WHERE}, memory_budget",
+                    expected="arrays, for an input with an axis of any extent",
+                    received=f"a {type(data).__name__}",
+                    advice="pass arrays, or build the net with whole shapes",
+                )
+            found += [n for n, axis in zip(data.shape[1:], shape, strict=False) if axis == -1]
+    return max(found, default=None)
+
+
+def _beside(
+    net: Net,
+    x: Any,
+    y: Any,
+    size: int,
+    callbacks: list[Any],
+    optimizer: Any,
+    arguments: dict[str, Any],
+) -> dict[str, int]:
+    """Bytes of batches that are drawn and waiting, of callbacks, of a checkpoint in work."""
+    fed = ones(net.plan(), 1, net.device, net.dtype, _extent(net, x))
+    sample = sum(array.nbytes for array in arrays_in(fed))
+    # Targets are as large as the inputs at most, where nobody can look at them.
+    sample += sample if y is None else sum(a.nbytes // max(len(a), 1) for a in arrays_in(y))
+    validated = arguments.get("validation_data") is not None or arguments.get("validation_split")
+    waiting = int(getattr(x, "capacity", 0)) + 1 + bool(validated)
+    params = sum(value.nbytes for value in net.param_values())
+    state = params * len(getattr(_rule(optimizer), "slots", ()))
+    saves = any(isinstance(each, ModelCheckpoint) for each in callbacks)
+    copies = sum(
+        isinstance(each, EMA) or (isinstance(each, EarlyStopping) and each.restore_best)
+        for each in callbacks
+    )
+    own = sum(int(getattr(each, "memory_bytes", 0)) for each in callbacks)
+    return {
+        "batches": waiting * size * sample,
+        "callbacks": copies * params + own,
+        "checkpoint": (params + state) * saves,
+    }
+
+
+def _rule(optimizer: Any) -> Any:
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer

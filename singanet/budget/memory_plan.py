@@ -1,0 +1,116 @@
+"""What a training step of a given batch is to do to stay within its bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from singanet.base.sizes import bytes_text
+from singanet.base.text import text_table
+
+if TYPE_CHECKING:
+    from singanet.program.memory import PlannedStep
+    from singanet.program.recompute.choice import Recompute
+
+_BARS = 40
+"""Lines of a picture: so many parts of a step, of as many kernels each."""
+_WIDTH = 50
+"""Characters of its longest bar."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to carry out a step: the ``measures`` it takes, and what they cost.
+
+    ``parts`` are bytes by what they are for; ``slowdown`` is the predicted time over that of the
+    step as it is. Batches are cut into parts of ``micro_batch`` samples; programs are recorded from
+    the first step on, and recompute as `FeedForwardNet.record` says.
+    """
+
+    measures: tuple[str, ...]
+    micro_batch: int
+    recompute: Recompute
+    parts: dict[str, int]
+    slowdown: float
+    step: PlannedStep = field(repr=False, compare=False)
+
+    @property
+    def peak(self) -> int:
+        """The predicted peak in bytes."""
+        return sum(self.parts.values())
+
+    @property
+    def name(self) -> str:
+        """Its measures in words."""
+        return ", ".join(self.measures) or "as it is"
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The way chosen for steps of ``batch_size`` samples within ``budget`` bytes, None for any.
+
+    ``table`` has every way that was looked at, cheapest in time first; ``notes`` say which others
+    are not open to this net, and why.
+    """
+
+    batch_size: int
+    budget: int | None
+    chosen: Way
+    table: tuple[Way, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What is done to need less; nothing where the step runs as it is."""
+        return self.chosen.measures
+
+    @property
+    def peak(self) -> int:
+        """The predicted peak in bytes, above the imported interpreter."""
+        return self.chosen.peak
+
+    @property
+    def slowdown(self) -> float:
+        """The predicted time of a step over that of one without measures."""
+        return self.chosen.slowdown
+
+    def __str__(self) -> str:
+        within = "" if self.budget is None else f" within {bytes_text(self.budget)}"
+        rows = [
+            [
+                "->" if way is self.chosen else "",
+                way.name,
+                bytes_text(way.peak),
+                bytes_text(way.parts["arena"]),
+                f"{way.slowdown:.2f} x",
+            ]
+            for way in self.table
+        ]
+        parts = [f"{bytes_text(n)} {what}" for what, n in self.chosen.parts.items() if n]
+        return "\n".join(
+            [
+                f"batches of {self.batch_size}{within}: {self.chosen.name}",
+                *text_table(["", "measures", "peak", "arena", "time"], rows, names=2),
+                f"{bytes_text(self.peak)} = {' + '.join(parts)}",
+                *self.notes,
+            ]
+        )
+
+    def picture(self) -> str:
+        """The memory over a step as bars of text, from its first kernel down to its last."""
+        report = self.chosen.step.report
+        live, kernels = report.live_bytes, report.kernels
+        outside = self.peak - self.chosen.parts["arena"]
+        count = min(_BARS, len(live))
+        marks = [k * len(live) // count for k in range(count + 1)] if count else [0]
+        lines = []
+        for start, end in pairwise(marks):
+            # The moment of a part at which most is needed.
+            at = max(range(start, end), key=live.__getitem__)
+            size = outside + live[at]
+            bar = "#" * max(1, round(_WIDTH * size / self.peak))
+            kernel = kernels[at]
+            named = f"{kernel.phase} {kernel.layer}".strip()
+            lines.append(f"{bytes_text(size):>10}  {bar:<{_WIDTH}}  {named}")
+        return "\n".join(lines)

@@ -1,0 +1,461 @@
+"""Steps and passes of a net whose large parameters are in a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.base.edits import changes
+from singanet.checkpoint import Entry
+from singanet.checkpoint.streaming import bytes_of
+from singanet.engine.executor import Executor, LayerByLayer
+from singanet.engine.model import StepRequest
+from singanet.engine.passes import Pass
+from singanet.engine.plan import Plan
+from singanet.engine.recompute.by_layers import Recomputer
+from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
+from singanet.offload.shelf import Shelf
+from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.stages import stages_of
+from singanet.optimizer.state import ParamState
+from singanet.params.gradients import LayerGradients
+from singanet.params.param import Param
+from singanet.params.store import SMALL
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.gradients import Asked
+
+SESSION = "session"
+"""The array of the file that holds the generator, as JSON in bytes; files of fits have it too."""
+_SESSION_BYTES = 1 << 14
+
+
+class Place:
+    """Where the parameter under ``name`` of a shelf is; see `singanet.params.param.Home`."""
+
+    __slots__ = ("name", "shelf")
+
+    def __init__(self, shelf: Shelf, name: str) -> None:
+        self.shelf, self.name = shelf, name
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As `Home`."""
+        return self.shelf.entry(self.name).dtype
+
+    def read(self) -> Array:
+        """As `Home`."""
+        return self.shelf.read(self.name)
+
+    def lend(self) -> Array:
+        """As `Home`."""
+        return self.shelf.lend(self.name)
+
+    def write(self, array: Array) -> None:
+        """As `Home`."""
+        self.shelf.write(self.name, array)
+
+
+class Offloaded(LayerByLayer):
+    """Runs the layers one after the other, each with its arrays read ahead and written back.
+
+    ``before`` is the executor of the net in memory. Parameters of up to 64 KiB, running state and
+    what optimizers keep other than in ``slots`` stay in memory.
+    """
+
+    def __init__(self, net: Any, shelf: Shelf, before: Executor[Any]) -> None:
+        super().__init__(Recomputer(getattr(before, "recompute", "none")))
+        self.shelf = shelf
+        self.before = before
+        self.rule: Optimizer | None = None
+        self._net = net
+        self._sees_updates = False
+        self._bound: Any = None
+        self._finish: Callable[[], object] = lambda: None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Executor[Any]:
+        """That of a net in memory, which a copy is."""
+        return type(self.before)()
+
+    def __reduce__(self) -> Any:
+        return type(self.before), ()
+
+    @property
+    def notes(self) -> list[str]:
+        """Why steps are not recorded."""
+        return ["the net is offloaded: its steps run by the layers, and are not recorded"]
+
+    # -- what executors do ----------------------------------------------------------------------
+
+    def evaluate(self, net: Any, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
+        """As `Executor`."""
+        self._begin(lambda: forward_groups(net.plan()))
+        return super().evaluate(net, feed, asked)
+
+    def forward(
+        self,
+        net: Any,
+        feed: Mapping[str, Any],
+        asked: tuple[str, ...],
+        starts: Callable[[Mapping[int, Array]], None] | None = None,
+    ) -> Pass:
+        """As `Executor`."""
+        plan = net.plan()
+        self._begin(lambda: self._training_groups(plan))
+        return _OffloadedPass(self, super().forward(net, feed, asked, starts))
+
+    def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
+        """As `Executor`. Errors: mixed precision; where the folder fails, the step is undone."""
+        if isinstance(request.optimizer, ScaledUpdates):
+            raise CallOrderError(
+                "net.step",
+                expected="an optimizer that takes the gradients of a layer as they come",
+                received="mixed precision, which holds all gradients and a copy of all parameters",
+                advice="train an offloaded net in one precision, or call net.onload()",
+            )
+        self.bind(request.optimizer)
+        self._sees_updates = self.rule is not None and request.on_layer is None
+        try:
+            return super().step(net, request)
+        except FileAccessError:
+            self.roll_back()
+            raise
+        finally:
+            self._sees_updates = False
+
+    def gradients(self, net: Any, asked: Asked) -> Iterator[LayerGradients]:
+        """As `Executor`."""
+        self._begin(lambda: self._training_groups(net.plan()))
+        return self.watched(super().gradients(net, asked))
+
+    def watched(self, items: Iterable[LayerGradients]) -> Generator[LayerGradients, None, None]:
+        """``items``, whose parameters and state are there while they are updated.
+
+        At the end the folder becomes a checkpoint, unless nothing was updated.
+        """
+        moved = False
+        for item in items:
+            names, handed = list(item.names), [item]
+            del item
+            self._enter(names)
+            counts = self._counts(names)
+            try:
+                # Nothing of the layer stays in this frame while the caller has it.
+                yield handed.pop()
+            finally:
+                changed = not self._sees_updates or counts != self._counts(names)
+                moved = moved or changed
+                self._leave(names, changed)
+        if moved:
+            self.commit()
+
+    # -- parameters and state -------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Make the folder a checkpoint of the net as it is."""
+        self.shelf.put_back()
+        self.shelf.commit(self._small())
+
+    def bind(self, optimizer: Any, of_folder: bool = False) -> None:
+        """Keep the state of ``optimizer`` in the folder as well, and no longer that of another.
+
+        With ``of_folder`` it takes the state that is there. Errors: a ``keep`` in which a layer
+        has no room; state in the folder of another optimizer, or of one where there is none.
+        """
+        rule = stages_of(optimizer)[1]
+        rule = rule if isinstance(rule, Optimizer) else None
+        if self._bound == (rule, self._net.version, changes.now):
+            return
+        if rule is not self.rule:
+            self.unbind()
+            self.rule = rule
+            if rule is not None:
+                rule.register_all(self._net.param_specs())
+        entries = [*entries_of(self._net.params()), *self._state_entries()]
+        self._expect_room(entries)
+        if of_folder:
+            self._expect_state(entries)
+        self._adopt(entries)
+        if of_folder:
+            self._take_state()
+        self._bound = rule, self._net.version, changes.now
+
+    def move_state(self) -> bool:
+        """Put the state that is in memory into the folder; whether there was any."""
+        names = [state.name for state in self._states(p.name for p in self._trained())]
+        self._leave(names, False)
+        return self.rule is not None and any(state.step for state in self.rule.states())
+
+    def unbind(self) -> None:
+        """Bring the optimizer's state back into memory."""
+        self.shelf.put_back()
+        for state in [] if self.rule is None else self.rule.states():
+            if state.is_away:
+                state.arrays = [array.copy() for array in state.arrays]
+        self.rule = None
+
+    def roll_back(self) -> None:
+        """Net, generator and optimizer as at the last `commit`."""
+        self.shelf.roll_back()
+        self.load_small()
+        for state in [] if self.rule is None else self.rule.states():
+            state.forget()
+        self._take_state()
+
+    def load_small(self) -> None:
+        """Take what is not large from the latest generation: parameters, and the generator."""
+        for param in self._net.params():
+            if f"net/{param.name}" in self.shelf.latest.entries and param.home is None:
+                param.value[...] = _array(self.shelf, f"net/{param.name}")
+        text = _array(self.shelf, SESSION).tobytes()
+        self._net.rng.bit_generator.state = json.loads(text)["generator"]
+
+    def ends_with(self, finish: Callable[[], object]) -> None:
+        """Have `end` call ``finish``."""
+        self._finish = finish
+
+    def end(self) -> None:
+        """Let go of the folder."""
+        self.shelf.close()
+        self._finish()
+
+    def _begin(self, groups: Callable[[], list[tuple[str, ...]]]) -> None:
+        params = self._net.params()
+        if any(f"net/{param.name}" not in self.shelf.next.entries for param in params):
+            entries = [*entries_of(params), *self._state_entries()]
+            self._expect_room(entries)
+            self._adopt(entries)
+        self.shelf.put_back()
+        self.shelf.follow(groups())
+
+    def _adopt(self, entries: list[Entry]) -> None:
+        """Have places for ``entries``, and large parameters of layers that came later in them."""
+        self.shelf.lay_out(entries, self._small)
+        for param in self._net.params():
+            if is_large(param) and param.home is None:
+                self.shelf.write(f"net/{param.name}", param.value)
+                param.home = Place(self.shelf, f"net/{param.name}")
+
+    def _trained(self) -> list[Param]:
+        return [param for param in self._net.params() if param.trainable]
+
+    def _state_entries(self) -> list[Entry]:
+        """Places for step counts and state of every trained parameter."""
+        found: list[Entry] = []
+        if self.rule is None:
+            return found
+        for param in self._trained():
+            start = f"optimizer/{param.name}"
+            found.append(_entry(f"{start}/step", (), np.dtype(np.int64)))
+            sizes = self.rule.slot_sizes(param.shape)
+            for slot, size in zip(self.rule.slots, sizes, strict=True):
+                shape = param.shape if size == prod(param.shape) else (size,)
+                found.append(_entry(f"{start}/{slot}", shape, param.array_type))
+        return found
+
+    def _expect_room(self, entries: Iterable[Entry]) -> None:
+        nbytes = {entry.name: entry.nbytes for entry in entries}
+        needs: dict[int, str] = {}
+        for step in self._net.planned().steps:
+            need = 0
+            for param in step.layer.params.values():
+                if is_large(param):
+                    need += nbytes[f"net/{param.name}"]
+                    need += sum(nbytes.get(name, 0) for name in self._state_names(param.name))
+            needs[need] = step.name
+        most = max(needs, default=0)
+        if most > self.shelf.keep:
+            raise ArgumentError(
+                "net.offload, keep",
+                expected=f"{most} bytes at least: layer {needs[most]!r} with its optimizer's state",
+                received=f"{self.shelf.keep} bytes",
+                advice=f"pass keep={2 * most} or more, so that a neighbour is read meanwhile",
+            )
+
+    def _state_names(self, name: str) -> list[str]:
+        slots = () if self.rule is None else self.rule.slots
+        return [f"optimizer/{name}/{slot}" for slot in slots]
+
+    def _training_groups(self, plan: Plan) -> list[tuple[str, ...]]:
+        """What each layer needs in forward, then in backward."""
+        back = plan.backward(plan.slots_of(plan.outputs), ())
+        groups = forward_groups(plan)
+        for i in reversed(back.needs_context):
+            group: list[str] = []
+            for param in plan.steps[i].layer.params.values():
+                if param.home is not None:
+                    group.append(f"net/{param.name}")
+                    if self.rule is not None and self.rule.state(param.name).is_away:
+                        group += self._state_names(param.name)
+            groups.append(tuple(group))
+        return groups
+
+    def _counts(self, names: Iterable[str]) -> list[int]:
+        return [] if self.rule is None else [self.rule.state(name).step for name in names]
+
+    def _enter(self, names: Iterable[str]) -> None:
+        new = 0
+        for state in self._states(names):
+            keys = self._state_names(state.name)
+            if state.is_away:
+                state.arrays = [self.shelf.lend(key).reshape(-1) for key in keys]
+            elif state.shape is None:
+                new += sum(self.shelf.entry(key).nbytes for key in keys)
+        self.shelf.reserve(new)
+
+    def _leave(self, names: Iterable[str], changed: bool) -> None:
+        names = list(names)
+        for state in self._states(names):
+            keys = self._state_names(state.name)
+            if state.shape is None or not keys:
+                continue
+            for key, array in zip(keys, state.arrays, strict=True):
+                if not self.shelf.has_lent(key, array):
+                    self.shelf.take_over(key, array)
+            self.shelf.put_back(keys, changed)
+            state.keep_in(self._reader(keys))
+        self.shelf.put_back([f"net/{name}" for name in names], changed)
+
+    def _states(self, names: Iterable[str]) -> list[ParamState]:
+        """Those of the parameters ``names`` whose arrays go to the folder."""
+        if self.rule is None:
+            return []
+        known = self.shelf.next.entries
+        return [
+            self.rule.state(name)
+            for name in names
+            if is_large_entry(known[f"net/{name}"]) and f"optimizer/{name}/step" in known
+        ]
+
+    def _reader(self, keys: list[str]) -> Callable[[], list[Array]]:
+        shelf = self.shelf
+        return lambda: [shelf.read(key).reshape(-1) for key in keys]
+
+    def _expect_state(self, entries: Iterable[Entry]) -> None:
+        """Refuse state in the folder that is not that of the optimizer which is bound."""
+        wanted = {entry.name for entry in entries if entry.name.startswith("optimizer/")}
+        there = {name for name in self.shelf.latest.entries if name.startswith("optimizer/")}
+        if there and there != wanted:
+            rule = self.rule
+            raise DataError(
+                f"net.offload, folder {str(self.shelf.folder)!r}",
+                expected="the optimizer of the earlier training: the folder has "
+                + f"{sorted(there ^ wanted)[0]!r}"
+                if there - wanted
+                else f"{sorted(wanted - there)[0]!r} in the folder",
+                received="none" if rule is None else f"a {type(rule).__name__}",
+                advice="compile the net with it, or pass optimizer=",
+            )
+
+    def _take_state(self) -> None:
+        """Give the optimizer the state that the latest generation has of it."""
+        entries = self.shelf.latest.entries
+        if self.rule is None:
+            return
+        for param in self._trained():
+            start = f"optimizer/{param.name}/step"
+            state = self.rule.state(param.name)
+            if start not in entries:
+                continue
+            step = int(_array(self.shelf, start))
+            keys = self._state_names(param.name)
+            state.forget()
+            if step and param.home is not None:
+                state.shape = param.shape
+                state.keep_in(self._reader(keys))
+            elif step:
+                state.arrays = [_array(self.shelf, key).reshape(-1) for key in keys]
+            state.step = step
+
+    def _small(self) -> dict[str, Array]:
+        """All that is not large, as it is in memory."""
+        known = self.shelf.next.entries
+        found = {
+            f"net/{param.name}": param.value
+            for param in self._net.params()
+            if param.home is None and f"net/{param.name}" in known
+        }
+        for state in [] if self.rule is None else self.rule.states():
+            if f"optimizer/{state.name}/step" not in known:
+                continue
+            found[f"optimizer/{state.name}/step"] = np.array(state.step, np.int64)
+            if not state.is_away and state.arrays:
+                keys = self._state_names(state.name)
+                found |= zip(keys, state.arrays, strict=True)
+        found[SESSION] = session_bytes(self._net)
+        return {name: found[name].astype(known[name].dtype, copy=False) for name in found}
+
+
+class _OffloadedPass:
+    """The pass ``made``, whose items have their arrays in memory while somebody has them."""
+
+    def __init__(self, executor: Offloaded, made: Pass) -> None:
+        self.plan: Plan = made.plan
+        self.shapes: Mapping[str, Any] = made.shapes
+        self._executor, self._made = executor, made
+
+    def hand_out(self) -> dict[str, Any]:
+        """As `Pass`."""
+        return self._made.hand_out()
+
+    def backward(
+        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
+    ) -> Generator[LayerGradients, None, None]:
+        """As `Pass`."""
+        walk = self._made.backward(net, slot_grads, asked)
+        return self._executor.watched(walk)
+
+    def release(self) -> None:
+        """As `Pass`."""
+        self._made.release()
+
+
+def is_large(param: Param) -> bool:
+    """Whether ``param`` goes to the folder, and does not only have a copy there."""
+    nbytes = prod(param.shape) * param.array_type.itemsize
+    return not param.is_state and nbytes > SMALL
+
+
+def is_large_entry(entry: Entry) -> bool:
+    """`is_large`, by what the file says of a trained parameter."""
+    return entry.nbytes > SMALL
+
+
+def entries_of(params: Iterable[Param]) -> list[Entry]:
+    """Places for ``params`` and the generator."""
+    found = [_entry(f"net/{param.name}", param.shape, param.array_type) for param in params]
+    return [*found, _entry(SESSION, (_SESSION_BYTES,), np.dtype(np.uint8))]
+
+
+def forward_groups(plan: Plan) -> list[tuple[str, ...]]:
+    """What each layer needs in an evaluation."""
+    return [
+        tuple(f"net/{p.name}" for p in step.layer.params.values() if p.home is not None)
+        for step in plan.steps
+    ]
+
+
+def session_bytes(net: Any) -> Array:
+    """The generator of ``net`` as the array `SESSION`."""
+    state = net.rng.bit_generator.state
+    text = json.dumps({"generator": state}, default=lambda array: np.asarray(array).tolist())
+    return np.frombuffer(text.encode().ljust(_SESSION_BYTES), np.uint8)
+
+
+def _entry(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Entry:
+    nbytes = prod(shape) * dtype.itemsize
+    return Entry(name, shape, dtype, nbytes)
+
+
+def _array(shelf: Shelf, name: str) -> Array:
+    """An array that is not large, from the latest generation."""
+    entry = shelf.latest.entries[name]
+    found = np.empty(entry.shape, entry.dtype)
+    shelf.latest.read(name, bytes_of(found))
+    return found

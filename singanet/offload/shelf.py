@@ -1,0 +1,374 @@
+"""Arrays in a folder, of which as many are in memory as there is room for.
+
+Two files, the generations, take turns. A step reads the one and writes what it changes to the
+other; at its end the rest is copied and the text file ``latest`` is replaced by one that names
+the other. So there is a whole checkpoint at any moment, and each array is written once a step. One
+thread reads ahead and writes back.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from singanet.base.files import replacing
+from singanet.checkpoint import Entry
+from singanet.checkpoint.formats import LATEST
+from singanet.checkpoint.streaming import bytes_of
+from singanet.offload.generation import Generation
+from singanet.offload.schedule import Schedule
+from singanet.types import Array
+
+FILES = ("a.safetensors", "b.safetensors")
+_PIECE = 4 << 20
+_IDLE = 0.2
+"""Seconds that the thread waits for more to do before it ends."""
+_OURS = 2
+"""References to a buffer that nobody else has: a name's, and that of the call which counts."""
+
+
+class _Held:
+    """An array in memory, in a ``buffer`` of the shelf's where that is not None."""
+
+    __slots__ = ("array", "buffer", "state")
+
+    def __init__(self, array: Array, buffer: Array | None, state: str) -> None:
+        self.array = array
+        self.buffer = buffer
+        self.state = state  # "reading", "clean", "lent", "writing"
+
+
+class Shelf:
+    """The arrays of a folder by name; at most ``keep`` bytes of them in memory that are not lent.
+
+    ``latest`` is the generation that is a checkpoint, ``next`` the one that becomes it; the arrays
+    ``fresh`` have their last values in the latter.
+    """
+
+    def __init__(self, folder: Path, keep: int, latest: Generation, following: Generation) -> None:
+        self.folder = folder
+        self.keep = keep
+        self.latest = latest
+        self.next = following
+        self.fresh: set[str] = set()
+        self._schedule = Schedule()
+        self._held: dict[str, _Held] = {}
+        self._free: list[Array] = []
+        self._writes: deque[str] = deque()
+        self._demand: str | None = None
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._reserved = 0
+        self.peak = 0
+
+    # -- for the thread of the net --------------------------------------------------------------
+
+    def follow(self, groups: Sequence[tuple[str, ...]]) -> None:
+        """Read ahead in the order of ``groups``, which comes again and again."""
+        with self._changed:
+            if [group for group in groups if group] != self._schedule.groups:
+                self._schedule = Schedule(groups)
+
+    def entry(self, name: str) -> Entry:
+        """Type and shape of an array."""
+        return self.next.entries.get(name) or self.latest.entries[name]
+
+    def read(self, name: str) -> Array:
+        """The array, read-only."""
+        with self._changed:
+            held = self._get(name, ("reading",))
+            found = held.array.view()
+        found.flags.writeable = False
+        return found
+
+    def lend(self, name: str) -> Array:
+        """The array, which may be changed until `put_back`."""
+        with self._changed:
+            held = self._get(name, ("reading", "writing"))
+            held.state = "lent"
+            return held.array
+
+    def put_back(self, names: Iterable[str] | None = None, changed: bool = True) -> None:
+        """End the loan of ``names``, or of all; what was ``changed`` is written.
+
+        Who still has the arrays can change them no more.
+        """
+        with self._changed:
+            for name in list(self._held) if names is None else names:
+                held = self._held.get(name)
+                if held is None or held.state != "lent":
+                    continue
+                mine = held.array.view()
+                held.array.flags.writeable = False
+                held.array, held.state = mine, "clean"
+                if changed:
+                    self._write_later(name, held)
+            self._wake()
+
+    def has_lent(self, name: str, array: Array) -> bool:
+        """Whether ``array`` is the one that was lent for ``name``."""
+        with self._changed:
+            held = self._held.get(name)
+            if held is None or held.state != "lent":
+                return False
+            return np.may_share_memory(held.array, array)
+
+    def reserve(self, nbytes: int) -> None:
+        """Have room for so many bytes that somebody else makes, until the next call."""
+        with self._changed:
+            self._reserved = 0
+            self._wake()
+            self._changed.wait_for(
+                lambda: (
+                    self._error is not None
+                    or self._make_room(nbytes, -1, outside=True)
+                    or not self._is_writing()
+                )
+            )
+            self._reserved = nbytes
+
+    def take_over(self, name: str, array: Array) -> None:
+        """Write ``array``, which is nobody else's, as the values of ``name``."""
+        with self._changed:
+            self._drop_when_idle(name)
+            self._reserved = max(self._reserved - array.nbytes, 0)
+            shape = self.entry(name).shape
+            self._write_later(name, self._hold(name, _Held(array.reshape(shape), None, "clean")))
+            self._wake()
+
+    def write(self, name: str, array: Array) -> None:
+        """Write ``array`` as the values of ``name``, before this returns."""
+        entry = self.entry(name)
+        data = np.ascontiguousarray(array, entry.dtype).reshape(entry.shape)
+        with self._changed:
+            self._drop_when_idle(name)
+        self.next.write(name, bytes_of(data))
+        self._is_fresh(name)
+
+    def lay_out(self, entries: Sequence[Entry], small: Callable[[], Mapping[str, Array]]) -> None:
+        """Have places for ``entries`` from now on; ``small`` is as for `commit`."""
+        if self.next.entries == {entry.name: entry for entry in entries}:
+            return
+        if self.fresh:
+            self.commit(small())
+        self.next.lay_out(entries)
+
+    def commit(self, small: Mapping[str, Array]) -> None:
+        """Make the folder a checkpoint of all that was written, and of the arrays ``small``."""
+        self._drain()
+        for name in sorted(self.next.behind - small.keys()):
+            self._copy(name)
+        for name, array in small.items():
+            self.next.write(name, bytes_of(np.ascontiguousarray(array)))
+        self.next.flush()
+        with replacing(self.folder / LATEST) as beside:
+            beside.write_text(self.next.path.name, "ascii")
+        with self._changed:
+            self.latest, self.next = self.next, self.latest
+            self.latest.behind = set()
+            self.next.behind |= self.fresh
+            self.fresh = set()
+        self.next.lay_out(self.latest.entries.values())
+
+    def roll_back(self) -> None:
+        """Back to the last `commit`, whatever was lent or written since."""
+        with self._changed:
+            self._writes.clear()
+            self._changed.wait_for(self._is_quiet)
+            self._error = None
+            for name in list(self._held):
+                if name in self.fresh or self._held[name].state != "clean":
+                    del self._held[name]
+            self.next.behind |= self.fresh
+            self.fresh = set()
+
+    def close(self) -> None:
+        """Let go of what is in memory, and end the thread."""
+        with self._changed:
+            self._schedule = Schedule()
+            self._writes.clear()
+            self._changed.wait_for(self._is_quiet)
+            self._held.clear()
+            self._free.clear()
+
+    def _get(self, name: str, busy: tuple[str, ...]) -> _Held:
+        self._schedule.advance(name)
+        try:
+            while True:
+                self._complain()
+                held = self._held.get(name)
+                if held is not None and held.state not in busy:
+                    self._wake()
+                    return held
+                self._demand = name
+                self._wake()
+                self._changed.wait()
+        finally:
+            self._demand = None
+
+    def _hold(self, name: str, held: _Held) -> _Held:
+        self._held[name] = held
+        self.peak = max(self.peak, self._total())
+        return held
+
+    def _drop_when_idle(self, name: str) -> None:
+        busy = ("reading", "writing")
+        self._changed.wait_for(lambda: name not in self._held or self._held[name].state not in busy)
+        self._held.pop(name, None)
+
+    def _is_fresh(self, name: str) -> None:
+        self.fresh.add(name)
+        self.next.behind.discard(name)
+
+    def _drain(self) -> None:
+        with self._changed:
+            self._wake()
+            self._changed.wait_for(lambda: self._error is not None or not self._is_writing())
+            self._complain()
+
+    def _is_writing(self) -> bool:
+        return any(held.state == "writing" for held in self._held.values())
+
+    def _is_quiet(self) -> bool:
+        return self._thread is None or not any(
+            held.state in ("reading", "writing") and name not in self._writes
+            for name, held in self._held.items()
+        )
+
+    def _complain(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _copy(self, name: str) -> None:
+        """The values in the latest generation to the next; zeros where there are none."""
+        entry = self.next.entries[name]
+        there = self.latest.entries.get(name) == entry
+        piece = bytearray(min(entry.nbytes, _PIECE))
+        for start in range(0, entry.nbytes, _PIECE):
+            part = memoryview(piece)[: min(entry.nbytes - start, _PIECE)]
+            if there:
+                self.latest.read(name, part, start)
+            self.next.write(name, part, start)
+
+    # -- for the thread that reads and writes, and all that is done with the lock held -------------
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            # A daemon: what it has not written is no part of a checkpoint yet.
+            self._thread = threading.Thread(target=self._run, name="offloading", daemon=True)
+            self._thread.start()
+        else:
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                job = self._next_job()
+                if job is None:
+                    self._changed.wait(_IDLE)
+                    job = self._next_job()
+                if job is None:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                held = self._held[job]
+                reads = held.state == "reading"
+                generation = self.latest if reads and job not in self.fresh else self.next
+            error: Exception | None = None
+            try:
+                move = generation.read if reads else generation.write
+                move(job, bytes_of(held.array))
+            except Exception as caught:  # noqa: BLE001 - whoever waits for it gets to hear of it
+                error = caught
+            with self._changed:
+                self._done(job, held, reads, error)
+            del held
+
+    def _done(self, name: str, held: _Held, read: bool, error: Exception | None) -> None:
+        if error is not None:
+            self._error = error
+            if read:
+                del self._held[name]
+            else:
+                held.state = "lent"  # and so written once more, at the next chance
+        else:
+            held.state = "clean"
+            if not read:
+                self._is_fresh(name)
+        self._changed.notify_all()
+
+    def _next_job(self) -> str | None:
+        """What is to be read or written next: what is waited for, what changed, what is ahead."""
+        if self._error is not None:
+            return None
+        wanted = self._demand
+        if (
+            wanted is not None
+            and wanted not in self._held
+            and (self._make_room(self.entry(wanted).nbytes, -1) or not self._writes)
+        ):
+            return self._start_reading(wanted)
+        if self._writes:
+            return self._writes.popleft()
+        for distance, name in self._schedule.coming():
+            if name not in self._held and self._is_stored(name):
+                fits = self._make_room(self.entry(name).nbytes, distance)
+                return self._start_reading(name) if fits else None
+        return None
+
+    def _is_stored(self, name: str) -> bool:
+        return name in self.fresh or name in self.latest.entries
+
+    def _start_reading(self, name: str) -> str:
+        entry = self.entry(name)
+        buffer = self._buffer(entry.nbytes)
+        array = buffer.view(entry.dtype).reshape(entry.shape)
+        self._hold(name, _Held(array, buffer, "reading"))
+        return name
+
+    def _write_later(self, name: str, held: _Held) -> None:
+        held.state = "writing"
+        self._writes.append(name)
+
+    def _total(self) -> int:
+        free = sum(buffer.nbytes for buffer in self._free)
+        return self._reserved + free + sum(held.array.nbytes for held in self._held.values())
+
+    def _make_room(self, nbytes: int, distance: int, outside: bool = False) -> bool:
+        """Whether there is room, once what is needed later than in so many groups has gone.
+
+        In a free buffer of that size there is, unless it is for an array from ``outside``.
+        """
+        while self._total() + nbytes > self.keep:
+            if not outside and any(buffer.nbytes == nbytes for buffer in self._free):
+                return True
+            if self._free:
+                self._free.pop()
+                continue
+            clean = [each for each in self._held if self._held[each].state == "clean"]
+            victim = max(clean, key=self._schedule.distance, default=None)
+            if victim is None or self._schedule.distance(victim) <= distance:
+                return False
+            self._evict(victim)
+        return True
+
+    def _evict(self, name: str) -> None:
+        buffer = self._held.pop(name).buffer
+        # Somebody may still have a view of it, as a layer's context.
+        if buffer is not None and sys.getrefcount(buffer) == _OURS:
+            self._free.append(buffer)
+
+    def _buffer(self, nbytes: int) -> Array:
+        for k, buffer in enumerate(self._free):
+            if buffer.nbytes == nbytes:
+                return self._free.pop(k)
+        # Pages of their own, which the system has back as soon as they are let go.
+        return np.frombuffer(mmap.mmap(-1, nbytes) if nbytes else b"", np.uint8)

@@ -1,0 +1,188 @@
+"""What processes that train together say to each other, whoever carries it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from singanet.errors import ArgumentError
+from singanet.types import Array
+
+ReduceOp: TypeAlias = Literal["sum", "max", "min"]
+
+
+class Request(Protocol):
+    """An operation under way. The arrays it was given are its own until `wait` returns."""
+
+    def test(self) -> bool:
+        """Whether it is done; asking carries it on, as nothing else does while Python computes."""
+
+    def wait(self) -> Any:
+        """Its result, once it is done; again the same. Errors: `RankError` past the deadline."""
+
+
+class Communicator(ABC):
+    """``rank`` of ``size`` processes, and what each of them can do with the others.
+
+    Arrays are NumPy's, contiguous, and changed in place. All ranks start the same collective
+    operations in the same order, with arrays of the same type and size. ``start_...`` returns a
+    `Request`; the method without it waits. An operation that is waited for longer than
+    ``deadline`` seconds raises a `RankError` with this rank, the ``step`` that its user counts,
+    and ``what`` was waited for.
+    """
+
+    rank: int
+    size: int
+    deadline: float
+    step: int = 0
+
+    @abstractmethod
+    def start_all_reduce(
+        self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
+    ) -> Request:
+        """``array`` becomes the sum, maximum or minimum of those of all ranks; the result."""
+
+    @abstractmethod
+    def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
+        """A list of the arrays of all ranks, which may differ in length along axis 0."""
+
+    @abstractmethod
+    def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
+        """``array`` becomes that of ``root``; the result."""
+
+    @abstractmethod
+    def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
+        """Send ``array``; the ``tag``-ged ones from one rank to another arrive in order."""
+
+    @abstractmethod
+    def start_receive(
+        self, array: Array, source: int, tag: int = 0, what: str = "a receive"
+    ) -> Request:
+        """``array`` becomes what ``source`` sent; the result."""
+
+    @abstractmethod
+    def start_barrier(self, what: str = "a barrier") -> Request:
+        """Done once all ranks have started it."""
+
+    def all_reduce(self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce") -> Array:
+        """As `start_all_reduce`, waited for."""
+        reduced: Array = self.start_all_reduce(array, op, what).wait()
+        return reduced
+
+    def all_gather(self, array: Array, what: str = "an all-gather") -> list[Array]:
+        """As `start_all_gather`, waited for."""
+        gathered: list[Array] = self.start_all_gather(array, what).wait()
+        return gathered
+
+    def broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Array:
+        """As `start_broadcast`, waited for."""
+        received: Array = self.start_broadcast(array, root, what).wait()
+        return received
+
+    def send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> None:
+        """As `start_send`, waited for."""
+        self.start_send(array, to, tag, what).wait()
+
+    def receive(self, array: Array, source: int, tag: int = 0, what: str = "a receive") -> Array:
+        """As `start_receive`, waited for."""
+        received: Array = self.start_receive(array, source, tag, what).wait()
+        return received
+
+    def barrier(self, what: str = "a barrier") -> None:
+        """As `start_barrier`, waited for."""
+        self.start_barrier(what).wait()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
+        """Itself: a copy of a net trains with the same processes."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rank={self.rank}, size={self.size})"
+
+
+class Done:
+    """A `Request` that was done when it was made."""
+
+    def __init__(self, result: Any = None) -> None:
+        self._result = result
+
+    def test(self) -> bool:
+        """As `Request`."""
+        return True
+
+    def wait(self) -> Any:
+        """As `Request`."""
+        return self._result
+
+
+class Alone(Communicator):
+    """The one process there is: nothing is sent, and no MPI is loaded."""
+
+    rank, size = 0, 1
+    deadline = float("inf")
+
+    def start_all_reduce(
+        self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
+    ) -> Request:
+        """As `Communicator`."""
+        return Done(array)
+
+    def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
+        """As `Communicator`."""
+        return Done([array.copy()])
+
+    def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
+        """As `Communicator`."""
+        checked_peer("Alone", root, 1)
+        return Done(array)
+
+    def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
+        """As `Communicator`. Errors: there is nobody to send to."""
+        raise _nobody(what)
+
+    def start_receive(
+        self, array: Array, source: int, tag: int = 0, what: str = "a receive"
+    ) -> Request:
+        """As `Communicator`. Errors: there is nobody to receive from."""
+        raise _nobody(what)
+
+    def start_barrier(self, what: str = "a barrier") -> Request:
+        """As `Communicator`."""
+        return Done()
+
+
+def checked_array(where: str, array: Any) -> Array:
+    """``array``. Errors: it is not NumPy's, or does not lie in one piece."""
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+        raise ArgumentError(
+            where,
+            expected="a contiguous array of NumPy's",
+            received="one with gaps or another order"
+            if isinstance(array, np.ndarray)
+            else type(array).__name__,
+            advice="pass numpy.ascontiguousarray(array), and copy the result back",
+        )
+    return array
+
+
+def checked_peer(where: str, rank: int, size: int) -> int:
+    """``rank``. Errors: there is no such rank."""
+    if not 0 <= rank < size:
+        raise ArgumentError(
+            where,
+            expected=f"a rank from 0 to {size - 1}",
+            received=repr(rank),
+            advice="ranks count from 0 to size - 1",
+        )
+    return rank
+
+
+def _nobody(what: str) -> ArgumentError:
+    return ArgumentError(
+        f"{what} of a lone process",
+        expected="another rank",
+        received="a communicator of size 1",
+        advice="start several processes: mpirun -n 2 python -m mpi4py script.py",
+    )

@@ -1,0 +1,87 @@
+"""The order in which ranks reduce, the same on all of them whatever each one reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+from singanet.engine.model import NetCore
+from singanet.params.param import Param
+from singanet.params.store import SMALL, groups_of
+from singanet.types import Array
+
+Kind: TypeAlias = Literal["dense", "rows", "idle"]
+"""How the gradients of a parameter come; "idle" where no rank has found one so far."""
+
+
+class Order:
+    """The trained parameters of a net as a walk back yields them, and which are reduced together.
+
+    How gradients come is not known before a rank has one: the first round asks for it layer by
+    layer, later ones at their end for those that nobody has reached so far. With ``by_layer`` the
+    parameters of a layer stay together, as stages that look at a layer's gradients need.
+    """
+
+    def __init__(self, by_layer: bool) -> None:
+        self.by_layer = by_layer
+        self.params: list[Param] = []
+        self.layers: list[list[Param]] = []
+        self.kinds: dict[str, Kind] = {}
+        self.entries: list[list[Param]] = []
+        self.settled: Callable[[str, Array], Array] = lambda _, value: value
+
+    def start(self, net: NetCore, settled: Callable[[str, Array], Array]) -> None:
+        """Begin anew with ``net``; ``settled`` gives the array of a parameter that is updated."""
+        plan = net.plan()
+        # What layers share is yielded by the first of them, which a walk back reaches last.
+        owned: dict[int, Param] = {}
+        self.layers, self.kinds, self.settled = [], {}, settled
+        for step, trained in zip(plan.steps, plan.trained(), strict=True):
+            own = []
+            for param in step.layer.params.values() if trained else ():
+                if plan.trains(param) and id(param) not in owned:
+                    owned[id(param)] = param
+                    own.append(param)
+            if own:
+                self.layers.insert(0, own)
+        self.params = [param for layer in self.layers for param in layer]
+        self.entries = self.layers
+
+    def facts(self) -> list[str]:
+        """What has to be the same on all ranks, a line a parameter."""
+        return [f"{p.name} {p.shape} {self.like(p).dtype} {p.spec}" for p in self.params]
+
+    def like(self, param: Param) -> Array:
+        """An array of the type and shape that gradients of ``param`` have."""
+        return self.settled(param.name, param.value)
+
+    def unknown(self, params: Sequence[Param]) -> bool:
+        """Whether nobody has asked yet how gradients of any of these come."""
+        return any(param.name not in self.kinds for param in params)
+
+    def idle(self) -> list[list[Param]]:
+        """By layer, the parameters that no rank has reached so far."""
+        found = [[p for p in layer if self.kinds.get(p.name) == "idle"] for layer in self.layers]
+        return [layer for layer in found if layer]
+
+    def learn(self, params: Sequence[Param], counts: Any) -> None:
+        """Of ``counts``, a row a parameter: how many ranks have dense gradients, and rows."""
+        for param, (dense, rows) in zip(params, counts, strict=True):
+            self.kinds[param.name] = "dense" if dense else "rows" if rows else "idle"
+
+    def group(self) -> None:
+        """Put small parameters together, by what is known now of all."""
+        known = [p for p in self.params if self.kinds.get(p.name, "idle") != "idle"]
+        if self.by_layer:
+            names = {param.name for param in known}
+            parts = [[p for p in layer if p.name in names] for layer in self.layers]
+            self.entries = [part for part in parts if part]
+            return
+        place = {param.name: k for k, param in enumerate(known)}
+        small = [p for p in known if self.kinds[p.name] == "dense" and self.like(p).nbytes <= SMALL]
+        groups = groups_of([self.like(param) for param in small])
+        entries = [[small[k] for k in group] for group in groups]
+        together = {param.name for entry in entries for param in entry}
+        entries += [[param] for param in known if param.name not in together]
+        # Each where its last gradient comes.
+        self.entries = sorted(entries, key=lambda entry: place[entry[-1].name])

@@ -1,0 +1,382 @@
+"""Several ranks in one process: threads that talk by memory, on a clock that is only counted."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.errors import RankError, one_of
+from singanet.parallel.communicator import (
+    Communicator,
+    Done,
+    ReduceOp,
+    Request,
+    checked_array,
+    checked_peer,
+)
+from singanet.types import Array
+
+T = TypeVar("T")
+
+LATENCY = 1e-6
+"""Virtual seconds of an operation without data, and of a look at one."""
+
+_SUMS: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+class FakeCommunicator(Communicator):
+    """One of several ranks that are threads of this process; `communicators` makes them.
+
+    Time is ``clock``: `advance` counts what the rank computes, an operation what it would take on
+    a wire of ``bandwidth`` bytes a second, begun when the last rank has come. What `test` says
+    depends on these clocks alone, not on threads. Ranks that do different things, or all wait,
+    are told so at once. An array that is under way holds NaN, so that nobody reads it.
+    """
+
+    def __init__(self, world: _World, rank: int) -> None:
+        self.rank, self.size = rank, world.size
+        self.deadline = world.deadline
+        self._world = world
+        self.bytes_sent = 0
+
+    @property
+    def clock(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self._world.clocks[self.rank]
+
+    def advance(self, seconds: float) -> None:
+        """Let ``seconds`` go by on this rank, as if it had computed."""
+        with self._world.changed:
+            self._world.move(self.rank, self.clock + seconds)
+
+    def abort(self, error: BaseException) -> None:
+        """Let every rank that waits, or would, end with an error: this one failed with ``error``.
+
+        `Ranks.run` does so by itself.
+        """
+        self._world.end(f"rank {self.rank} failed: {type(error).__name__}: {error}")
+
+    def start_all_reduce(
+        self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
+    ) -> Request:
+        """As `Communicator`."""
+
+        def reduced(parts: list[Array]) -> Array:
+            total = parts[0].copy()
+            for part in parts[1:]:
+                _SUMS[op](total, part, out=total)
+            return total
+
+        return self._collective(f"{op} of", array, what, reduced, (array.shape, array.dtype.str))
+
+    def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
+        """As `Communicator`."""
+        facts = (array.shape[1:], array.dtype.str)
+        return self._collective("gathered", array, what, lambda parts: list(parts), facts, False)
+
+    def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
+        """As `Communicator`."""
+        checked_peer(what, root, self.size)
+        facts = (array.shape, array.dtype.str)
+        return self._collective(f"from {root},", array, what, lambda parts: parts[root], facts)
+
+    def start_barrier(self, what: str = "a barrier") -> Request:
+        """As `Communicator`."""
+        return self._collective("barrier", np.empty(0), what, lambda _: None, (), False)
+
+    def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
+        """As `Communicator`; what is sent is buffered."""
+        checked_array(what, array)
+        mail = self.rank, checked_peer(what, to, self.size), tag
+        world = self._world
+        with world.changed:
+            world.look(self, what)
+            self.bytes_sent += array.nbytes
+            arrival = self.clock + world.cost(array.nbytes)
+            if world.receivers.get(mail):
+                world.receivers[mail].popleft().arrive(array.copy(), arrival)
+            else:
+                world.mail.setdefault(mail, deque()).append((array.copy(), arrival))
+            world.changed.notify_all()
+        return Done()
+
+    def start_receive(
+        self, array: Array, source: int, tag: int = 0, what: str = "a receive"
+    ) -> Request:
+        """As `Communicator`."""
+        checked_array(what, array)
+        mail = checked_peer(what, source, self.size), self.rank, tag
+        world = self._world
+        with world.changed:
+            world.look(self, what)
+            receipt = _Receipt(source, self.clock)
+            if world.mail.get(mail):
+                receipt.arrive(*world.mail[mail].popleft())
+            else:
+                world.receivers.setdefault(mail, deque()).append(receipt)
+        return _Flying(self, receipt, array, what)
+
+    def _collective(
+        self,
+        kind: str,
+        array: Array,
+        what: str,
+        result: Callable[[list[Array]], Any],
+        facts: tuple[Any, ...],
+        in_place: bool = True,
+    ) -> Request:
+        checked_array(what, array)
+        world = self._world
+        with world.changed:
+            world.look(self, what)
+            self.bytes_sent += array.nbytes
+            meeting = world.meeting(self, (kind, *facts), result, what)
+            meeting.arrive(self.rank, array.copy(), self.clock)
+            if in_place and array.dtype.kind == "f":
+                array.fill(np.nan)
+            world.changed.notify_all()
+        return _Flying(self, meeting, array if in_place else None, what)
+
+
+class Ranks(list[FakeCommunicator]):
+    """The communicators of all ranks, in order."""
+
+    def run(self, work: Callable[[FakeCommunicator], T]) -> list[T]:
+        """``work(comm)`` of every rank, each in a thread; the results in the order of ranks.
+
+        Errors: what the first rank that failed raised; the others' waiting ends.
+        """
+        results: list[Any] = [None] * len(self)
+        failed: list[BaseException] = []
+
+        def one(comm: FakeCommunicator) -> None:
+            world = comm._world
+            try:
+                results[comm.rank] = work(comm)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                failed.append(error)
+                comm.abort(error)
+            finally:
+                with world.changed:
+                    world.ended.add(comm.rank)
+                    world.changed.notify_all()
+
+        threads = [threading.Thread(target=one, args=(comm,), daemon=True) for comm in self]
+        for comm in self:
+            comm._world.ended.clear()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failed:
+            raise failed[0]
+        return results
+
+
+@contextmanager
+def communicators(
+    count: int, deadline: float = 300.0, bandwidth: float = 1e9, patience: float = 60.0
+) -> Iterator[Ranks]:
+    """``count`` ranks in this process, each for a thread: ``comms.run(work)`` starts them.
+
+    ``deadline`` is of virtual seconds; ``patience`` of real ones, for threads that never come.
+    """
+    world = _World(checked_count("communicators", "count", count, 1), deadline, bandwidth, patience)
+    try:
+        yield Ranks(FakeCommunicator(world, rank) for rank in range(count))
+    finally:
+        world.end("the block of communicators(...) has ended")
+
+
+class _World:
+    """What the ranks have in common; ``changed`` guards all of it."""
+
+    def __init__(self, size: int, deadline: float, bandwidth: float, patience: float) -> None:
+        self.size, self.deadline = size, deadline
+        self.bandwidth, self.patience = bandwidth, patience
+        self.changed = threading.Condition(threading.RLock())
+        self.clocks = [0.0] * size
+        self.counts = [0] * size
+        self.meetings: dict[int, _Meeting] = {}
+        self.mail: dict[tuple[int, int, int], deque[tuple[Array, float]]] = {}
+        self.receivers: dict[tuple[int, int, int], deque[_Receipt]] = {}
+        self.waiting: dict[int, Any] = {}
+        self.ended: set[int] = set()
+        self.over = ""
+
+    def cost(self, nbytes: int) -> float:
+        """Virtual seconds that ``nbytes`` are under way."""
+        return LATENCY + nbytes / self.bandwidth
+
+    def move(self, rank: int, clock: float) -> None:
+        """Set the clock of ``rank``, if it is later then."""
+        self.clocks[rank] = max(self.clocks[rank], clock)
+        self.changed.notify_all()
+
+    def end(self, why: str) -> None:
+        """Nobody waits any longer; the first reason stands."""
+        with self.changed:
+            self.over = self.over or why
+            self.changed.notify_all()
+
+    def look(self, comm: FakeCommunicator, what: str) -> None:
+        """Errors: `RankError` where all is over."""
+        if self.over:
+            raise RankError(
+                f"rank {comm.rank} of {comm.size}, step {comm.step}",
+                expected=f"{what} with the other ranks",
+                received=self.over,
+                advice="mend what ended first",
+            )
+
+    def meeting(
+        self, comm: FakeCommunicator, facts: tuple[Any, ...], result: Any, what: str
+    ) -> _Meeting:
+        """The collective operation that ``comm`` comes to next."""
+        number = self.counts[comm.rank]
+        self.counts[comm.rank] += 1
+        met = self.meetings.setdefault(number, _Meeting(self, facts, result, comm.rank, what))
+        if met.facts != facts:
+            error = RankError(
+                f"rank {comm.rank} of {comm.size}, step {comm.step}",
+                expected=f"the operation of rank {met.first}: {met.what} {met.facts}",
+                received=f"{what} {facts}",
+                advice="let all ranks do the same things in the same order",
+            )
+            self.end(str(error))
+            raise error
+        if len(met.parts) + 1 == self.size:
+            del self.meetings[number]
+        return met
+
+    def stuck(self) -> bool:
+        """Whether every rank waits for one that waits or has ended."""
+        return all(
+            rank in self.ended or (rank in self.waiting and not self.waiting[rank].complete)
+            for rank in range(self.size)
+        )
+
+
+class _Meeting:
+    """A collective operation, to which all ranks come."""
+
+    def __init__(self, world: _World, facts: Any, result: Any, first: int, what: str) -> None:
+        self.world, self.facts, self.first, self.what = world, facts, first, what
+        self.parts: dict[int, Array] = {}
+        self.result: Any = result
+        self.complete, self.done = False, 0.0
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that have not come."""
+        return [rank for rank in range(self.world.size) if rank not in self.parts]
+
+    def arrive(self, rank: int, part: Array, clock: float) -> None:
+        """``rank`` has come; the last one finds the result."""
+        self.parts[rank] = part
+        self.done = max(self.done, clock)
+        if len(self.parts) == self.world.size:
+            parts = [self.parts[rank] for rank in range(self.world.size)]
+            self.result = self.result(parts)
+            self.done += self.world.cost(max(each.nbytes for each in parts))
+            self.complete = True
+
+
+class _Receipt:
+    """A message that is waited for."""
+
+    def __init__(self, source: int, clock: float) -> None:
+        self.missing, self.done = [source], clock
+        self.complete, self.result = False, np.empty(0)
+
+    def arrive(self, part: Array, clock: float) -> None:
+        """It is there."""
+        self.result, self.done = part, max(self.done, clock)
+        self.complete, self.missing = True, []
+
+
+class _Flying:
+    """A `Request` for what `_Meeting` or `_Receipt` will have."""
+
+    def __init__(self, comm: FakeCommunicator, awaited: Any, array: Any, what: str) -> None:
+        self._comm, self._awaited, self._array, self._what = comm, awaited, array, what
+        self._delivered = False
+
+    def test(self) -> bool:
+        """As `Request`. Goes on in real time once it is certain what the clocks say."""
+        comm, awaited = self._comm, self._awaited
+        world, rank = comm._world, comm.rank
+        with world.changed:
+            world.look(comm, self._what)
+            world.move(rank, comm.clock + LATENCY)
+            now = comm.clock
+
+            def certain() -> bool:
+                late = any(world.clocks[k] >= now for k in awaited.missing)
+                others = [k for k in range(world.size) if k != rank]
+                still = all(
+                    k in world.ended
+                    or world.clocks[k] >= now
+                    or (k in world.waiting and not world.waiting[k].complete)
+                    for k in others
+                )
+                return bool(awaited.complete or late or still or world.over)
+
+            self._patiently(certain)
+            if awaited.complete and awaited.done <= now:
+                self._deliver()
+        return self._delivered
+
+    def wait(self) -> Any:
+        """As `Request`."""
+        comm, awaited = self._comm, self._awaited
+        world, rank = comm._world, comm.rank
+        with world.changed:
+            if self._delivered:
+                return self._result()
+            began = comm.clock
+            world.waiting[rank] = awaited
+            world.changed.notify_all()
+            try:
+                self._patiently(lambda: awaited.complete or world.over or world.stuck())
+                if not awaited.complete:
+                    world.look(comm, self._what)
+                if not awaited.complete or awaited.done > began + comm.deadline:
+                    raise self._late()
+            finally:
+                del world.waiting[rank]
+            world.move(rank, awaited.done)
+            self._deliver()
+        return self._result()
+
+    def _patiently(self, until: Callable[[], Any]) -> None:
+        world = self._comm._world
+        if not world.changed.wait_for(until, world.patience):
+            raise self._late()
+
+    def _late(self) -> RankError:
+        comm, missing = self._comm, self._awaited.missing
+        error = RankError(
+            f"rank {comm.rank} of {comm.size}, step {comm.step}",
+            expected=f"{self._what} within {comm.deadline:g} s",
+            received=f"nothing from rank {one_of(map(str, missing))}"
+            if missing
+            else "an answer after the deadline",
+            advice="look at what the others do: one may have ended, or take fewer steps",
+        )
+        comm._world.end(str(error))
+        return error
+
+    def _deliver(self) -> None:
+        if not self._delivered and self._array is not None:
+            self._array[...] = self._awaited.result
+        self._delivered = True
+
+    def _result(self) -> Any:
+        return self._awaited.result if self._array is None else self._array

@@ -1,0 +1,47 @@
+"""A training step in parts, whose gradients are accumulated: one update a batch, less memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.engine.model import Model, OnLayer
+from singanet.optimizer import Accumulator, Optimizer, Wrapper
+from singanet.training.arrays import cut
+from singanet.training.measures import batch_length
+from singanet.types import Array
+
+
+class MicroBatches:
+    """The step of ``net`` on one batch, in parts of at most ``size`` samples.
+
+    Gradients go through ``optimizer``, of which ``accumulator`` is a stage, and weigh by what the
+    loss of their part is a mean over: the update is that of the whole batch, up to rounding. A
+    step that ends with an error has changed no parameter.
+    """
+
+    def __init__(
+        self, net: Model, accumulator: Accumulator, optimizer: Optimizer | Wrapper, size: int
+    ) -> None:
+        self._net = net
+        self._accumulator = accumulator
+        self._optimizer = optimizer
+        self._size = size
+
+    def __call__(
+        self, x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any
+    ) -> float:
+        """As `Step`: the loss of the batch, from before its update."""
+        gathered, samples = self._accumulator, batch_length(y)
+        starts = range(0, samples, self._size)
+        if gathered.every != len(starts):
+            gathered.every = len(starts)
+        total = weights = 0.0
+        for start in starts:
+            part = slice(start, start + self._size)
+            given = cut(weight, part)
+            loss, _ = self._net.step(
+                cut(x, part), cut(y, part), self._optimizer, on_layer, given, measure
+            )
+            total += loss * float(gathered.weight)
+            weights += float(gathered.weight)
+        return total / weights if weights else 0.0

@@ -1,0 +1,233 @@
+"""Fits within a budget: the losses of the plain run, and what the system says they took."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.errors import ArgumentError
+from singanet.layers import Activation, BatchNormalization, Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD, Adam, ElementWise
+from singanet.training.callbacks import EMA, Callback, MemoryCheck, ModelCheckpoint
+from singanet.training.fit import fit
+
+SAMPLES = 44
+"""No multiple of any batch below, so that last batches and last parts are smaller."""
+
+
+class Signs(ElementWise):
+    """A user's rule."""
+
+    def _scalars(self, state, rate):
+        return (rate,)
+
+    def _rule(self, xp, w, g, arrays, s, *numbers):
+        xp.sign(g, out=s)
+        xp.multiply(s, numbers[0], out=s)
+        xp.subtract(w, s, out=w)
+
+
+class Steps(Callback):
+    """A user's callback."""
+
+    def __init__(self):
+        self.batches, self.losses = [], []
+
+    def on_batch_end(self, batch, logs):
+        self.batches.append(batch)
+        self.losses.append(logs["loss"])
+
+
+def chain(optimizer, norm=False, depth=6):
+    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+    net.add(Dense("fc0", 32, input_sample_shape=(16,)))
+    for k in range(1, depth):
+        if norm:
+            net.add(BatchNormalization(f"norm{k}"))
+        net.add(Activation(f"tanh{k}", "tanh"))
+        net.add(Dense(f"fc{k}", 32))
+    net.add(Dense("top", 3))
+    net.compile(optimizer, metrics="accuracy")
+    return net
+
+
+def data():
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((SAMPLES, 16), np.float32), rng.integers(0, 3, SAMPLES)
+
+
+def trained(make, budget=None, norm=False, **arguments):
+    net, steps = chain(make(), norm), Steps()
+    x, y = data()
+    if budget is not None:
+        arguments["memory_budget"] = budget
+    history = net.fit(x, y, batch_size=16, epochs=3, callbacks=[steps], verbose=False, **arguments)
+    values = np.concatenate([value.ravel() for value in net.param_values()])
+    return history, steps, values, net
+
+
+def refused(make, **arguments):
+    """The smallest budget that the fit would accept."""
+    with pytest.raises(ArgumentError, match="net.fit, memory_budget: expected at least") as caught:
+        trained(make, 1, **arguments)
+    return int(caught.value.advice.split()[2].rstrip(","))
+
+
+@pytest.mark.parametrize("make", [lambda: SGD(lr=0.1, momentum=0.9), lambda: Adam(lr=0.01)])
+def test_recomputing_gives_the_same_bits(make):
+    plain = trained(make, norm=True)
+    within = trained(make, refused(make, norm=True), norm=True)
+    assert plain[0]["loss"] == within[0]["loss"]
+    assert np.array_equal(plain[2], within[2])
+    assert within[3].programs.recompute == "none"
+    assert not within[3].programs.at_once
+
+
+@pytest.mark.parametrize("make", [lambda: SGD(lr=0.1, momentum=0.9), lambda: Signs(lr=1e-3)])
+def test_micro_batches_give_the_same_losses_and_steps(make):
+    plain = trained(make, validation_split=0.25)
+    budget = refused(make, allow=("micro-batches",), validation_split=0.25)
+    within = trained(make, budget, allow=("micro-batches",), validation_split=0.25)
+    assert within[1].batches == plain[1].batches
+    np.testing.assert_allclose(within[1].losses, plain[1].losses, rtol=1e-6)
+    for name in ("loss", "accuracy", "val_loss"):
+        np.testing.assert_allclose(within[0][name], plain[0][name], rtol=1e-6)
+
+
+def test_parts_weigh_by_their_samples():
+    # By the formula: a step of SGD is the mean gradient of the whole batch, here of 5 samples.
+    net = chain(SGD(lr=0.5))
+    other = chain(SGD(lr=0.5))
+    x, y = data()
+    other.step(x[:5], y[:5], SGD(lr=0.5))
+    fit(net, x[:5], y[:5], batch_size=5, micro_batch=2, shuffle=False, verbose=False)
+    for own, wanted in zip(net.param_values(), other.param_values(), strict=True):
+        np.testing.assert_allclose(own, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_averages_of_the_parameters_move_once_a_batch():
+    def averaged(micro_batch):
+        net, (x, y) = chain(SGD(lr=0.1)), data()
+        ema = EMA(0.9, keep_at_end=True)
+        fit(net, x, y, 16, callbacks=[ema], verbose=False, micro_batch=micro_batch)
+        return np.concatenate([value.ravel() for value in net.param_values()])
+
+    np.testing.assert_allclose(averaged(4), averaged(None), rtol=1e-5, atol=1e-6)
+
+
+def test_it_says_what_was_chosen_and_how_far_the_prediction_was_off(capsys):
+    net = chain(SGD(lr=0.1))
+    x, y = data()
+    net.fit(x, y, batch_size=16, memory_budget="1GB")
+    told = capsys.readouterr().err
+    assert "batches of 16 within 1.00 GB: as it is" in told
+    assert "memory: " in told
+    assert "predicted" in told
+
+
+def test_what_stands_around_the_steps_is_counted(tmp_path):
+    x, y = data()
+
+    class Holds(Callback):
+        memory_bytes = 50_000_000
+
+    def least(*callbacks):
+        net = chain(Adam(lr=0.1))
+        with pytest.raises(ArgumentError) as caught:
+            net.fit(x, y, 2, callbacks=callbacks, memory_budget=1, verbose=False)
+        return int(caught.value.advice.split()[2].rstrip(","))
+
+    params = sum(value.nbytes for value in chain(Adam(lr=0.1)).param_values())
+    bare = least()
+    assert least(Holds()) == bare + 50_000_000
+    assert least(ModelCheckpoint(tmp_path)) == bare + 3 * params
+    assert least(EMA()) == bare + params
+
+
+def test_nothing_has_changed_where_a_budget_is_refused():
+    net = chain(SGD(lr=0.1))
+    before = [value.copy() for value in net.param_values()]
+    x, y = data()
+    for budget in ("12", -1, "3kB"):
+        with pytest.raises(ArgumentError, match="memory_budget"):
+            net.fit(x, y, batch_size=2, memory_budget=budget)
+    assert all(map(np.array_equal, before, net.param_values()))
+    assert net.programs.recompute == "none"
+
+
+def test_mixed_precision_is_refused():
+    net = chain(SGD(lr=0.1))
+    net.compile(SGD(lr=0.1), mixed_precision="float16")
+    x, y = data()
+    with pytest.raises(ArgumentError, match="without mixed precision"):
+        net.fit(x, y, memory_budget="1GB")
+
+
+def test_the_check_measures_what_a_callback_takes():
+    class Greedy(Callback):
+        def on_batch_end(self, batch, logs):
+            self.kept = vars(self).get("kept", np.zeros(0)) if batch else np.ones(40_000_000, "u1")
+
+    net, stream = chain(SGD(lr=0.1)), io.StringIO()
+    x, y = data()
+    net.fit(x, y, verbose=False)
+    check = MemoryCheck(1_000_000, budget=2_000_000, stream=stream)
+    net.fit(x, y, epochs=2, initial_epoch=1, callbacks=[Greedy(), check], verbose=False)
+    assert 38e6 <= check.measured <= 60e6
+    assert check.off == 1_000_000 - check.measured
+    assert "above the budget of 2.0 MB" in stream.getvalue()
+
+
+PROGRAM = """
+import json, sys
+import numpy as np
+import singanet
+from singanet.models import build
+from singanet.optimizer import Adam, SGD
+from singanet.training.callbacks import Callback
+rng = np.random.default_rng(0)
+x, y = rng.standard_normal((96, 1, 28, 28), np.float32), rng.integers(0, 10, 96)
+warm = build("mlp", seed=0)
+warm.compile(SGD(lr=0.1))
+warm.fit(x[:8], y[:8], memory_budget="1GB", verbose=False)
+net = build("lenet", seed=0)
+net.compile(Adam(lr=1e-3))
+budget = int(sys.argv[1])
+if budget == 0:
+    try:
+        net.fit(x, y, batch_size=64, memory_budget=1, verbose=False)
+    except singanet.errors.ArgumentError as error:
+        print(json.dumps({"least": int(error.advice.split()[2].rstrip(","))}))
+    raise SystemExit
+from singanet.training.resident import private_bytes
+before = private_bytes()
+seen = []
+class Look(Callback):
+    def on_batch_end(self, batch, logs):
+        seen.append(private_bytes())
+net.fit(x, y, batch_size=64, memory_budget=budget, callbacks=[Look()], verbose=False)
+print(json.dumps({"peak": max(seen) - before}))
+"""
+
+
+def in_a_process(budget):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(budget)],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not say")
+def test_the_smallest_budget_is_kept_in_running():
+    least = in_a_process(0)["least"]
+    assert in_a_process(least)["peak"] <= 1.01 * least

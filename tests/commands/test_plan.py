@@ -1,0 +1,43 @@
+"""``singanet plan``, and ``singanet train --memory-budget``."""
+
+from __future__ import annotations
+
+import pytest
+
+from singanet.cli import main
+
+
+def test_it_prints_the_table_and_the_memory_over_a_step(capsys, tmp_path):
+    picture = tmp_path / "arena.svg"
+    argv = ["plan", "mlp", "--batch-size", "4", "--optimizer", "adam", "--memory-budget", "1GB"]
+    assert main([*argv, "--out", str(picture)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("batches of 4 within 1.00 GB: as it is\n")
+    assert "optimizer state" in shown
+    assert "forward fc1" in shown
+    assert picture.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["plan", "mlp", "--memory-budget", "600"], "write for example '600MB'"),
+        (["plan", "mlp", "--batch-size", "1", "--memory-budget", "1kB"], "expected at least"),
+        (["plan", "rbm"], "expected a net of layers"),
+        (["train", "mlp", "--memory-budget", "much"], "--memory-budget: expected bytes"),
+        (["train", "rbm", "--memory-budget", "1GB"], "--memory-budget: expected a net of layers"),
+    ],
+)
+def test_what_cannot_be_is_one_line(argv, told, capsys):
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_a_training_keeps_to_it(capsys):
+    argv = ["train", "mlp", "--data", "digits", "--epochs", "1", "--steps-per-epoch", "2"]
+    assert main([*argv, "--memory-budget", "1GB"]) == 0
+    told = capsys.readouterr().err
+    assert "within 1.00 GB: as it is" in told
+    assert "memory: " in told

@@ -1,0 +1,497 @@
+"""Offloaded nets train as nets in memory do, to the bit; their folder is a checkpoint."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.errors import (
+    ArgumentError,
+    CallOrderError,
+    DataError,
+    FileAccessError,
+    FileFormatError,
+    StateMismatchError,
+)
+from singanet.layers import Activation, BatchNormalization, Dense, Dropout, Layer
+from singanet.loss import SquaredError
+from singanet.optimizer import SGD, Adafactor, Adam, AdamW
+from singanet.training.callbacks import ModelCheckpoint
+
+WIDTH, DEPTH, KEEP = 160, 4, 700_000
+"""A layer has 102 kB, 307 kB with the state of Adam: two are in memory at a time."""
+
+
+def net_of(seed: int = 3) -> singanet.FeedForwardNet:
+    first = Dense("fc0", WIDTH, input_sample_shape=(WIDTH,))
+    rest = [Dense(f"fc{k}", WIDTH) for k in range(1, DEPTH)]
+    extra = [BatchNormalization("norm"), Dropout("drop", 0.2), Activation("relu")]
+    return singanet.FeedForwardNet([first, *extra, *rest], loss=SquaredError(), seed=seed)
+
+
+def batch(seed: int = 0, samples: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x, y = rng.standard_normal((2, samples, WIDTH), np.float32)
+    return x, y
+
+
+def arrays_of(net: singanet.FeedForwardNet) -> dict[str, np.ndarray]:
+    return {param.name: param.peek().copy() for param in net.params()}
+
+
+def same(found: dict, wanted: dict) -> bool:
+    return found.keys() == wanted.keys() and all(
+        np.array_equal(found[name], wanted[name]) for name in wanted
+    )
+
+
+@pytest.fixture
+def x_y() -> tuple[np.ndarray, np.ndarray]:
+    return batch()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda: Adam(lr=0.01),
+        lambda: SGD(lr=0.1, momentum=0.9),
+        lambda: Adafactor(lr=0.01),
+        lambda: AdamW(lr=0.01),
+    ],
+)
+def test_steps_are_those_in_memory(tmp_path, x_y, rule):
+    plain, net, here, there = net_of(), net_of(), rule(), rule()
+    net.offload(tmp_path / "net", KEEP)
+    for _ in range(3):
+        assert net.step(*x_y, there) == plain.step(*x_y, here)
+    assert net.programs.shelf.peak <= KEEP
+    assert same(arrays_of(net), arrays_of(plain))
+    assert same(there.state_dict(), here.state_dict())
+    np.testing.assert_array_equal(net.predict(x_y[0]), plain.predict(x_y[0]))
+    net.onload()
+    for _ in range(3):  # recorded, too
+        assert net.step(*x_y, there) == plain.step(*x_y, here)
+    assert same(arrays_of(net), arrays_of(plain))
+
+
+@pytest.mark.parametrize("extra", [{}, {"clip": 0.5, "clip_by": "global"}, {"accumulate": 2}])
+def test_fit_evaluate_and_checkpoints_are_those_in_memory(tmp_path, extra):
+    x, y = batch(samples=16)
+    nets = [net_of(), net_of()]
+    for k, net in enumerate(nets):
+        net.compile(Adam(lr=0.01))
+        if k:
+            net.offload(tmp_path / "net", KEEP)
+        keeps = [ModelCheckpoint(tmp_path / f"{k}")]
+        nets[k].history = net.fit(x, y, 4, 2, callbacks=keeps, verbose=False, **extra)
+    plain, net = nets
+    assert net.history == plain.history
+    assert net.evaluate(x, y).logs == plain.evaluate(x, y).logs
+    saved = [dict(np.load(tmp_path / f"{k}" / "epoch-0002.npz")) for k in (0, 1)]
+    assert same({**saved[1], "session": 0}, {**saved[0], "session": 0})
+
+
+def test_own_loops_may_update_values_in_place(tmp_path, x_y):
+    plain, net = net_of(), net_of()
+    rules = Adam(lr=0.01), Adam(lr=0.01)
+    net.offload(tmp_path / "net", KEEP, optimizer=rules[1])
+    for _ in range(2):
+        for each, rule in zip((plain, net), rules, strict=True):
+            out = each.forward(True, x_y[0])
+            for names, values, grads in each.backward(out - x_y[1]):
+                rule.update(names, values, grads)
+                for value in values:
+                    value -= 1e-3
+    assert same(arrays_of(net), arrays_of(plain))
+    assert net.programs.shelf.peak <= KEEP
+    for each in (plain, net):  # broken off after a layer
+        walk = each.backward(each.forward(True, x_y[0]) - x_y[1])
+        for _, values, grads in walk:
+            values[0] -= grads[0]
+            break
+        walk.close()
+    assert same(arrays_of(net), arrays_of(plain))
+
+
+def test_gradients_are_those_in_memory(tmp_path, x_y):
+    plain, net = net_of(), net_of()
+    net.offload(tmp_path / "net", KEEP)
+    feed = {"input": x_y[0], "targets": x_y[1]}
+    wanted = plain.gradients("loss", ["fc0/weight", "fc2", "input"], feed)
+    assert same(net.gradients("loss", ["fc0/weight", "fc2", "input"], feed), wanted)
+    found, _ = net.train(*x_y)
+    for one, other in zip(found, plain.train(*x_y)[0], strict=True):
+        assert one is other is None or np.array_equal(one, other)
+
+
+def test_shared_frozen_and_added_parameters(tmp_path, x_y):
+    nets = []
+    for k in range(2):
+        net = singanet.FeedForwardNet(loss=SquaredError(), seed=1)
+        one = net.add(Dense("one", WIDTH, input_sample_shape=(WIDTH,)))
+        shared = net.add(Dense("two", WIDTH, use_bias=False), one)
+        net.add(Dense("three", WIDTH, W_specs=shared.params["weight"], use_bias=False), shared)
+        one.trainable = False
+        rule = Adam(lr=0.01)
+        if k:
+            net.offload(tmp_path / "net", KEEP)
+        net.step(*x_y, rule)
+        one.trainable = True
+        net.step(*x_y, rule)
+        net.add(Dense("top", WIDTH))
+        net.step(*x_y, rule)
+        net.step(*x_y, rule)
+        nets.append(net)
+    assert same(arrays_of(nets[1]), arrays_of(nets[0]))
+    assert nets[1].layers[-1].params["weight"].home is not None
+    assert same(arrays_of(copy.deepcopy(nets[1])), arrays_of(nets[0]))
+
+
+def test_values_may_be_changed_between_steps(tmp_path, x_y):
+    plain, net = net_of(), net_of()
+    net.offload(tmp_path / "net", KEEP)
+    rules = Adam(lr=0.01), Adam(lr=0.01)
+    for each, rule in zip((plain, net), rules, strict=True):
+        each.step(*x_y, rule)
+        each.layers[0].params["weight"].value[...] *= 0.5
+        each.layers[-1].params["weight"].value = np.ones((WIDTH, WIDTH), np.float32)
+        held = each.layers[0].params["weight"].value
+        each.step(*x_y, rule)
+    assert same(arrays_of(net), arrays_of(plain))
+    with pytest.raises(ValueError, match="read-only"):  # no longer the net's: nothing gets lost
+        held[0] = 0
+    for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert same(arrays_of(copied), arrays_of(plain))
+        assert copied.step(*x_y, SGD(lr=0.1))
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5", "bin", "pickle"])
+def test_files_are_read_and_written_one_array_at_a_time(tmp_path, suffix):
+    plain, net = net_of(), net_of(seed=4)
+    plain.save(tmp_path / f"plain.{suffix}")
+    net.offload(tmp_path / "net", 310_000)
+    net.load(tmp_path / f"plain.{suffix}")
+    net.save(tmp_path / f"net.{suffix}")
+    assert net.programs.shelf.peak <= 310_000
+    other = net_of(seed=5)
+    other.load(tmp_path / f"net.{suffix}")
+    assert same(arrays_of(other), arrays_of(plain))
+    net.save_model(tmp_path / "net.singanet")
+    assert same(arrays_of(singanet.load_model(tmp_path / "net.singanet")), arrays_of(plain))
+
+
+def test_a_net_is_filled_in_the_folder(tmp_path):
+    net = net_of()
+    net.offload(tmp_path / "net", KEEP)
+    assert all(
+        param._value is None
+        for layer in net.layers[4:]
+        for name, param in layer.params.items()
+        if name == "weight"
+    )
+    assert same(arrays_of(net), arrays_of(net_of()))
+    assert not net.programs.notes[0].startswith("recorded")
+
+
+def test_going_on_from_the_folder(tmp_path, x_y):
+    plain, rule = net_of(), Adam(lr=0.01)
+    first = net_of()
+    first.offload(tmp_path / "net", KEEP)
+    mine = Adam(lr=0.01)
+    for _ in range(2):
+        plain.step(*x_y, rule)
+        first.step(*x_y, mine)
+    first.programs.end()
+    net, other = net_of(seed=3), Adam(lr=0.01)
+    net.offload(tmp_path / "net", KEEP, optimizer=other, resume=True)
+    for _ in range(2):
+        assert net.step(*x_y, other) == plain.step(*x_y, rule)
+    assert same(arrays_of(net), arrays_of(plain))
+    net.onload()
+    wrong = net_of()
+    before = arrays_of(wrong)
+    for optimizer in (None, SGD(lr=0.1, momentum=0.9)):
+        with pytest.raises(DataError, match="earlier training"):
+            wrong.offload(tmp_path / "net", KEEP, optimizer=optimizer, resume=True)
+    narrow = singanet.FeedForwardNet([Dense("fc0", 3, input_sample_shape=(WIDTH,))])
+    with pytest.raises(StateMismatchError, match="fc0/weight"):
+        narrow.offload(tmp_path / "net", resume=True)
+    assert same(arrays_of(wrong), before)
+    last = net_of()
+    last.offload(tmp_path / "net", KEEP, optimizer=Adam(lr=0.01), resume=True)
+
+
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from test_offloading import net_of, batch, KEEP
+from singanet.optimizer import Adam
+net, rule, x_y = net_of(), Adam(lr=0.01), batch()
+net.offload(sys.argv[1], KEEP)
+while True:
+    net.step(*x_y, rule)
+    print(rule.state("fc0/weight").step, flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal")
+def test_a_killed_process_loses_at_most_a_step(tmp_path, x_y):
+    call = [sys.executable, "-c", KILLED, str(tmp_path / "net"), str(Path(__file__).parent)]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as process:
+        line = process.stdout.readline()
+        time.sleep(0.0437)
+        with pytest.raises(FileAccessError, match=f"process {process.pid}"):
+            net_of().offload(tmp_path / "net", resume=True, optimizer=Adam(lr=0.01))
+        process.kill()
+        told = int([line, *process.stdout.readlines()][-1])
+    net, rule = net_of(), Adam(lr=0.01)
+    net.offload(tmp_path / "net", KEEP, optimizer=rule, resume=True)
+    steps = rule.state("fc0/weight").step
+    assert told <= steps <= told + 1
+    plain, own = net_of(), Adam(lr=0.01)
+    for _ in range(steps):
+        plain.step(*x_y, own)
+    assert same(arrays_of(net), arrays_of(plain))
+    assert net.step(*x_y, rule) == plain.step(*x_y, own)
+
+
+@pytest.mark.parametrize("at", range(0, 26, 5))
+def test_a_full_disk_undoes_the_step(tmp_path, monkeypatch, x_y, at):
+    net, rule = net_of(), Adam(lr=0.01)
+    net.offload(tmp_path / "net", KEEP)
+    net.step(*x_y, rule)
+    before, state, draws = arrays_of(net), rule.state_dict(), net.rng.bit_generator.state
+    writes = iter(range(1000))
+    real = singanet.offload.generation.Generation._put
+
+    def full(self, offset, data):
+        if next(writes) >= at:
+            raise FileAccessError("file", expected="a place", received="no space", advice="free")
+        real(self, offset, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("singanet.offload.generation.Generation._put", full)
+        with pytest.raises(FileAccessError):
+            net.step(*x_y, rule)
+    assert same(arrays_of(net), before)
+    assert same(rule.state_dict(), state)
+    assert net.rng.bit_generator.state == draws
+    plain, own = net_of(), Adam(lr=0.01)
+    plain.step(*x_y, own)
+    assert net.step(*x_y, rule) == plain.step(*x_y, own)
+    assert same(arrays_of(net), arrays_of(plain))
+
+
+def test_a_vanished_folder_is_told_and_loses_nothing(tmp_path, x_y):
+    net, rule, plain, own = net_of(), Adam(lr=0.01), net_of(), Adam(lr=0.01)
+    net.offload(tmp_path / "net", KEEP)
+    assert net.step(*x_y, rule) == plain.step(*x_y, own)
+    shutil.rmtree(tmp_path / "net")
+    with pytest.raises(FileAccessError, match="latest"):
+        net.step(*x_y, rule)
+    assert same(arrays_of(net), arrays_of(plain))
+    (tmp_path / "net").mkdir()
+    with pytest.raises(CallOrderError):
+        net.offload(tmp_path / "elsewhere")
+    net.onload()
+    assert net.step(*x_y, rule) == plain.step(*x_y, own)
+
+
+def test_a_disk_that_is_full_from_the_start(tmp_path, monkeypatch):
+    net = net_of()
+    before = arrays_of(net)
+
+    def full(handle, start, length):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(FileAccessError, match="No space"):
+        net.offload(tmp_path / "net")
+    assert not (tmp_path / "net").exists()
+    assert same(arrays_of(net), before)
+
+
+def test_folders_that_cannot_be(tmp_path, monkeypatch):
+    net = net_of()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(FileAccessError, match=r"notes\.txt"):
+        net.offload(tmp_path / "mine")
+    with pytest.raises(FileAccessError):
+        net.offload(tmp_path / "mine" / "notes.txt")
+    with pytest.raises(FileAccessError):
+        net.offload(tmp_path / "a" / "b")
+    with pytest.raises(FileAccessError, match="received none"):
+        net.offload(tmp_path / "no", resume=True)
+    if os.getuid():
+        (tmp_path / "closed").mkdir(mode=0o500)
+        with pytest.raises(FileAccessError):
+            net.offload(tmp_path / "closed")
+    for keep in (0, -1, "much", 1.5, None, True):
+        with pytest.raises(ArgumentError, match="keep"):
+            net.offload(tmp_path / "new", keep)
+    with pytest.raises(ArgumentError, match="layer 'fc"):
+        net.offload(tmp_path / "new", "100kB")
+    assert [path.name for path in tmp_path.iterdir()] in (["mine"], ["mine", "closed"])
+    with pytest.raises(CallOrderError):
+        net.onload()
+    net.offload(tmp_path / "new", 110_000)
+    with pytest.raises(ArgumentError, match="keep"):
+        net.step(*batch(), Adam(lr=0.1))
+    net.step(*batch(), SGD(lr=0.1))
+    other = net_of()
+    with pytest.raises(FileAccessError, match="resume=True"):
+        other.offload(tmp_path / "new")
+    with pytest.raises(FileAccessError, match="no other training"):
+        other.offload(tmp_path / "new", resume=True)
+    for call in (lambda: net.as_type("float64"), lambda: net.memory(4)):
+        with pytest.raises(CallOrderError):
+            call()
+    np.testing.assert_allclose(
+        net.predictor()(batch()[0]), net.predict(batch()[0]), rtol=1e-5, atol=1e-5
+    )
+    assert net.dtype == np.float32
+    net.onload()
+    (tmp_path / "new" / "latest").write_text("../notes")
+    with pytest.raises(FileFormatError, match="latest"):
+        other.offload(tmp_path / "new", resume=True)
+    (tmp_path / "new" / "latest").write_text("a.safetensors")
+    (tmp_path / "new" / "a.safetensors").write_bytes(b"no such thing")
+    with pytest.raises(FileFormatError):
+        other.offload(tmp_path / "new", resume=True)
+    assert (tmp_path / "new" / "b.safetensors").exists()
+
+
+LARGE = """
+import sys
+from pathlib import Path
+import numpy as np
+import singanet
+from singanet.layers import Dense
+from singanet.loss import SquaredError
+from singanet.optimizer import Adam
+
+def resident(key):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+def run(depth, width, keep, folder):
+    layers = [Dense(f"fc{k}", width, input_sample_shape=(width,)) for k in range(depth)]
+    net, rule = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=1), Adam(lr=1e-4)
+    net.offload(folder, keep)
+    for _ in range(2):
+        net.step(np.ones((2, width), "f"), np.zeros((2, width), "f"), rule)
+
+run(2, 200, "2MB", sys.argv[1] + "/small")
+before = resident("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")
+run(12, 1024, "30MB", sys.argv[1] + "/large")
+print(resident("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
+def test_a_net_larger_than_the_memory_it_gets(tmp_path):
+    call = [sys.executable, "-c", LARGE, str(tmp_path)]
+    told = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+    assert (tmp_path / "large" / "a.safetensors").stat().st_size > 150_000_000
+    # What is kept, a layer's gradient and new state, and threads' scratch.
+    assert int(told) < 80_000_000
+
+
+class Plain(SGD):
+    """A user's optimizer that keeps state of its own."""
+
+    def update(self, names, values, grads, scale=1.0):
+        self.seen = getattr(self, "seen", {})
+        for name, value, grad in zip(names, values, grads, strict=True):
+            self.seen[name] = self.seen.get(name, 0) + grad
+            value -= np.float32(0.01) * self.seen[name]
+
+
+class Foreign:
+    """One that has nothing of the library's."""
+
+    def register_all(self, specs):
+        pass
+
+    update = Plain.update
+
+
+@pytest.mark.parametrize("rule", [lambda: Plain(lr=1.0), Foreign])
+def test_an_optimizer_of_the_users_own(tmp_path, x_y, rule):
+    plain, net, here, there = net_of(), net_of(), rule(), rule()
+    net.offload(tmp_path / "net", KEEP)
+    for _ in range(3):
+        assert net.step(*x_y, there) == plain.step(*x_y, here)
+    assert same(arrays_of(net), arrays_of(plain))
+
+
+class Keeps(Layer):
+    """A layer that keeps its parameter in the context itself, and one that writes on it."""
+
+    def __init__(self, name, spoils=False):
+        super().__init__(name)
+        self.spoils = spoils
+
+    def setup(self, in_shape):
+        self.add_param("table", (WIDTH, WIDTH), fans=(WIDTH, WIDTH))
+        return in_shape
+
+    def forward(self, ctx, x):
+        ctx.save(x=x, w=ctx.params["table"])
+        if self.spoils:
+            ctx.params["table"][0] = 0
+        return x @ ctx.params["table"]
+
+    def backward(self, ctx, dy):
+        return dy @ ctx.saved["w"].T, {"table": ctx.saved["x"].T @ dy}
+
+
+def test_layers_may_keep_arrays_but_not_write_on_them(tmp_path, x_y):
+    nets = []
+    for k in range(2):
+        layers = [Keeps(f"k{i}") for i in range(4)]
+        layers[0].input_sample_shape = (WIDTH,)
+        net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=1)
+        if k:
+            net.offload(tmp_path / "net", 310_000)
+        rule = Adam(lr=0.01)
+        nets.append(net)
+        for _ in range(3):
+            net.step(*x_y, rule)
+    assert same(arrays_of(nets[1]), arrays_of(nets[0]))
+    nets[1].layers[2].spoils = True
+    with pytest.raises(ValueError, match="read-only"):
+        nets[1].step(*x_y, rule)
+
+
+def test_layers_that_run_again(tmp_path, x_y):
+    plain, net = net_of(), net_of()
+    plain.programs.recompute = net.programs.recompute = "cheap"
+    net.layers[4].recompute = plain.layers[4].recompute = True
+    rules = Adam(lr=0.01), Adam(lr=0.01)
+    net.offload(tmp_path / "net", KEEP)
+    for _ in range(3):
+        assert net.step(*x_y, rules[1]) == plain.step(*x_y, rules[0])
+    assert same(arrays_of(net), arrays_of(plain))
+
+
+def test_mixed_precision_is_refused(tmp_path, x_y):
+    net = net_of()
+    net.compile(SGD(lr=0.1), mixed_precision="float16")
+    net.offload(tmp_path / "net")
+    with pytest.raises(CallOrderError, match="mixed precision"):
+        net.fit(*x_y, 4, 1, verbose=False)

@@ -1,0 +1,105 @@
+"""Real jobs of MPI, each under a time limit."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mpi4py", exc_type=ImportError)
+
+BESIDE = Path(sys.executable).with_name("mpirun")
+MPIRUN = str(BESIDE) if BESIDE.exists() else shutil.which("mpirun")
+ROOT = Path(__file__).resolve().parents[2]
+
+TRAINS = """
+import sys
+import numpy as np
+import singanet
+from singanet import parallel
+from singanet.data import ArrayLoader
+from singanet.layers import Activation, Dense, Embedding, Flatten
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD
+
+comm = parallel.init()
+rng = np.random.default_rng(0)
+x, y = rng.integers(0, 30, (19, 4)), rng.integers(0, 3, 19)
+net = singanet.FeedForwardNet(
+    [Embedding("e", 40, 8, input_sample_shape=(4,)), Flatten("f"), Dense("a", 600),
+     Activation("relu"), Dense("b", 3)],
+    loss=SoftmaxCrossEntropy(), seed=comm.rank)
+net.compile(parallel.AllReduce(SGD(lr=0.2, momentum=0.9)))
+loader = ArrayLoader(x, y, 6 // comm.size, seed=1, rank=comm.rank, world_size=comm.size)
+net.fit(loader, epochs=3, clip=0.5, clip_by="global", verbose=False)
+values = [value.copy() for value in net.param_values()]
+half = parallel.AllReduce(SGD(lr=0.2), window=1, dtype="float16")
+for k in range(6):
+    net.step(x[comm.rank :: comm.size], y[comm.rank :: comm.size], half)
+np.savez(f"{sys.argv[1]}.{comm.rank}.npz", *values, *net.param_values())
+"""
+
+FAILS = """
+import time
+import numpy as np
+from singanet import parallel
+
+comm = parallel.init()
+comm.step = 7
+if comm.rank:
+    if {raises}:
+        raise KeyError("lost")
+    time.sleep(30)
+comm.deadline = 2.0
+comm.all_reduce(np.ones(3), what="the gradients of fc/weight")
+"""
+
+
+def job(ranks, code, tmp_path, *arguments):
+    """The ended job of ``ranks`` processes that run ``code``."""
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    if MPIRUN is None:
+        pytest.skip("no mpirun beside mpi4py")
+    flags = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--timeout", "50"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [MPIRUN, *flags, "-n", str(ranks), sys.executable, str(script), *arguments]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_two_processes_train_as_one(tmp_path):
+    subprocess.run(
+        [sys.executable, "-c", TRAINS, str(tmp_path / "alone")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=60,
+    )
+    ended = job(2, TRAINS, tmp_path, str(tmp_path / "two"))
+    assert ended.returncode == 0, ended.stderr
+    alone, first, second = (
+        list(np.load(tmp_path / name).values())
+        for name in ("alone.0.npz", "two.0.npz", "two.1.npz")
+    )
+    for k, (one, a, b) in enumerate(zip(alone, first, second, strict=True)):
+        np.testing.assert_array_equal(a, b)
+        near = 1e-6 if k < len(alone) // 2 else 3e-3  # by halves
+        np.testing.assert_allclose(a, one, rtol=100 * near, atol=near)
+
+
+@pytest.mark.parametrize(
+    ("raises", "told"),
+    [
+        (True, ["rank 1 ended by an error", "KeyError: 'lost'"]),
+        (False, ["rank 0 of 2, step 7", "the gradients of fc/weight", "within 2 s"]),
+    ],
+)
+def test_a_rank_that_fails_or_stalls_ends_the_job_with_a_message(raises, told, tmp_path):
+    ended = job(2, FAILS.format(raises=raises), tmp_path)
+    assert ended.returncode != 0
+    for text in told:
+        assert text in ended.stderr

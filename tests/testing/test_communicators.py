@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+
+from singanet.errors import RankError
+from singanet.testing import communicators
+
+
+def test_collective_operations_give_every_rank_what_they_say():
+    def work(comm):
+        own = np.full((2, 2), comm.rank + 1.0)
+        total = comm.all_reduce(own.copy())
+        most = comm.all_reduce(own.copy(), "max")
+        rows = comm.all_gather(np.full((comm.rank, 3), comm.rank))
+        spread = comm.broadcast(own.copy(), root=2)
+        comm.barrier()
+        return total, most, rows, spread
+
+    with communicators(3) as comms:
+        assert [(comm.rank, comm.size) for comm in comms] == [(0, 3), (1, 3), (2, 3)]
+        for total, most, rows, spread in comms.run(work):
+            assert (total == 6).all()
+            assert (most == 3).all()
+            assert [part.tolist() for part in rows] == [[], [[1] * 3], [[2] * 3, [2] * 3]]
+            assert (spread == 3).all()
+
+
+def test_messages_of_one_tag_arrive_in_order_and_others_past_them():
+    def work(comm):
+        if comm.rank == 0:
+            for k, tag in ((1, 7), (2, 7), (3, 8)):
+                comm.send(np.array([k]), 1, tag)
+            return None
+        return [int(comm.receive(np.empty(1, int), 0, tag)[0]) for tag in (8, 7, 7)]
+
+    with communicators(2) as comms:
+        assert comms.run(work)[1] == [3, 1, 2]
+
+
+def test_what_a_request_says_depends_on_the_virtual_clocks_alone():
+    def work(comm):
+        comm.advance(0.5 if comm.rank else 0.0)
+        request = comm.start_all_reduce(np.ones(1000))
+        early = request.test()
+        comm.advance(1.0)
+        late = request.test()
+        return early, late, request.wait()[0], comm.clock
+
+    for _ in range(3):
+        with communicators(2, bandwidth=1e6) as comms:
+            first, second = comms.run(work)
+        # Begun at 0.5, 8000 bytes at a million a second.
+        assert first[:3] == second[:3] == (False, True, 2.0)
+        assert first[3] == pytest.approx(1.0, abs=1e-4)
+        assert second[3] == pytest.approx(1.5, abs=1e-4)
+
+
+def test_waiting_takes_the_time_of_the_last_rank_and_of_the_wire():
+    def work(comm):
+        comm.advance(float(comm.rank))
+        comm.all_reduce(np.ones(500_000))
+        return comm.clock
+
+    with communicators(3, bandwidth=1e6) as comms:
+        assert comms.run(work) == pytest.approx([6.0] * 3, abs=1e-4)
+
+
+def test_an_array_under_way_cannot_be_read():
+    def work(comm):
+        array = np.ones(3)
+        request = comm.start_all_reduce(array)
+        under_way = array.copy()
+        request.wait()
+        return np.isnan(under_way).all(), array
+
+    with communicators(2) as comms:
+        for nan, array in comms.run(work):
+            assert nan
+            assert (array == 2).all()
+
+
+def test_an_exception_of_one_rank_ends_the_waiting_of_the_others():
+    heard = []
+
+    def work(comm):
+        if comm.rank == 1:
+            raise KeyError("lost")
+        try:
+            comm.all_reduce(np.ones(1), what="the bucket of fc/weight")
+        except RankError as error:
+            heard.append(error)
+            raise
+
+    with communicators(3) as comms, pytest.raises(KeyError, match="lost"):
+        comms.run(work)
+    assert sorted(error.where for error in heard) == ["rank 0 of 3, step 0", "rank 2 of 3, step 0"]
+    assert all("rank 1 failed: KeyError" in error.received for error in heard)
+    assert all("the bucket of fc/weight" in error.expected for error in heard)
+
+
+def test_ranks_that_all_wait_or_have_ended_are_told_at_once_for_whom():
+    def work(comm):
+        comm.step = 4
+        if comm.rank:
+            comm.all_reduce(np.ones(1), what="a sum")
+
+    with communicators(3) as comms, pytest.raises(RankError) as caught:
+        comms.run(work)
+    assert caught.value.where in ("rank 1 of 3, step 4", "rank 2 of 3, step 4")
+    assert "a sum within" in caught.value.expected
+    assert "'0'" in caught.value.received
+
+
+def test_a_rank_that_comes_after_the_deadline_is_not_waited_for():
+    def work(comm):
+        if comm.rank:
+            comm.advance(31.0)
+        comm.barrier()
+
+    with communicators(2, deadline=30.0) as comms, pytest.raises(RankError, match="30 s"):
+        comms.run(work)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda comm: comm.all_reduce(np.ones(3)),
+        lambda comm: comm.all_reduce(np.ones(2, np.float32)),
+        lambda comm: comm.all_reduce(np.ones(2), "max"),
+        lambda comm: comm.broadcast(np.ones(2)),
+        lambda comm: comm.barrier(),
+    ],
+)
+def test_ranks_that_do_different_things_are_told_so(other):
+    def work(comm):
+        if comm.rank == 0:
+            comm.all_reduce(np.ones(2))
+        else:
+            other(comm)
+
+    with communicators(2) as comms, pytest.raises(RankError, match=r"do the same things|ended"):
+        comms.run(work)
