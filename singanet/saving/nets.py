@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from singanet.base.arguments import is_int
 from singanet.base.budget import Budget
+from singanet.base.names import NAMES, name_trouble
 from singanet.errors import ConfigError
 from singanet.layers import Layer
 from singanet.loss import Loss, MultiLoss
@@ -167,6 +168,8 @@ def _add_uses(net: Net, entries: Sequence[Any]) -> None:
         if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
             raise wrong("a layer's configuration", "an object with a name", kind_of(entry))
         name = entry["name"]
+        if trouble := name_trouble(name):
+            raise wrong("a layer's configuration", NAMES, trouble)
         other = entry.get("shares")
         if other is not None and not (isinstance(other, str) and other in made):
             raise wrong(f"layer {name!r}", "'shares' to name a layer before it", repr(other))

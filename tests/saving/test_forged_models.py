@@ -119,3 +119,12 @@ def test_a_training_of_many_fits(tmp_path):
     with pytest.raises(ConfigError, match="at most 256"):
         singanet.load_model(path)
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("name", ["", "a\n", "/", "\ud800"])
+def test_names_of_nested_nets(name):
+    inner = {**net_of("Dense").to_config(), "name": "n"}
+    with pytest.raises(ConfigError, match="names of 1 to 4096 bytes"):
+        FeedForwardNet.from_config(
+            {**inner, "layers": [{"name": name, "net": inner, "sources": []}]}
+        )
