@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import singanet
+from singanet.errors import BackendError
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = ["cupy", "torch", "keras", "PIL", "mpi4py", "onnx", "tqdm", "h5py", "google.protobuf"]
@@ -85,8 +89,10 @@ def test_versions_agree():
 
 @pytest.mark.parametrize("name", [name for name, _ in walk()])
 def test_module_is_documented(name):
-    module = importlib.import_module(name)
-    text = (module.__doc__ or "").strip()
+    with suppress(BackendError):  # the library that it stands on is not there
+        importlib.import_module(name)
+    source = Path(importlib.util.find_spec(name).origin).read_text()
+    text = ast.get_docstring(ast.parse(source)) or ""
     assert len(text) > 4, f"{name} says nothing about itself"
 
 

