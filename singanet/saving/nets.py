@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from singanet.base.arguments import is_int
+from singanet.base.arguments import NAMES, is_int, name_trouble
 from singanet.base.budget import Budget
-from singanet.base.names import NAMES, name_trouble
 from singanet.errors import ConfigError
 from singanet.layers import Layer
 from singanet.loss import Loss, MultiLoss
