@@ -28,7 +28,7 @@ from singanet import FeedForwardNet, Input, layers, loss, metric, models
 from singanet.checkpoint import FORMATS, LayerDescription, open_state, write_state
 from singanet.data import cifar10
 from singanet.data.idx import read_idx
-from singanet.data.images import read_image
+from singanet.data.images import MAX_PIXELS, read_image
 from singanet.data.npz import read_npz
 from singanet.data.safe_pickle import load_plain_pickle
 from singanet.keras import load_model as load_keras
@@ -58,6 +58,8 @@ class Kind:
     read: Callable[[Path], None]
     watched: bool = True
     """Whether reading may open no other file and start no code, not even an import."""
+    floor: int = 64 << 20
+    """Bytes that a file, and the libraries that read it, may take beside ten times its size."""
 
 
 def of_bytes(suffix, raw):
@@ -487,7 +489,8 @@ KINDS = {
     for kind in (
         Kind("checkpoint", 560, checkpoint_seeds, read_checkpoint),
         Kind("data", 170, data_seeds, read_data, watched=False),
-        Kind("image", 80, image_seeds, read_image, watched=False),
+        # Pictures are small files; how large they may be is said by max_pixels.
+        Kind("image", 80, image_seeds, read_image, watched=False, floor=10 * MAX_PIXELS),
         Kind("config", 100, config_seeds, read_config),
         Kind("net", 25, net_seeds, read_net),
         Kind("model", 20, model_seeds, read_model),

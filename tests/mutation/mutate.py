@@ -27,8 +27,6 @@ from singanet.errors import SingaNetError
 from tests.mutation.kinds import KINDS
 from tests.mutation.watching import Peak, watch
 
-MEMORY = 64 << 20
-"""More than ten times its size that a file, and the libraries that read it, may take."""
 SECONDS = 2.0
 """Of the processor's time."""
 GROUP = 20
@@ -69,7 +67,7 @@ def work(job):
                 with watch().over(path) if kind.watched else contextlib.nullcontext():
                     found[_read(kind, path, data)] += 1
             most = max(most, peak.bytes())
-            if peak.bytes() > 10 * largest + MEMORY:
+            if peak.bytes() > 10 * largest + kind.floor:
                 raise MemoryError(f"{peak.bytes()} bytes: {job}, {start}")
     shutil.rmtree(folder)
     return found, most
