@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,9 +15,10 @@ from singanet.optimizer.checks import Grad, check_lists
 from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import Reducer
+from singanet.optimizer.reducer import Reducer, Reduction, Traffic
 from singanet.optimizer.stages import stages_of, two_passes
 from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.parallel.as_calls import AsCalls
 from singanet.parallel.communicator import Communicator
 from singanet.parallel.half import Halves
 from singanet.parallel.order import Order
@@ -34,7 +35,8 @@ class AllReduce(Reducer):
     into buffers of their own, small ones side by side, and summed while the walk back goes on,
     ``window`` sums at a time; sums that are there are updated by at the next call of `update`,
     all others in `end`. What one rank did not reach counts as zeros there, what no rank reached
-    is not updated. Row-sparse gradients stay so: their rows are gathered.
+    is not updated. Row-sparse gradients stay so: their rows are gathered. Steps are recorded; then
+    gradients are summed where they lie. ``traffic`` counts what was exchanged.
 
     With ``dtype="float16"`` gradients travel in half the bytes and are added in float32; it is for
     slow networks, as on one host the rounding takes longer. What is too large for float16 is cut,
@@ -92,6 +94,25 @@ class AllReduce(Reducer):
         self._count: float | None = None
         self._said = False
         self._round: Round | None = None
+        self._last: Round | None = None
+        self.traffic = Traffic()
+
+    @property
+    def alone(self) -> bool:
+        """As `Reducer`."""
+        return self.comm.size == 1
+
+    def reduction(self) -> Reduction | None:
+        """As `Reducer`; None until all ranks know how the gradients of all parameters come."""
+        if self.alone or not self._met or not self._order.is_settled():
+            return None
+        return AsCalls(
+            self.comm, self._order, self.window, self.traffic, self._opened, self._ended
+        )
+
+    def case(self) -> Hashable:
+        """As `Wrapper.case`: which parameters are reduced together."""
+        return self._order.version
 
     def around(self, optimizer: Optimizer | Wrapper) -> AllReduce:
         """As `Reducer`."""
@@ -207,15 +228,13 @@ class AllReduce(Reducer):
                     if said.refused:
                         stage.precision.failed("of another rank")
             elif said.kind == "preview":
-                idle = Round(self.comm, self._order, self.window, self._halves, heard, 0.0)
+                idle = self._round_of(heard, 0.0)
                 norm = norm_of(self._scaled(*handed) for handed in idle.rest())
                 ahead = two_passes(self)
                 knowing = nullcontext() if ahead is None else ahead.clip.knowing(norm)
             elif said.kind == "step":
                 with knowing:
-                    self._close(
-                        Round(self.comm, self._order, self.window, self._halves, heard, 0.0)
-                    )
+                    self._close(self._round_of(heard, 0.0))
                 knowing = nullcontext()
                 for outer in self._around:
                     outer.end()
@@ -230,6 +249,13 @@ class AllReduce(Reducer):
     def _opened(self, kind: str) -> Round:
         """A round of all sums, as this rank's gradients are to weigh in it."""
         self._expect_met()
+        if self._last is not None and not self._last.ended:
+            raise CallOrderError(
+                "AllReduce",
+                expected="the end of the step before",
+                received="another step: that one was left by an error, and others may wait in it",
+                advice="end all ranks, and go on from a checkpoint",
+            )
         if not self._said:
             raise CallOrderError(
                 "AllReduce",
@@ -239,13 +265,23 @@ class AllReduce(Reducer):
             )
         weight = 1.0 if self._count is None else float(self._count)
         heard: Announcement = announced(self.comm, kind, self._count)
-        return Round(self.comm, self._order, self.window, self._halves, heard, weight)
+        return self._round_of(heard, weight)
+
+    def _round_of(self, heard: Announcement, weight: float) -> Round:
+        halves, traffic = self._halves, self.traffic
+        self._last = Round(self.comm, self._order, self.window, halves, heard, weight, traffic)
+        return self._last
 
     def _close(self, opened: Round) -> None:
         try:
             self._apply(opened.rest())
         finally:
             self._round, self._said = None, False
+        self.comm.step += 1
+
+    def _ended(self) -> None:
+        """Count a step whose round a program has closed."""
+        self._said = False
         self.comm.step += 1
 
     def _apply(self, handed: Iterable[Handed]) -> None:
