@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
@@ -16,6 +16,9 @@ class Reducer(Wrapper):
     Updates come when the others' gradients have, at the latest in `end`; each process makes all
     of them, those of parameters that it found no gradient for too. `singanet.parallel` has some.
     """
+
+    differs_by_rank: ClassVar[bool] = False
+    """Whether each process has state of its own, and so a file of its own to go on from."""
 
     @abstractmethod
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:

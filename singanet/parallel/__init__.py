@@ -2,6 +2,16 @@
 
 from singanet.parallel.all_reduce import AllReduce
 from singanet.parallel.communicator import Alone, Communicator, ReduceOp, Request, Traffic
+from singanet.parallel.sparse_all_reduce import SparseAllReduce
 from singanet.parallel.start import init
 
-__all__ = ["AllReduce", "Alone", "Communicator", "ReduceOp", "Request", "Traffic", "init"]
+__all__ = [
+    "AllReduce",
+    "Alone",
+    "Communicator",
+    "ReduceOp",
+    "Request",
+    "SparseAllReduce",
+    "Traffic",
+    "init",
+]

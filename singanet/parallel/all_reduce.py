@@ -154,6 +154,11 @@ class AllReduce(Reducer):
         """As `Reducer`."""
         return self.comm.traffic.since(self._before)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether gradients are handed on as they are, as there is no other process."""
+        return self.comm.size == 1
+
     def update(
         self,
         names: Sequence[str],
@@ -165,7 +170,7 @@ class AllReduce(Reducer):
 
         Errors: `CallOrderError` before `meet` or `begin`, or where the step before has no `end`.
         """
-        if self.comm.size == 1:
+        if self.is_alone:
             self.optimizer.update(names, values, grads, scale)
             return
         check_lists("AllReduce", names, values, grads)
@@ -176,12 +181,12 @@ class AllReduce(Reducer):
 
     def end(self) -> None:
         """As `Wrapper.end`: all sums are waited for, and their parameters updated."""
-        if self.comm.size > 1:
+        if not self.is_alone:
             self._close(self._round or self._opened("step"))
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """As `Reducer`. The gradients are summed for it, and once more for the updates."""
-        if self.comm.size == 1:
+        if self.is_alone:
             yield from items
             return
         opened = self._opened("preview")

@@ -174,7 +174,7 @@ class Round:
             if param.name in self._given and self.weight:
                 row[int(isinstance(self._given[param.name][0], tuple))] = 1
         before = dict(self.order.kinds)
-        what = f"which ranks reached {_listed(params)}"
+        what = f"which ranks reached {listed(params)}"
         self.order.learn(params, self.comm.all_reduce(counts, what=what))
         self._learnt |= before != self.order.kinds
 
@@ -186,7 +186,7 @@ class Round:
         dense = [param for param in params if kinds[param.name] == "dense"]
         sums = None
         if dense:
-            what = f"the gradients of {_listed(dense)}"
+            what = f"the gradients of {listed(dense)}"
             buffer = self._weighed(dense)
             sums = (
                 self.comm.start_all_reduce(buffer, what=what)
@@ -267,6 +267,7 @@ class Round:
             yield names, [param.value for param in params], [found[n] for n in names], factor
 
 
-def _listed(params: Sequence[Param]) -> str:
+def listed(params: Sequence[Param]) -> str:
+    """The first of ``params``, and how many more."""
     more = f" and {len(params) - 1} more" if len(params) > 1 else ""
     return f"{params[0].name}{more}" if params else "nothing"
