@@ -56,14 +56,14 @@ class AllReduce(Reducer):
         self.comm = init() if comm is None else comm
         if not isinstance(self.comm, Communicator):
             raise ArgumentError(
-                "AllReduce(comm=)",
+                f"{type(self).__name__}(comm=)",
                 expected="a Communicator",
                 received=type(comm).__name__,
                 advice="leave it out, or pass parallel.init() or one of testing.communicators(n)",
             )
         # A file is read by other processes than those that wrote it.
         self.arguments.pop("comm", None)
-        self.window = checked_count("AllReduce", "window", window, 1)
+        self.window = checked_count(type(self).__name__, "window", window, 1)
         if dtype not in (None, "float16"):
             raise ArgumentError(
                 "AllReduce(dtype=)",
@@ -78,10 +78,10 @@ class AllReduce(Reducer):
             if isinstance(stage, (Accumulator, Reducer)):
                 kind = type(stage).__name__
                 raise ArgumentError(
-                    "AllReduce",
+                    type(self).__name__,
                     expected="a rule, or clipping, inside",
                     received=kind,
-                    advice="write Accumulator(AllReduce(...), every), which is reduced once"
+                    advice=f"write {kind}({type(self).__name__}(...), every), which is reduced once"
                     if isinstance(stage, Accumulator)
                     else "leave one of them out",
                 )
@@ -115,12 +115,12 @@ class AllReduce(Reducer):
             return
         for stage in around:
             if stage.reads_gradients and not isinstance(stage, (Accumulator, ScaledUpdates)):
-                kind = type(stage).__name__
+                kind, own = type(stage).__name__, type(self).__name__
                 raise ArgumentError(
-                    f"{kind} around AllReduce",
+                    f"{kind} around {own}",
                     expected="what looks at gradients inside, where they are those of all ranks",
                     received=f"{kind} around",
-                    advice=f"write AllReduce({kind}(...))",
+                    advice=f"write {own}({kind}(...))",
                 )
         self.optimizer.register_all(net.param_specs())
         self._around, self._round = tuple(around), None
@@ -173,7 +173,7 @@ class AllReduce(Reducer):
         if self.is_alone:
             self.optimizer.update(names, values, grads, scale)
             return
-        check_lists("AllReduce", names, values, grads)
+        check_lists(type(self).__name__, names, values, grads)
         if self._round is None:
             self._round = self._opened("step")
         self._round.give(names, grads, scale)
@@ -242,7 +242,7 @@ class AllReduce(Reducer):
         self._expect_met()
         if not self._said:
             raise CallOrderError(
-                "AllReduce",
+                type(self).__name__,
                 expected="the number of samples before the gradients of a step",
                 received="gradients without it",
                 advice="call begin(len(x)) before each walk back, and end() after it",
@@ -285,7 +285,7 @@ class AllReduce(Reducer):
     def _expect_met(self) -> None:
         if not self._met:
             raise CallOrderError(
-                "AllReduce",
+                type(self).__name__,
                 expected="the net before its gradients",
                 received="gradients, or join(), before meet(net)",
                 advice="call meet(net) on all ranks before the first forward",

@@ -87,7 +87,7 @@ class SparseRound(Round):
             count += like.size
         offered = parts[0] if len(parts) == 1 else np.concatenate(parts)
         places = self.choice(offered, count) if count else np.empty(0, np.int64)
-        values = offered[places]
+        values = offered[places].astype(self.order.like(params[0]).dtype, copy=False)
         if self.keep and self.comm.size > 1:
             self._sent(params, codes, parts, places)
         head = np.array([len(places), *codes], np.int32)
@@ -124,7 +124,7 @@ class SparseRound(Round):
             rows = [each.rows[k] for each in heard if k in each.rows]
             ops = ops_for(like)
             if total is not None and dense:
-                part = total[begin:start].reshape(like.shape)
+                part = total[begin:start].reshape(like.shape).astype(like.dtype, copy=False)
                 for indices, values in rows:
                     part[indices] += values
                 found[param.name] = ops.xp.asarray(part)

@@ -98,14 +98,6 @@ class Unsent:
                 received="nothing" if _WHOSE not in own else f"an array {whose.shape}",
                 advice="load a complete state_dict of a SparseAllReduce",
             )
-        if tuple(whose[:2]) != (rank, size):
-            warnings.warn(
-                f"rank {rank} of {size} goes on from the state of rank {whose[0]} of {whose[1]}: "
-                "what that rank had not sent is left out, and this one begins with nothing unsent",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-            return int(whose[2]), {}, {}
         sums, momenta = (
             {
                 key.rpartition("/")[0]: np.array(array).reshape(-1)
@@ -114,6 +106,14 @@ class Unsent:
             }
             for part in _PARTS
         )
+        if (sums or momenta) and tuple(whose[:2]) != (rank, size):
+            warnings.warn(
+                f"rank {rank} of {size} goes on from the state of rank {whose[0]} of {whose[1]}: "
+                "what that rank had not sent is left out, and this one begins with nothing unsent",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            return int(whose[2]), {}, {}
         return int(whose[2]), sums, momenta
 
     def take(self, parsed: Any) -> None:
