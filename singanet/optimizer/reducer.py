@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from singanet.base.collectives import Collectives, SharedBatch
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 
@@ -39,6 +40,18 @@ class Reducer(Wrapper):
     @abstractmethod
     def join(self) -> None:
         """Take part in the others' steps without samples, until all have come here."""
+
+    def unify(self) -> None:
+        """Let the parameters be those of all ranks, where the stage lets them differ meanwhile.
+
+        All ranks come here at the same time: before an evaluation or a checkpoint.
+        """
+
+    def share(self, net: Any) -> None:
+        """Tell the synchronized layers of ``net`` whose batch theirs is a part of."""
+        for layer in net.layers:
+            if getattr(layer, "synchronized", False) and layer.shared is not self.batch:
+                layer.shared = self.batch
 
     @abstractmethod
     def around(self, optimizer: Optimizer | Wrapper) -> Reducer:
