@@ -67,7 +67,12 @@ class GeneratorLoader(Described):
     def state_dict(self) -> dict[str, int]:
         """The position, and of how many ranks it is."""
         before, ranks = self._before, self.world_size
-        return {"epoch": self.epoch, "position": self.position, "world_size": ranks, "before": before}
+        return {
+            "epoch": self.epoch,
+            "position": self.position,
+            "world_size": ranks,
+            "before": before,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position, also of another number of ranks. Errors: `ArgumentError`."""

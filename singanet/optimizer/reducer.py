@@ -8,6 +8,7 @@ from typing import Any
 
 from singanet.base.collectives import Collectives, SharedBatch
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.running_state import average_state
 from singanet.optimizer.wrapper import Wrapper
 
 
@@ -41,11 +42,13 @@ class Reducer(Wrapper):
     def join(self) -> None:
         """Take part in the others' steps without samples, until all have come here."""
 
-    def unify(self) -> None:
-        """Let the parameters be those of all ranks, where the stage lets them differ meanwhile.
+    def unify(self, net: Any, samples: float = 1.0) -> None:
+        """Let the running state of ``net`` be that of all ranks, each weighing by ``samples``.
 
-        All ranks come here at the same time: before an evaluation or a checkpoint.
+        Parameters too, where a stage lets them differ meanwhile. All ranks come here at the same
+        time: before an evaluation or a checkpoint.
         """
+        average_state(net, self.comm, samples)
 
     def share(self, net: Any) -> None:
         """Tell the synchronized layers of ``net`` whose batch theirs is a part of."""
