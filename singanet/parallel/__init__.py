@@ -1,7 +1,7 @@
 """Several processes that train one net."""
 
 from singanet.parallel.all_reduce import AllReduce
-from singanet.parallel.communicator import Alone, Communicator, ReduceOp, Request, Traffic
+from singanet.parallel.communicator import Alone, Communicator, Exchanged, ReduceOp, Request
 from singanet.parallel.sparse_all_reduce import SparseAllReduce
 from singanet.parallel.start import init
 
@@ -9,9 +9,9 @@ __all__ = [
     "AllReduce",
     "Alone",
     "Communicator",
+    "Exchanged",
     "ReduceOp",
     "Request",
     "SparseAllReduce",
-    "Traffic",
     "init",
 ]

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from singanet.base.arguments import checked_count
+from singanet.base.collectives import SharedBatch
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.accumulator import Accumulator
@@ -18,10 +19,10 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer
 from singanet.optimizer.stages import stages_of, two_passes
 from singanet.optimizer.wrapper import Handed, Wrapper
-from singanet.parallel.communicator import Communicator, Traffic
+from singanet.parallel.communicator import Communicator, Exchanged
 from singanet.parallel.half import Halves
 from singanet.parallel.order import Order
-from singanet.parallel.registration import expect_alike, spread
+from singanet.parallel.registration import apart, expect_alike, spread
 from singanet.parallel.round import Announcement, Round, announced
 from singanet.parallel.start import init
 from singanet.types import Array
@@ -61,6 +62,7 @@ class AllReduce(Reducer):
                 received=type(comm).__name__,
                 advice="leave it out, or pass parallel.init() or one of testing.communicators(n)",
             )
+        self.batch = SharedBatch(self.comm)
         # A file is read by other processes than those that wrote it.
         self.arguments.pop("comm", None)
         self.window = checked_count(type(self).__name__, "window", window, 1)
@@ -92,7 +94,7 @@ class AllReduce(Reducer):
         self._count: float | None = None
         self._said = False
         self._round: Round | None = None
-        self._before = self.comm.traffic
+        self._before = self.comm.exchanged
 
     def around(self, optimizer: Optimizer | Wrapper) -> AllReduce:
         """As `Reducer`."""
@@ -124,12 +126,14 @@ class AllReduce(Reducer):
                 )
         self.optimizer.register_all(net.param_specs())
         self._around, self._round = tuple(around), None
+        self.share(net)
         self._order.start(net, self.settled)
         if self.comm.size > 1:
             facts = [*self._order.facts(), repr(around[0] if around else self)]
             fresh = [ref() for ref in self._known] != [net]
             if expect_alike(self.comm, facts, fresh):
                 params = net.params()
+                apart(self.comm, net.rng)
                 spread(self.comm, ((p.name, p.value) for p in params if not p.is_constant))
                 masters = ((p.name, self.settled(p.name, p.value)) for p in self._order.params)
                 values = {id(p.value) for p in params}
@@ -147,17 +151,13 @@ class AllReduce(Reducer):
     def begin(self, count: float | None) -> None:
         """As `Reducer`: ``count`` is what the gradients of this rank weigh, 0 for none."""
         self._count, self._said = count, True
-        self._before = self.comm.traffic
+        self.batch.weight = count
+        self._before = self.comm.exchanged
 
     @property
-    def traffic(self) -> Traffic:
+    def exchanged(self) -> Exchanged:
         """As `Reducer`."""
-        return self.comm.traffic.since(self._before)
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether gradients are handed on as they are, as there is no other process."""
-        return self.comm.size == 1
+        return self.comm.exchanged.since(self._before)
 
     def update(
         self,
@@ -170,7 +170,7 @@ class AllReduce(Reducer):
 
         Errors: `CallOrderError` before `meet` or `begin`, or where the step before has no `end`.
         """
-        if self.is_alone:
+        if self.comm.size == 1:
             self.optimizer.update(names, values, grads, scale)
             return
         check_lists(type(self).__name__, names, values, grads)
@@ -181,12 +181,12 @@ class AllReduce(Reducer):
 
     def end(self) -> None:
         """As `Wrapper.end`: all sums are waited for, and their parameters updated."""
-        if not self.is_alone:
+        if not self.comm.size == 1:
             self._close(self._round or self._opened("step"))
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """As `Reducer`. The gradients are summed for it, and once more for the updates."""
-        if self.is_alone:
+        if self.comm.size == 1:
             yield from items
             return
         opened = self._opened("preview")

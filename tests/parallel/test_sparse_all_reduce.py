@@ -190,7 +190,7 @@ def test_exactly_k_are_sent_and_small_parameters_are_chosen_from_together():
         net = dense_net()
         optimizer = SparseAllReduce(SGD(lr=0.1), comm, ratio=0.01)
         net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer)
-        return optimizer.traffic
+        return optimizer.exchanged
 
     first, second = together(work)
     sent = [each for each in heard if each[0] == 0 and each[1].startswith("the gradients")]
@@ -216,7 +216,7 @@ def test_ranks_send_as_many_as_they_have():
         if comm.rank == 0:
             grad.flat[[1, 3, 209]] = [2.0, -0.5, 4.0]  # a half of each is what they weigh
         fed(optimizer, net, [(1, grad)])
-        return (before - net.params()[0].value).ravel(), optimizer.traffic
+        return (before - net.params()[0].value).ravel(), optimizer.exchanged
 
     (moved, first), (same, second) = together(work)
     np.testing.assert_array_equal(moved, same)
