@@ -4,12 +4,87 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol
 
-from singanet.base.collectives import Collectives, SharedBatch
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.running_state import average_state
+from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Wrapper
+from singanet.types import Array, RowSparse
+
+
+@dataclass
+class Traffic:
+    """What one process has exchanged with the others so far.
+
+    ``sums`` were begun, of ``nbytes`` bytes of this process. They were under way for ``busy``
+    seconds, from the beginning of each until it was seen to be done, seconds of several at a time
+    counted once; of these the process has ``waited``, and done something else in the rest.
+    """
+
+    sums: int = 0
+    nbytes: int = 0
+    busy: float = 0.0
+    waited: float = 0.0
+
+    @property
+    def hidden(self) -> float:
+        """The part of the seconds under way in which the process did something else."""
+        return max(0.0, 1.0 - self.waited / self.busy) if self.busy else 0.0
+
+    def since(self, before: Traffic, runs: int = 1) -> Traffic:
+        """What was added after ``before``, a run of ``runs``."""
+        pairs = [(getattr(self, f.name), getattr(before, f.name)) for f in fields(self)]
+        return Traffic(*[type(now)((now - was) / runs) for now, was in pairs])
+
+
+class Reduction(Protocol):
+    """A reducer's round as calls that a program makes, in the order of its updates by the layers.
+
+    ``entries`` name the parameters that are reduced by one call, and ``sparse`` those of them
+    whose gradients are rows. Of an entry of dense gradients the program has a flat buffer: these
+    side by side, and behind them an element for each, which is the reduction's own. ``factor`` is
+    what the sums are multiplied by, known after the first `finish`.
+    """
+
+    rank: int
+    window: int
+    entries: Sequence[Sequence[str]]
+    sparse: frozenset[str]
+    traffic: Traffic
+
+    @property
+    def factor(self) -> float:
+        """What sums are multiplied by to be means."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether others may still write to buffers of a round that has no end."""
+
+    def like(self, name: str) -> Array:
+        """An array of the type and shape of the gradients of the parameter."""
+
+    def open(self, kind: str) -> None:
+        """Begin a round: "step", or "preview" for gradients that are not updated by."""
+
+    def start(self, entry: int, buffer: Array, scales: Sequence[Scale]) -> None:
+        """Sum ``buffer``, whose gradients are to be multiplied by ``scales``, over all ranks."""
+
+    def start_rows(self, entry: int, grad: RowSparse, scale: Scale) -> None:
+        """Gather the rows of all ranks."""
+
+    def test(self) -> None:
+        """Carry on what is under way, which nothing else does while the process computes."""
+
+    def finish(self, entry: int, buffer: Array) -> None:
+        """Wait until ``buffer`` holds the sum of ``entry``, the first of those under way."""
+
+    def finish_rows(self, entry: int) -> RowSparse:
+        """The rows of all ranks of ``entry``, the first of those under way."""
+
+    def close(self, kind: str) -> None:
+        """End the round, of which nothing is under way."""
 
 
 class Reducer(Wrapper):

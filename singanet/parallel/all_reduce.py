@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,9 +16,10 @@ from singanet.optimizer.checks import Grad, check_lists
 from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import Reducer
+from singanet.optimizer.reducer import Reducer, Reduction, Traffic
 from singanet.optimizer.stages import stages_of, two_passes
 from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.parallel.as_calls import AsCalls
 from singanet.parallel.communicator import Communicator, Exchanged
 from singanet.parallel.half import Halves
 from singanet.parallel.order import Order
@@ -35,7 +36,8 @@ class AllReduce(Reducer):
     into buffers of their own, small ones side by side, and summed while the walk back goes on,
     ``window`` sums at a time; sums that are there are updated by at the next call of `update`,
     all others in `end`. What one rank did not reach counts as zeros there, what no rank reached
-    is not updated. Row-sparse gradients stay so: their rows are gathered.
+    is not updated. Row-sparse gradients stay so: their rows are gathered. Steps are recorded; then
+    gradients are summed where they lie. ``traffic`` counts what was exchanged.
 
     With ``dtype="float16"`` gradients travel in half the bytes and are added in float32; it is for
     slow networks, as on one host the rounding takes longer. What is too large for float16 is cut,
@@ -95,6 +97,23 @@ class AllReduce(Reducer):
         self._said = False
         self._round: Round | None = None
         self._before = self.comm.exchanged
+        self._last: Round | None = None
+        self.traffic = Traffic()
+
+    @property
+    def alone(self) -> bool:
+        """As `Reducer`."""
+        return self.comm.size == 1
+
+    def reduction(self) -> Reduction | None:
+        """As `Reducer`; None until all ranks know how the gradients of all parameters come."""
+        if self.alone or not self._met or not self._order.is_settled():
+            return None
+        return AsCalls(self.comm, self._order, self.window, self.traffic, self._opened, self._ended)
+
+    def case(self) -> Hashable:
+        """As `Wrapper.case`: which parameters are reduced together."""
+        return self._order.version
 
     def around(self, optimizer: Optimizer | Wrapper) -> AllReduce:
         """As `Reducer`."""
@@ -170,7 +189,7 @@ class AllReduce(Reducer):
 
         Errors: `CallOrderError` before `meet` or `begin`, or where the step before has no `end`.
         """
-        if self.comm.size == 1:
+        if self.alone:
             self.optimizer.update(names, values, grads, scale)
             return
         check_lists(type(self).__name__, names, values, grads)
@@ -181,12 +200,12 @@ class AllReduce(Reducer):
 
     def end(self) -> None:
         """As `Wrapper.end`: all sums are waited for, and their parameters updated."""
-        if not self.comm.size == 1:
+        if not self.alone:
             self._close(self._round or self._opened("step"))
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """As `Reducer`. The gradients are summed for it, and once more for the updates."""
-        if self.comm.size == 1:
+        if self.alone:
             yield from items
             return
         opened = self._opened("preview")
@@ -240,6 +259,13 @@ class AllReduce(Reducer):
     def _opened(self, kind: str) -> Round:
         """A round of all sums, as this rank's gradients are to weigh in it."""
         self._expect_met()
+        if self._last is not None and not self._last.ended:
+            raise CallOrderError(
+                "AllReduce",
+                expected="the end of the step before",
+                received="another step: that one was left by an error, and others may wait in it",
+                advice="end all ranks, and go on from a checkpoint",
+            )
         if not self._said:
             raise CallOrderError(
                 type(self).__name__,
@@ -252,13 +278,20 @@ class AllReduce(Reducer):
         return self._round_of(kind, heard, weight)
 
     def _round_of(self, kind: str, heard: Announcement, weight: float) -> Round:
-        return Round(self.comm, self._order, self.window, self._halves, heard, weight)
+        halves, traffic = self._halves, self.traffic
+        self._last = Round(self.comm, self._order, self.window, halves, heard, weight, traffic)
+        return self._last
 
     def _close(self, opened: Round) -> None:
         try:
             self._apply(opened.rest())
         finally:
             self._round, self._said = None, False
+        self.comm.step += 1
+
+    def _ended(self) -> None:
+        """Count a step whose round a program has closed."""
+        self._said = False
         self.comm.step += 1
 
     def _apply(self, handed: Iterable[Handed]) -> None:

@@ -14,6 +14,7 @@ from singanet.errors import ArgumentError
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.reducer import Reduction
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.all_reduce import AllReduce
@@ -148,22 +149,28 @@ class SparseAllReduce(AllReduce):
         super().update(names, values, grads, scale)
 
     @property
-    def is_alone(self) -> bool:
-        """As `AllReduce`, but that a lone process sums momentum, too."""
-        return super().is_alone and not self.momentum
+    def alone(self) -> bool:
+        """As `Reducer`, but that a lone process sums momentum, too."""
+        return super().alone and not self.momentum
+
+    def reduction(self) -> Reduction | None:
+        """As `Reducer`: its steps are not recorded."""
+        return None
 
     def _round_of(self, kind: str, heard: Announcement, weight: float) -> Round:
-        return SparseRound(
+        self._last = SparseRound(
             self.comm,
             self._order,
             self.window,
             None,
             heard,
             weight,
+            self.traffic,
             unsent=self._unsent,
             choice=self._chosen,
             keep=kind == "step",
         )
+        return self._last
 
     def _chosen(self, values: Array, count: int) -> Array:
         """The places to send of ``values``, of which ``count`` are of gradients that are there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -23,16 +24,21 @@ _NONE, _DENSE = -1, 0
 """How a rank's gradient of a parameter comes; above 0 are rows, one less than the number."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Flight:
     """The messages of one entry under way."""
 
     params: list[Param]
     request: Any
+    done: bool = False
 
-    def test(self) -> None:
-        """Carry it on."""
-        self.request.test()
+    def requests(self) -> Iterator[Any]:
+        """What it was begun by."""
+        yield self.request
+
+    def test(self) -> bool:
+        """Carry it on; whether it is done."""
+        return bool(self.request.test())
 
 
 class SparseRound(Round):
@@ -56,26 +62,31 @@ class SparseRound(Round):
             self.unsent.steps += 1
 
     def _start(self, params: list[Param]) -> None:
-        what = f"the gradients of {listed(params)}"
+        # What was not sent belongs to the mean of its own step.
+        self._hear()
         message = self._message(params)
         self._gone.update(param.name for param in params)
-        self._flying.append(_Flight(params, self.comm.start_all_gather(message, what)))  # type: ignore[arg-type]
+        self._traffic.sums += 1
+        self._traffic.nbytes += message.nbytes
+        if self._busy is None:
+            self._busy = time.perf_counter()
+        request = self.comm.start_all_gather(message, f"the gradients of {listed(params)}")
+        self._flying.append(_Flight(params, request))  # type: ignore[arg-type]
 
     def _message(self, params: Sequence[Param]) -> Array:
         """What this rank tells the others of an entry, as bytes."""
-        # A sum that was not sent belongs to the mean of its own step.
-        factor = self._heard()
+        factor = self.weight * self.factor
         codes, parts, rows, count = [], [], [], 0
         for param in params:
             like = self.order.like(param)
-            grad, weight = self._taken(param)
-            if grad is None:
+            grad, scale = self._given.pop(param.name, (None, 1.0))
+            if grad is None or not self.weight:
                 codes.append(_NONE)
                 parts.append(np.zeros(like.size, like.dtype))
                 continue
             host = ops_for(like).host
             if isinstance(grad, tuple):
-                own = np.multiply(host(grad[1]), like.dtype.type(weight * factor), order="C")
+                own = np.multiply(host(grad[1]), like.dtype.type(scale * factor), order="C")
                 codes.append(len(own) + 1)
                 parts.append(np.zeros(like.size, like.dtype))
                 rows += [host(grad[0]).astype(np.int64), own]
@@ -83,7 +94,7 @@ class SparseRound(Round):
             codes.append(_DENSE)
             given = host(grad).astype(like.dtype, copy=False)
             alone = self.comm.size == 1
-            parts.append(self.unsent.plus(param.name, given, weight * factor, self.keep, alone))
+            parts.append(self.unsent.plus(param.name, given, scale * factor, self.keep, alone))
             count += like.size
         offered = parts[0] if len(parts) == 1 else np.concatenate(parts)
         places = self.choice(offered, count) if count else np.empty(0, np.int64)
@@ -108,7 +119,7 @@ class SparseRound(Round):
 
     def _land(self) -> Iterator[Handed]:
         """Hand out the sums that were begun first, of the parameters that any rank reached."""
-        flight: Any = self._flying.popleft()
+        flight: Any = self.land()
         params: list[Param] = flight.params
         likes = [self.order.like(param) for param in params]
         heard = [_Message(part, likes) for part in flight.request.wait()]
