@@ -2,6 +2,7 @@
 
 from singanet.parallel.all_reduce import AllReduce
 from singanet.parallel.communicator import Alone, Communicator, Exchanged, ReduceOp, Request
+from singanet.parallel.local_updates import LocalSGD, PartialUpdate
 from singanet.parallel.sparse_all_reduce import SparseAllReduce
 from singanet.parallel.start import init
 
@@ -10,6 +11,8 @@ __all__ = [
     "Alone",
     "Communicator",
     "Exchanged",
+    "LocalSGD",
+    "PartialUpdate",
     "ReduceOp",
     "Request",
     "SparseAllReduce",

@@ -72,8 +72,7 @@ class RankReducer(Reducer):
         first meeting the parameters of rank 0 become those of all.
         Errors: `RankError` where names, shapes, types, order, specs or settings differ.
         """
-        now = (id(net), net.version, *map(id, around))
-        if now == self._met:
+        if not self.is_new(net, around):
             return False
         self.optimizer.register_all(net.param_specs())
         self._around = tuple(around)
@@ -90,8 +89,12 @@ class RankReducer(Reducer):
                 values = {id(p.value) for p in params}
                 spread(self.comm, (pair for pair in masters if id(pair[1]) not in values))
         self._known = [weakref.ref(net)]
-        self._met = now
+        self._met = _key(net, around)
         return True
+
+    def is_new(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
+        """Whether `met` has something to compare."""
+        return self._met != _key(net, around)
 
     def settled(self, name: str, value: Array) -> Array:
         """The array behind the parameter ``value`` that the optimizer inside is to update."""
@@ -129,3 +132,7 @@ class RankReducer(Reducer):
                 received="gradients without it",
                 advice="call begin(len(x)) before each walk back, and end() after it",
             )
+
+
+def _key(net: NetCore, around: Sequence[Wrapper]) -> tuple[Any, ...]:
+    return (id(net), net.version, *map(id, around))
