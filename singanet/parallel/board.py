@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-JOB = "SINGANET_JOB"
-"""The variable that names the folder of the job, on the host of its launcher."""
+JOB, DEADLINE, TRACE = "SINGANET_JOB", "SINGANET_DEADLINE", "SINGANET_TRACE"
+"""Variables of a rank: the folder of its job, on the host of its launcher; the seconds after which
+a wait is an error; the file that its trace becomes a part of."""
 
 _NUMBERS = struct.Struct("<qqqd?")  # process, its start, step, waiting since, ended
 _SIZE, _TEXT = 512, 64

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import BackendError, RankError
-from singanet.parallel.board import own_board
+from singanet.parallel.board import DEADLINE, own_board
 from singanet.parallel.communicator import (
     Communicator,
     ReduceOp,
@@ -41,9 +41,6 @@ _LONG = 0.01
 
 PATIENCE = 5.0
 """Seconds for which a rank waits for one that has ended: its last messages may be on the way."""
-
-DEADLINE = "SINGANET_DEADLINE"
-"""The variable with the seconds after which a wait is an error."""
 
 
 class MpiCommunicator(Communicator):
