@@ -95,8 +95,11 @@ def _program(
             )
         return words, frozenset({2}), lambda program: program
     # Here and not by each rank: an error is said before anything is started.
-    options = commands.choices["train"].parse_args(words[1:])
-    if arguments.restarts and "out" not in options:
+    from singanet.runs.config import gathered
+
+    given = vars(commands.choices["train"].parse_args(words[1:]))
+    options = gathered({key: value for key, value in given.items() if key != "command"})
+    if arguments.restarts and options.get("out") is None:
         raise ArgumentError(
             "--restarts",
             expected="a run folder, from whose last checkpoint a restart goes on",

@@ -19,7 +19,8 @@ from singanet.launch import mpirun
 from singanet.launch.folder import JobFolder, job_folder
 from singanet.launch.outputs import Outputs
 from singanet.launch.rank import INTERRUPTED, LOGS, RESTART
-from singanet.parallel.board import DEADLINE, JOB, Told, process_state, read_board
+from singanet.launch.traces import merge_traces, remove_parts
+from singanet.parallel.board import DEADLINE, JOB, TRACE, Told, process_state, read_board
 
 _LOOK = 0.2
 """Seconds between two looks at the ranks."""
@@ -39,7 +40,8 @@ def _unchanged(program: Sequence[str]) -> Sequence[str]:
 class JobOptions:
     """What to start and how; ``program`` is ``-m NAME`` or a script, and its arguments.
 
-    ``hosts`` is a hosts file; ``log_dir`` gets what ranks other than 0 write. A rank that is
+    ``hosts`` is a hosts file; ``log_dir`` gets what ranks other than 0 write,
+    ``trace`` a Chrome trace. A rank that is
     stopped for ``patience`` seconds ends the job; a wait of ``stall`` seconds is told, one of
     ``deadline`` seconds is an error. A failed job is begun anew up to ``restarts`` times, with the
     program that ``resumed`` makes of it, unless its exit status is ``final``.
@@ -50,6 +52,7 @@ class JobOptions:
     hosts: Path | None = None
     restarts: int = 0
     log_dir: Path | None = None
+    trace: Path | None = None
     patience: float = 5.0
     stall: float = 60.0
     deadline: float = 300.0
@@ -68,13 +71,19 @@ def launch(options: JobOptions) -> int:
     settings = {"OMP_NUM_THREADS": threads, DEADLINE: str(options.deadline)}
     if options.log_dir is not None:
         settings[LOGS] = str(options.log_dir.absolute())
+    if options.trace is not None:
+        settings[TRACE] = str(options.trace.absolute())
     if said := mpirun.notes(local, threads):
         _say(said)
     program = options.program
     for attempt in range(options.restarts + 1):
+        if options.trace is not None:
+            remove_parts(options.trace, options.ranks)
         with job_folder() as folder:
             job = _Job(options, folder)
             status = job.run([found, *job.flags()], program, {**settings, RESTART: str(attempt)})
+        if options.trace is not None:
+            merge_traces(options.trace, options.ranks)
         if not status or job.asked or status in options.final or attempt == options.restarts:
             break
         _say(f"restart {attempt + 1} of {options.restarts}")
@@ -251,4 +260,5 @@ def _end_with_parent() -> None:
 
 
 def _say(*lines: str) -> None:
-    print("singanet launch: " + "\n  ".join(lines), file=sys.stderr, flush=True)
+    sys.stderr.write("singanet launch: " + "\n  ".join(lines) + "\n")
+    sys.stderr.flush()

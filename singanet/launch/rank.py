@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     except SystemExit as stop:
         status, kind, text = _status(stop.code), "", _end_of(log)
         if isinstance(stop.code, str):
-            print(stop.code, file=sys.stderr)
+            sys.stderr.write(f"{stop.code}\n")
             text = stop.code
     except BaseException as error:  # noqa: BLE001 - whatever it is, the others have to end too
         text = _told(error)

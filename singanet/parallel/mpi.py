@@ -21,6 +21,7 @@ from singanet.parallel.communicator import (
     checked_array,
     checked_peer,
 )
+from singanet.parallel.timeline import Timeline, own_part
 from singanet.types import Array
 
 try:
@@ -59,14 +60,19 @@ class MpiCommunicator(Communicator):
         self.deadline = float(given)
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self.board = own_board()
+        self.timeline: Timeline | None = None
         self.step = 0
         # Ranks that are not in it may end while those of a part go on.
         self.farewells = _Farewells(self) if comm is None and self.size > 1 else None
         if self.size > 1:
             _end_all_on_error(self.rank)
+        part = own_part(self.rank) if comm is None else None
+        if part is not None:
+            self.timeline = Timeline(part, self)
+            atexit.register(self.timeline.write)
 
     @property
-    def step(self) -> int:  # type: ignore[override]
+    def step(self) -> int:
         """As `Communicator`; told to whoever watches this rank."""
         return self._step
 
@@ -74,6 +80,8 @@ class MpiCommunicator(Communicator):
     def step(self, step: int) -> None:
         self._step = step
         self.board.step(step)
+        if self.timeline is not None:
+            self.timeline.step(step)
 
     def start_all_reduce(
         self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
@@ -153,14 +161,20 @@ class _Flying:
     ) -> None:
         self._comm, self._request, self._what, self._peer = comm, request, what, peer
         self._result, self._made = arrays, made
+        self._began: float | None = None if comm.timeline is None else time.monotonic()
 
     def test(self) -> bool:
         """As `Request`."""
-        return bool(self._request.Test())
+        done = bool(self._request.Test())
+        timeline = self._comm.timeline
+        if done and timeline is not None and self._began is not None:
+            timeline.add("sums", self._what, self._began)
+            self._began = None
+        return done
 
     def wait(self) -> Any:
         """As `Request`."""
-        if not self._request.Test():
+        if not self.test():
             self._nap()
         if self._made is not None:
             self._result, self._made = self._made(self._result), None
@@ -168,7 +182,7 @@ class _Flying:
 
     def _nap(self) -> None:
         comm, began, told = self._comm, time.monotonic(), False
-        while not self._request.Test():
+        while not self.test():
             waited = time.monotonic() - began
             if waited > comm.deadline:
                 raise late(comm, self._what)
@@ -180,6 +194,8 @@ class _Flying:
             time.sleep(_NAP)
         if told:
             comm.board.computes()
+        if comm.timeline is not None:
+            comm.timeline.add("waiting", self._what, began)
 
 
 class _Farewells:
@@ -214,7 +230,7 @@ class _Farewells:
         self._comm.board.ends()
         own = np.array([self._comm.step], np.int64)
         sent = [self._mpi.Isend(own, rank) for rank in self._others]
-        while not all([request.Test() for request in [*sent, *self._heard.values()]]):
+        while not all(request.Test() for request in [*sent, *self._heard.values()]):
             time.sleep(0.002)
 
 
