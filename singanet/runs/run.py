@@ -108,7 +108,9 @@ def _fit(
     callbacks: list[Callback],
     state: Mapping[str, Array] | None,
 ) -> History:
-    batches = task.train_batches(recipe, options.seed, options.shuffle)
+    comm = init()
+    part = Part(comm.rank, comm.size)
+    batches = task.train_batches(recipe, options.seed, options.shuffle, part)
     epochs = recipe.epochs - options.initial_epoch
     steps = len(batches) if options.steps_per_epoch is None else options.steps_per_epoch
     if options.accumulate > epochs * steps:
@@ -120,17 +122,17 @@ def _fit(
         )
     # The rate follows the changes of the parameters, and rises in the first epoch.
     updates = max(1, steps // options.accumulate)
-    net.compile(
-        make_optimizer(
-            recipe.optimizer,
-            recipe.lr,
-            recipe.weight_decay,
-            steps=epochs * updates,
-            warm_up=updates,
-            accumulate=options.accumulate,
-        ),
-        mixed_precision=options.mixed_precision,
+    optimizer: Optimizer | Reducer = make_optimizer(
+        recipe.optimizer,
+        recipe.lr,
+        recipe.weight_decay,
+        steps=epochs * updates,
+        warm_up=updates,
+        accumulate=options.accumulate,
     )
+    if comm.size > 1:
+        optimizer = reduced(optimizer, options.parallel, options.ratio, options.every)
+    net.compile(optimizer, mixed_precision=options.mixed_precision)
     return net.fit(
         batches,
         epochs=recipe.epochs,

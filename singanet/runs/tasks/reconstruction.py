@@ -7,7 +7,7 @@ import math
 from singanet.data import ArrayLoader, load, load_test
 from singanet.errors import DataError
 from singanet.models import ModelEntry, Recipe
-from singanet.runs.tasks.task import EVALUATION_BATCH, DatasetTask, EpochResult
+from singanet.runs.tasks.task import ALL, Part, EVALUATION_BATCH, DatasetTask, EpochResult
 from singanet.types import Array
 
 
@@ -33,10 +33,12 @@ class Reconstruction(DatasetTask):
         x, _ = self.taken_out(share, seed)
         return ArrayLoader(x, x, EVALUATION_BATCH, shuffle=False)
 
-    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> ArrayLoader:
+    def train_batches(
+        self, recipe: Recipe, seed: int, shuffle: bool = True, part: Part = ALL
+    ) -> ArrayLoader:
         """Shuffled anew in every epoch."""
         x = self.data.x_train
-        return ArrayLoader(x, x, recipe.batch_size, shuffle, seed)
+        return ArrayLoader(x, x, recipe.batch_size, shuffle, seed, False, *part, True)
 
     def test_batches(self) -> ArrayLoader:
         """Every test sample once."""

@@ -10,7 +10,7 @@ from singanet.data import ArrayLoader, TabularDataset, tabular
 from singanet.errors import UnknownNameError, did_you_mean
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.split import split
-from singanet.runs.tasks.task import EpochResult, Task
+from singanet.runs.tasks.task import ALL, Part, EpochResult, Task
 from singanet.types import Array
 
 EVALUATION_BATCH = 1024
@@ -53,10 +53,12 @@ class Tabular(Task):
         self.data = replace(self.data, x_train=left, y_train=y[rest])
         return ArrayLoader(self._rows(chosen), y[taken], EVALUATION_BATCH, shuffle=False)
 
-    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> ArrayLoader:
+    def train_batches(
+        self, recipe: Recipe, seed: int, shuffle: bool = True, part: Part = ALL
+    ) -> ArrayLoader:
         """Shuffled anew in every epoch."""
         rows = self._rows(self.data.x_train)
-        return ArrayLoader(rows, self.data.y_train, recipe.batch_size, shuffle, seed)
+        return ArrayLoader(rows, self.data.y_train, recipe.batch_size, shuffle, seed, False, *part, True)
 
     def test_batches(self) -> ArrayLoader:
         """Every test row once."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from singanet.data import Batch, Dataset
 from singanet.models import ModelEntry, Recipe
@@ -21,6 +21,16 @@ _TASKS = {
     "tabular": "Tabular",
     "text": "Text",
 }
+
+
+class Part(NamedTuple):
+    """The ``rank`` of one of ``world_size`` processes that share each batch."""
+
+    rank: int
+    world_size: int
+
+
+ALL = Part(0, 1)
 
 
 class Batches(Protocol):
@@ -78,8 +88,13 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> Batches:
-        """The training data as ``recipe`` wants them, in an order that ``seed`` decides."""
+    def train_batches(
+        self, recipe: Recipe, seed: int, shuffle: bool = True, part: Part = ALL
+    ) -> Batches:
+        """The training data as ``recipe`` wants them, in an order that ``seed`` decides.
+
+        Of each batch the ``part`` of one process, with the others' as large as the recipe says.
+        """
 
     @abstractmethod
     def test_batches(self) -> Batches:
