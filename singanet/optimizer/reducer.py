@@ -6,7 +6,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from singanet.base.collectives import Collectives, SharedBatch
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.running_state import average_state
 from singanet.optimizer.wrapper import Wrapper
 
 
@@ -39,6 +41,20 @@ class Reducer(Wrapper):
     @abstractmethod
     def join(self) -> None:
         """Take part in the others' steps without samples, until all have come here."""
+
+    def unify(self, net: Any, samples: float = 1.0) -> None:
+        """Let the running state of ``net`` be that of all ranks, each weighing by ``samples``.
+
+        Parameters too, where a stage lets them differ meanwhile. All ranks come here at the same
+        time: before an evaluation or a checkpoint.
+        """
+        average_state(net, self.comm, samples)
+
+    def share(self, net: Any) -> None:
+        """Tell the synchronized layers of ``net`` whose batch theirs is a part of."""
+        for layer in net.layers:
+            if getattr(layer, "synchronized", False) and layer.shared is not self.batch:
+                layer.shared = self.batch
 
     @abstractmethod
     def around(self, optimizer: Optimizer | Wrapper) -> Reducer:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from singanet.base.arguments import checked_count
+from singanet.base.collectives import SharedBatch
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.accumulator import Accumulator
@@ -21,7 +22,7 @@ from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicator import Communicator
 from singanet.parallel.half import Halves
 from singanet.parallel.order import Order
-from singanet.parallel.registration import expect_alike, spread
+from singanet.parallel.registration import apart, expect_alike, spread
 from singanet.parallel.round import Announcement, Round, announced
 from singanet.parallel.start import init
 from singanet.types import Array
@@ -61,6 +62,7 @@ class AllReduce(Reducer):
                 received=type(comm).__name__,
                 advice="leave it out, or pass parallel.init() or one of testing.communicators(n)",
             )
+        self.batch = SharedBatch(self.comm)
         # A file is read by other processes than those that wrote it.
         self.arguments.pop("comm", None)
         self.window = checked_count("AllReduce", "window", window, 1)
@@ -123,12 +125,14 @@ class AllReduce(Reducer):
                 )
         self.optimizer.register_all(net.param_specs())
         self._around, self._round = tuple(around), None
+        self.share(net)
         self._order.start(net, self.settled)
         if self.comm.size > 1:
             facts = [*self._order.facts(), repr(around[0] if around else self)]
             fresh = [ref() for ref in self._known] != [net]
             if expect_alike(self.comm, facts, fresh):
                 params = net.params()
+                apart(self.comm, net.rng)
                 spread(self.comm, ((p.name, p.value) for p in params if not p.is_constant))
                 masters = ((p.name, self.settled(p.name, p.value)) for p in self._order.params)
                 values = {id(p.value) for p in params}
@@ -146,6 +150,7 @@ class AllReduce(Reducer):
     def begin(self, count: float | None) -> None:
         """As `Reducer`: ``count`` is what the gradients of this rank weigh, 0 for none."""
         self._count, self._said = count, True
+        self.batch.weight = count
 
     def update(
         self,
