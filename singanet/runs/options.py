@@ -80,7 +80,9 @@ LASTING = tuple(f.name for f in fields(RunOptions) if f.name not in _PASSING)
 
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "data", "optimizer", "clip_by", "out", "json"), (str,)),
-    **dict.fromkeys(("monitor", "mixed_precision", "tensorboard", "memory_budget", "parallel"), (str,)),
+    **dict.fromkeys(
+        ("monitor", "mixed_precision", "tensorboard", "memory_budget", "parallel"), (str,)
+    ),
     **dict.fromkeys(("epochs", "batch_size", "accumulate", "seed", "keep", "save_every"), (int,)),
     **dict.fromkeys(("early_stopping", "steps_per_epoch", "initial_epoch", "every"), (int,)),
     **dict.fromkeys(("lr", "weight_decay", "clip", "validation_split", "ratio"), (float, int)),

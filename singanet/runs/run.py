@@ -13,13 +13,15 @@ import numpy as np
 from singanet.errors import ArgumentError
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
+from singanet.parallel import init
 from singanet.runs.callbacks import FiniteLoss, RunFigures
 from singanet.runs.figures import write_json
 from singanet.runs.folder import expect_no_run, folder_callbacks, write_outcome
 from singanet.runs.optimizers import FOLDING, make_optimizer
 from singanet.runs.options import RunOptions, checked_recipe, class_weights
+from singanet.runs.reducers import reduced
 from singanet.runs.tasks import Task, load_task
-from singanet.runs.tasks.task import Batches, EpochResult
+from singanet.runs.tasks.task import Batches, EpochResult, Part
 from singanet.training.callbacks import (
     Callback,
     EarlyStopping,
@@ -122,7 +124,7 @@ def _fit(
         )
     # The rate follows the changes of the parameters, and rises in the first epoch.
     updates = max(1, steps // options.accumulate)
-    optimizer: Optimizer | Reducer = make_optimizer(
+    rule = make_optimizer(
         recipe.optimizer,
         recipe.lr,
         recipe.weight_decay,
@@ -130,8 +132,8 @@ def _fit(
         warm_up=updates,
         accumulate=options.accumulate,
     )
-    if comm.size > 1:
-        optimizer = reduced(optimizer, options.parallel, options.ratio, options.every)
+    alone = comm.size == 1
+    optimizer = rule if alone else reduced(rule, options.parallel, options.ratio, options.every)
     net.compile(optimizer, mixed_precision=options.mixed_precision)
     return net.fit(
         batches,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from singanet.data import ArrayLoader, load, load_test
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.augment import AugmentedImages
-from singanet.runs.tasks.task import ALL, Part, EVALUATION_BATCH, Batches, DatasetTask, EpochResult
+from singanet.runs.tasks.task import ALL, EVALUATION_BATCH, Batches, DatasetTask, EpochResult, Part
 
 
 class Classification(DatasetTask):

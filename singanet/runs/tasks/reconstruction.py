@@ -7,7 +7,7 @@ import math
 from singanet.data import ArrayLoader, load, load_test
 from singanet.errors import DataError
 from singanet.models import ModelEntry, Recipe
-from singanet.runs.tasks.task import ALL, Part, EVALUATION_BATCH, DatasetTask, EpochResult
+from singanet.runs.tasks.task import ALL, EVALUATION_BATCH, DatasetTask, EpochResult, Part
 from singanet.types import Array
 
 

@@ -10,7 +10,7 @@ from singanet.data import ArrayLoader, TabularDataset, tabular
 from singanet.errors import UnknownNameError, did_you_mean
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.split import split
-from singanet.runs.tasks.task import ALL, Part, EpochResult, Task
+from singanet.runs.tasks.task import ALL, EpochResult, Part, Task
 from singanet.types import Array
 
 EVALUATION_BATCH = 1024
@@ -58,7 +58,9 @@ class Tabular(Task):
     ) -> ArrayLoader:
         """Shuffled anew in every epoch."""
         rows = self._rows(self.data.x_train)
-        return ArrayLoader(rows, self.data.y_train, recipe.batch_size, shuffle, seed, False, *part, True)
+        return ArrayLoader(
+            rows, self.data.y_train, recipe.batch_size, shuffle, seed, False, *part, True
+        )
 
     def test_batches(self) -> ArrayLoader:
         """Every test row once."""

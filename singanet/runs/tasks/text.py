@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from singanet.data import TextDataset, TextLoader, plays
-from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.split import held
-from singanet.runs.tasks.task import EpochResult, Task
+from singanet.runs.tasks.task import ALL, EpochResult, Part, Task
 from singanet.types import Array
 
 _EMBEDDED = {"plays": plays}
@@ -51,10 +51,23 @@ class Text(Task):
         self._ids, taken = self._ids[:cut], self._ids[cut:]
         return self._in_order(taken)
 
-    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> TextLoader:
-        """The text in ``batch_size`` rows, always in its own order."""
+    def train_batches(
+        self, recipe: Recipe, seed: int, shuffle: bool = True, part: Part = ALL
+    ) -> TextLoader:
+        """The text in ``batch_size`` rows, always in its own order.
+
+        Errors: rows that cannot be shared out evenly.
+        """
         (length,) = self.input_shape
-        return TextLoader(self._ids, recipe.batch_size, length, drop_last=True)
+        rows, rest = divmod(recipe.batch_size, part.world_size)
+        if rest:
+            raise ArgumentError(
+                "--batch-size",
+                expected=f"a multiple of {part.world_size}, the processes that share the rows",
+                received=str(recipe.batch_size),
+                advice=f"pass --batch-size {recipe.batch_size - rest + part.world_size}",
+            )
+        return TextLoader(self._ids, rows, length, True, *part)
 
     def test_batches(self) -> TextLoader:
         """The end of the text, which no net is trained on."""
