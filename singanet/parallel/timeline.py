@@ -32,7 +32,7 @@ class Timeline:
         met = np.concatenate(comm.all_gather(own, "the clocks of all ranks"))
         self._zero = float(met[met[:, 0] == host][0, 1])
         self._rank, self._count, self._since = comm.rank, 0, time.monotonic()
-        self._file = path.open("wb", buffering=0)
+        self._path = path
         self._lines: list[str] = []
         self._tell(ph="M", name="process_name", args={"name": f"rank {self._rank}"})
         self._tell(ph="M", name="process_sort_index", args={"sort_index": self._rank})
@@ -60,8 +60,9 @@ class Timeline:
 
     def write(self) -> None:
         """Write what was told."""
-        lines, self._lines = self._lines, []
-        self._file.write("".join(lines).encode())
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write("".join(self._lines))
+        self._lines = []
 
     def _tell(self, **event: Any) -> None:
         self._lines.append(json.dumps({**event, "pid": self._rank}) + "\n")
