@@ -35,6 +35,11 @@ class Reducer(Wrapper):
     def begin(self, count: float | None) -> None:
         """The gradients to come are of a mean over ``count`` positions; None: of a sum."""
 
+    @property
+    @abstractmethod
+    def traffic(self) -> tuple[int, int]:
+        """The bytes that this process has sent and received since the last `begin`."""
+
     @abstractmethod
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """What would be updated by, for the gradients ``items`` of a step, nothing changed."""
