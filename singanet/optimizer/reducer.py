@@ -19,6 +19,11 @@ class Reducer(Wrapper):
     of them, those of parameters that it found no gradient for too. `singanet.parallel` has some.
     """
 
+    comm: Collectives
+    """What the ranks talk through: `fit` agrees by it on all that is no gradient."""
+    batch: SharedBatch
+    """What synchronized layers see of it."""
+
     @abstractmethod
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
         """Train ``net`` from now on, behind the stages ``around``, the first of them outermost.
@@ -29,6 +34,11 @@ class Reducer(Wrapper):
     @abstractmethod
     def begin(self, count: float | None) -> None:
         """The gradients to come are of a mean over ``count`` positions; None: of a sum."""
+
+    @property
+    @abstractmethod
+    def traffic(self) -> tuple[int, int]:
+        """The bytes that this process has sent and received since the last `begin`."""
 
     @abstractmethod
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer
 from singanet.optimizer.stages import stages_of, two_passes
 from singanet.optimizer.wrapper import Handed, Wrapper
-from singanet.parallel.communicator import Communicator
+from singanet.parallel.communicator import Communicator, Traffic
 from singanet.parallel.half import Halves
 from singanet.parallel.order import Order
 from singanet.parallel.registration import apart, expect_alike, spread
@@ -45,6 +45,8 @@ class AllReduce(Reducer):
     ``AllReduce(ClipByGlobalNorm(SGD(...), 1.0))``, accumulation outside: it is reduced once.
     `net.step` and `fit` do all that a loop of one's own has to: `meet`, `begin`, `end`, `join`.
     """
+
+    comm: Communicator
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class AllReduce(Reducer):
         self._count: float | None = None
         self._said = False
         self._round: Round | None = None
+        self._before = self.comm.traffic
 
     def around(self, optimizer: Optimizer | Wrapper) -> AllReduce:
         """As `Reducer`."""
@@ -151,6 +154,12 @@ class AllReduce(Reducer):
         """As `Reducer`: ``count`` is what the gradients of this rank weigh, 0 for none."""
         self._count, self._said = count, True
         self.batch.weight = count
+        self._before = self.comm.traffic
+
+    @property
+    def traffic(self) -> Traffic:
+        """As `Reducer`."""
+        return self.comm.traffic.since(self._before)
 
     def update(
         self,
@@ -212,15 +221,13 @@ class AllReduce(Reducer):
                     if said.refused:
                         stage.precision.failed("of another rank")
             elif said.kind == "preview":
-                idle = Round(self.comm, self._order, self.window, self._halves, heard, 0.0)
+                idle = self._round_of("preview", heard, 0.0)
                 norm = norm_of(self._scaled(*handed) for handed in idle.rest())
                 ahead = two_passes(self)
                 knowing = nullcontext() if ahead is None else ahead.clip.knowing(norm)
             elif said.kind == "step":
                 with knowing:
-                    self._close(
-                        Round(self.comm, self._order, self.window, self._halves, heard, 0.0)
-                    )
+                    self._close(self._round_of("step", heard, 0.0))
                 knowing = nullcontext()
                 for outer in self._around:
                     outer.end()
@@ -244,6 +251,9 @@ class AllReduce(Reducer):
             )
         weight = 1.0 if self._count is None else float(self._count)
         heard: Announcement = announced(self.comm, kind, self._count)
+        return self._round_of(kind, heard, weight)
+
+    def _round_of(self, kind: str, heard: Announcement, weight: float) -> Round:
         return Round(self.comm, self._order, self.window, self._halves, heard, weight)
 
     def _close(self, opened: Round) -> None:

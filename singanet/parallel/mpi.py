@@ -88,6 +88,7 @@ class MpiCommunicator(Communicator):
     ) -> Request:
         """As `Communicator`."""
         checked_array(what, array)
+        self.count_reduced(array.nbytes)
         return self._under_way(
             self._comm.Iallreduce(MPI.IN_PLACE, array, self._ops[op]), array, what
         )
@@ -101,6 +102,7 @@ class MpiCommunicator(Communicator):
         made = [np.empty((int(n), *array.shape[1:]), array.dtype) for n in lengths]
         flat = np.empty(sum(part.size for part in made), array.dtype)
         counts = [part.size for part in made]
+        self.count_gathered(array.nbytes, flat.nbytes)
 
         def parts(_: Any) -> list[Array]:
             start = 0
@@ -116,12 +118,14 @@ class MpiCommunicator(Communicator):
         """As `Communicator`."""
         checked_array(what, array)
         root = checked_peer(what, root, self.size)
+        self.count_broadcast(root, array.nbytes)
         return self._under_way(self._comm.Ibcast(array, root), array, what)
 
     def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
         """As `Communicator`."""
         checked_array(what, array)
         to = checked_peer(what, to, self.size)
+        self.bytes_sent += array.nbytes
         return self._under_way(self._comm.Isend(array, to, tag), array, what, peer=to)
 
     def start_receive(
@@ -130,6 +134,7 @@ class MpiCommunicator(Communicator):
         """As `Communicator`."""
         checked_array(what, array)
         source = checked_peer(what, source, self.size)
+        self.bytes_received += array.nbytes
         return self._under_way(self._comm.Irecv(array, source, tag), array, what, peer=source)
 
     def start_barrier(self, what: str = "a barrier") -> Request:
