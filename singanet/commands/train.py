@@ -92,6 +92,7 @@ def _add_files(parser: Any) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from singanet.parallel import init
     from singanet.runs.config import gathered
     from singanet.runs.run import DivergedError, RunInterrupted, RunOptions, run
 
@@ -108,7 +109,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     except DivergedError as error:
         print(f"singanet: {error}", file=sys.stderr)
         return DIVERGED
-    print(f"{result.report}  {result.figures['seconds']:.1f} s")
+    if init().rank == 0:
+        print(f"{result.report}  {result.figures['seconds']:.1f} s")
     return 0
 
 

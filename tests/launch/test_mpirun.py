@@ -40,7 +40,9 @@ def test_the_rank_that_mpirun_names_is_found(text, death):
 
 def test_hosts_are_read_with_their_slots(tmp_path):
     path = tmp_path / "hosts"
-    path.write_text("# ours\nnode1 slots=4\nnode2   max_slots=8 slots = 2  # the old one\n\nnode3\n")
+    path.write_text(
+        "# ours\nnode1 slots=4\nnode2   max_slots=8 slots = 2  # the old one\n\nnode3\n"
+    )
     hosts = mpirun.read_hosts(path)
     assert hosts == [Host("node1", 4), Host("node2", 2), Host("node3", 1)]
     # The first lap fills the slots, and each lap after it puts as many.

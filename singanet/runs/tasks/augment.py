@@ -27,6 +27,7 @@ class AugmentedImages:
         self._size = loader.x.shape[2:]  # type: ignore[union-attr]
         self.seed = seed
         self.flip = flip
+        self.rank, self.world_size = loader.rank, loader.world_size
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -36,7 +37,7 @@ class AugmentedImages:
         # The third number keeps these draws apart from those that shuffle.
         rng = np.random.default_rng([self.seed, self.loader.epoch, 1])
         # Each process draws for the whole batch, of which it has every so many an image.
-        loader, mine = self.loader, slice(self.loader.rank, None, self.loader.world_size)
+        loader, mine = self.loader, slice(self.rank, None, self.world_size)
         size = loader.batch_size
         for _ in range(loader.position):
             self._draws(size, rng)

@@ -30,9 +30,6 @@ class Part(NamedTuple):
     world_size: int
 
 
-ALL = Part(0, 1)
-
-
 class Batches(Protocol):
     """A loader that knows how many batches an epoch has."""
 
@@ -58,9 +55,11 @@ class Task(ABC):
     """Data for training and testing, and what a net must be like to learn from them.
 
     ``name`` is that of the data; ``input_shape`` and ``num_classes`` are those the net is built
-    with, ``options`` go to `singanet.models.build` besides.
+    with, ``options`` go to `singanet.models.build` besides. Its batches are the ``part`` of one
+    process of those that all of them have together.
     """
 
+    part = Part(0, 1)
     name: str
     input_shape: Shape
     num_classes: int
@@ -88,13 +87,8 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def train_batches(
-        self, recipe: Recipe, seed: int, shuffle: bool = True, part: Part = ALL
-    ) -> Batches:
-        """The training data as ``recipe`` wants them, in an order that ``seed`` decides.
-
-        Of each batch the ``part`` of one process, with the others' as large as the recipe says.
-        """
+    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> Batches:
+        """The training data as ``recipe`` wants them, in an order that ``seed`` decides."""
 
     @abstractmethod
     def test_batches(self) -> Batches:

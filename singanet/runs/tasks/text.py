@@ -8,7 +8,7 @@ from singanet.data import TextDataset, TextLoader, plays
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.split import held
-from singanet.runs.tasks.task import ALL, EpochResult, Part, Task
+from singanet.runs.tasks.task import EpochResult, Task
 from singanet.types import Array
 
 _EMBEDDED = {"plays": plays}
@@ -51,23 +51,22 @@ class Text(Task):
         self._ids, taken = self._ids[:cut], self._ids[cut:]
         return self._in_order(taken)
 
-    def train_batches(
-        self, recipe: Recipe, seed: int, shuffle: bool = True, part: Part = ALL
-    ) -> TextLoader:
+    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> TextLoader:
         """The text in ``batch_size`` rows, always in its own order.
 
-        Errors: rows that cannot be shared out evenly.
+        Errors: rows that processes cannot share evenly.
         """
         (length,) = self.input_shape
-        rows, rest = divmod(recipe.batch_size, part.world_size)
+        processes = self.part.world_size
+        rows, rest = divmod(recipe.batch_size, processes)
         if rest:
             raise ArgumentError(
                 "--batch-size",
-                expected=f"a multiple of {part.world_size}, the processes that share the rows",
+                expected=f"a multiple of {processes}, the processes that share the rows of a text",
                 received=str(recipe.batch_size),
-                advice=f"pass --batch-size {recipe.batch_size - rest + part.world_size}",
+                advice=f"pass --batch-size {recipe.batch_size - rest + processes}",
             )
-        return TextLoader(self._ids, rows, length, True, *part)
+        return TextLoader(self._ids, rows, length, True, *self.part)
 
     def test_batches(self) -> TextLoader:
         """The end of the text, which no net is trained on."""
@@ -75,8 +74,8 @@ class Text(Task):
 
     def _in_order(self, ids: Array) -> TextLoader:
         (length,) = self.input_shape
-        rows = max(1, min(VALIDATION_ROWS, (len(ids) - 1) // length))
-        return TextLoader(ids, rows, length, drop_last=True)
+        rows = min(VALIDATION_ROWS, (len(ids) - 1) // length)
+        return TextLoader(ids, max(1, rows // self.part.world_size), length, True, *self.part)
 
     def report(self, result: EpochResult) -> str:
         """Nats a character, and the share of characters foretold."""
