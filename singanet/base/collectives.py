@@ -18,6 +18,8 @@ class Collectives(Protocol):
 
     rank: int
     size: int
+    bytes_sent: int
+    bytes_received: int
 
     def all_reduce(self, array: Array, op: Any = "sum", what: str = "an all-reduce") -> Array:
         """The sum of the arrays of all ranks."""

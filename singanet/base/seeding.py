@@ -45,4 +45,4 @@ def seeded_apart(state: Mapping[str, Any], like: np.random.BitGenerator, rank: i
     if rank == 0:
         return state
     digest = np.frombuffer(sha256(repr(state).encode()).digest(), np.uint32)
-    return type(like)(np.random.SeedSequence([*digest.tolist(), rank])).state  # type: ignore[call-arg]
+    return type(like)(np.random.SeedSequence([*digest.tolist(), rank])).state

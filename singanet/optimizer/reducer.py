@@ -94,6 +94,10 @@ class Reducer(Wrapper):
     of them, those of parameters that it found no gradient for too. `singanet.parallel` has some.
     """
 
+    comm: Collectives
+    """What the ranks talk through: `fit` agrees by it on all that is no gradient."""
+    batch: SharedBatch
+    """What synchronized layers see of it."""
     differs_by_rank: ClassVar[bool] = False
     """Whether each process has state of its own, and so a file of its own to go on from."""
 

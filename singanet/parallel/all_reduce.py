@@ -44,6 +44,8 @@ class AllReduce(RankReducer):
     `net.step` and `fit` do all that a loop of one's own has to: `meet`, `begin`, `end`, `join`.
     """
 
+    comm: Communicator
+
     def __init__(
         self,
         optimizer: Optimizer | Wrapper,
