@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from singanet.base.arguments import NAMES, name_trouble
 from singanet.base.described import Configurable, shown
 from singanet.base.edits import Counted, CountedDict
@@ -71,6 +73,17 @@ class Layer(Counted, Configurable):
         self._recompute: bool | None = None
         self.in_shapes: Shapes | None = None
         self.out_shapes: Shapes | None = None
+
+    def merged_state(self, states: Mapping[str, Array], shares: Array) -> dict[str, Array]:
+        """One running state of those of several processes.
+
+        ``states`` has them by suffix, stacked along axis 0, and ``shares`` (processes,) how much
+        of all samples each saw: the weighted mean, and of what is no float the first.
+        """
+        return {
+            key: np.tensordot(shares, value, 1) if value.dtype.kind == "f" else value[0]
+            for key, value in states.items()
+        }
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Create the parameters for the sample shape(s) ``in_shapes``; return those that come out.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.running_state import average_state
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Wrapper
 from singanet.types import Array, RowSparse
@@ -93,6 +94,13 @@ class Reducer(Wrapper):
     of them, those of parameters that it found no gradient for too. `singanet.parallel` has some.
     """
 
+    comm: Collectives
+    """What the ranks talk through: `fit` agrees by it on all that is no gradient."""
+    batch: SharedBatch
+    """What synchronized layers see of it."""
+    differs_by_rank: ClassVar[bool] = False
+    """Whether each process has state of its own, and so a file of its own to go on from."""
+
     @abstractmethod
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
         """Train ``net`` from now on, behind the stages ``around``, the first of them outermost.
@@ -103,6 +111,11 @@ class Reducer(Wrapper):
     @abstractmethod
     def begin(self, count: float | None) -> None:
         """The gradients to come are of a mean over ``count`` positions; None: of a sum."""
+
+    @property
+    @abstractmethod
+    def exchanged(self) -> tuple[int, int]:
+        """The bytes that this process has sent and received since the last `begin`."""
 
     @abstractmethod
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -115,6 +128,20 @@ class Reducer(Wrapper):
     @abstractmethod
     def join(self) -> None:
         """Take part in the others' steps without samples, until all have come here."""
+
+    def unify(self, net: Any, samples: float = 1.0) -> None:
+        """Let the running state of ``net`` be that of all ranks, each weighing by ``samples``.
+
+        Parameters too, where a stage lets them differ meanwhile. All ranks come here at the same
+        time: before an evaluation or a checkpoint.
+        """
+        average_state(net, self.comm, samples)
+
+    def share(self, net: Any) -> None:
+        """Tell the synchronized layers of ``net`` whose batch theirs is a part of."""
+        for layer in net.layers:
+            if getattr(layer, "synchronized", False) and layer.shared is not self.batch:
+                layer.shared = self.batch
 
     @abstractmethod
     def around(self, optimizer: Optimizer | Wrapper) -> Reducer:

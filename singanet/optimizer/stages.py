@@ -56,12 +56,14 @@ def meet(optimizer: Any, net: Any) -> None:
 
 def begin(optimizer: Any, count: float | None) -> None:
     """Tell stages what the loss of a batch is a mean over: a reducer, of all micro-batches."""
+    own = count
     for stage in stages_of(optimizer)[0]:
         if isinstance(stage, Accumulator) and stage.mean:
             stage.begin(count)
             count = stage.counted(count)
         elif isinstance(stage, Reducer):
             stage.begin(count)
+            stage.batch.weight = own
 
 
 def agreed(optimizer: Any, refused: str | None) -> str | None:

@@ -213,7 +213,7 @@ class Round:
         buffer = flight.buffer
         if buffer is None:
             return
-        what = f"the gradients of {_listed(flight.dense)}"
+        what = f"the gradients of {listed(flight.dense)}"
         start = 0
         for param, scale in zip(flight.dense, flight.scales, strict=True):
             size = self.order.like(param).size
@@ -318,7 +318,7 @@ class Round:
             if param.name in self._given:
                 row[int(isinstance(self._given[param.name][0], tuple))] = 1
         before = dict(self.order.kinds)
-        what = f"which ranks reached {_listed(params)}"
+        what = f"which ranks reached {listed(params)}"
         self.order.learn(params, self.comm.all_reduce(counts, what=what))
         self._learnt |= before != self.order.kinds
 
@@ -390,6 +390,7 @@ def marked(indices: Array, rows: Array) -> tuple[Array, Array]:
     return np.concatenate([[-1], indices]).astype(np.int64), rows
 
 
-def _listed(params: Sequence[Param]) -> str:
+def listed(params: Sequence[Param]) -> str:
+    """The first of ``params``, and how many more."""
     more = f" and {len(params) - 1} more" if len(params) > 1 else ""
     return f"{params[0].name}{more}" if params else "nothing"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any
 
@@ -54,6 +54,8 @@ class Measures:
     def add_loss(self, loss: float, samples: int) -> None:
         """Gather the mean ``loss`` of the batch of ``samples`` that `update` was shown."""
         counts, self._counts = self._counts, {}
+        if not samples:
+            return
         means = {"": (loss, 1.0)}
         if self._has_parts:
             means = {n: (float(p.mean()), self.of.weights[n]) for n, p in self.of.parts.items()}
@@ -102,6 +104,33 @@ class Measures:
                 targets = _part("targets", y, output, name)
             found[name] = metric, own, targets
         return found
+
+    def copied(self) -> Measures:
+        """Measures that go on from here, and leave these as they are."""
+        made = copy(self)
+        made.metrics = {name: copy(metric) for name, metric in self.metrics.items()}
+        return made
+
+    def state(self) -> dict[str, Any]:
+        """What was gathered, as plain data and arrays, for `merge`."""
+        metrics = {name: metric.state() for name, metric in self.metrics.items()}
+        return {"losses": self.losses, "samples": self.samples, "metrics": metrics}
+
+    def merge(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """Have gathered what these states tell of, in their order, and nothing else."""
+        self.start()
+        for state in states:
+            for name, sums in state["losses"].items():
+                before = self.losses.get(name, (0.0,) * len(sums))
+                self.losses[name] = tuple(a + b for a, b in zip(before, sums, strict=True))
+            self.samples += state["samples"]
+            for name, metric in self.metrics.items():
+                metric.merge(state["metrics"][name])
+
+    def sums(self) -> Array:
+        """The weighted sum and the count of each output's loss, (outputs, 2)."""
+        names = list(self.of.losses) if self._has_parts else [""]
+        return np.array([self.losses.get(name, (0.0, 0.0, 0.0))[::2] for name in names])
 
     def loss(self) -> float:
         """The loss so far."""

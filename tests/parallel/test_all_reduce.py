@@ -240,7 +240,11 @@ def test_mixed_precision_scales_and_skips_on_all_ranks_alike():
             x = x.copy()
             x[0, 0] = np.nan
         net.compile(optimizer, mixed_precision="float16")
-        net.fit(x, y, batch_size=4, epochs=3, shuffle=False, callbacks=[ema], verbose=False)
+
+        def own(epoch):
+            return ArrayLoader(x, y, 4, shuffle=False)
+
+        net.fit(own, epochs=3, callbacks=[ema], verbose=False)
         return net, net.compiled.precision, ema
 
     def work(comm):
