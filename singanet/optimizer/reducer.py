@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
+from singanet.base.collectives import Collectives, SharedBatch
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.running_state import average_state
 from singanet.optimizer.scale import Scale
@@ -107,6 +108,15 @@ class Reducer(Wrapper):
 
         Errors: processes whose nets or optimizers differ.
         """
+
+    @property
+    @abstractmethod
+    def alone(self) -> bool:
+        """Whether gradients are handed on as they are, as there is no other process."""
+
+    def reduction(self) -> Reduction | None:
+        """What a program makes of a step, None where steps are not recorded, or not yet."""
+        return None
 
     @abstractmethod
     def begin(self, count: float | None) -> None:

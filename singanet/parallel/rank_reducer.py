@@ -27,6 +27,8 @@ class RankReducer(Reducer):
     Accumulation and other reducers stand outside of it.
     """
 
+    comm: Communicator
+
     def __init__(self, optimizer: Optimizer | Wrapper, comm: Communicator | None) -> None:
         super().__init__(optimizer)
         self.comm = init() if comm is None else comm
