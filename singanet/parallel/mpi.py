@@ -22,6 +22,7 @@ from singanet.parallel.communicator import (
     checked_peer,
     late,
 )
+from singanet.parallel.mpi_sum import LARGE, Sums
 from singanet.parallel.timeline import Timeline, own_part
 from singanet.types import Array
 
@@ -59,6 +60,7 @@ class MpiCommunicator(Communicator):
         self.rank, self.size = int(self._comm.Get_rank()), int(self._comm.Get_size())
         given = os.environ.get(DEADLINE, "300") if deadline is None else deadline
         self.deadline = float(given)
+        self._sums = Sums(self._comm)
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self.board = own_board()
         self.timeline: Timeline | None = None
@@ -90,9 +92,12 @@ class MpiCommunicator(Communicator):
         """As `Communicator`."""
         checked_array(what, array)
         self.count_reduced(array.nbytes)
-        return self._under_way(
-            self._comm.Iallreduce(MPI.IN_PLACE, array, self._ops[op]), array, what
+        request: Any = (
+            self._sums.start(array.reshape(-1))
+            if op == "sum" and array.nbytes >= LARGE
+            else self._comm.Iallreduce(MPI.IN_PLACE, array, self._ops[op])
         )
+        return self._under_way(request, array, what)
 
     def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
         """As `Communicator`; returns once all ranks have started it, and so their lengths."""
