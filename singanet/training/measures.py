@@ -132,10 +132,11 @@ class Measures:
 
 def batch_length(data: Any) -> int:
     """Samples in a batch: of its array, or of the first of its arrays."""
-    if isinstance(data, Mapping):
-        data = next(iter(data.values()))
-    elif isinstance(data, (list, tuple)):
+    if isinstance(data, (list, tuple)):
         data = data[0]
+    # Asking an array for an abstract class takes long.
+    elif not hasattr(data, "shape") and isinstance(data, Mapping):
+        data = next(iter(data.values()))
     return len(data)
 
 
