@@ -13,7 +13,7 @@ from singanet.types import Array
 ReduceOp: TypeAlias = Literal["sum", "max", "min"]
 
 
-class Traffic(NamedTuple):
+class Exchanged(NamedTuple):
     """Bytes that a rank has sent to others and received from them, what carries them apart.
 
     They are those of a direct exchange, in which each rank sends to each other one what that one
@@ -24,9 +24,9 @@ class Traffic(NamedTuple):
     sent: int
     received: int
 
-    def since(self, before: Traffic) -> Traffic:
+    def since(self, before: Exchanged) -> Exchanged:
         """What has come since ``before``."""
-        return Traffic(self.sent - before.sent, self.received - before.received)
+        return Exchanged(self.sent - before.sent, self.received - before.received)
 
 
 class Request(Protocol):
@@ -57,9 +57,9 @@ class Communicator(ABC):
     bytes_received: int = 0
 
     @property
-    def traffic(self) -> Traffic:
+    def exchanged(self) -> Exchanged:
         """``bytes_sent`` and ``bytes_received``."""
-        return Traffic(self.bytes_sent, self.bytes_received)
+        return Exchanged(self.bytes_sent, self.bytes_received)
 
     @abstractmethod
     def start_all_reduce(

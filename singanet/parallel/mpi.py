@@ -102,7 +102,7 @@ class MpiCommunicator(Communicator):
         made = [np.empty((int(n), *array.shape[1:]), array.dtype) for n in lengths]
         flat = np.empty(sum(part.size for part in made), array.dtype)
         counts = [part.size for part in made]
-        self.count_gathered(array.nbytes, flat.nbytes)
+        self.count_gathered(own.nbytes + array.nbytes, lengths.nbytes + flat.nbytes)
 
         def parts(_: Any) -> list[Array]:
             start = 0

@@ -98,7 +98,8 @@ class Program:
             outputs = self._replay.outputs(arena, feed, run)
             return next(iter(outputs.values())) if len(outputs) == 1 else outputs
         finally:
-            programs_of(self.net).give_back(arena)
+            if not self._replay.under_way:
+                programs_of(self.net).give_back(arena)
 
     def report(self) -> ProgramReport:
         """Kernels, memory before and after planning, and the mean times of the timed runs."""

@@ -55,6 +55,7 @@ class Replay:
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
         self._numbers, self._members = recorder.numbers, recorder.members
         self._loss = recorder.loss
+        self._reduction = recorder.reduction
         share = PythonShare(self.recording.calls, self.notes)
         self._share = share if self._loss is not None and not share.known else None
         # As long as it lives no other has its id, by which programs are known.
@@ -76,6 +77,11 @@ class Replay:
             if not numbers.holds():
                 return "the optimizer's state was loaded or its constraints were changed"
         return self.guard.broken(net, begun)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a step that was left by an error has others write to the arena still."""
+        return self._reduction is not None and self._reduction.under_way
 
     def use(self, number: int) -> None:
         """Count a replay, the one of that ``number`` among those of the net."""
