@@ -58,9 +58,13 @@ def _add_method(parser: Any) -> None:
     add("--memory-budget", metavar="SIZE", help="such as 600MB: recompute or split to keep it")
     add("--mixed-precision", metavar="TYPE", help="float16: half the memory, updates in float32")
     add("--seed", type=int, metavar="N")
-    add("--parallel", metavar="HOW", help="of several processes: allreduce (the usual), half, ...")
+    add(
+        "--parallel",
+        metavar="HOW",
+        help="of several processes: allreduce (the usual), half, sparse, partial or local",
+    )
     add("--ratio", type=float, metavar="F", help="share of the gradients that is sent, of sparse")
-    add("--every", type=int, metavar="N", help="steps between two means, of local")
+    add("--every", type=int, metavar="N", help="steps of local, parts of partial")
 
 
 def _add_course(parser: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
+from singanet.ops.threads import cores, set_threads
 from singanet.parallel.communicator import Alone, Communicator
 
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
@@ -15,7 +16,8 @@ def init() -> Communicator:
     """The communicator that fits how this process was started, the same at every call.
 
     `MpiCommunicator` where a launcher of MPI has started it, else `Alone`, and then no MPI is
-    loaded. Errors: `BackendError` where a launcher has, and mpi4py is missing.
+    loaded. Where nobody has set ``OMP_NUM_THREADS``, the ranks of one machine share its cores.
+    Errors: `BackendError` where a launcher has, and mpi4py is missing.
     """
     return _world()
 
@@ -24,7 +26,15 @@ def init() -> Communicator:
 def _world() -> Communicator:
     if not any(name in os.environ for name in _LAUNCHED):
         return Alone()
+    _share_cores()
     # Loading MPI starts it, which takes a second.
     from singanet.parallel.mpi import MpiCommunicator
 
     return MpiCommunicator()
+
+
+def _share_cores() -> None:
+    """Let the kernels of this machine's ranks take as many threads as there are cores."""
+    local = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")
+    if "OMP_NUM_THREADS" not in os.environ and local.isdecimal() and int(local) > 1:
+        set_threads(max(1, cores() // int(local)))
