@@ -85,7 +85,11 @@ class Measures:
     def count(self, out: Any, y: Any) -> None:
         """Note what the loss of a batch that `add_loss` is told of is a mean over."""
         if self.of is not None:
-            self._counts = counted(self.of, out, y)
+            counts, before = counted(self.of, out, y), self._counts
+            # A batch may come in parts.
+            if before:
+                counts = {name: before[name] + count for name, count in counts.items()}
+            self._counts = counts
 
     def shown(self, out: Any, y: Any) -> dict[str, tuple[Metric, Any, Any]]:
         """Every metric with the outputs and targets that it looks at, by name.
