@@ -58,9 +58,13 @@ def _add_method(parser: Any) -> None:
     add("--memory-budget", metavar="SIZE", help="such as 600MB: recompute or split to keep it")
     add("--mixed-precision", metavar="TYPE", help="float16: half the memory, updates in float32")
     add("--seed", type=int, metavar="N")
-    add("--parallel", metavar="HOW", help="of several processes: allreduce (the usual), half, ...")
+    add(
+        "--parallel",
+        metavar="HOW",
+        help="of several processes: allreduce (the usual), half, sparse, partial or local",
+    )
     add("--ratio", type=float, metavar="F", help="share of the gradients that is sent, of sparse")
-    add("--every", type=int, metavar="N", help="steps between two means, of local")
+    add("--every", type=int, metavar="N", help="steps of local, parts of partial")
 
 
 def _add_course(parser: Any) -> None:
@@ -75,6 +79,7 @@ def _add_course(parser: Any) -> None:
     add("--monitor", metavar="NAME", help="what gains and the best weights go by; val_loss")
     add("--class-weight", type=weights, metavar="K=F,...", help="such as 0=1,3=5; others weigh 1")
     add("--no-shuffle", dest="shuffle", action="store_false", help="samples in their own order")
+    add("--drop-last", action="store_true", help="without a last batch that is not full")
     add("--steps-per-epoch", type=int, metavar="N", help="batches an epoch")
     add("--initial-epoch", type=int, metavar="N", help="count epochs from here, up to --epochs")
     add("--quiet", action="store_true", help="no progress on standard error")

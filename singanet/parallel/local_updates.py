@@ -18,7 +18,6 @@ from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import Reduction
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicator import Communicator, Request
 from singanet.parallel.rank_reducer import RankReducer
@@ -85,10 +84,6 @@ class LocalUpdates(RankReducer):
         made = self._like(optimizer)
         made._progress = self._progress
         return made
-
-    def reduction(self) -> Reduction | None:
-        """As `Reducer`: its steps are not recorded."""
-        return None
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `Reducer`. Errors: as `met`; `ArgumentError` for moving averages around."""

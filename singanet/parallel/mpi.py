@@ -20,6 +20,7 @@ from singanet.parallel.communicator import (
     Request,
     checked_array,
     checked_peer,
+    late,
 )
 from singanet.parallel.mpi_sum import LARGE, Sums
 from singanet.parallel.timeline import Timeline, own_part
@@ -242,17 +243,6 @@ class _Farewells:
         sent = [self._mpi.Isend(own, rank) for rank in self._others]
         while not all(request.Test() for request in [*sent, *self._heard.values()]):
             time.sleep(0.002)
-
-
-def late(comm: Communicator, what: str, ranks: str = "the other ranks") -> RankError:
-    """The error of a wait past the deadline of ``comm``."""
-    return RankError(
-        f"rank {comm.rank} of {comm.size}, step {comm.step}",
-        expected=f"{what}, to which {ranks} contribute, within {comm.deadline:g} s",
-        received="no answer",
-        advice="look at what the others do: one may have ended, be stopped, or take fewer steps; "
-        "comm.deadline is settable",
-    )
 
 
 _hooked = False

@@ -107,7 +107,8 @@ class Flight:
     def test(self) -> bool:
         """Carry it on; whether it is done."""
         # Each is carried on by being asked.
-        return all([request.test() for request in self.requests()])
+        waiting = [request for request in self.requests() if not request.test()]
+        return not waiting
 
 
 class Round:
@@ -329,7 +330,9 @@ class Round:
     def _laid(self, params: Sequence[Param]) -> tuple[Array, list[float]]:
         """The gradients side by side, and behind them which of them there are; their scales."""
         likes = [self.order.like(param) for param in params]
-        buffer = np.zeros(sum(like.size for like in likes) + len(params), likes[0].dtype)
+        there = self.comm.on_device and self.halves is None
+        xp = ops_for(likes[0]).xp if there else np
+        buffer = xp.zeros(sum(like.size for like in likes) + len(params), likes[0].dtype)
         start, scales = 0, []
         for k, (param, like) in enumerate(zip(params, likes, strict=True)):
             grad, scale = self._given.pop(param.name, (None, 1.0))
@@ -338,7 +341,8 @@ class Round:
                 ops = ops_for(like)
                 if isinstance(grad, tuple):
                     grad = dense_gradient(ops, RowSparse(*grad), like.shape)
-                buffer[start : start + like.size].reshape(like.shape)[...] = ops.host(grad)
+                part = buffer[start : start + like.size].reshape(like.shape)
+                part[...] = grad if there else ops.host(grad)
                 buffer[k - len(params)] = 1
             start += like.size
         return buffer, scales

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer
-from singanet.parallel import AllReduce
+from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
 
-REDUCERS: dict[str, tuple[Callable[..., Reducer], tuple[str, ...], dict[str, Any]]] = {
-    "allreduce": (AllReduce, (), {}),
-    "half": (AllReduce, (), {"dtype": "float16"}),
+
+class Way(NamedTuple):
+    """What makes the stage, which of its arguments each option is, and what it is given anyway."""
+
+    make: Callable[..., Reducer]
+    options: dict[str, str]
+    fixed: dict[str, Any]
+
+
+REDUCERS = {
+    "allreduce": Way(AllReduce, {}, {}),
+    "half": Way(AllReduce, {}, {"dtype": "float16"}),
+    "sparse": Way(SparseAllReduce, {"ratio": "ratio"}, {}),
+    "partial": Way(PartialUpdate, {"every": "partitions"}, {}),
+    "local": Way(LocalSGD, {"every": "every"}, {}),
 }
-"""By name: what is made, the options that it has, and its fixed arguments."""
 
 
 def check_reducer(name: str, ratio: float | None, every: int | None) -> None:
@@ -26,14 +37,12 @@ def check_reducer(name: str, ratio: float | None, every: int | None) -> None:
             received=repr(name),
             advice=did_you_mean(name, REDUCERS, "allreduce sums all gradients as they are"),
         )
-    for option, value, least in (("ratio", ratio, 0.0), ("every", every, 0)):
-        if value is None:
-            continue
-        having = [each for each, (_, options, _) in REDUCERS.items() if option in options]
-        if name not in having or not value > least:
+    for option, value, most in (("ratio", ratio, 1.0), ("every", every, float("inf"))):
+        having = [each for each, way in REDUCERS.items() if option in way.options]
+        if value is not None and not (name in having and 0 < value <= most):
             raise ArgumentError(
                 f"--{option}",
-                expected=f"a positive number, with --parallel {' or '.join(having) or 'another'}",
+                expected=f"a positive number, with --parallel {' or '.join(having)}",
                 received=f"{value} with --parallel {name}",
                 advice=f"leave --{option} out",
             )
@@ -44,6 +53,6 @@ def reduced(
 ) -> Reducer:
     """``optimizer`` behind the stage ``name``, between all processes that were started."""
     check_reducer(name, ratio, every)
-    make, _, fixed = REDUCERS[name]
-    given = {"ratio": ratio, "every": every}
-    return make(optimizer, **fixed, **{k: v for k, v in given.items() if v is not None})
+    way, given = REDUCERS[name], {"ratio": ratio, "every": every}
+    said = {way.options[k]: value for k, value in given.items() if value is not None}
+    return way.make(optimizer, **way.fixed, **said)

@@ -63,7 +63,7 @@ def test_bash_completes_models_options_and_their_values(capsys):
         "value",
     }
     assert completed(capsys, "singanet", "completion", "f") == ["fish"]
-    assert completed(capsys, "singanet", "launch", "-n", "4", "tr") == ["train"]
+    assert completed(capsys, "singanet", "launch", "-n", "4", "trai") == ["train"]
     assert completed(capsys, "singanet", "train", "--parallel", "all") == ["allreduce"]
 
 

@@ -86,6 +86,53 @@ for one, other in zip(first, made[0], strict=True):
     np.testing.assert_array_equal(one, other)
 """
 
+FITS = """
+import os
+import signal
+import sys
+import numpy as np
+from singanet import FeedForwardNet, parallel
+from singanet.layers import Activation, BatchNormalization, Dense, Dropout
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.metric import AUC, Accuracy
+from singanet.optimizer import SGD
+from singanet.training.callbacks import Callback, ModelCheckpoint
+
+class Yes(AUC):
+    def update(self, x, y):
+        super().update(x[:, 1], y == 1)
+
+class Interrupts(Callback):
+    def on_batch_begin(self, batch):
+        if self.session.rank == 1 and self.session.step == 9:
+            os.kill(os.getpid(), signal.SIGINT)
+
+comm = parallel.init()
+rng = np.random.default_rng(0)
+x, y = rng.standard_normal((41, 6), np.float32), rng.integers(0, 3, 41)
+
+def fit(name, comm, dropout, folder, callbacks=(), resume=None):
+    net = FeedForwardNet(
+        [Dense("a", 16, input_sample_shape=(6,)), BatchNormalization("n", synchronized=True),
+         Activation("relu"), Dropout("d", dropout), Dense("b", 3)],
+        loss=SoftmaxCrossEntropy(), seed=0)
+    net.compile(parallel.AllReduce(SGD(lr=0.1, momentum=0.9), comm), metrics=[Accuracy(), Yes()])
+    callbacks = [ModelCheckpoint(os.path.join(sys.argv[1], folder)), *callbacks]
+    history = net.fit(x, y, 6, 4, validation_data=(x[:7], y[:7]), callbacks=callbacks,
+                      resume=resume, verbose=False)
+    numbers = [v for k, v in history.items() if not k.startswith("bytes")]
+    np.savez(os.path.join(sys.argv[1], f"{name}.{comm.rank}.npz"), *net.param_values(), *numbers)
+
+if comm.rank == 0:
+    fit("alone", parallel.Alone(), 0.0, "a")
+fit("together", comm, 0.0, "b")
+fit("whole", comm, 0.3, "c")
+try:
+    fit("never", comm, 0.3, "d", [Interrupts()])
+except KeyboardInterrupt:
+    fit("resumed", comm, 0.3, "d", resume=os.path.join(sys.argv[1], "d"))
+"""
+
 FAILS = """
 import time
 import numpy as np
@@ -139,6 +186,25 @@ def test_two_processes_train_as_one(tmp_path):
 def test_recorded_sums_have_the_bits_of_the_layers(ranks, tmp_path):
     ended = job(ranks, RECORDS, tmp_path)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_fit_is_that_of_one_process_and_goes_on_to_the_bit(tmp_path):
+    """Synchronized statistics, empty parts of batches, metrics, validation.
+
+    SIGINT to one rank ends all after the same step, with a checkpoint of all.
+    """
+    ended = job(3, FITS, tmp_path, str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+
+    def saved(name, rank):
+        return np.load(tmp_path / f"{name}.{rank}.npz").values()
+
+    for rank in range(3):
+        for value, one in zip(saved("together", rank), saved("alone", 0), strict=True):
+            np.testing.assert_allclose(value, one, rtol=2e-3, atol=2e-4)
+        for value, whole in zip(saved("resumed", rank), saved("whole", rank), strict=True):
+            np.testing.assert_allclose(value, whole, rtol=1e-12)
+    assert not list(tmp_path.glob("never*"))
 
 
 @pytest.mark.parametrize(

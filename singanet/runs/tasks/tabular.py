@@ -55,11 +55,13 @@ class Tabular(Task):
             self._rows(chosen), y[taken], EVALUATION_BATCH, False, 0, False, *self.part, True
         )
 
-    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> ArrayLoader:
+    def train_batches(
+        self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
+    ) -> ArrayLoader:
         """Shuffled anew in every epoch."""
         rows = self._rows(self.data.x_train)
         return ArrayLoader(
-            rows, self.data.y_train, recipe.batch_size, shuffle, seed, False, *self.part, True
+            rows, self.data.y_train, recipe.batch_size, shuffle, seed, drop_last, *self.part, True
         )
 
     def test_batches(self) -> ArrayLoader:
