@@ -72,7 +72,9 @@ class ReducedUpdates:
         self._reached = reducer in ending(optimizer)
         self._sums: Sums | None = None
         if self._reached and {n for entry in reduction.entries for n in entry} != {*self._values}:
-            raise NotRecordableError("the optimizer waits for gradients that this step does not give")
+            raise NotRecordableError(
+                "the optimizer waits for gradients that this step does not give"
+            )
         tape.carry_on = reduction.test
         self.numbers, self.members = self._inner.numbers, self._inner.members
 
@@ -118,8 +120,9 @@ class ReducedUpdates:
         sums.close()
 
     def _multiplied(self, names: list[str], grads: list[Any], factor: StepScalar) -> Any:
+        scale: Any = factor
         for grad in grads:
-            np.multiply(grad, factor, out=grad)
+            np.multiply(grad, scale, out=grad)
         return names, [self._values[name].view(Traced) for name in names], grads
 
     def begin(self, count: float | Callable[[Any], float | None] | None, outputs: Any) -> None:
