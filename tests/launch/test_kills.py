@@ -105,6 +105,7 @@ def survives(tmp_path, undisturbed, ranks, how, rank, at, *options):
     before = left()
     status, lines, folder = job(tmp_path, ranks, how, rank, at, "--restarts", "1", *options)
     text = "\n".join(line for _, line in lines)
+    (tmp_path / "told.txt").write_text(text)
     assert status == 0, text
     died = float((folder / "died").read_text())
     seconds = next(when for when, line in lines if "restart 1 of 1" in line) - died
