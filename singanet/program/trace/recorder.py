@@ -166,7 +166,12 @@ class Recorder:
         self.tape.add(precision.succeeded, (), {}, (), "hidden", name="count").barrier = True
 
     def _walked(
-        self, updates: Updates | ReducedUpdates, given: Any, beside: Any, looks: bool = True, scaled: Any = None
+        self,
+        updates: Updates | ReducedUpdates,
+        given: Any,
+        beside: Any,
+        looks: bool = True,
+        scaled: Any = None,
     ) -> Iterator[LayerGradients]:
         """Forward, loss and the walk back, whose gradients are for ``updates``."""
         outputs, contexts = self._forward(given, train=True)
@@ -207,7 +212,9 @@ class Recorder:
         It is for its memory alone.
         """
         trained = self._trained()
-        updates = None if optimizer is None else updates_of(self.tape, optimizer, self.guard, trained)
+        updates = (
+            None if optimizer is None else updates_of(self.tape, optimizer, self.guard, trained)
+        )
         with self._running():
             outputs, contexts = self._forward(self._fed(feed), train=True)
             given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, "K")))

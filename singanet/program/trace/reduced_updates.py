@@ -72,7 +72,9 @@ class ReducedUpdates:
         self._reached = reducer in ending(optimizer)
         self._sums: Sums | None = None
         if self._reached and {n for entry in reduction.entries for n in entry} != {*self._values}:
-            raise NotRecordableError("the optimizer waits for gradients that this step does not give")
+            raise NotRecordableError(
+                "the optimizer waits for gradients that this step does not give"
+            )
         tape.carry_on = reduction.test
         self.numbers, self.members = self._inner.numbers, self._inner.members
 
