@@ -21,6 +21,9 @@ class GeneratorLoader(Described):
     goes on with another number of ranks: what all of them had taken is not taken again.
     """
 
+    may_be_empty = False
+    """Whether other processes may have batches where this one has none."""
+
     def __init__(
         self, source: Callable[[int], Iterable[Batch]], rank: int = 0, world_size: int = 1
     ) -> None:
@@ -48,7 +51,7 @@ class GeneratorLoader(Described):
             position += 1
             self.epoch, self.position = epoch, position
             yield _checked_batch(batch)
-        if not drawn:
+        if not drawn and not self.may_be_empty:
             raise DataError(
                 "GeneratorLoader",
                 expected="at least one batch",

@@ -88,7 +88,7 @@ class Metric(Configurable):
 
     @classmethod
     def can_merge(cls) -> bool:
-        """Whether `merge` knows all that is gathered: a subclass with a new `reset` says so anew."""
+        """Whether `merge` knows all that is gathered; subclasses with a new `reset` say it anew."""
         says = next(kind for kind in cls.__mro__ if {"gathered", "merge"} & vars(kind).keys())
         resets = next(kind for kind in cls.__mro__ if "reset" in vars(kind))
         return says is not Metric and issubclass(says, resets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from singanet.base.collectives import Collectives, SharedBatch
@@ -34,10 +34,39 @@ class Traffic:
         """The part of the seconds under way in which the process did something else."""
         return max(0.0, 1.0 - self.waited / self.busy) if self.busy else 0.0
 
-    def since(self, before: Traffic, runs: int = 1) -> Traffic:
-        """What was added after ``before``, a run of ``runs``."""
-        pairs = [(getattr(self, f.name), getattr(before, f.name)) for f in fields(self)]
-        return Traffic(*[type(now)((now - was) / runs) for now, was in pairs])
+    def __add__(self, other: Traffic) -> Traffic:
+        """Both together."""
+        return Traffic(
+            self.sums + other.sums,
+            self.nbytes + other.nbytes,
+            self.busy + other.busy,
+            self.waited + other.waited,
+        )
+
+    def since(self, before: Traffic) -> Traffic:
+        """What was added after ``before``."""
+        return Traffic(
+            self.sums - before.sums,
+            self.nbytes - before.nbytes,
+            self.busy - before.busy,
+            self.waited - before.waited,
+        )
+
+    def mean(self, runs: int) -> Traffic:
+        """That of one of so many runs."""
+        return Traffic(
+            self.sums // runs, self.nbytes // runs, self.busy / runs, self.waited / runs
+        )
+
+    def as_dict(self) -> dict[str, float]:
+        """The figures by name."""
+        return {
+            "sums": self.sums,
+            "bytes": self.nbytes,
+            "seconds under way": self.busy,
+            "seconds waited": self.waited,
+            "hidden": self.hidden,
+        }
 
 
 class Reduction(Protocol):

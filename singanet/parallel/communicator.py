@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, RankError
 from singanet.types import Array
 
 ReduceOp: TypeAlias = Literal["sum", "max", "min"]
@@ -55,6 +55,8 @@ class Communicator(ABC):
     step: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
+    on_device: bool = False
+    """Whether arrays of a GPU may be given as they are, and not copied to the host before."""
 
     @property
     def exchanged(self) -> Exchanged:
@@ -218,6 +220,17 @@ def checked_peer(where: str, rank: int, size: int) -> int:
             advice="ranks count from 0 to size - 1",
         )
     return rank
+
+
+def late(comm: Communicator, what: str, ranks: str = "the other ranks") -> RankError:
+    """The error of a wait past the deadline of ``comm``."""
+    return RankError(
+        f"rank {comm.rank} of {comm.size}, step {comm.step}",
+        expected=f"{what}, to which {ranks} contribute, within {comm.deadline:g} s",
+        received="no answer",
+        advice="look at what the others do: one may have ended, be stopped, or take fewer steps; "
+        "comm.deadline is settable",
+    )
 
 
 def _nobody(what: str) -> ArgumentError:

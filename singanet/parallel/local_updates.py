@@ -108,9 +108,14 @@ class LocalUpdates(RankReducer):
         grads: Sequence[Grad],
         scale: float = 1.0,
     ) -> None:
-        """As `Optimizer.update`, at once. Errors: `CallOrderError` before `meet` or `begin`."""
+        """As `Optimizer.update`, at once; without samples nothing is updated.
+
+        Errors: `CallOrderError` before `meet` or `begin`.
+        """
         if not self.alone:
             self._expect_begun()
+            if self._count == 0:
+                return
         self.optimizer.update(names, values, grads, scale)
 
     def end(self) -> None:

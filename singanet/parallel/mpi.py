@@ -20,7 +20,9 @@ from singanet.parallel.communicator import (
     Request,
     checked_array,
     checked_peer,
+    late,
 )
+from singanet.parallel.mpi_sum import LARGE, Sums
 from singanet.parallel.timeline import Timeline, own_part
 from singanet.types import Array
 
@@ -58,6 +60,7 @@ class MpiCommunicator(Communicator):
         self.rank, self.size = int(self._comm.Get_rank()), int(self._comm.Get_size())
         given = os.environ.get(DEADLINE, "300") if deadline is None else deadline
         self.deadline = float(given)
+        self._sums = Sums(self._comm)
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self.board = own_board()
         self.timeline: Timeline | None = None
@@ -89,9 +92,12 @@ class MpiCommunicator(Communicator):
         """As `Communicator`."""
         checked_array(what, array)
         self.count_reduced(array.nbytes)
-        return self._under_way(
-            self._comm.Iallreduce(MPI.IN_PLACE, array, self._ops[op]), array, what
+        request: Any = (
+            self._sums.start(array.reshape(-1))
+            if op == "sum" and array.nbytes >= LARGE
+            else self._comm.Iallreduce(MPI.IN_PLACE, array, self._ops[op])
         )
+        return self._under_way(request, array, what)
 
     def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
         """As `Communicator`; returns once all ranks have started it, and so their lengths."""
@@ -237,17 +243,6 @@ class _Farewells:
         sent = [self._mpi.Isend(own, rank) for rank in self._others]
         while not all(request.Test() for request in [*sent, *self._heard.values()]):
             time.sleep(0.002)
-
-
-def late(comm: Communicator, what: str, ranks: str = "the other ranks") -> RankError:
-    """The error of a wait past the deadline of ``comm``."""
-    return RankError(
-        f"rank {comm.rank} of {comm.size}, step {comm.step}",
-        expected=f"{what}, to which {ranks} contribute, within {comm.deadline:g} s",
-        received="no answer",
-        advice="look at what the others do: one may have ended, be stopped, or take fewer steps; "
-        "comm.deadline is settable",
-    )
 
 
 _hooked = False

@@ -22,7 +22,7 @@ from singanet.types import Array
 
 
 class RankReducer(Reducer):
-    """A reducer over the ranks of ``comm``, by default that of `parallel.init`.
+    """A reducer over the ranks of ``comm``, by default that of `parallel.init` for the net.
 
     Accumulation and other reducers stand outside of it.
     """
@@ -31,6 +31,7 @@ class RankReducer(Reducer):
 
     def __init__(self, optimizer: Optimizer | Wrapper, comm: Communicator | None) -> None:
         super().__init__(optimizer)
+        self._by_default = comm is None
         self.comm = init() if comm is None else comm
         if not isinstance(self.comm, Communicator):
             raise ArgumentError(
@@ -78,6 +79,9 @@ class RankReducer(Reducer):
             return False
         self.optimizer.register_all(net.param_specs())
         self._around = tuple(around)
+        if self._by_default:
+            self.comm = init(net.device)
+            self.batch.comm = self.comm
         self.share(net)
         self._order.start(net, self.settled)
         if self.comm.size > 1:

@@ -137,7 +137,6 @@ class Round:
         self._given: dict[str, tuple[Any, float]] = {}
         self._gone: set[str] = set()
         self._entries = deque(order.entries)
-        self._waiting: deque[Flight] = deque()
         self._flying: deque[Flight] = deque()
         self._busy: float | None = None
         self._idle = order.idle()
@@ -146,32 +145,34 @@ class Round:
     @property
     def under_way(self) -> bool:
         """Whether anything was begun that did not land."""
-        return bool(self._waiting or self._flying)
+        return bool(self._flying)
 
     # -- sums ---------------------------------------------------------------------------------
 
     def start(self, flight: Flight) -> None:
-        """Begin ``flight``, as soon as all ranks have told what their gradients weigh."""
+        """Begin ``flight``, once all ranks have told what their gradients weigh.
+
+        So ranks begin everything in one order, what layers say to each other in between too.
+        """
+        self._hear()
         if self._busy is None:
             self._busy = time.perf_counter()
-        self._waiting.append(flight)
-        self._set_off()
+        self._begin(flight)
+        self._flying.append(flight)
 
     def test(self) -> None:
         """Carry on what is under way."""
-        if self._waiting:
-            self._set_off()
+        if self._announcement is not None:
+            self._announcement.test()
         for flight in self._flying:
             if not flight.done and flight.test():
                 self._arrived(flight)
 
     def land(self) -> Flight:
         """The flight that was begun first, done."""
-        began = time.perf_counter()
-        self._hear()
-        self._set_off()
         flight = self._flying.popleft()
         if not flight.done:
+            began = time.perf_counter()
             for request in flight.requests():
                 request.wait()
             self._traffic.waited += time.perf_counter() - began
@@ -185,27 +186,22 @@ class Round:
 
     def _arrived(self, flight: Flight) -> None:
         flight.done = True
-        if self._busy is not None and not self._waiting and all(f.done for f in self._flying):
+        if self._busy is not None and all(other.done for other in self._flying):
             self._traffic.busy += time.perf_counter() - self._busy
             self._busy = None
 
     def _hear(self) -> None:
         """Learn what gradients weigh, and what sums are multiplied by to be means."""
         if self._announcement is not None:
+            began = time.perf_counter()
             said = self._announcement.wait()
+            waited = time.perf_counter() - began
+            self._traffic.waited += waited
+            self._traffic.busy += waited
             self._announcement = None
             self.factor = said.factor
             if said.even:
                 self.weight = 1.0
-
-    def _set_off(self) -> None:
-        """Begin what waits, in its order, if it is known by now what gradients weigh."""
-        if self._announcement is not None and self._announcement.test():
-            self._hear()
-        while self._waiting and self._announcement is None:
-            flight = self._waiting.popleft()
-            self._begin(flight)
-            self._flying.append(flight)
 
     def _begin(self, flight: Flight) -> None:
         for name, (indices, rows, scale) in flight.rows.items():
@@ -305,14 +301,11 @@ class Round:
         another that waits for it.
         """
         self._start(self._entries.popleft())
-        while len(self._waiting) + len(self._flying) > self.window:
+        while len(self._flying) > self.window:
             yield from self._land()
 
     def _ask(self, params: Sequence[Param]) -> None:
         """Let all ranks know how the gradients of ``params`` come."""
-        # What waits to be begun comes before, on all ranks.
-        self._hear()
-        self._set_off()
         counts = np.zeros((len(params), 2))
         for row, param in zip(counts, params, strict=True):
             if param.name in self._given:
@@ -336,7 +329,9 @@ class Round:
     def _laid(self, params: Sequence[Param]) -> tuple[Array, list[float]]:
         """The gradients side by side, and behind them which of them there are; their scales."""
         likes = [self.order.like(param) for param in params]
-        buffer = np.zeros(sum(like.size for like in likes) + len(params), likes[0].dtype)
+        there = self.comm.on_device and self.halves is None
+        xp = ops_for(likes[0]).xp if there else np
+        buffer = xp.zeros(sum(like.size for like in likes) + len(params), likes[0].dtype)
         start, scales = 0, []
         for k, (param, like) in enumerate(zip(params, likes, strict=True)):
             grad, scale = self._given.pop(param.name, (None, 1.0))
@@ -345,7 +340,8 @@ class Round:
                 ops = ops_for(like)
                 if isinstance(grad, tuple):
                     grad = dense_gradient(ops, RowSparse(*grad), like.shape)
-                buffer[start : start + like.size].reshape(like.shape)[...] = ops.host(grad)
+                part = buffer[start : start + like.size].reshape(like.shape)
+                part[...] = grad if there else ops.host(grad)
                 buffer[k - len(params)] = 1
             start += like.size
         return buffer, scales

@@ -25,6 +25,9 @@ from singanet.types import Array
 _SMALL = 1 << 16
 """Bytes up to which an array that is filled and then only read is kept as a constant."""
 
+_UNDER_WAY = {"open": 1, "start": 1, "finish": -1, "close": -1}
+"""How much more is under way after a call of a reduction."""
+
 _BETWEEN = 1 << 19
 """Bytes that calls go over between two looks at sums under way: about a tenth of a millisecond."""
 
@@ -173,7 +176,7 @@ def carried_on(draft: Draft, recording: Recording) -> Recording:
         calls.append(call)
         kernels.append(kernel)
         if call.phase == "communication":
-            flying += (call.name == "start") - (call.name == "finish")
+            flying += _UNDER_WAY.get(call.name, 0)
             since = 0
         since += work_of(call, tokens)
         if flying and since > _BETWEEN:

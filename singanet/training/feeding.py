@@ -112,7 +112,10 @@ def iterated(
     """Batches of a loader, iterable, or function of the epoch: those of this rank."""
     if ranks is not None:
         ranks.expect_own_part("data", source)
-    batches: Iterable[Any] = source if hasattr(source, "__iter__") else GeneratorLoader(source)
+    batches: Iterable[Any] = source
+    if not hasattr(source, "__iter__"):
+        batches = loader = GeneratorLoader(source)
+        loader.may_be_empty = ranks is not None
     made = IteratedBatches(net, batches, steps, class_weight)
     return made if ranks is None else ranks.share(made)
 

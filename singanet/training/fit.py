@@ -72,7 +72,22 @@ def fit(
             received="both",
             advice="leave one of them out",
         )
+    if not isinstance(callbacks, Iterable):
+        raise ArgumentError(
+            "net.fit, callbacks",
+            expected="a list of callbacks",
+            received=f"a {type(callbacks).__name__}",
+            advice="write callbacks=[...]",
+        )
+    callbacks = list(callbacks)
     ranks = ranks_of(compiled.optimizer)
+    if ranks is not None and micro_batch is not None:
+        raise ArgumentError(
+            "net.fit, micro_batch",
+            expected="None where several ranks train together",
+            received=f"{micro_batch}",
+            advice="use more ranks, a smaller batch_size, or accumulate=",
+        )
     if ranks is not None:
         ranks.expect_mergeable("net.fit", compiled.metrics)
         ranks.expect_same(
@@ -104,14 +119,6 @@ def fit(
     if validation_data is not None:
         validation = validation_batches(net, validation_data, micro_batch or batch_size, ranks)
     optimizer = compiled.clipped(clip, clip_by, accumulate)
-    if not isinstance(callbacks, Iterable):
-        raise ArgumentError(
-            "net.fit, callbacks",
-            expected="a list of callbacks",
-            received=f"a {type(callbacks).__name__}",
-            advice="write callbacks=[...]",
-        )
-    callbacks = list(callbacks)
     session = Session(
         net, compiled, optimizer, data, validation, epochs, callbacks, micro_batch, ranks
     )
@@ -172,8 +179,6 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
         hook(epoch)
     session.is_whole()
     hooks.agree()
-    if session.stopped is not None:
-        return
     steps = session.data.steps or 0
     title = f"epoch {epoch + 1}/{session.epochs}"
     with EpochLine(title, steps) if verbose else nullcontext() as line:

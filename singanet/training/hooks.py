@@ -70,6 +70,7 @@ class Hooks:
                 if hook.__name__ == "on_layer_gradients":
                     raise _within_a_step(callback, stop) from None
                 self._session.stop(str(stop))
+                ranks.at_once = True
             except KeyboardInterrupt:
                 ranks.interrupted = True
 
@@ -120,11 +121,10 @@ class Hooks:
             raise first
 
     def agree(self) -> None:
-        """Let rank 0 decide what the hooks of an epoch's beginning have; a rate, and an end."""
+        """Let the rate that the hooks of an epoch's beginning have set be that of rank 0."""
         session = self._session
         if session.ranks is not None:
             session.ranks.follow(session.rule)
-            session.ranks.decide(session)
 
     def release(self) -> None:
         """Take the session away, so that a callback that is kept does not keep the data."""

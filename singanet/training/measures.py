@@ -57,10 +57,10 @@ class Measures:
 
     def add_loss(self, loss: float, samples: int) -> None:
         """Gather the mean ``loss`` of the batch of ``samples`` that `update` was shown."""
+        # A model that shows nothing has its batches weighed by samples.
         counts, self._counts = self._counts, _NO_COUNTS
         if not samples:
             return
-        # A model that shows nothing has its batches weighed by samples.
         if self._has_parts:
             for name, part in self.of.parts.items():
                 count = counts.get(name, samples)
@@ -87,7 +87,11 @@ class Measures:
     def count(self, out: Any, y: Any) -> None:
         """Note what the loss of a batch that `add_loss` is told of is a mean over."""
         if self.of is not None:
-            self._counts = counted(self.of, out, y)
+            counts, before = counted(self.of, out, y), self._counts
+            # A batch may come in parts.
+            if before:
+                counts = {name: before[name] + count for name, count in counts.items()}
+            self._counts = counts
 
     def shown(self, out: Any, y: Any) -> dict[str, tuple[Metric, Any, Any]]:
         """Every metric with the outputs and targets that it looks at, by name.
@@ -123,7 +127,7 @@ class Measures:
         self.start()
         for state in states:
             for name, sums in state["losses"].items():
-                before = self.losses.get(name, (0.0,) * len(sums))
+                before = self.losses.get(name, _NONE_SO_FAR)
                 self.losses[name] = tuple(a + b for a, b in zip(before, sums, strict=True))
             self.samples += state["samples"]
             for name, metric in self.metrics.items():
@@ -132,7 +136,7 @@ class Measures:
     def sums(self) -> Array:
         """The weighted sum and the count of each output's loss, (outputs, 2)."""
         names = list(self.of.losses) if self._has_parts else [""]
-        return np.array([self.losses.get(name, (0.0, 0.0, 0.0))[::2] for name in names])
+        return np.array([self.losses.get(name, _NONE_SO_FAR)[::2] for name in names])
 
     def loss(self) -> float:
         """The loss so far."""

@@ -32,8 +32,7 @@ class MicroBatches:
     ) -> float:
         """As `Step`: the loss of the batch, from before its update."""
         gathered, samples = self._accumulator, batch_length(y)
-        # Others may have samples for this step where this process has none.
-        starts = range(0, max(samples, 1), self._size)
+        starts = range(0, samples, self._size)
         if gathered.every != len(starts):
             gathered.every = len(starts)
         total = weights = 0.0

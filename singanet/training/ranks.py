@@ -59,9 +59,10 @@ def by_itself() -> Iterator[None]:
 class Ranks:
     """The processes of a fit or an evaluation, which call each method at the same point.
 
-    ``asked`` is why this rank wants the training to end, ``interrupted`` whether by an interrupt;
-    both wait for the next batch, or for `decide`. ``within`` says whether an epoch ended before
-    its last batch, ``agreed`` whether the error that ends the fit is raised on all ranks.
+    ``asked`` is why this rank wants the training to end after a step, or ``at_once``, before the
+    next one; ``interrupted`` whether by an interrupt. That waits for the next batch, or `decide`.
+    ``within`` says whether an epoch ended before its last batch, ``agreed`` whether the error that
+    ends the fit is raised on all ranks.
     """
 
     def __init__(self, stages: Sequence[Reducer]) -> None:
@@ -69,7 +70,7 @@ class Ranks:
         self.comm = stages[0].comm
         self.rank, self.size = self.comm.rank, self.comm.size
         self.asked: str | None = None
-        self.interrupted = self.within = self.agreed = False
+        self.at_once = self.interrupted = self.within = self.agreed = False
         self.samples = 0
         self._loss = 0.0
         self._sums = np.zeros((0, 2))
@@ -138,15 +139,15 @@ class Ranks:
         Ends ``within`` the epoch after the same step on all ranks where one asks for it. Errors:
         KeyboardInterrupt on all ranks, where one was interrupted; no rank has any batch.
         """
-        own = iter(session.data.epoch(session.batch))
+        own, begun = iter(session.data.epoch(session.batch)), False
         self._sums, self.within = session.measures.sums(), False
         self._traffic = [session.batch, *self._counted()]
         while True:
             batch = self._drawn(own)
-            flags = [batch is not None, self.asked is not None, self.interrupted]
+            flags = [batch is not None, self.asked is not None, self.at_once, self.interrupted]
             sums = session.measures.sums()
             told = np.array([*flags, session.measures.samples, *sums.reshape(-1)], np.float64)
-            having, asking, interrupted, samples, *rest = self.comm.all_reduce(
+            having, asking, at_once, interrupted, samples, *rest = self.comm.all_reduce(
                 told, what="the next batch"
             ).tolist()
             self.samples, self._loss = int(samples), _mean(np.reshape(rest, sums.shape))
@@ -156,7 +157,7 @@ class Ranks:
                 if session.batch == 0:
                     raise ended("at least one batch", "none")
                 return
-            if asking:
+            if at_once or (asking and begun):
                 self.decide(session)
                 self.within = True
                 return
@@ -165,6 +166,7 @@ class Ranks:
                 shapes = gathered(self.comm, empty, "the shapes of a batch")
                 batch = batch or next(each for each in shapes if each is not None)
             assert batch is not None
+            begun = True
             yield batch
 
     def _drawn(self, own: Iterator[WeightedBatch]) -> WeightedBatch | None:

@@ -238,7 +238,9 @@ def test_split_batches_are_those_of_one_process_with_any_number_of_ranks(
         ]
 
     def joined(per_rank):
-        return [sorted(sum(parts, [])) for parts in zip(*per_rank, strict=True)]
+        return [
+            sorted(row for part in parts for row in part) for parts in zip(*per_rank, strict=True)
+        ]
 
     loaders = some(size["world"])
     assert {len(loader) for loader in loaders} == {len(alone)}

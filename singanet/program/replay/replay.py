@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.optimizer.mixed_precision import NotFiniteError
+from singanet.optimizer.reducer import Traffic
 from singanet.program.array_tree import map_arrays
 from singanet.program.bind_call import Ready
 from singanet.program.compile import compiled
@@ -186,8 +188,14 @@ class Replay:
             if loss is not None:
                 loss.seen.y = loss.weight = None
 
-    def report(self, seconds: Sequence[float] | None = None) -> ProgramReport:
-        """What it consists of, with the ``seconds`` of each call where they were measured."""
+    def traffic(self) -> Traffic | None:
+        """What was exchanged with other processes so far, by this program and others; a copy."""
+        return None if self._reduction is None else replace(self._reduction.traffic)
+
+    def report(
+        self, seconds: Sequence[float] | None = None, traffic: Traffic | None = None
+    ) -> ProgramReport:
+        """What it consists of, with ``seconds`` of each call and ``traffic`` where measured."""
         recording = self.recording
         return ProgramReport(
             recording.kernels,
@@ -197,6 +205,8 @@ class Replay:
             self.notes,
             recording.kept_bytes,
             recording.decisions,
+            traffic,
+            0 if self._reduction is None else self._reduction.rank,
         )
 
 
