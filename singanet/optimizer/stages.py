@@ -92,18 +92,18 @@ def apply_updates(
 
     ``on_layer`` sees them before.
     """
-    ending = _ending(optimizer)
+    last = ending(optimizer)
     for item in items:
         if on_layer is not None:
             on_layer(item)
         optimizer.update(*item, *(() if scale == 1.0 else (scale,)))
         # Else the loop variable would hold this layer's gradients through the next one's.
         del item
-    for stage in ending:
+    for stage in last:
         stage.end()
 
 
-def _ending(optimizer: Any) -> list[Wrapper]:
+def ending(optimizer: Any) -> list[Wrapper]:
     """The stages that the next step reaches; reducers first, which update at its end."""
     reached: list[Wrapper] = []
     for stage in stages_of(optimizer)[0]:

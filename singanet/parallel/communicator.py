@@ -7,13 +7,13 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, RankError
 from singanet.types import Array
 
 ReduceOp: TypeAlias = Literal["sum", "max", "min"]
 
 
-class Traffic(NamedTuple):
+class Exchanged(NamedTuple):
     """Bytes that a rank has sent to others and received from them, what carries them apart.
 
     They are those of a direct exchange, in which each rank sends to each other one what that one
@@ -24,9 +24,9 @@ class Traffic(NamedTuple):
     sent: int
     received: int
 
-    def since(self, before: Traffic) -> Traffic:
+    def since(self, before: Exchanged) -> Exchanged:
         """What has come since ``before``."""
-        return Traffic(self.sent - before.sent, self.received - before.received)
+        return Exchanged(self.sent - before.sent, self.received - before.received)
 
 
 class Request(Protocol):
@@ -55,11 +55,13 @@ class Communicator(ABC):
     step: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
+    on_device: bool = False
+    """Whether arrays of a GPU may be given as they are, and not copied to the host before."""
 
     @property
-    def traffic(self) -> Traffic:
+    def exchanged(self) -> Exchanged:
         """``bytes_sent`` and ``bytes_received``."""
-        return Traffic(self.bytes_sent, self.bytes_received)
+        return Exchanged(self.bytes_sent, self.bytes_received)
 
     @abstractmethod
     def start_all_reduce(
@@ -218,6 +220,17 @@ def checked_peer(where: str, rank: int, size: int) -> int:
             advice="ranks count from 0 to size - 1",
         )
     return rank
+
+
+def late(comm: Communicator, what: str, ranks: str = "the other ranks") -> RankError:
+    """The error of a wait past the deadline of ``comm``."""
+    return RankError(
+        f"rank {comm.rank} of {comm.size}, step {comm.step}",
+        expected=f"{what}, to which {ranks} contribute, within {comm.deadline:g} s",
+        received="no answer",
+        advice="look at what the others do: one may have ended, be stopped, or take fewer steps; "
+        "comm.deadline is settable",
+    )
 
 
 def _nobody(what: str) -> ArgumentError:

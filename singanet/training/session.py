@@ -16,12 +16,13 @@ from singanet.engine.model import Model
 from singanet.errors import CallOrderError, SingaNetError, StateMismatchError, one_of
 from singanet.metric import Metric
 from singanet.optimizer import Accumulator, MixedPrecision, Optimizer, Wrapper
-from singanet.optimizer.stages import reducers
+from singanet.optimizer.stages import meet, reducers
 from singanet.training.batches import Batches, WeightedBatch
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
 from singanet.training.measures import Measures
 from singanet.training.micro_batches import MicroBatches
+from singanet.training.own_state import as_of_rank, is_own, own_entries
 from singanet.training.progress import FORMAT, VERSION, Progress, parse_progress
 from singanet.training.ranks import Ranks
 from singanet.training.steps import Step, stepper, with_empty_batches
@@ -166,7 +167,10 @@ class Session:
 
     def join(self) -> None:
         """Say that this process has no more batches for now; others may have."""
-        for stage in reducers(self._outermost):
+        outer = self.compiled.scaled(self._outermost)
+        # One that goes on from the end of an epoch has taken no step yet.
+        meet(outer, self.net)
+        for stage in reducers(outer):
             stage.join()
 
     @property
@@ -201,23 +205,25 @@ def training_state(session: Session) -> dict[str, Array]:
     Keys are ``net/<parameter>``, ``optimizer/<parameter>/<slot>``, ``metric/...``,
     ``precision/...``, ``callback/<place>.<class>/...`` and ``session``, which is JSON as bytes
     (uint8). The arrays are copies on the CPU. It resumes to the bit. Of several ranks it is rank
-    0's, with position and generator of each; {} on the others.
+    0's, with position and generator of each, and what else is each rank's own: see `own_entries`;
+    {} on the others.
     """
+    learnt = {f"optimizer/{k}": _copy(v) for k, v in session.optimizer.state_dict().items()}
+    if session.compiled.precision is not None:
+        scaling = session.compiled.precision.state_dict()
+        learnt |= {f"precision/{k}": _copy(v) for k, v in scaling.items()}
     net, measures = session.net, session.measures
     every: list[dict[str, Any]] = []
     if session.ranks is not None:
         every = session.ranks.state_of_all(session)
         measures = session.ranks.merged(measures)
+        learnt |= own_entries(session.ranks.comm, learnt)
         if session.rank:
             return {}
-    state = {f"net/{param.name}": _copy(param.value) for param in net.params()}
-    state |= {f"optimizer/{k}": _copy(v) for k, v in session.optimizer.state_dict().items()}
+    state = {f"net/{param.name}": _copy(param.value) for param in net.params()} | learnt
     for place, callback in enumerate(session.callbacks):
         start = f"callback/{place}.{type(callback).__name__}"
         state |= {f"{start}/{key}": _copy(v) for key, v in callback.state_dict().items()}
-    if session.compiled.precision is not None:
-        learnt = session.compiled.precision.state_dict()
-        state |= {f"precision/{k}": _copy(v) for k, v in learnt.items()}
     metrics: dict[str, Any] = {}
     if session.batch:
         arrays, metrics = save_metrics(measures.metrics)
@@ -252,7 +258,8 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     """
     net = session.net
     progress = parse_progress(state, net.rng.bit_generator)
-    data, generator = _own_part(session, progress)
+    data, generator = _own_part(session, progress, state)
+    state = as_of_rank(state, session.rank if _is_as_it_was(session, progress) else 0)
     _check_net(net, state)
     by_callback = _callback_states(session, state)
     precision, scaling = session.compiled.precision, _below("precision/", state)
@@ -281,19 +288,33 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     _go_on(session, progress)
 
 
-def _own_part(session: Session, progress: Progress) -> tuple[dict[str, int], Any]:
+def _is_as_it_was(session: Session, progress: Progress) -> bool:
+    """Whether there are as many ranks as were saved."""
+    size = 1 if session.ranks is None else session.ranks.size
+    return size == max(len(progress.ranks), 1)
+
+
+def _own_part(
+    session: Session, progress: Progress, state: Mapping[str, Array]
+) -> tuple[dict[str, int], Any]:
     """Position and generator: this rank's own, or where others were saved what follows on them.
 
-    Errors: a position that says nothing to another number of ranks.
+    Errors: a position, or parts of micro-batches, that say nothing to another number of ranks.
     """
     size = 1 if session.ranks is None else session.ranks.size
-    if size == max(len(progress.ranks), 1):
+    if _is_as_it_was(session, progress):
         own = progress.ranks[session.rank] if progress.ranks else None
         return (own.data, own.generator) if own else (progress.data, progress.generator)
     if "drawn" in progress.data:
         raise _mismatch(
             "net.fit, resume",
             f"{max(len(progress.ranks), 1)} ranks, as they were, for data that keep no position",
+            f"{size}",
+        )
+    if any(is_own(key) and key.endswith("/gathered") for key in state):
+        raise _mismatch(
+            "net.fit, resume",
+            f"{max(len(progress.ranks), 1)} ranks, as they were, between micro-batches",
             f"{size}",
         )
     like = session.net.rng.bit_generator
