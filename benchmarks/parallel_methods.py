@@ -136,9 +136,9 @@ def main(names: list[str]) -> None:
         f"\n\nDigits, {parallel.init().size} processes by MPI, 32 samples each a step, SGD with "
         f"momentum 0.9; epochs and rate: {epochs}; means over seeds: {seeds}. One test image is "
         f"0.28 points. Bytes: what one rank sends, announcements and lengths of gradients with it; "
-        "of the nets that are trained a mean over all steps, in which `PartialUpdate` and `LocalSGD` "
-        "also send all values once an epoch of 22 steps, of the wide one the mean of 8 steps after "
-        "the first. "
+        "of the nets that are trained a mean over all steps, in which `PartialUpdate` and "
+        "`LocalSGD` also send all values once an epoch of 22 steps, of the wide one the mean of 8 "
+        "steps after the first. "
         f"Load of the machine at the end: {os.getloadavg()[0]:.1f}."
     )
     if names:

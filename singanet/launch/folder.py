@@ -21,10 +21,15 @@ _MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """``path`` has boards, outputs and reports; ``shared`` the memory that ranks talk through."""
+    """``path`` has boards, outputs and reports."""
 
     path: Path
-    shared: Path
+
+    @property
+    def shared(self) -> Path:
+        """Where the memory is that ranks of this machine talk through: on a disk it is slow."""
+        memory = os.access(_MEMORY, os.W_OK)
+        return _MEMORY / self.path.name if memory else self.path / "shared"
 
     def processes(self) -> list[int]:
         """All processes of the job on this machine, however they were started."""
@@ -48,7 +53,7 @@ class JobFolder:
             time.sleep(0.02)
 
     def sweep(self) -> None:
-        """End the job's processes, and remove its files."""
+        """End the job's processes on this machine, and remove its files."""
         self.kill()
         for path in (self.shared, self.path):
             shutil.rmtree(path, ignore_errors=True)
@@ -59,10 +64,8 @@ def job_folder() -> Iterator[JobFolder]:
     """A new folder, swept in the end; what launchers left that were killed is swept first."""
     sweep_lost()
     path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    # Memory on a disk would be written there.
-    shared = _MEMORY / path.name if os.access(_MEMORY, os.W_OK) else path / "shared"
-    shared.mkdir(mode=0o700)
-    folder = JobFolder(path, shared)
+    folder = JobFolder(path)
+    folder.shared.mkdir(mode=0o700)
     lock = _locked(path)
     try:
         yield folder
@@ -82,7 +85,7 @@ def sweep_lost() -> None:
                 continue
             lock = _locked(path)
             if lock is not None:
-                JobFolder(path, _MEMORY / path.name).sweep()
+                JobFolder(path).sweep()
                 os.close(lock)
 
 

@@ -18,15 +18,29 @@ from typing import Any
 from singanet.launch import mpirun
 from singanet.launch.folder import JobFolder, job_folder
 from singanet.launch.outputs import Outputs
-from singanet.launch.rank import INTERRUPTED, LOGS, RESTART
 from singanet.launch.traces import merge_traces, remove_parts
-from singanet.parallel.board import DEADLINE, JOB, TRACE, Told, process_state, read_board
+from singanet.parallel.board import (
+    DEADLINE,
+    JOB,
+    LOGS,
+    RESTART,
+    TRACE,
+    Told,
+    process_state,
+    read_board,
+)
 
 _LOOK = 0.2
 """Seconds between two looks at the ranks."""
 
 _LAST, _GRACE = 3.0, 30.0
 """Seconds that ranks have to end in, once one of them has; once the user has asked them to."""
+
+_SWEEP = 30.0
+"""Seconds that the other machines have to be swept in."""
+
+_INTERRUPTED = 130
+"""The exit status of a rank that Ctrl-C has ended."""
 
 _SHOWN = 8
 """Ranks that a message has a line for."""
@@ -80,7 +94,7 @@ def launch(options: JobOptions) -> int:
         if options.trace is not None:
             remove_parts(options.trace, options.ranks)
         with job_folder() as folder:
-            job = _Job(options, folder)
+            job = _Job(options, folder, hosts)
             status = job.run([found, *job.flags()], program, {**settings, RESTART: str(attempt)})
         if options.trace is not None:
             merge_traces(options.trace, options.ranks)
@@ -94,8 +108,10 @@ def launch(options: JobOptions) -> int:
 class _Job:
     """One attempt."""
 
-    def __init__(self, options: JobOptions, folder: JobFolder) -> None:
-        self.options, self.folder = options, folder
+    def __init__(
+        self, options: JobOptions, folder: JobFolder, hosts: Sequence[mpirun.Host] = ()
+    ) -> None:
+        self.options, self.folder, self._hosts = options, folder, hosts
         self.asked: signal.Signals | None = None
         self._asks = 0
         self._kill_at: float | None = None
@@ -130,11 +146,28 @@ class _Job:
                 self._watch(process, outputs)
             finally:
                 self.folder.kill()
+                if self.options.hosts is not None:
+                    self._sweep_hosts(start[0])
                 for number, handler in before.items():
                     signal.signal(number, handler)
             status = process.wait()
             outputs.carry(0.0)
             return self._ended(status, outputs.said)
+
+    def _sweep_hosts(self, found: str) -> None:
+        """Leave nothing on other machines either, a stopped rank least of all."""
+        flags = mpirun.flags(
+            len(self._hosts), self.options.hosts, self.folder.path, self.folder.shared
+        )
+        command = [found, *flags, "--map-by", "ppr:1:node"]
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [*command, sys.executable, "-m", "singanet.launch.sweep", str(self.folder.path)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SWEEP,
+                check=False,
+            )
 
     def _take(self, number: int, frame: Any) -> None:
         self.asked, self._asks = signal.Signals(number), self._asks + 1
@@ -214,7 +247,7 @@ class _Job:
             self._failure = "mpirun could not run the job"
         else:
             return 0
-        if status == INTERRUPTED:
+        if status == _INTERRUPTED:
             return status
         # Rank 0 has said it where the user reads.
         told = text.rstrip().splitlines() if rank != 0 else []

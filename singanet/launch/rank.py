@@ -16,10 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from singanet.parallel.board import JOB, own_board
-
-LOGS, RESTART = "SINGANET_LOG_DIR", "SINGANET_RESTART"
-"""Variables with the folder of outputs, and how often the job was begun anew."""
+from singanet.launch.folder import JobFolder
+from singanet.parallel.board import JOB, LOGS, RESTART, own_board
 
 INTERRUPTED = 130
 _TAIL = 12
@@ -30,6 +28,10 @@ def main(arguments: Sequence[str]) -> None:
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
     folder = Path(os.environ[JOB])
     log = _redirect(folder, rank)
+    # Of several machines each has its own; the launcher has said it where there is one.
+    memory = JobFolder(folder).shared
+    memory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ.setdefault("OMPI_MCA_btl_sm_backing_directory", str(memory))
     own_board()
     try:
         _run(arguments)

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import stat
 import sys
+import tempfile
 
 import pytest
 
-from singanet.launch import mpirun
+from singanet.launch import folder, mpirun
 
 FAKE = """#!{python}
 import os, subprocess, sys, time
@@ -46,15 +47,12 @@ def fake_mpirun(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def nothing_left():
-    """Fails where a job leaves a folder, shared memory or a process."""
-    import tempfile
-    from pathlib import Path
-
-    def left():
-        places = (Path(tempfile.gettempdir()), Path("/dev/shm"))
-        return {path for place in places for path in place.glob("singanet-job-*")}
-
-    before = left()
+def nothing_left(tmp_path, monkeypatch):
+    """Fails where a job leaves a folder or shared memory."""
+    places = [tmp_path / "temporary", tmp_path / "memory"]
+    for place in places:
+        place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(places[0]))
+    monkeypatch.setattr(folder, "_MEMORY", places[1])
     yield
-    assert left() <= before
+    assert [path for place in places for path in place.iterdir()] == []

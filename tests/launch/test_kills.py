@@ -6,13 +6,14 @@ import itertools
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+
+from singanet.launch.folder import JobFolder
 
 pytest.importorskip("mpi4py", exc_type=ImportError)
 
@@ -30,8 +31,10 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
 from singanet.training.callbacks import Callback, ModelCheckpoint
 
+job = Path(os.environ["SINGANET_JOB"])
 how, rank, at, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 comm = parallel.init()
+if comm.rank == 0: (folder / "jobs").open("a").write(f"{job}\\n")
 
 
 class Dies(Callback):
@@ -74,10 +77,11 @@ def job(tmp_path, ranks, how, rank, at, *options):
         return process.wait(timeout=60), lines, folder
 
 
-def left():
-    """Folders, shared memory and processes of jobs."""
-    places = (Path(tempfile.gettempdir()), Path("/dev/shm"))
-    return {path for place in places for path in place.glob("singanet-job-*")}
+def left(folder):
+    """Folders, shared memory and processes of the jobs that said which they are in ``folder``."""
+    jobs = [JobFolder(Path(line)) for line in (folder / "jobs").read_text().splitlines()]
+    files = [path for job in jobs for path in (job.path, job.shared) if path.exists()]
+    return [*files, *(process for job in jobs for process in job.processes())]
 
 
 def ended_values(folder, ranks):
@@ -102,9 +106,9 @@ def undisturbed(tmp_path_factory):
 
 def survives(tmp_path, undisturbed, ranks, how, rank, at, *options):
     """One job, ended within ten seconds of the death and gone on to the bit; the seconds."""
-    before = left()
     status, lines, folder = job(tmp_path, ranks, how, rank, at, "--restarts", "1", *options)
     text = "\n".join(line for _, line in lines)
+    (tmp_path / "told.txt").write_text(text)
     assert status == 0, text
     died = float((folder / "died").read_text())
     seconds = next(when for when, line in lines if "restart 1 of 1" in line) - died
@@ -117,7 +121,7 @@ def survives(tmp_path, undisturbed, ranks, how, rank, at, *options):
     for value in ended_values(folder, ranks):
         for one, other in zip(value, undisturbed(ranks), strict=True):
             np.testing.assert_array_equal(one, other)
-    assert left() <= before
+    assert left(folder) == []
     return seconds
 
 

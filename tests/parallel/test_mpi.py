@@ -133,6 +133,40 @@ except KeyboardInterrupt:
     fit("resumed", comm, 0.3, "d", resume=os.path.join(sys.argv[1], "d"))
 """
 
+METHODS = """
+import numpy as np
+import singanet
+from singanet import parallel
+from singanet.layers import Dense, Embedding, Flatten
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD
+
+comm = parallel.init()
+rng = np.random.default_rng(0)
+x, y = rng.integers(0, 30, (19, 4)), rng.integers(0, 3, 19)
+for wrap in (
+    lambda rule: parallel.SparseAllReduce(rule, ratio=0.05),
+    lambda rule: parallel.SparseAllReduce(rule, threshold=0.01),
+    lambda rule: parallel.PartialUpdate(rule, partitions=5),
+    lambda rule: parallel.LocalSGD(rule, every=3),
+):
+    net = singanet.FeedForwardNet(
+        [Embedding("e", 40, 8, input_sample_shape=(4,)), Flatten("f"), Dense("a", 600),
+         Dense("b", 3)], loss=SoftmaxCrossEntropy(), seed=comm.rank)
+    optimizer, before = wrap(SGD(lr=0.05, momentum=0.9)), comm.exchanged
+    losses = [net.step(x[comm.rank :: comm.size], y[comm.rank :: comm.size], optimizer)[0]
+              for _ in range(7)]
+    optimizer.join()
+    exchanged = np.array([comm.exchanged.since(before)], np.float64)
+    assert losses[-1] < losses[0], losses
+    for value in net.param_values():
+        first, *others = comm.all_gather(value)
+        assert all(np.array_equal(first, other) for other in others), optimizer
+    sent, received = comm.all_reduce(exchanged)[0]
+    assert sent == received > 0, optimizer
+print("all alike")
+"""
+
 FAILS = """
 import time
 import numpy as np
@@ -219,3 +253,9 @@ def test_a_rank_that_fails_or_stalls_ends_the_job_with_a_message(raises, told, t
     assert ended.returncode != 0
     for text in told:
         assert text in ended.stderr
+
+
+def test_three_processes_have_the_same_bits_whatever_they_send(tmp_path):
+    ended = job(3, METHODS, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("all alike") == 3
