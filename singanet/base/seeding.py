@@ -41,7 +41,7 @@ def next_seed() -> int:
 
 
 def seeded_apart(state: Mapping[str, Any], like: np.random.BitGenerator, rank: int) -> Any:
-    """The generator ``state`` for ``rank``: one for each, the same in each run; rank 0 keeps its."""
+    """The generator ``state`` for ``rank``: one each, the same in each run; rank 0 has its own."""
     if rank == 0:
         return state
     digest = np.frombuffer(sha256(repr(state).encode()).digest(), np.uint32)

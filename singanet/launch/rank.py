@@ -28,10 +28,11 @@ def main(arguments: Sequence[str]) -> None:
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
     folder = Path(os.environ[JOB])
     log = _redirect(folder, rank)
-    # Of several machines each has its own; the launcher has said it where there is one.
-    memory = JobFolder(folder).shared
-    memory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.environ.setdefault("OMPI_MCA_btl_sm_backing_directory", str(memory))
+    if not folder.is_dir():
+        # Another machine than the launcher's, which is swept in the end too.
+        memory = JobFolder(folder).shared
+        memory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.environ["OMPI_MCA_btl_sm_backing_directory"] = str(memory)
     own_board()
     try:
         _run(arguments)

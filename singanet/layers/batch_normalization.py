@@ -37,8 +37,6 @@ class BatchNormalization(Layer):
     """
 
     can_relu = True
-    shared: SharedBatch | None = None
-    """The batch that is shared with other processes, once a net has met its reducer."""
 
     def __init__(
         self,
@@ -142,6 +140,11 @@ class BatchNormalization(Layer):
         if joint is not None:
             dx = joint.corrected(ops, dx, x, gamma * inverse, inverse, dbeta, dgamma)
         return dx, {"gamma": dgamma, "beta": dbeta}
+
+    def share(self, batch: SharedBatch) -> None:
+        """As `Layer`."""
+        if self.synchronized and self.shared is not batch:
+            self.shared = batch
 
     def merged_state(self, states: Mapping[str, Array], shares: Array) -> dict[str, Array]:
         """As `Layer`: the mean, and the variance of all about it, not the mean of variances."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import NAMES, name_trouble
+from singanet.base.collectives import SharedBatch
 from singanet.base.described import Configurable, shown
 from singanet.base.edits import Counted, CountedDict
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
@@ -51,6 +52,9 @@ class Layer(Counted, Configurable):
     It counts for the class that says so, not for those that inherit from it.
     """
 
+    shared: SharedBatch | None = None
+    """The batch that is shared with other processes, of a layer that asks them in its passes."""
+
     def __init__(self, name: str, input_sample_shape: Shapes | None = None) -> None:
         if not isinstance(name, str) or not name:
             raise ArgumentError(
@@ -73,6 +77,12 @@ class Layer(Counted, Configurable):
         self._recompute: bool | None = None
         self.in_shapes: Shapes | None = None
         self.out_shapes: Shapes | None = None
+
+    def share(self, batch: SharedBatch) -> None:
+        """Know the ``batch`` of which this layer will see a part; most need not.
+
+        One that does keeps it as ``shared``, and its training passes are not recorded.
+        """
 
     def merged_state(self, states: Mapping[str, Array], shares: Array) -> dict[str, Array]:
         """One running state of those of several processes.

@@ -179,8 +179,7 @@ class Reducer(Wrapper):
     def share(self, net: Any) -> None:
         """Tell the synchronized layers of ``net`` whose batch theirs is a part of."""
         for layer in net.layers:
-            if getattr(layer, "synchronized", False) and layer.shared is not self.batch:
-                layer.shared = self.batch
+            layer.share(self.batch)
 
     @abstractmethod
     def around(self, optimizer: Optimizer | Wrapper) -> Reducer:

@@ -6,7 +6,7 @@ import pytest
 import singanet
 from singanet.base.collectives import SharedBatch
 from singanet.errors import DataError
-from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Flatten
+from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Flatten, TimeDistributed
 from singanet.layers.context import Context
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import ops_for
@@ -104,6 +104,30 @@ def test_gradients_of_inputs_are_right_numerically():
     with communicators(2) as comms:
         found = np.concatenate(comms.run(layerwise))
     np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
+
+
+def test_the_steps_of_sequences_are_shared_too():
+    def build():
+        normalization = BatchNormalization("bn", synchronized=True)
+        return singanet.FeedForwardNet(
+            [
+                TimeDistributed("t", normalization, input_sample_shape=(3, 5)),
+                Flatten("f"),
+                Dense("o", 4),
+            ],
+            loss=SoftmaxCrossEntropy(),
+            seed=0,
+        )
+
+    x = X[:, :, 0]
+    alone, optimizer = build(), SGD(lr=0.1, momentum=0.9)
+    for _ in range(3):
+        alone.step(x, Y, optimizer)
+    for net in together(build, CHAINS["plain"], x, Y, (0, 5, 12)):
+        for name, value, one in zip(
+            net.param_names(), net.param_values(), alone.param_values(), strict=True
+        ):
+            np.testing.assert_allclose(value, one, rtol=2e-4, atol=2e-5, err_msg=name)
 
 
 def test_one_value_a_channel_on_all_ranks_is_refused_on_all():

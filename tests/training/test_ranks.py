@@ -213,7 +213,7 @@ def test_every_sample_is_trained_on_and_counted_once(count, size, batch, shuffle
     """However few there are; some ranks may have none at all."""
     seen = []
 
-    class Tells(SquaredError):
+    class SeenError(SquaredError):
         def forward(self, flag, x, y, *weight):
             if flag:
                 seen.extend(y[:, 0].tolist())
@@ -221,7 +221,7 @@ def test_every_sample_is_trained_on_and_counted_once(count, size, batch, shuffle
 
     def work(comm):
         net = singanet.FeedForwardNet(
-            [Dense("a", 1, input_sample_shape=(2,))], loss=Tells(), seed=seed
+            [Dense("a", 1, input_sample_shape=(2,))], loss=SeenError(), seed=seed
         )
         net.compile(AllReduce(SGD(lr=0.01), comm), metrics=[RootMeanSquaredError()])
         x, y = np.ones((count, 2), "f"), np.arange(count, dtype="f")[:, None]
