@@ -77,12 +77,15 @@ def job_folder() -> Iterator[JobFolder]:
 
 def sweep_lost() -> None:
     """Sweep the folders of this user's launchers that no longer live."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    place = Path(tempfile.gettempdir())
+    for name in {path.name for each in (place, _MEMORY) for path in each.glob(f"{_PREFIX}*")}:
+        path = place / name
         with suppress(OSError):
-            about = path.stat()
+            about = (path if path.exists() else _MEMORY / name).stat()
             # One that was made just now may have no lock yet.
             if about.st_uid != os.getuid() or time.time() - about.st_mtime < 60:
                 continue
+            path.mkdir(exist_ok=True)
             lock = _locked(path)
             if lock is not None:
                 JobFolder(path).sweep()
