@@ -33,12 +33,13 @@ class JobFolder:
 
     def processes(self) -> list[int]:
         """All processes of the job on this machine, however they were started."""
-        mark = f"{JOB}={self.path}".encode()
+        mark, name = f"{JOB}=".encode(), f"/{self.path.name}".encode()
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 with suppress(OSError):
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    about = (entry / "environ").read_bytes().split(b"\0")
+                    if any(each.startswith(mark) and each.endswith(name) for each in about):
                         found.append(int(entry.name))
         return found
 
@@ -85,7 +86,10 @@ def sweep_lost() -> None:
             # One that was made just now may have no lock yet.
             if about.st_uid != os.getuid() or time.time() - about.st_mtime < 60:
                 continue
-            path.mkdir(exist_ok=True)
+            if not path.exists():  # of a job elsewhere, or what a job on another machine has left
+                if not JobFolder(path).processes():
+                    shutil.rmtree(_MEMORY / name, ignore_errors=True)
+                continue
             lock = _locked(path)
             if lock is not None:
                 JobFolder(path).sweep()
