@@ -122,7 +122,7 @@ class _Job:
     def flags(self) -> list[str]:
         """What mpirun is told."""
         options, folder = self.options, self.folder
-        return mpirun.flags(options.ranks, options.hosts, folder.path, folder.shared)
+        return mpirun.flags(options.ranks, options.hosts, folder.path)
 
     def run(self, start: Sequence[str], program: Sequence[str], settings: dict[str, str]) -> int:
         """Start it, watch it, end it; the exit status."""
@@ -156,9 +156,7 @@ class _Job:
 
     def _sweep_hosts(self, found: str) -> None:
         """Leave nothing on other machines either, a stopped rank least of all."""
-        flags = mpirun.flags(
-            len(self._hosts), self.options.hosts, self.folder.path, self.folder.shared
-        )
+        flags = mpirun.flags(len(self._hosts), self.options.hosts, self.folder.path)
         command = [found, *flags, "--map-by", "ppr:1:node"]
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(
