@@ -213,19 +213,18 @@ def test_every_sample_is_trained_on_and_counted_once(count, size, batch, shuffle
     """However few there are; some ranks may have none at all."""
     seen = []
 
-    class SeenError(SquaredError):
-        def forward(self, flag, x, y, *weight):
-            if flag:
-                seen.extend(y[:, 0].tolist())
-            return super().forward(flag, x, y, *weight)
+    class Sees(Callback):
+        def on_batch_end(self, batch, logs):
+            seen.extend(self.session.inputs[:, 1].tolist())
 
     def work(comm):
         net = singanet.FeedForwardNet(
-            [Dense("a", 1, input_sample_shape=(2,))], loss=SeenError(), seed=seed
+            [Dense("a", 1, input_sample_shape=(2,))], loss=SquaredError(), seed=seed
         )
         net.compile(AllReduce(SGD(lr=0.01), comm), metrics=[RootMeanSquaredError()])
-        x, y = np.ones((count, 2), "f"), np.arange(count, dtype="f")[:, None]
-        net.fit(x, y, batch_size=batch, epochs=2, shuffle=shuffle, verbose=False)
+        y = np.arange(count, dtype="f")[:, None]
+        x = np.concatenate([np.ones_like(y), y], axis=1)
+        net.fit(x, y, batch, 2, callbacks=[Sees()], shuffle=shuffle, verbose=False)
         metric = next(iter(net.compiled.metrics.values()))
         assert metric.samples == count
         return net.evaluate(x, y).loss
@@ -732,29 +731,28 @@ def test_other_numbers_of_ranks_go_on_exactly_in_order(before, after, tmp_path):
     """Every sample of the epoch once, and the numbers of a training that never stopped."""
     order = []
 
-    class Sees(SoftmaxCrossEntropy):
-        def forward(self, flag, x, y, *weight):
-            if flag:
-                order.extend(y.tolist())
-            return super().forward(flag, x, y, *weight)
+    class Sees(Callback):
+        def on_batch_end(self, batch, logs):
+            order.extend(self.session.inputs[:, 0].tolist())
 
     class Stops(Callback):
         def on_batch_end(self, batch, logs):
             if self.session.step == 7:
                 self.session.stop("for now")
 
-    names = np.arange(37)
+    names, x = np.arange(37), X.copy()
+    x[:, 0] = names / 37
 
     def trained(size, folder, resume=None, stop=False):
         def work(comm):
             net = singanet.FeedForwardNet(
-                [Dense("b", 37, input_sample_shape=(5,))], loss=Sees(), seed=0
+                [Dense("b", 37, input_sample_shape=(5,))], loss=SoftmaxCrossEntropy(), seed=0
             )
             optimizer = SGD(lr=0.2, momentum=0.9)
             net.compile(AllReduce(optimizer, comm), metrics=[Accuracy()])
-            callbacks = [ModelCheckpoint(folder), *([Stops()] if stop else [])]
+            callbacks = [ModelCheckpoint(folder), Sees(), *([Stops()] if stop else [])]
             history = net.fit(
-                X, names, batch_size=9, epochs=3, callbacks=callbacks, resume=resume, verbose=False
+                x, names, batch_size=9, epochs=3, callbacks=callbacks, resume=resume, verbose=False
             )
             return history, net
 
