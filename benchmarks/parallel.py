@@ -57,8 +57,8 @@ def main() -> None:
             made = job(given, name, prefix)
             rows += lines(name, made)
             notes.append(f"{name}: {made['traffic']}")
-    header = ["net, batch a process", "rival", "ms a step, lower quartile", "median", "by one alone",
-              "CPU, ms", "by one alone"]  # fmt: skip
+    header = ["net, batch a process", "rival", "ms a step", "median", "by one alone"]
+    header += ["CPU, ms", "by one alone"]
     where = f"a wire of {given.wire} Mbit/s" if given.wire else "shared memory"
     body = "\n".join([table(header, rows), "", *notes, "", _explained(given)])
     publish(f"parallel_{given.wire or 'memory'}", f"Two processes, {where}", body)
@@ -67,7 +67,7 @@ def main() -> None:
 def _explained(given: argparse.Namespace) -> str:
     return (
         f"{given.rounds} rounds of {given.steps} steps each, in turns, the first one not counted; "
-        "the slower process of each step. CPU: seconds of its processor, which other load "
+        "the lower quartile; the slower process of each step. CPU: seconds of its processor, which other load "
         "disturbs less. SGD with momentum, oneDNN's kernels, one thread a "
         f"process. DDP: gloo, buckets of {given.bucket:g} MB, channels-last images, fused SGD. "
         f"Load of the machine at the end: {os.getloadavg()[0]:.1f}."
@@ -128,9 +128,7 @@ def wire(megabits: int) -> Iterator[list[str]]:
     try:
         subprocess.run(["ip", "netns", "add", SPACE], check=True)
         subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
-        subprocess.run(
-            [*inside, "tc", "qdisc", "add", "dev", "lo", "root", *limit], check=True
-        )
+        subprocess.run([*inside, "tc", "qdisc", "add", "dev", "lo", "root", *limit], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         subprocess.run(["ip", "netns", "del", SPACE], check=False)
         raise SystemExit(f"this machine allows no network of one's own: {error}") from error
@@ -200,9 +198,7 @@ def contenders(
     x, y = rng.standard_normal((batch, *shape), np.float32), rng.integers(0, classes, batch)
     one, other, shared, looped = our_net(name), our_net(name), our_net(name), our_net(name)
     sgds = [SGD(lr=LR, momentum=MOMENTUM) for _ in range(2)]
-    reduced, by_layers = (
-        parallel.AllReduce(SGD(lr=LR, momentum=MOMENTUM), comm) for _ in range(2)
-    )
+    reduced, by_layers = (parallel.AllReduce(SGD(lr=LR, momentum=MOMENTUM), comm) for _ in range(2))
 
     def loop() -> None:
         by_layers.meet(looped)

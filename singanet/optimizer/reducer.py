@@ -54,9 +54,7 @@ class Traffic:
 
     def mean(self, runs: int) -> Traffic:
         """That of one of so many runs."""
-        return Traffic(
-            self.sums // runs, self.nbytes // runs, self.busy / runs, self.waited / runs
-        )
+        return Traffic(self.sums // runs, self.nbytes // runs, self.busy / runs, self.waited / runs)
 
     def as_dict(self) -> dict[str, float]:
         """The figures by name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,7 +92,7 @@ class Flight:
     dense: list[Param]
     buffer: Array | None
     scales: Sequence[Scale]
-    rows: dict[str, tuple[Array, Array, Scale]]
+    rows: Mapping[str, tuple[Array, Array, Scale]]
     sums: Request | None = None
     gathered: dict[str, tuple[Request, Request]] = field(default_factory=dict)
     done: bool = False
@@ -107,7 +107,8 @@ class Flight:
     def test(self) -> bool:
         """Carry it on; whether it is done."""
         # Each is carried on by being asked.
-        return all([request.test() for request in self.requests()])
+        waiting = [request for request in self.requests() if not request.test()]
+        return not waiting
 
 
 class Round:
