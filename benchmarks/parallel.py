@@ -128,9 +128,7 @@ def wire(megabits: int) -> Iterator[list[str]]:
     try:
         subprocess.run(["ip", "netns", "add", SPACE], check=True)
         subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
-        subprocess.run(
-            [*inside, "tc", "qdisc", "add", "dev", "lo", "root", *limit], check=True
-        )
+        subprocess.run([*inside, "tc", "qdisc", "add", "dev", "lo", "root", *limit], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         subprocess.run(["ip", "netns", "del", SPACE], check=False)
         raise SystemExit(f"this machine allows no network of one's own: {error}") from error
@@ -200,9 +198,7 @@ def contenders(
     x, y = rng.standard_normal((batch, *shape), np.float32), rng.integers(0, classes, batch)
     one, other, shared, looped = our_net(name), our_net(name), our_net(name), our_net(name)
     sgds = [SGD(lr=LR, momentum=MOMENTUM) for _ in range(2)]
-    reduced, by_layers = (
-        parallel.AllReduce(SGD(lr=LR, momentum=MOMENTUM), comm) for _ in range(2)
-    )
+    reduced, by_layers = (parallel.AllReduce(SGD(lr=LR, momentum=MOMENTUM), comm) for _ in range(2))
 
     def loop() -> None:
         by_layers.meet(looped)

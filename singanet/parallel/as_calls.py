@@ -31,7 +31,9 @@ class AsCalls:
         self.rank, self.window, self.traffic = comm.rank, window, traffic
         self._order, self._opened, self._closed = order, opened, closed
         self._entries = order.entries
-        self.entries = [[param.name for param in entry] for entry in order.entries]
+        self.entries: Sequence[Sequence[str]] = [
+            [param.name for param in entry] for entry in order.entries
+        ]
         self.sparse = frozenset(name for name, kind in order.kinds.items() if kind == "rows")
         self._round: Round | None = None
 

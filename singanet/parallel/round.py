@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,7 +92,7 @@ class Flight:
     dense: list[Param]
     buffer: Array | None
     scales: Sequence[Scale]
-    rows: dict[str, tuple[Array, Array, Scale]]
+    rows: Mapping[str, tuple[Array, Array, Scale]]
     sums: Request | None = None
     gathered: dict[str, tuple[Request, Request]] = field(default_factory=dict)
     done: bool = False

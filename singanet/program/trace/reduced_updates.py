@@ -120,8 +120,9 @@ class ReducedUpdates:
         sums.close()
 
     def _multiplied(self, names: list[str], grads: list[Any], factor: StepScalar) -> Any:
+        scale: Any = factor
         for grad in grads:
-            np.multiply(grad, factor, out=grad)
+            np.multiply(grad, scale, out=grad)
         return names, [self._values[name].view(Traced) for name in names], grads
 
     def begin(self, count: float | Callable[[Any], float | None] | None, outputs: Any) -> None:

@@ -64,16 +64,16 @@ class TracedStages:
 
     def hand(self, names: Any, values: Any, grads: Any, scale: Scale, to: Hand) -> None:
         """Let the gradients of a layer go through all stages, ``to`` whoever comes behind."""
-        self._handed(0, names, values, grads, scale, to)
+        self._handed(0, to, names, values, grads, scale)
 
     def _handed(
-        self, depth: int, names: Any, values: Any, grads: Any, scale: Any, to: Hand
+        self, depth: int, to: Hand, names: Any, values: Any, grads: Any, scale: Any
     ) -> None:
         if depth == len(self.traced):
             to(names, values, grads, scale)
             return
         for given in self.traced[depth].take(names, values, grads, scale):
-            self._handed(depth + 1, *given, to)
+            self._handed(depth + 1, to, *given)
         stage = self.stages[depth]
         if type(stage).skip is not Wrapper.skip:
             skip = partial(stage.skip, list(names))
