@@ -102,9 +102,9 @@ def run(options: RunOptions) -> RunResult:
         with np.errstate(over="ignore", invalid="ignore"):
             history = _fit(net, task, validation, options, recipe, callbacks, state)
     except KeyboardInterrupt:
-        if comm.size == 1:  # no training was under way
+        if comm.size == 1:
             raise
-        # What ranks agree to end by.
+        # Several ranks agree to end by it, with their state saved.
         raise RunInterrupted(signal.SIGINT, options.out) from None
     if finite.failed is not None:
         raise _not_finite(*finite.failed, recipe)
