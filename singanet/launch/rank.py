@@ -20,6 +20,9 @@ from singanet.launch.folder import JobFolder
 from singanet.parallel.board import JOB, LOGS, RESTART, own_board
 
 INTERRUPTED = 130
+_ASKED = (INTERRUPTED, 143)
+"""Exit statuses of programs that Ctrl-C or SIGTERM has ended."""
+
 _TAIL = 12
 
 _MEMORY = "OMPI_MCA_btl_sm_backing_directory"
@@ -55,6 +58,8 @@ def main(arguments: Sequence[str]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
+    if status in _ASKED:
+        sys.exit(status)  # all were asked, and end together: rank 0 may still save
     if not status:
         return
     _report(folder, rank, status, kind, text)

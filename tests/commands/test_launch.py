@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from singanet.launch import job, mpirun
 from singanet.training.files import read_training
 
 ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def train(*before, out, data):
     """A training by ranks that ``before`` starts; the ended process."""
     return subprocess.run(
         [*before, *words(out, data)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=100,
@@ -89,3 +91,21 @@ def test_ranks_train_as_one_process_and_write_once(small, tmp_path):
     for name in named:
         np.testing.assert_array_equal(two[name], other[name], err_msg=name)
         np.testing.assert_allclose(two[name], one[name], 1e-4, 1e-6, err_msg=name)
+
+
+def test_an_interrupted_training_ends_on_all_ranks_with_its_state(small, tmp_path):
+    pytest.importorskip("mpi4py", exc_type=ImportError)
+    command = [sys.executable, "-m", "singanet", "launch", "-n", "2"]
+    command += ["train", "mlp", "--data", small, "--epochs", "100000", "--out", str(tmp_path)]
+    told = []
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as process:
+        for line in process.stderr:
+            told.append(line)
+            if line.startswith("epoch 2/"):
+                process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    assert f"interrupted; go on with: singanet train --out {tmp_path} --resume" in told[-1]
+    assert int(json.loads(bytes(read_training(tmp_path)["session"]))["step"]) > 1
+    assert not any("Traceback" in line for line in told)
