@@ -67,7 +67,7 @@ def main() -> None:
 def _explained(given: argparse.Namespace) -> str:
     return (
         f"{given.rounds} rounds of {given.steps} steps each, in turns, the first one not counted; "
-        "the lower quartile; the slower process of each step. CPU: seconds of its processor, which other load "
+        "the lower quartile of the slower process. CPU: time of its processor, which other load "
         "disturbs less. SGD with momentum, oneDNN's kernels, one thread a "
         f"process. DDP: gloo, buckets of {given.bucket:g} MB, channels-last images, fused SGD. "
         f"Load of the machine at the end: {os.getloadavg()[0]:.1f}."

@@ -33,12 +33,13 @@ class JobFolder:
 
     def processes(self) -> list[int]:
         """All processes of the job on this machine, however they were started."""
-        mark = f"{JOB}={self.path}".encode()
+        mark, name = f"{JOB}=".encode(), f"/{self.path.name}".encode()
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 with suppress(OSError):
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    about = (entry / "environ").read_bytes().split(b"\0")
+                    if any(each.startswith(mark) and each.endswith(name) for each in about):
                         found.append(int(entry.name))
         return found
 
@@ -77,11 +78,17 @@ def job_folder() -> Iterator[JobFolder]:
 
 def sweep_lost() -> None:
     """Sweep the folders of this user's launchers that no longer live."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    place = Path(tempfile.gettempdir())
+    for name in {path.name for each in (place, _MEMORY) for path in each.glob(f"{_PREFIX}*")}:
+        path = place / name
         with suppress(OSError):
-            about = path.stat()
+            about = (path if path.exists() else _MEMORY / name).stat()
             # One that was made just now may have no lock yet.
             if about.st_uid != os.getuid() or time.time() - about.st_mtime < 60:
+                continue
+            if not path.exists():  # of a job elsewhere, or what a job on another machine has left
+                if not JobFolder(path).processes():
+                    shutil.rmtree(_MEMORY / name, ignore_errors=True)
                 continue
             lock = _locked(path)
             if lock is not None:

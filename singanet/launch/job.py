@@ -34,7 +34,7 @@ _LOOK = 0.2
 """Seconds between two looks at the ranks."""
 
 _LAST, _GRACE = 3.0, 30.0
-"""Seconds that ranks have to end in, once one of them has; once the user has asked them to."""
+"""Seconds that ranks have to end in once one of them has failed; once the user has asked them."""
 
 _SWEEP = 30.0
 """Seconds that the other machines have to be swept in."""
@@ -122,20 +122,21 @@ class _Job:
     def flags(self) -> list[str]:
         """What mpirun is told."""
         options, folder = self.options, self.folder
-        return mpirun.flags(options.ranks, options.hosts, folder.path, folder.shared)
+        return mpirun.flags(options.ranks, options.hosts, folder.path)
 
-    def run(self, start: Sequence[str], program: Sequence[str], settings: dict[str, str]) -> int:
+    def run(self, start: Sequence[str], program: Sequence[str], settings: Mapping[str, str]) -> int:
         """Start it, watch it, end it; the exit status."""
-        settings = {**settings, JOB: str(self.folder.path)}
+        environment = {**os.environ, **settings, JOB: str(self.folder.path)}
         if self.options.hosts is not None:
-            start = [*start, *(f for name in [*settings, "PYTHONPATH"] for f in ("-x", name))]
+            own = [name for name in environment if name.startswith(("SINGANET_", "PYTHON", "OMP_"))]
+            start = [*start, *(flag for name in own for flag in ("-x", name))]
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self._take) for number in numbers}
         with Outputs(self.folder.path, self.options.hosts is not None) as outputs:
             try:
                 process = subprocess.Popen(
                     [*start, sys.executable, "-m", "singanet.launch.rank", *program],
-                    env={**os.environ, **settings},
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=outputs.mpirun,
                     stderr=outputs.mpirun,
@@ -156,9 +157,7 @@ class _Job:
 
     def _sweep_hosts(self, found: str) -> None:
         """Leave nothing on other machines either, a stopped rank least of all."""
-        flags = mpirun.flags(
-            len(self._hosts), self.options.hosts, self.folder.path, self.folder.shared
-        )
+        flags = mpirun.flags(len(self._hosts), self.options.hosts, self.folder.path)
         command = [found, *flags, "--map-by", "ppr:1:node"]
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(
@@ -194,7 +193,7 @@ class _Job:
         self._kill_at = when if self._kill_at is None else min(when, self._kill_at)
 
     def _look(self, ranks: Mapping[int, int], now: float) -> None:
-        """See which rank is stopped, has ended, or has waited for long."""
+        """See which rank is stopped, has failed, or has waited for long."""
         for pid, rank in ranks.items():
             state = process_state(pid)
             # By looks and not by the clock: the launcher may have been stopped itself.
@@ -203,8 +202,6 @@ class _Job:
                 seconds = self._stopped[rank]
                 self._failure = f"{self._named(rank)} has been stopped for {seconds:.1f} s"
                 self._kill_by(now)
-            if state in ("Z", "X"):
-                self._kill_by(now + _LAST)
         if any(self.folder.path.glob("report-*")):
             self._kill_by(now + _LAST)
         boards = self._boards()

@@ -88,11 +88,8 @@ def threads_a_rank(local: int) -> int:
     return max(1, cores() // local)
 
 
-def flags(ranks: int, hosts: Path | None, folder: Path, shared: Path) -> list[str]:
-    """What mpirun is told. Ranks share threads' cores: they are not bound to one each.
-
-    On one machine all that MPI leaves on disk and in memory lies in ``folder`` and ``shared``.
-    """
+def flags(ranks: int, hosts: Path | None, folder: Path) -> list[str]:
+    """What mpirun is told: no rank has a core of its own, files of one machine go to ``folder``."""
     told = ["--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
     if is_root():
         told.append("--allow-run-as-root")
@@ -100,7 +97,6 @@ def flags(ranks: int, hosts: Path | None, folder: Path, shared: Path) -> list[st
     told += ["--mca", "osc", "^ucx"]
     if hosts is not None:
         return [*told, "--hostfile", str(hosts)]
-    told += ["--mca", "btl_sm_backing_directory", str(shared)]
     return [*told, "--prtemca", "prte_tmpdir_base", str(folder)]
 
 

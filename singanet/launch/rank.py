@@ -20,7 +20,13 @@ from singanet.launch.folder import JobFolder
 from singanet.parallel.board import JOB, LOGS, RESTART, own_board
 
 INTERRUPTED = 130
+_ASKED = (INTERRUPTED, 143)
+"""Exit statuses of programs that Ctrl-C or SIGTERM has ended."""
+
 _TAIL = 12
+
+_MEMORY = "OMPI_MCA_btl_sm_backing_directory"
+"""Open MPI's variable with the place of the memory that ranks talk through."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -28,10 +34,11 @@ def main(arguments: Sequence[str]) -> None:
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
     folder = Path(os.environ[JOB])
     log = _redirect(folder, rank)
-    # Of several machines each has its own; the launcher has said it where there is one.
     memory = JobFolder(folder).shared
-    memory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.environ.setdefault("OMPI_MCA_btl_sm_backing_directory", str(memory))
+    if not folder.is_dir():  # another machine than the launcher's, which is swept in the end too
+        memory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if memory.is_dir():
+        os.environ[_MEMORY] = str(memory)
     own_board()
     try:
         _run(arguments)
@@ -51,6 +58,8 @@ def main(arguments: Sequence[str]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
+    if status in _ASKED:
+        sys.exit(status)  # all were asked, and end together: rank 0 may still save
     if not status:
         return
     _report(folder, rank, status, kind, text)

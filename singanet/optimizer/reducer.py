@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from singanet.base.collectives import Collectives, SharedBatch
 from singanet.optimizer.optimizer import Optimizer
@@ -126,8 +126,6 @@ class Reducer(Wrapper):
     """What the ranks talk through: `fit` agrees by it on all that is no gradient."""
     batch: SharedBatch
     """What synchronized layers see of it."""
-    differs_by_rank: ClassVar[bool] = False
-    """Whether each process has state of its own, and so a file of its own to go on from."""
 
     @abstractmethod
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -57,10 +57,8 @@ class LocalUpdates(RankReducer):
     Ranks weigh by the samples since that part was averaged last. `join` and `unify` average all
     of it: at the end of an epoch, and before an evaluation or a checkpoint, ranks are the same to
     the bit. In between they differ, and the state of the rule does all the time: it is each rank's
-    own, so that a file a rank goes on to the bit.
+    own, and a training state of `fit` has that of all.
     """
-
-    differs_by_rank: ClassVar[bool] = True
 
     def __init__(
         self,

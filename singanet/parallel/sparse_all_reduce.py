@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -42,11 +42,9 @@ class SparseAllReduce(AllReduce):
     place of the rule's own, and the first ``warm_up`` steps send more: from a quarter on, down to
     the ratio geometrically. It is for slow networks: on one host choosing costs more than sending.
 
-    What is not sent yet is in `state_dict`, that of each rank its own, so that each saves and
-    loads its own file; the state of another rank leaves it out.
+    What is not sent yet is in `state_dict`, that of each rank its own; a training state of `fit`
+    has that of all. From the state of another rank it is left out.
     """
-
-    differs_by_rank: ClassVar[bool] = True
 
     def __init__(
         self,

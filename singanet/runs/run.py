@@ -98,8 +98,14 @@ def run(options: RunOptions) -> RunResult:
     if options.tensorboard is not None:
         callbacks.append(TensorBoard(options.tensorboard))
     # What overflows ends in a loss that is not finite, which is reported in words.
-    with np.errstate(over="ignore", invalid="ignore"):
-        history = _fit(net, task, validation, options, recipe, callbacks, state)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            history = _fit(net, task, validation, options, recipe, callbacks, state)
+    except KeyboardInterrupt:
+        if comm.size == 1:
+            raise
+        # Several ranks agree to end by it, with their state saved.
+        raise RunInterrupted(signal.SIGINT, options.out) from None
     if finite.failed is not None:
         raise _not_finite(*finite.failed, recipe)
     if signals.received is not None:

@@ -8,7 +8,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["models"], ["train", "--help"], ["launch", "--help"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["models"], ["train", "--help"], ["launch", "--help"]]
+)
 def test_nothing_is_imported_that_is_not_needed(argv):
     code = (
         "import sys\nfrom singanet.cli import main\n"

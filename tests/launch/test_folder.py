@@ -44,8 +44,12 @@ def test_what_a_killed_launcher_has_left_is_swept_by_the_next(monkeypatch, tmp_p
     lost = tmp_path / "singanet-job-lost"
     lost.mkdir()
     (tmp_path / "memory" / lost.name).mkdir()
+    alone = tmp_path / "memory" / "singanet-job-alone"
+    alone.mkdir()
+    os.utime(alone, (time.time() - 100,) * 2)
     process = sleeper(lost)
     sweep_lost()
+    assert not alone.exists()
     assert lost.exists()  # it may be one that begins just now
     os.utime(lost, (time.time() - 100,) * 2)
     with job_folder() as mine:

@@ -125,7 +125,7 @@ def survives(tmp_path, undisturbed, ranks, how, rank, at, *options):
     return seconds
 
 
-@pytest.mark.parametrize(("ranks", "how"), [(2, "kill"), (3, "stop")])
+@pytest.mark.parametrize(("ranks", "how"), [(3, "kill"), (3, "stop")])
 def test_a_job_goes_on_to_the_bit_after_a_rank_has_died(ranks, how, tmp_path, undisturbed):
     survives(tmp_path, undisturbed, ranks, how, 1, 7, "--patience", "1")
 

@@ -62,18 +62,18 @@ def test_root_and_too_few_cores_are_said(monkeypatch, tmp_path):
     monkeypatch.setattr(mpirun, "is_root", lambda: False)
     assert [mpirun.threads_a_rank(n) for n in (1, 3, 8, 20)] == [8, 2, 1, 1]
     assert mpirun.notes(8, "1") == ""
-    assert "--allow-run-as-root" not in mpirun.flags(2, None, tmp_path, tmp_path)
+    assert "--allow-run-as-root" not in mpirun.flags(2, None, tmp_path)
     monkeypatch.setattr(mpirun, "is_root", lambda: True)
     said = mpirun.notes(9, "1")
     assert "--allow-run-as-root" in said
     assert "9 ranks take turns on 8 cores (--oversubscribe)" in said
-    assert "--allow-run-as-root" in mpirun.flags(2, None, tmp_path, tmp_path)
+    assert "--allow-run-as-root" in mpirun.flags(2, None, tmp_path)
 
 
 def test_ranks_of_other_machines_have_folders_of_their_own(tmp_path):
-    told = mpirun.flags(4, tmp_path / "hosts", tmp_path, tmp_path)
+    told = mpirun.flags(4, tmp_path / "hosts", tmp_path)
     assert told[-2:] == ["--hostfile", str(tmp_path / "hosts")]
-    assert "btl_sm_backing_directory" not in told
+    assert "prte_tmpdir_base" not in told
 
 
 @pytest.mark.parametrize("missing", ["mpi4py", "mpirun", "Open MPI"])

@@ -239,6 +239,41 @@ def test_without_feedback_nothing_is_kept():
     np.testing.assert_allclose(moved[:3], [9.0, 0.0, 0.0], atol=1e-5)
 
 
+@pytest.mark.slow
+def test_places_beyond_what_a_float32_counts_are_exact():
+    # SINGA's indices rode among floats; no odd number above 2^24 is one.
+    last = 4097 * 4099 - 1
+    assert int(np.float32(last - 1)) != last - 1
+
+    def work(comm):
+        net = one_matrix(4097, 4099)
+        value = net.params()[0].value
+        before = value.flat[[last - 2, last - 1, last]]
+        grad = np.zeros(value.shape, np.float32)
+        grad.flat[last - comm.rank] = 2.0
+        fed(SparseAllReduce(SGD(lr=1.0), comm, threshold=0.5), net, [(1, grad)])
+        return (before - value.flat[[last - 2, last - 1, last]]).tolist()
+
+    for moved in together(work):
+        np.testing.assert_allclose(moved, [0.0, 1.0, 1.0], atol=1e-6)
+
+
+def test_feedback_may_begin_later():
+    # SINGA had no list for what was left once it had begun without.
+    def work(comm):
+        net = one_matrix()
+        grad = np.ones(net.params()[0].shape, np.float32)
+        first = SparseAllReduce(SGD(lr=1.0, momentum=0.5), comm, 0.1, error_feedback=False)
+        fed(first, net, [(1, grad)])
+        second = SparseAllReduce(SGD(lr=1.0, momentum=0.5), comm, 0.1)
+        second.load_state_dict(first.state_dict())
+        fed(second, net, [(1, grad)])
+        return second.state_dict()["w/weight/unsent"]
+
+    for left in together(work):
+        assert np.count_nonzero(left) == 210 - 21
+
+
 def test_what_is_not_finite_is_sent_and_does_not_stay():
     def work(comm):
         net = one_matrix()
