@@ -131,6 +131,10 @@ class Session:
         """Which of the ranks that train together this is: 0 prints, and writes files."""
         return 0 if self.ranks is None else self.ranks.rank
 
+    def runs(self, callback: Stateful) -> bool:
+        """Whether ``callback`` is one that this rank runs."""
+        return self.rank == 0 or not getattr(callback, "first_rank_only", False)
+
     def of_first(self, value: Any) -> Any:
         """What rank 0 says, on all ranks, which call it at the same point: plain data, arrays."""
         return value if self.ranks is None else self.ranks.of_first(value, "what rank 0 decides")
@@ -165,12 +169,15 @@ class Session:
             step = MicroBatches(self.net, self._gathered, outer, self._micro_batch)
         return step if self.ranks is None else with_empty_batches(step)
 
+    def meet(self) -> None:
+        """Begin with the values of rank 0, where that was not done: what is loaded stays then."""
+        meet(self.compiled.scaled(self._outermost), self.net)
+
     def join(self) -> None:
         """Say that this process has no more batches for now; others may have."""
-        outer = self.compiled.scaled(self._outermost)
         # One that goes on from the end of an epoch has taken no step yet.
-        meet(outer, self.net)
-        for stage in reducers(outer):
+        self.meet()
+        for stage in reducers(self.compiled.scaled(self._outermost)):
             stage.join()
 
     @property
@@ -205,8 +212,8 @@ def training_state(session: Session) -> dict[str, Array]:
     Keys are ``net/<parameter>``, ``optimizer/<parameter>/<slot>``, ``metric/...``,
     ``precision/...``, ``callback/<place>.<class>/...`` and ``session``, which is JSON as bytes
     (uint8). The arrays are copies on the CPU. It resumes to the bit. Of several ranks it is rank
-    0's, with position and generator of each, and what else is each rank's own: see `own_entries`;
-    {} on the others.
+    0's, with position and generator of each, and what else is each rank's own: see `own_entries`.
+    There ``net/...`` is the running state of all, ``local/...`` the rank's; {} on the others.
     """
     learnt = {f"optimizer/{k}": _copy(v) for k, v in session.optimizer.state_dict().items()}
     if session.compiled.precision is not None:
@@ -214,16 +221,24 @@ def training_state(session: Session) -> dict[str, Array]:
         learnt |= {f"precision/{k}": _copy(v) for k, v in scaling.items()}
     net, measures = session.net, session.measures
     every: list[dict[str, Any]] = []
-    if session.ranks is not None:
-        every = session.ranks.state_of_all(session)
-        measures = session.ranks.merged(measures)
-        learnt |= own_entries(session.ranks.comm, learnt)
-        if session.rank:
-            return {}
-    state = {f"net/{param.name}": _copy(param.value) for param in net.params()} | learnt
     for place, callback in enumerate(session.callbacks):
         start = f"callback/{place}.{type(callback).__name__}"
-        state |= {f"{start}/{key}": _copy(v) for key, v in callback.state_dict().items()}
+        if session.runs(callback):
+            learnt |= {f"{start}/{key}": _copy(v) for key, v in callback.state_dict().items()}
+    if session.ranks is None:
+        state = {f"net/{param.name}": _copy(param.value) for param in net.params()} | learnt
+    else:
+        # A training that is saved goes on as one that is not: each rank with its running state.
+        moved = [param for param in net.params() if param.is_state and not param.is_constant]
+        learnt |= {f"local/{param.name}": _copy(param.value) for param in moved}
+        every = session.ranks.state_of_all(session)
+        measures = session.ranks.merged(measures)
+        state = {f"net/{param.name}": _copy(param.value) for param in net.params()} | learnt
+        for param in moved:
+            param.value[...] = net.device.put(learnt[f"local/{param.name}"])
+        state |= own_entries(session.ranks.comm, learnt)
+        if session.rank:
+            return {}
     metrics: dict[str, Any] = {}
     if session.batch:
         arrays, metrics = save_metrics(measures.metrics)
@@ -260,6 +275,8 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     progress = parse_progress(state, net.rng.bit_generator)
     data, generator = _own_part(session, progress, state)
     state = as_of_rank(state, session.rank if _is_as_it_was(session, progress) else 0)
+    if _is_as_it_was(session, progress):
+        state |= {f"net/{name}": array for name, array in _below("local/", state).items()}
     _check_net(net, state)
     by_callback = _callback_states(session, state)
     precision, scaling = session.compiled.precision, _below("precision/", state)
@@ -284,6 +301,9 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
             callback.load_state_dict(own)
         for param in net.params():
             param.value[...] = net.device.put(state[f"net/{param.name}"])
+    if session.ranks is not None:
+        seen = progress.ranks[session.rank].samples if _is_as_it_was(session, progress) else 0
+        session.ranks.go_on(seen, session.measures)
     session.net.rng.bit_generator.state = generator
     _go_on(session, progress)
 
@@ -393,8 +413,7 @@ def _callback_states(session: Session, state: Mapping[str, Array]) -> list[tuple
     found = []
     for place, callback in enumerate(session.callbacks):
         own = groups.pop(f"{place}.{type(callback).__name__}", None)
-        runs = session.rank == 0 or not getattr(callback, "first_rank_only", False)
-        if own is not None and runs:
+        if own is not None and session.runs(callback):
             found.append((callback, own))
     if groups:
         given = [f"{k}.{type(c).__name__}" for k, c in enumerate(session.callbacks)]
