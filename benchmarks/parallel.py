@@ -57,8 +57,8 @@ def main() -> None:
             made = job(given, name, prefix)
             rows += lines(name, made)
             notes.append(f"{name}: {made['traffic']}")
-    header = ["net, batch a process", "rival", "ms a step, lower quartile", "median", "by one alone",
-              "CPU, ms", "by one alone"]  # fmt: skip
+    header = ["net, batch a process", "rival", "ms a step", "median", "by one alone"]
+    header += ["CPU, ms", "by one alone"]
     where = f"a wire of {given.wire} Mbit/s" if given.wire else "shared memory"
     body = "\n".join([table(header, rows), "", *notes, "", _explained(given)])
     publish(f"parallel_{given.wire or 'memory'}", f"Two processes, {where}", body)
@@ -67,7 +67,7 @@ def main() -> None:
 def _explained(given: argparse.Namespace) -> str:
     return (
         f"{given.rounds} rounds of {given.steps} steps each, in turns, the first one not counted; "
-        "the slower process of each step. CPU: seconds of its processor, which other load "
+        "the lower quartile of the slower process. CPU: time of its processor, which other load "
         "disturbs less. SGD with momentum, oneDNN's kernels, one thread a "
         f"process. DDP: gloo, buckets of {given.bucket:g} MB, channels-last images, fused SGD. "
         f"Load of the machine at the end: {os.getloadavg()[0]:.1f}."

@@ -39,6 +39,9 @@ except (ImportError, RuntimeError) as error:
 _NAP = 2e-5
 """Seconds between two looks at what is waited for: a rank that spins takes another's core."""
 
+_SPIN = 5e-5
+"""Seconds for which a rank does spin: a nap is longer than what is left of most sums."""
+
 _LONG = 0.01
 """Seconds of waiting that are told to others."""
 
@@ -202,7 +205,8 @@ class _Flying:
                 told = True
             if comm.farewells is not None and waited > PATIENCE:
                 comm.farewells.expect_present(self._what, self._peer)
-            time.sleep(_NAP)
+            if waited > _SPIN:
+                time.sleep(_NAP)
         if told:
             comm.board.computes()
         if comm.timeline is not None:

@@ -107,7 +107,8 @@ class Flight:
     def test(self) -> bool:
         """Carry it on; whether it is done."""
         # Each is carried on by being asked.
-        return all([request.test() for request in self.requests()])
+        waiting = [request for request in self.requests() if not request.test()]
+        return not waiting
 
 
 class Round:

@@ -42,6 +42,50 @@ for k in range(6):
 np.savez(f"{sys.argv[1]}.{comm.rank}.npz", *values, *net.param_values())
 """
 
+RECORDS = """
+import numpy as np
+import singanet
+from singanet import parallel
+from singanet.layers import Activation, Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD
+
+comm = parallel.init()
+for n in (40_001, 65_536):
+    parts = [np.random.default_rng(r).standard_normal(n, np.float32) for r in range(comm.size)]
+    sums = [parts[comm.rank].copy(), parts[comm.rank][::-1].copy()]
+    for request in [comm.start_all_reduce(array) for array in sums]:
+        request.wait()
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    np.testing.assert_array_equal(sums[0], total)
+    np.testing.assert_array_equal(sums[1], total[::-1])
+
+rng = np.random.default_rng(0)
+x, y = rng.standard_normal((24, 50), np.float32), rng.integers(0, 9, 24)
+made = []
+for records in (True, False, comm.rank == 0):
+    net = singanet.FeedForwardNet(
+        [Dense("a", 900, input_sample_shape=(50,)), Activation("relu"), Dense("b", 9)],
+        loss=SoftmaxCrossEntropy(), seed=1)
+    net.programs.enabled = records
+    optimizer = parallel.AllReduce(SGD(lr=0.1, momentum=0.9))
+    for k in range(6):
+        own = slice(comm.rank, 24 - k % 2, comm.size)
+        net.step(x[own], y[own], optimizer)
+    made.append(net.param_values())
+    if records:
+        assert net.programs.reports(), net.programs.refusals
+        assert optimizer.traffic.sums == 12
+for values in made[1:]:
+    for one, other in zip(made[0], values, strict=True):
+        np.testing.assert_array_equal(one, other)
+first = [comm.broadcast(value.copy()) for value in made[0]]
+for one, other in zip(first, made[0], strict=True):
+    np.testing.assert_array_equal(one, other)
+"""
+
 FITS = """
 import os
 import signal
@@ -123,50 +167,6 @@ for wrap in (
 print("all alike")
 """
 
-RECORDS = """
-import numpy as np
-import singanet
-from singanet import parallel
-from singanet.layers import Activation, Dense
-from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import SGD
-
-comm = parallel.init()
-for n in (40_001, 65_536):
-    parts = [np.random.default_rng(r).standard_normal(n, np.float32) for r in range(comm.size)]
-    sums = [parts[comm.rank].copy(), parts[comm.rank][::-1].copy()]
-    for request in [comm.start_all_reduce(array) for array in sums]:
-        request.wait()
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    np.testing.assert_array_equal(sums[0], total)
-    np.testing.assert_array_equal(sums[1], total[::-1])
-
-rng = np.random.default_rng(0)
-x, y = rng.standard_normal((24, 50), np.float32), rng.integers(0, 9, 24)
-made = []
-for records in (True, False, comm.rank == 0):
-    net = singanet.FeedForwardNet(
-        [Dense("a", 900, input_sample_shape=(50,)), Activation("relu"), Dense("b", 9)],
-        loss=SoftmaxCrossEntropy(), seed=1)
-    net.programs.enabled = records
-    optimizer = parallel.AllReduce(SGD(lr=0.1, momentum=0.9))
-    for k in range(6):
-        own = slice(comm.rank, 24 - k % 2, comm.size)
-        net.step(x[own], y[own], optimizer)
-    made.append(net.param_values())
-    if records:
-        assert net.programs.reports(), net.programs.refusals
-        assert optimizer.traffic.sums == 12
-for values in made[1:]:
-    for one, other in zip(made[0], values, strict=True):
-        np.testing.assert_array_equal(one, other)
-first = [comm.broadcast(value.copy()) for value in made[0]]
-for one, other in zip(first, made[0], strict=True):
-    np.testing.assert_array_equal(one, other)
-"""
-
 FAILS = """
 import time
 import numpy as np
@@ -216,6 +216,12 @@ def test_two_processes_train_as_one(tmp_path):
         np.testing.assert_allclose(a, one, rtol=100 * near, atol=near)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_recorded_sums_have_the_bits_of_the_layers(ranks, tmp_path):
+    ended = job(ranks, RECORDS, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_fit_is_that_of_one_process_and_goes_on_to_the_bit(tmp_path):
     """Synchronized statistics, empty parts of batches, metrics, validation.
 
@@ -253,9 +259,3 @@ def test_three_processes_have_the_same_bits_whatever_they_send(tmp_path):
     ended = job(3, METHODS, tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("all alike") == 3
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_recorded_sums_have_the_bits_of_the_layers(ranks, tmp_path):
-    ended = job(ranks, RECORDS, tmp_path)
-    assert ended.returncode == 0, ended.stderr

@@ -14,9 +14,9 @@ import numpy as np
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.plan import Plan
 from singanet.errors import SingaNetError
-from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
+from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.reducer import Reduction
-from singanet.optimizer.stages import TwoPasses, agreed
+from singanet.optimizer.stages import TwoPasses
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.program.array_tree import arrays_in, map_arrays
@@ -32,6 +32,7 @@ from singanet.program.trace.losses import LossStep
 from singanet.program.trace.python_pass import is_sparse
 from singanet.program.trace.reduced_updates import ReducedUpdates, updates_of
 from singanet.program.trace.sparse_rows import sources
+from singanet.program.trace.taken import Taken
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, plain
 from singanet.program.trace.update_scalars import Numbers
@@ -123,39 +124,18 @@ class Recorder:
     ) -> None:
         """A step in mixed precision, whose updates come after a look at all gradients."""
         precision, xp = scaled.precision, self.tape.ops.xp
-        state = [(value, value.copy()) for param, value in self.params if param.is_state]
-
-        def remember() -> None:
-            for value, copy in state:
-                copy[...] = value
-
-        def give_up(layer: str) -> None:
-            for value, copy in state:
-                value[...] = copy
-            precision.failed(layer)
-            raise NotFiniteError(layer)
-
-        def look(layer: str, finite: Array) -> None:
-            if not finite:
-                agreed(scaled, layer)
-                give_up(layer)
-
-        def agree() -> None:
-            refused = agreed(scaled, None)
-            if refused is not None:
-                give_up(refused)
-
-        self.tape.add(remember, (), {}, (), "hidden", name="remember").barrier = True
+        taken = Taken(scaled, [value for param, value in self.params if param.is_state])
+        self.tape.add(taken.remember, (), {}, (), "hidden", name="remember").barrier = True
         held = []
         for item in _traced(self._walked(updates, given, beside, True, precision.scaled)):
             for grad in item.grads:
                 finite = xp.isfinite(grad).all()
-                call = self.tape.add(partial(look, item.layer), (finite,), {}, (), "hidden")
+                call = self.tape.add(partial(taken.look, item.layer), (finite,), {}, (), "hidden")
                 call.name, call.barrier = "finite", True
             held.append(item)
         if updates.reduction is not None:
             self.tape.phase = "communication"
-            self.tape.add(agree, (), {}, (), "hidden", name="agree").barrier = True
+            self.tape.add(taken.agree, (), {}, (), "hidden", name="agree").barrier = True
         knowing: Any = nullcontext()
         if ahead is not None:
             knowing = ahead.knowing(scaled.in_float32(*item) for item in held)

@@ -256,6 +256,7 @@ class Updates:
         return recorded
 
     def update_waiting(self) -> None:
+        """Write down the updates that wait for others."""
         group, self._waiting = self._waiting, []
         now = self.tape.layer, self.tape.phase
         for run in runs(group):
