@@ -21,6 +21,11 @@ def add_command(commands: Any) -> None:
         "--memory-budget", metavar="SIZE", help="such as 600MB; left out, every way is shown"
     )
     parser.add_argument(
+        "--allow",
+        metavar="NAME,...",
+        help="recompute, micro-batches, light-state, offload; the first two",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write a picture of the arena, as SVG"
     )
     parser.set_defaults(command=_run)
@@ -40,7 +45,10 @@ def _run(arguments: argparse.Namespace) -> int:
             advice="`singanet models` lists them",
         )
     optimizer = make_optimizer(arguments.optimizer, 1e-3, 0.0, steps=1, warm_up=0)
-    plan = net.plan(arguments.batch_size, optimizer, arguments.memory_budget)
+    allow = {}
+    if arguments.allow is not None:
+        allow["allow"] = [name.replace("light-", "light ") for name in arguments.allow.split(",")]
+    plan = net.plan(arguments.batch_size, optimizer, arguments.memory_budget, **allow)
     print(f"{plan}\n\n{plan.picture()}")
     if arguments.out is not None:
         plan.chosen.step.report.plot(arguments.out)
