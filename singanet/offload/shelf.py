@@ -123,16 +123,16 @@ class Shelf:
     def reserve(self, nbytes: int) -> None:
         """Have room for so many bytes that somebody else makes, until the next call."""
         with self._changed:
-            self._reserved = 0
+            # At once, so that nothing is read ahead into the room that others leave.
+            self._reserved = nbytes
             self._wake()
             self._changed.wait_for(
                 lambda: (
                     self._error is not None
-                    or self._make_room(nbytes, -1, outside=True)
-                    or not self._is_writing()
+                    or self._make_room(0, -1, outside=True)
+                    or not self._is_moving()
                 )
             )
-            self._reserved = nbytes
 
     def take_over(self, name: str, array: Array) -> None:
         """Write ``array``, which is nobody else's, as the values of ``name``."""
@@ -235,6 +235,9 @@ class Shelf:
 
     def _is_writing(self) -> bool:
         return any(held.state == "writing" for held in self._held.values())
+
+    def _is_moving(self) -> bool:
+        return any(held.state in ("reading", "writing") for held in self._held.values())
 
     def _is_quiet(self) -> bool:
         return self._thread is None or not any(
