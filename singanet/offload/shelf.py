@@ -350,8 +350,9 @@ class Shelf:
 
         In a free buffer of that size there is, unless it is for an array from ``outside``.
         """
-        while self._total() + nbytes > self.keep:
-            if not outside and any(buffer.nbytes == nbytes for buffer in self._free):
+        while (total := self._total()) + nbytes > self.keep:
+            free = not outside and any(buffer.nbytes == nbytes for buffer in self._free)
+            if free and total <= self.keep:
                 return True
             if self._free:
                 self._free.pop()
