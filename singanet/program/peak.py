@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from singanet.base.text import size_text
+from singanet.base.sizes import bytes_text
 from singanet.program.layout.arena import Layout
 
 CALL_BYTES = 2300
@@ -30,8 +30,8 @@ class PeakMemory:
         return sum(self.parts.values())
 
     def __str__(self) -> str:
-        shown = " + ".join(f"{size_text(size)} {name}" for name, size in self.parts.items() if size)
-        return f"{size_text(self.total)} = {shown or 'nothing'}"
+        shown = [f"{bytes_text(size)} {name}" for name, size in self.parts.items() if size]
+        return f"{bytes_text(self.total)} = {' + '.join(shown) or 'nothing'}"
 
 
 def peak_memory(

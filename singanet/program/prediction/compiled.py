@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.text import size_text
+from singanet.base.sizes import bytes_text
 from singanet.engine.feeds import check_feed
 from singanet.program.array_tree import map_arrays, root_of
 from singanet.program.compile import Recording, compiled
@@ -102,7 +102,7 @@ class CompiledNet:
         inputs = ", ".join(f"{name} {shape}" for name, shape in self.inputs.items())
         outputs, programs = ", ".join(self.outputs), len(self._programs)
         return (
-            f"{type(self).__name__}({inputs} -> {outputs}; {size_text(self.nbytes)} of constants, "
+            f"{type(self).__name__}({inputs} -> {outputs}; {bytes_text(self.nbytes)} of constants, "
             f"{programs} program{'' if programs == 1 else 's'})"
         )
 
