@@ -98,7 +98,7 @@ def fit_within(
             memory_budget,
             _extent(net, x),
             allow,
-            _beside(net, x, targets, size, callbacks, optimizer, arguments),
+            _beside(net, x, targets, size, callbacks, arguments),
             targets,
             light if isinstance(light, str) else wrapped(light, *given),
             _WHERE,
@@ -179,7 +179,6 @@ def _beside(
     y: Any,
     size: int,
     callbacks: list[Any],
-    optimizer: Any,
     arguments: dict[str, Any],
 ) -> dict[str, int]:
     """Bytes of batches that are drawn and waiting, of callbacks, of a checkpoint in work."""
@@ -189,8 +188,7 @@ def _beside(
     sample += sample if y is None else sum(a.nbytes // max(len(a), 1) for a in arrays_in(y))
     validated = arguments.get("validation_data") is not None or arguments.get("validation_split")
     waiting = int(getattr(x, "capacity", 0)) + 1 + bool(validated)
-    params = sum(value.nbytes for value in net.param_values())
-    state = params * len(getattr(_rule(optimizer), "slots", ()))
+    sizes = [value.nbytes for value in net.param_values()]
     saves = any(isinstance(each, ModelCheckpoint) for each in callbacks)
     copies = sum(
         isinstance(each, EMA) or (isinstance(each, EarlyStopping) and each.restore_best)
@@ -199,12 +197,7 @@ def _beside(
     own = sum(int(getattr(each, "memory_bytes", 0)) for each in callbacks)
     return {
         "batches": waiting * size * sample,
-        "callbacks": copies * params + own,
-        "checkpoint": (params + state) * saves,
+        "callbacks": copies * sum(sizes) + own,
+        # Files are written one array at a time, which may lie in another order.
+        "checkpoint": max(sizes, default=0) * saves,
     }
-
-
-def _rule(optimizer: Any) -> Any:
-    while hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
-    return optimizer

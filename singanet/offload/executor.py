@@ -316,7 +316,7 @@ class Offloaded(LayerByLayer):
                 if not self.shelf.has_lent(key, array):
                     self.shelf.take_over(key, array)
             self.shelf.put_back(keys, changed)
-            state.keep_in(self._reader(keys))
+            self._keep(state, keys)
         self.shelf.put_back([f"net/{name}" for name in names], changed)
 
     def _states(self, names: Iterable[str]) -> list[ParamState]:
@@ -330,9 +330,11 @@ class Offloaded(LayerByLayer):
             if is_large_entry(known[f"net/{name}"]) and f"optimizer/{name}/step" in known
         ]
 
-    def _reader(self, keys: list[str]) -> Callable[[], list[Array]]:
+    def _keep(self, state: ParamState, keys: list[str]) -> None:
         shelf = self.shelf
-        return lambda: [shelf.read(key).reshape(-1) for key in keys]
+        entries = [shelf.entry(key) for key in keys]
+        kinds = [(prod(entry.shape), entry.dtype) for entry in entries]
+        state.keep_in(lambda: [shelf.read(key).reshape(-1) for key in keys], kinds)
 
     def _expect_state(self, entries: Iterable[Entry]) -> None:
         """Refuse state in the folder that is not that of the optimizer which is bound."""
@@ -365,7 +367,7 @@ class Offloaded(LayerByLayer):
             state.forget()
             if step and param.home is not None:
                 state.shape = param.shape
-                state.keep_in(self._reader(keys))
+                self._keep(state, keys)
             elif step:
                 state.arrays = [_array(self.shelf, key).reshape(-1) for key in keys]
             state.step = step

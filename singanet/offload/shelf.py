@@ -357,7 +357,9 @@ class Shelf:
             if self._free:
                 self._free.pop()
                 continue
-            clean = [each for each in self._held if self._held[each].state == "clean"]
+            # Not what somebody waits for, however late the schedule has it: as when files are written.
+            known = self._held.items()
+            clean = [k for k, held in known if held.state == "clean" and k != self._demand]
             victim = max(clean, key=self._schedule.distance, default=None)
             if victim is None or self._schedule.distance(victim) <= distance:
                 return False

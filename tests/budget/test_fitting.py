@@ -145,11 +145,11 @@ def test_what_stands_around_the_steps_is_counted(tmp_path):
             net.fit(x, y, 1, callbacks=callbacks, memory_budget=1, verbose=False)
         return int(caught.value.advice.split()[2].rstrip(",;"))
 
-    params = sum(value.nbytes for value in chain(Adam(lr=0.1), depth=2).param_values())
+    sizes = [value.nbytes for value in chain(Adam(lr=0.1), depth=2).param_values()]
     bare = least()
     assert least(Holds()) == bare + 50_000_000
-    assert least(ModelCheckpoint(tmp_path)) == bare + 3 * params
-    assert least(EMA()) == bare + params
+    assert least(ModelCheckpoint(tmp_path)) == bare + max(sizes)
+    assert least(EMA()) == bare + sum(sizes)
 
 
 def test_nothing_has_changed_where_a_budget_is_refused():

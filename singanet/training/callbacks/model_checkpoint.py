@@ -19,6 +19,7 @@ from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_o
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.monitor import Monitor
 from singanet.training.files import check_folder, write_training
+from singanet.training.session import param_sources
 from singanet.types import Array
 
 
@@ -91,8 +92,7 @@ class ModelCheckpoint(Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Write the epoch's file and the best weights, and remove what is too old."""
         if self.monitor is not None and self.monitor.better(logs[self.monitor.name]):
-            weights = {param.name: param.value for param in self.session.net.params()}
-            write_state(self._path("best"), weights)
+            write_state(self._path("best"), param_sources(self.session.net))
         ended = self.session.stopped is not None or epoch + 1 == self.session.epochs
         if ended or (epoch + 1) % self.every_epochs == 0:
             self._write(f"epoch-{epoch + 1:04d}")
@@ -129,7 +129,7 @@ class ModelCheckpoint(Callback):
         return path
 
     def _write(self, name: str) -> None:
-        write_training(self._path(name), self.session.state())
+        write_training(self._path(name), self.session.sources())
         self._last_written = self.clock()
 
     def _minutes_are_over(self) -> bool:
