@@ -442,6 +442,9 @@ def test_doubles_and_bytes_are_computed_in_the_type_of_the_net():
     assert net.forward(False, x).dtype == np.float64
     with pytest.raises(ArgumentError, match="a float type"):
         net.as_type("int32")
+    with pytest.raises(ArgumentError, match="bfloat16 is no type of NumPy's"):
+        net.as_type("bfloat16")
+    assert net.dtype == np.float64
 
 
 def test_an_input_layer_of_several_inputs_takes_a_list():

@@ -73,6 +73,7 @@ def _add_course(parser: Any) -> None:
     add("--monitor", metavar="NAME", help="what gains and the best weights go by; val_loss")
     add("--class-weight", type=weights, metavar="K=F,...", help="such as 0=1,3=5; others weigh 1")
     add("--no-shuffle", dest="shuffle", action="store_false", help="samples in their own order")
+    add("--drop-last", action="store_true", help="without a last batch that is not full")
     add("--steps-per-epoch", type=int, metavar="N", help="batches an epoch")
     add("--initial-epoch", type=int, metavar="N", help="count epochs from here, up to --epochs")
     add("--quiet", action="store_true", help="no progress on standard error")

@@ -27,14 +27,15 @@ class Accuracy(MeanMetric):
         labels = scored_classes("Accuracy", ops, x, y)
         xp = ops.xp
         rows = x.reshape(-1, x.shape[-1])
-        own = rows[xp.arange(len(rows)), labels][:, None]
-        # Written as "not lower" so that a score that is not a number always counts as ahead.
+        own = rows[xp.arange(len(rows)), labels]
         if self.top_k == 1:
-            right = (rows.argmax(axis=1) == labels) & (own[:, 0] == own[:, 0])
+            right = rows.argmax(axis=1) == labels
         else:
-            ahead = ~(rows <= own)
-            ahead |= (rows == own) & (xp.arange(rows.shape[1]) < labels[:, None])
-            right = (ahead.sum(axis=1) < self.top_k) & (own[:, 0] == own[:, 0])
+            # Written as "not lower" so that a score that is not a number always counts as ahead.
+            ahead = ~(rows <= own[:, None])
+            ahead |= (rows == own[:, None]) & (xp.arange(rows.shape[1]) < labels[:, None])
+            right = ahead.sum(axis=1) < self.top_k
+        right &= own == own
         values: Array = right.astype("float64")
         if x.ndim > 2:
             values = values.reshape(x.shape[:-1]).mean(axis=tuple(range(1, x.ndim - 1)))

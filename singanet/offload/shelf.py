@@ -357,7 +357,7 @@ class Shelf:
             if self._free:
                 self._free.pop()
                 continue
-            # Not what somebody waits for, however late the schedule has it: as when files are written.
+            # Not what somebody waits for, however late the schedule has it, as for a file.
             known = self._held.items()
             clean = [k for k, held in known if held.state == "clean" and k != self._demand]
             victim = max(clean, key=self._schedule.distance, default=None)

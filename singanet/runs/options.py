@@ -50,6 +50,7 @@ class RunOptions:
     monitor: str = "auto"
     class_weight: dict[Any, float] | None = None
     shuffle: bool = True
+    drop_last: bool = False
     steps_per_epoch: int | None = None
     initial_epoch: int = 0
     mixed_precision: str | None = None
@@ -80,7 +81,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("epochs", "batch_size", "accumulate", "seed", "keep", "save_every"), (int,)),
     **dict.fromkeys(("early_stopping", "steps_per_epoch", "initial_epoch"), (int,)),
     **dict.fromkeys(("lr", "weight_decay", "clip", "validation_split"), (float, int)),
-    **dict.fromkeys(("resume", "shuffle", "quiet"), (bool,)),
+    **dict.fromkeys(("resume", "shuffle", "drop_last", "quiet"), (bool,)),
     "class_weight": (dict,),
 }
 """The types that each option may have in a file."""

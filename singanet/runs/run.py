@@ -108,7 +108,7 @@ def _fit(
     callbacks: list[Callback],
     state: Mapping[str, Array] | None,
 ) -> History:
-    batches = task.train_batches(recipe, options.seed, options.shuffle)
+    batches = task.train_batches(recipe, options.seed, options.shuffle, options.drop_last)
     epochs = recipe.epochs - options.initial_epoch
     steps = len(batches) if options.steps_per_epoch is None else options.steps_per_epoch
     if options.accumulate > epochs * steps:

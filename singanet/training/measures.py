@@ -15,6 +15,8 @@ from singanet.metric import Metric
 from singanet.types import Array
 
 _NO_OUTPUTS: Mapping[str, str] = {}
+_NO_COUNTS: Mapping[str, float] = {}
+_NONE_SO_FAR = 0.0, 0.0, 0.0
 
 
 class Measures:
@@ -30,6 +32,8 @@ class Measures:
         self, loss: Any, metrics: Mapping[str, Metric], outputs: Mapping[str, str] = _NO_OUTPUTS
     ) -> None:
         self.of = loss
+        # A subclass may have made something else of its parts.
+        self._has_parts = isinstance(loss, MultiLoss) and type(loss).forward is MultiLoss.forward
         self.metrics = dict(metrics)
         self.outputs = outputs
         self.start()
@@ -45,7 +49,7 @@ class Measures:
         """Forget every batch."""
         self.losses: dict[str, tuple[float, ...]] = {}
         self.samples = 0
-        self._counts: dict[str, float] = {}
+        self._counts = _NO_COUNTS
         for metric in self.metrics.values():
             # A user's own that only judges single batches has nothing to forget.
             if isinstance(metric, Metric):
@@ -53,23 +57,21 @@ class Measures:
 
     def add_loss(self, loss: float, samples: int) -> None:
         """Gather the mean ``loss`` of the batch of ``samples`` that `update` was shown."""
-        counts, self._counts = self._counts, {}
-        means = {"": (loss, 1.0)}
+        # A model that shows nothing has its batches weighed by samples.
+        counts, self._counts = self._counts, _NO_COUNTS
         if self._has_parts:
-            means = {n: (float(p.mean()), self.of.weights[n]) for n, p in self.of.parts.items()}
-        for name, (mean, weight) in means.items():
-            # A model that shows nothing has its batches weighed by samples.
-            count = counts.get(name, samples)
-            weighted, total, so_far = self.losses.get(name, (0.0, 0.0, 0.0))
-            # Of nothing there is no mean, whatever number stands for it.
-            part = mean * count if count else 0.0
-            self.losses[name] = weighted + part * weight, total + part, so_far + count
+            for name, part in self.of.parts.items():
+                count = counts.get(name, samples)
+                self._add(name, float(part.mean()), self.of.weights[name], count)
+        else:
+            self._add("", loss, 1.0, counts.get("", samples))
         self.samples += samples
 
-    @property
-    def _has_parts(self) -> bool:
-        # A subclass may have made something else of its parts.
-        return isinstance(self.of, MultiLoss) and type(self.of).forward is MultiLoss.forward
+    def _add(self, name: str, mean: float, weight: float, count: float) -> None:
+        weighted, total, so_far = self.losses.get(name, _NONE_SO_FAR)
+        # Of nothing there is no mean, whatever number stands for it.
+        part = mean * count if count else 0.0
+        self.losses[name] = weighted + part * weight, total + part, so_far + count
 
     def update(self, out: Any, y: Any) -> None:
         """Let every metric gather a batch: what `shown` gives it.
@@ -132,10 +134,11 @@ class Measures:
 
 def batch_length(data: Any) -> int:
     """Samples in a batch: of its array, or of the first of its arrays."""
-    if isinstance(data, Mapping):
-        data = next(iter(data.values()))
-    elif isinstance(data, (list, tuple)):
+    if isinstance(data, (list, tuple)):
         data = data[0]
+    # Asking an array for an abstract class takes long.
+    elif not hasattr(data, "shape") and isinstance(data, Mapping):
+        data = next(iter(data.values()))
     return len(data)
 
 

@@ -302,6 +302,7 @@ def test_folding_micro_batches_is_accumulating_them(small):
         {"clip": 0.01, "clip_by": "global"},
         {"class_weight": {0: 9.0}},
         {"shuffle": False},
+        {"drop_last": True},
         {"steps_per_epoch": 1},
         {"initial_epoch": 1},
         {"mixed_precision": "float16"},
@@ -366,13 +367,14 @@ def test_every_option_has_its_key(small, tmp_path):
         "mixed-precision": "float16", "keep": 2, "save-every": 3,
     }  # fmt: skip
     argv = [part for key, value in said.items() for part in (f"--{key}", str(value))]
-    argv += ["--class-weight", "0=2,3=0.5", "--no-shuffle", "--quiet"]
+    argv += ["--class-weight", "0=2,3=0.5", "--no-shuffle", "--drop-last", "--quiet"]
     out = tmp_path / "line"
     assert main(["train", "mlp", "--data", small, *argv, "--out", str(out)]) == 0
     config = tmp_path / "run.toml"
     config.write_text(
         "".join(f"{key} = {json.dumps(value)}\n" for key, value in said.items())
         + f'model = "mlp"\ndata = {json.dumps(small)}\nshuffle = false\nquiet = true\n'
+        + "drop-last = true\n"
         + f"out = {json.dumps(str(tmp_path / 'file'))}\nclass-weight = {{ 0 = 2, 3 = 0.5 }}\n"
     )
     assert main(["train", "--config", str(config)]) == 0
@@ -381,6 +383,7 @@ def test_every_option_has_its_key(small, tmp_path):
     names = {field.name.replace("_", "-") for field in fields(RunOptions)}
     assert names - {*said} == {
         *("model", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet"),
+        "drop-last",
         *("tensorboard", "memory-budget", "offload-folder"),
     }
 

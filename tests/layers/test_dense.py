@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from singanet import FeedForwardNet
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError
 from singanet.layers import Dense
 from singanet.testing import LayerCase
@@ -65,6 +66,11 @@ def test_refuses_a_sample_that_is_not_flat(shape):
     with pytest.raises(ShapeError, match=r"layer 'fc': expected .*\(features,\).*Flatten"):
         layer.build(shape)
     assert layer.params == {}
+
+
+def test_a_sequence_is_told_of_both_ways_to_take_it():
+    with pytest.raises(ShapeError, match=r"TimeDistributed\('td', Dense.* put Flatten before it"):
+        FeedForwardNet([Dense("fc", 3, input_sample_shape=(5, 4))])
 
 
 @pytest.mark.parametrize("count", [0, -1, 2.5, "3", None])

@@ -31,8 +31,10 @@ def facts(value: Any) -> Any:
     """What of an array, or of a dict of arrays, determines a program; of all else its type."""
     if type(value) is np.ndarray:
         return value.shape, value.strides, value.dtype
-    # Asking None, as mostly weights are, for an abstract class takes long.
-    if value is not None and isinstance(value, Mapping):
+    if value is None:
+        return None
+    # Asking for an abstract class takes long.
+    if type(value) is dict or isinstance(value, Mapping):
         return frozenset([(name, facts(part)) for name, part in value.items()])
     return type(value)
 

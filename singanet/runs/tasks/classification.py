@@ -26,13 +26,15 @@ class Classification(DatasetTask):
         x, y = self.taken_out(share, seed)
         return ArrayLoader(x, y, EVALUATION_BATCH, shuffle=False)
 
-    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> Batches:
+    def train_batches(
+        self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
+    ) -> Batches:
         """Shuffled anew in every epoch; images shifted a little where the recipe says so.
 
         Colour images are mirrored as well: unlike signs in black and white they mean the same.
         """
         x, y = self.data.x_train, self.data.y_train
-        loader = ArrayLoader(x, y, recipe.batch_size, shuffle, seed)
+        loader = ArrayLoader(x, y, recipe.batch_size, shuffle, seed, drop_last)
         if not recipe.augment or len(self.input_shape) != 3:
             return loader
         return AugmentedImages(loader, seed, flip=self.input_shape[0] == 3)

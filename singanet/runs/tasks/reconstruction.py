@@ -33,10 +33,12 @@ class Reconstruction(DatasetTask):
         x, _ = self.taken_out(share, seed)
         return ArrayLoader(x, x, EVALUATION_BATCH, shuffle=False)
 
-    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> ArrayLoader:
+    def train_batches(
+        self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
+    ) -> ArrayLoader:
         """Shuffled anew in every epoch."""
         x = self.data.x_train
-        return ArrayLoader(x, x, recipe.batch_size, shuffle, seed)
+        return ArrayLoader(x, x, recipe.batch_size, shuffle, seed, drop_last)
 
     def test_batches(self) -> ArrayLoader:
         """Every test sample once."""

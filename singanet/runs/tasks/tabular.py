@@ -53,10 +53,12 @@ class Tabular(Task):
         self.data = replace(self.data, x_train=left, y_train=y[rest])
         return ArrayLoader(self._rows(chosen), y[taken], EVALUATION_BATCH, shuffle=False)
 
-    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> ArrayLoader:
+    def train_batches(
+        self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
+    ) -> ArrayLoader:
         """Shuffled anew in every epoch."""
         rows = self._rows(self.data.x_train)
-        return ArrayLoader(rows, self.data.y_train, recipe.batch_size, shuffle, seed)
+        return ArrayLoader(rows, self.data.y_train, recipe.batch_size, shuffle, seed, drop_last)
 
     def test_batches(self) -> ArrayLoader:
         """Every test row once."""

@@ -78,8 +78,13 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> Batches:
-        """The training data as ``recipe`` wants them, in an order that ``seed`` decides."""
+    def train_batches(
+        self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
+    ) -> Batches:
+        """The training data as ``recipe`` wants them, in an order that ``seed`` decides.
+
+        ``drop_last`` leaves out what does not fill a last batch.
+        """
 
     @abstractmethod
     def test_batches(self) -> Batches:

@@ -51,8 +51,10 @@ class Text(Task):
         self._ids, taken = self._ids[:cut], self._ids[cut:]
         return self._in_order(taken)
 
-    def train_batches(self, recipe: Recipe, seed: int, shuffle: bool = True) -> TextLoader:
-        """The text in ``batch_size`` rows, always in its own order."""
+    def train_batches(
+        self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
+    ) -> TextLoader:
+        """The text in ``batch_size`` full rows, always in its own order."""
         (length,) = self.input_shape
         return TextLoader(self._ids, recipe.batch_size, length, drop_last=True)
 
