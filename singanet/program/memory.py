@@ -147,6 +147,8 @@ def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMem
     calls = sum(call.parts for call in recording.calls)
     bound = [getattr(call.function, "__self__", None) for call in recording.calls if call.bind]
     # Of a kernel that is no bound method there is no plan.
-    plans = len({id(plan) for plan in bound if plan is not None})
+    plans = [id(plan) for plan in bound if plan is not None]
     layout = recording.layout
-    return peak_memory(layout, params.values(), state.values(), other, calls, by_layers, plans)
+    return peak_memory(
+        layout, params.values(), state.values(), other, calls, by_layers, len({*plans}), len(plans)
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from singanet.base.sizes import bytes_text
 from singanet.program.layout.arena import Layout
 
-CALL_BYTES = 2300
+CALL_BYTES = 2150
 """Bytes resident for the Python objects of one call, bound to its arrays: measured, CPython 3.11.
 
 `tracemalloc` sees 1700 of them; the others are holes that recording leaves in Python's heap.
@@ -16,6 +16,9 @@ CALL_BYTES = 2300
 
 PLAN_BYTES = 90_000
 """Bytes of the machine code and descriptors of one of oneDNN's plans: measured, version 3."""
+
+EXECUTION_BYTES = 10_000
+"""Bytes of the memory objects and arguments with which one call of such a plan is bound: measured."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,12 @@ def peak_memory(
     calls: int = 0,
     by_layers: int = 0,
     plans: int = 0,
+    executions: int = 0,
 ) -> PeakMemory:
     """The peak of a program with ``layout``, beside arrays of the given bytes outside of it.
 
     ``other`` are constants, the caller's own batch, scratch of kernels; ``calls`` the kernels that
-    are kept as Python objects, ``plans`` oneDNN's plans. An array that is listed in two places
+    are kept as Python objects, ``plans`` oneDNN's plans, ``executions`` calls of them. An array that is listed in two places
     counts twice. The first step takes ``by_layers`` in the place of arena and program; what that
     is more is a part of its own.
     """
@@ -58,7 +62,7 @@ def peak_memory(
             "optimizer state": sum(optimizer_state),
             "other": sum(other),
             "program": program,
-            "kernels": plans * PLAN_BYTES,
+            "kernels": plans * PLAN_BYTES + executions * EXECUTION_BYTES,
             "first step": max(0, by_layers - layout.nbytes - program),
         }
     )
