@@ -18,7 +18,7 @@ PLAN_BYTES = 90_000
 """Bytes of the machine code and descriptors of one of oneDNN's plans: measured, version 3."""
 
 EXECUTION_BYTES = 10_000
-"""Bytes of the memory objects and arguments with which one call of such a plan is bound: measured."""
+"""Bytes of the memory objects and arguments that bind one call of such a plan: measured."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ def peak_memory(
     """The peak of a program with ``layout``, beside arrays of the given bytes outside of it.
 
     ``other`` are constants, the caller's own batch, scratch of kernels; ``calls`` the kernels that
-    are kept as Python objects, ``plans`` oneDNN's plans, ``executions`` calls of them. An array that is listed in two places
-    counts twice. The first step takes ``by_layers`` in the place of arena and program; what that
-    is more is a part of its own.
+    are kept as Python objects, ``plans`` oneDNN's plans, ``executions`` calls of them. An array
+    that is listed in two places counts twice. The first step takes ``by_layers`` in the place of
+    arena and program; what that is more is a part of its own.
     """
     program = calls * CALL_BYTES
     return PeakMemory(
