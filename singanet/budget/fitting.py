@@ -20,6 +20,7 @@ from singanet.errors import ArgumentError
 from singanet.offload import offload
 from singanet.program.array_tree import arrays_in
 from singanet.program.programs import Programs, programs_of
+from singanet.program.replay.heap import trim
 from singanet.training.arrays import by_name, output_names
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
 from singanet.training.callbacks.memory_check import MemoryCheck
@@ -101,6 +102,7 @@ def fit_within(
             _beside(net, x, targets, size, callbacks, arguments),
             targets,
             light if isinstance(light, str) else wrapped(light, *given),
+            _same_shape(x, size, arguments),
             _WHERE,
         )
     if verbose:
@@ -112,6 +114,7 @@ def fit_within(
     parts = chosen.micro_batch if chosen.micro_batch < size else None
     if chosen.keep is not None and offload_folder is not None:
         offload(net, offload_folder, chosen.keep, optimizer, resume=False)
+        trim()
     if chosen.optimizer is not None and not isinstance(light, str):
         compiled.exchange(light)
     with _carried_out(programs, plan):
@@ -171,6 +174,14 @@ def _extent(net: Net, x: Any) -> int | None:
                 )
             found += [n for n, axis in zip(data.shape[1:], shape, strict=False) if axis == -1]
     return max(found, default=None)
+
+
+def _same_shape(x: Any, size: int, arguments: dict[str, Any]) -> bool:
+    """Whether every batch of a fit is known to have ``size`` samples, validation's too."""
+    arrays = arrays_in(x) if holds_arrays(x) else []
+    validates = arguments.get("validation_data") is not None or arguments.get("validation_split")
+    whole = arguments.get("drop_last", False) or all(len(array) % size == 0 for array in arrays)
+    return bool(arrays) and whole and not validates
 
 
 def _beside(

@@ -30,6 +30,8 @@ _TURNS = 3
 _RECORDING = 8_000_000
 """Bytes at most that a rehearsal takes for a moment: of its arrays the pages that malloc writes."""
 
+_PLANNED = 2_500_000
+"""Bytes that planning leaves in Python's heap: measured. Programs are made of them, layers not."""
 _MOVED = 4
 """Bytes of memory that kernels go over in the time in which one of a file moves: a fast disk's."""
 
@@ -53,13 +55,15 @@ def plan_memory(
     beside: dict[str, int] | None = None,
     y: Any = None,
     light: Optimizer | Wrapper | str | None = None,
+    same_shape: bool = False,
     where: str = "net.plan",
 ) -> MemoryPlan:
     """See `FeedForwardNet.plan`.
 
     ``beside`` are bytes that a training takes around its steps, by what they are for; ``y``
     targets of a batch, with which the loss's own arrays are counted; ``light`` is what takes the
-    place of the optimizer where its state may be less, or why nothing does, None to find out.
+    place of the optimizer where its state may be less, or why nothing does, None to find out. With
+    ``same_shape`` no batch is smaller, and no other program recorded.
     """
     size = checked_count(where, "batch_size", batch_size, 1)
     if extent is not None:
@@ -85,7 +89,9 @@ def plan_memory(
         }
         notes = [f"no {name}: {whys[name]}" for name in whys if name in allow and whys[name]]
         less = None if isinstance(light, str) else light
-        search = _Search(net, size, optimizer, less, extent, level, limit, beside or {}, y)
+        search = _Search(
+            net, size, optimizer, less, extent, level, limit, beside or {}, y, same_shape
+        )
         try:
             return search.run(
                 frozenset(name for name in allow if not whys.get(name)), tuple(notes), where
@@ -125,6 +131,7 @@ class _Search:
     limit: int | None
     beside: dict[str, int]
     y: Any
+    same_shape: bool
     table: list[Way] = field(default_factory=list)
     base: int = 0
     steps: dict[tuple[int, Recompute, bool], PlannedStep] = field(default_factory=dict)
@@ -203,7 +210,8 @@ class _Search:
         )
         held = dict(step.memory.parts)
         # Another shape, as of a last batch, is rehearsed while the arena is there.
-        held["recording"] = min(step.by_layers, _RECORDING)
+        alone = whole and self.same_shape
+        held["recording"] = 0 if alone else min(step.by_layers, _RECORDING)
         if not whole:
             held["program"] *= _TURNS
         slowdown = step.work * -(-self.size // micro) / self.base
@@ -225,6 +233,7 @@ class _Search:
                 "optimizer state": moved.state + gradients,
                 "other": step.memory.parts["other"],
                 "kernels": step.memory.parts["kernels"],
+                "planning": _PLANNED,
                 **self.beside,
             }
             keep = moved.least

@@ -189,9 +189,9 @@ def test_the_check_measures_what_a_callback_takes():
 def test_a_net_goes_to_its_folder_where_nothing_else_is_enough(tmp_path):
     def made():
         net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
-        net.add(Dense("fc0", 160, input_sample_shape=(16,)))
+        net.add(Dense("fc0", 320, input_sample_shape=(16,)))
         for k in range(1, 6):
-            net.add(Dense(f"fc{k}", 160))
+            net.add(Dense(f"fc{k}", 320))
         net.add(Dense("top", 3))
         net.compile(Adam(lr=0.01))
         return net
@@ -206,7 +206,7 @@ def test_a_net_goes_to_its_folder_where_nothing_else_is_enough(tmp_path):
     least = int(str(caught.value).split(", or ")[1].split()[0])
     assert not folder.exists()
     assert run(net, memory_budget=least, allow=(), offload_folder=folder) == wanted
-    assert net.programs.shelf.peak <= 3 * 4 * 160 * 160
+    assert net.programs.shelf.peak <= 3 * 4 * 320 * 320
     for own, other in zip(net.params(), plain.params(), strict=True):
         assert np.array_equal(own.peek(), other.value)
     with pytest.raises(CallOrderError, match="offloaded"):
