@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from singanet.errors import ArgumentError, DataError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol, source
@@ -30,8 +33,55 @@ class Dummy(Layer):
         return dy, {}
 
 
-def Input(name: str, sample_shape: Shape) -> Symbol:  # noqa: N802 - reads as the layer it makes
-    """A symbol for an array of ``sample_shape`` (no batch axis) that the user feeds by ``name``."""
-    layer = Dummy(name, input_sample_shape=sample_shape)
+class TypedInput(Dummy):
+    """An input of whole numbers or booleans, which reach the layers as the ``dtype`` they are."""
+
+    integer_input = True
+
+    def __init__(self, name: str, dtype: str, input_sample_shape: Shape | None = None) -> None:
+        super().__init__(name, input_sample_shape)
+        self.dtype = np.dtype(dtype)
+
+    def typed(self, x: Array) -> Array:
+        """``x`` in the type of the input. Errors: a type of which some values would be others."""
+        if x.dtype == self.dtype:
+            return x
+        if not np.can_cast(x.dtype, self.dtype):
+            raise DataError(
+                f"input {self.name!r}",
+                expected=f"{self.dtype}, or what it holds exactly",
+                received=f"an array of type {x.dtype}",
+                advice=f"convert it with array.astype('{self.dtype}')",
+            )
+        return x.astype(self.dtype)
+
+
+def Input(  # noqa: N802 - reads as the layer it makes
+    name: str, sample_shape: Shape, dtype: Any = None
+) -> Symbol:
+    """A symbol for an array of ``sample_shape`` (no batch axis) that the user feeds by ``name``.
+
+    ``dtype`` "int64", or another type of whole numbers or booleans, is for labels and indices,
+    which are then fed and used as such. Numbers to compute with are of the net's float type, for
+    which ``dtype`` is None or any float type. Errors: other types.
+    """
+    layer = _input_layer(name, sample_shape, dtype)
     layer.build(sample_shape)
     return source(layer, layer.out_shapes)  # type: ignore[arg-type]
+
+
+def _input_layer(name: str, shape: Shape, dtype: Any) -> Dummy:
+    try:
+        kind = "f" if dtype is None else np.dtype(dtype).kind
+    except TypeError:
+        kind = ""
+    if not kind or kind not in "fiub":
+        raise ArgumentError(
+            f"Input({name!r}, dtype=)",
+            expected="a type of floats, whole numbers or booleans",
+            received=repr(dtype),
+            advice="write 'int64' for labels and indices; leave it out for numbers",
+        )
+    if kind == "f":
+        return Dummy(name, input_sample_shape=shape)
+    return TypedInput(name, np.dtype(dtype).name, input_sample_shape=shape)

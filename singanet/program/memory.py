@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,16 @@ def planned_step(
     # No rehearsal's memory is to stay with the process that it was to tell the memory of.
     trim()
     return PlannedStep(memory, work, by_layers, report)
+
+
+def rehearsed_memory(net: Net, record: Callable[[Recorder], None], level: Recompute) -> PeakMemory:
+    """The memory of what ``record`` writes down of ``net``, whose first run is by the layers."""
+    recorder = rehearse(net, record)
+    recording = compiled(recorder, level)
+    memory = _memory(recorder, recording, recorder.tape.most_live + recorder.tape.most_working)
+    del recorder, recording
+    trim()
+    return memory
 
 
 def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMemory:

@@ -159,18 +159,18 @@ def training_state(session: Session) -> dict[str, Array]:
     (uint8). The arrays are copies on the CPU. It resumes to the bit.
     """
     net = session.net
-    state = {f"net/{param.name}": _copy(param.value) for param in net.params()}
-    state |= {f"optimizer/{k}": _copy(v) for k, v in session.optimizer.state_dict().items()}
+    state = {f"net/{param.name}": host_copy(param.value) for param in net.params()}
+    state |= {f"optimizer/{k}": host_copy(v) for k, v in session.optimizer.state_dict().items()}
     for place, callback in enumerate(session.callbacks):
         start = f"callback/{place}.{type(callback).__name__}"
-        state |= {f"{start}/{key}": _copy(v) for key, v in callback.state_dict().items()}
+        state |= {f"{start}/{key}": host_copy(v) for key, v in callback.state_dict().items()}
     if session.compiled.precision is not None:
         learnt = session.compiled.precision.state_dict()
-        state |= {f"precision/{k}": _copy(v) for k, v in learnt.items()}
+        state |= {f"precision/{k}": host_copy(v) for k, v in learnt.items()}
     metrics: dict[str, Any] = {}
     if session.batch:
         arrays, metrics = save_metrics(session.measures.metrics)
-        state |= {f"metric/{key}": _copy(v) for key, v in arrays.items()}
+        state |= {f"metric/{key}": host_copy(v) for key, v in arrays.items()}
     about = {
         "format": FORMAT,
         "version": VERSION,
@@ -200,9 +200,9 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     """
     net = session.net
     progress = parse_progress(state, net.rng.bit_generator)
-    _check_net(net, state)
+    check_net(net, state)
     by_callback = _callback_states(session, state)
-    precision, scaling = session.compiled.precision, _below("precision/", state)
+    precision, scaling = session.compiled.precision, below("precision/", state)
     _check_precision(precision, scaling)
     with _undoing(session):
         session.data.load_state_dict(progress.data)
@@ -210,12 +210,12 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         if steps is not None and progress.batch > steps:
             received = f"batch {progress.batch}"
             raise _mismatch("net.fit, resume", f"at most {steps} batches an epoch", received)
-        session.optimizer.load_state_dict(_below("optimizer/", state))
+        session.optimizer.load_state_dict(below("optimizer/", state))
         session.rule.check_loaded({param.name: param.value for param in net.params()})
         if precision is not None:
             precision.load_state_dict(scaling)
         if progress.batch:
-            metrics, arrays = session.measures.metrics, _below("metric/", state)
+            metrics, arrays = session.measures.metrics, below("metric/", state)
             load_metrics(metrics, progress.metrics, arrays)
             session.measures.losses = dict(progress.losses)
             session.measures.samples = progress.samples
@@ -248,7 +248,7 @@ def _undoing(session: Session) -> Iterator[None]:
     data, measures = session.data.state_dict(), copy(session.measures)
     metrics = {name: vars(metric).copy() for name, metric in measures.metrics.items()}
     callbacks = [
-        (callback, {key: _copy(array) for key, array in callback.state_dict().items()})
+        (callback, {key: host_copy(array) for key, array in callback.state_dict().items()})
         for callback in session.callbacks
     ]
     try:
@@ -278,8 +278,9 @@ def _check_precision(precision: MixedPrecision | None, state: Mapping[str, Array
         raise _mismatch("net.compile", f"a training {was}, as the saved one", "the other kind")
 
 
-def _check_net(net: Model, state: Mapping[str, Array]) -> None:
-    saved = {key: tuple(array.shape) for key, array in _below("net/", state).items()}
+def check_net(net: Model, state: Mapping[str, Array]) -> None:
+    """Errors: `StateMismatchError` where ``state`` has other parameters than ``net``."""
+    saved = {key: tuple(array.shape) for key, array in below("net/", state).items()}
     own = {param.name: param.shape for param in net.params()}
     for name, shape in own.items():
         if saved.get(name) != shape:
@@ -293,7 +294,7 @@ def _check_net(net: Model, state: Mapping[str, Array]) -> None:
 
 def _callback_states(session: Session, state: Mapping[str, Array]) -> list[tuple[Any, Any]]:
     groups: dict[str, dict[str, Array]] = {}
-    for key, array in _below("callback/", state).items():
+    for key, array in below("callback/", state).items():
         who, _, rest = key.partition("/")
         groups.setdefault(who, {})[rest] = array
     found = []
@@ -320,11 +321,13 @@ def _mismatch(where: str, expected: str, received: str) -> StateMismatchError:
     )
 
 
-def _below(start: str, state: Mapping[str, Array]) -> dict[str, Array]:
+def below(start: str, state: Mapping[str, Array]) -> dict[str, Array]:
+    """The entries whose keys begin with ``start``, by what follows it."""
     return {key[len(start) :]: array for key, array in state.items() if key.startswith(start)}
 
 
-def _copy(array: Array) -> Array:
+def host_copy(array: Array) -> Array:
+    """A copy on the CPU."""
     return np.array(cpu().put(array))
 
 
