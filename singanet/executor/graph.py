@@ -131,11 +131,11 @@ class Drawing:
                 advice="pass for example params=[layer, 'fc/weight']",
             )
         found = [roots[id(param.root)] for param in params if id(param.root) in roots]
-        if len(found) < len(params) or not found:
+        if len(found) < len(params) or getattr(given, "out_shapes", ()) is None:
             raise ArgumentError(
                 where,
                 expected="parameters of the graph",
-                received=f"{given!r}"[:60] + (", which has none" if not params else ""),
+                received=f"{given!r}"[:60],
                 advice="pass layers and nets that the loss depends on",
             )
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -318,7 +318,7 @@ class NamedProgram:
     def batches(self) -> int:
         """Batches in an epoch of the loaders it reads. Errors: there is none, or none can say."""
         for draw in self.draws:
-            if hasattr(draw.loader, "__len__"):
+            if isinstance(draw.loader, Sized):
                 return len(draw.loader)
         raise CallOrderError(
             f"{self.where}, batches",
@@ -328,7 +328,7 @@ class NamedProgram:
         )
 
     def _expect_batches(self) -> None:
-        lengths = [len(d.loader) for d in self.draws if hasattr(d.loader, "__len__")]
+        lengths = [len(d.loader) for d in self.draws if isinstance(d.loader, Sized)]
         if len(set(lengths)) > 1:
             raise ArgumentError(
                 self.where,

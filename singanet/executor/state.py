@@ -38,7 +38,7 @@ def save(
         "loaders": [draw.state_dict() for draw in draws],
     }
     text = json.dumps(about, default=lambda array: np.asarray(array).tolist())
-    state["executor"] = np.frombuffer(text.encode(), np.uint8).copy()
+    state["session"] = np.frombuffer(text.encode(), np.uint8).copy()
     write_training(Path(path), state)
 
 
@@ -79,10 +79,10 @@ def load(
 
 
 def _about(state: Mapping[str, Array]) -> dict[str, Any]:
-    entry = np.asarray(state.get("executor", np.empty(0, np.float32)))
+    entry = np.asarray(state.get("session", np.empty(0, np.float32)))
     about = read_json(entry.tobytes(), Budget(entry.size, _refused)) if entry.dtype == "u1" else {}
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise _refused("its entry 'executor'", "none" if not entry.size else "another one")
+        raise _refused("its entry 'session'", "none" if not entry.size else "another one")
     if about.get("version") != VERSION:
         raise VersionError(
             "executor.load",
