@@ -55,13 +55,13 @@ def test_two_of_one_class_stand_in_one_net():
 def test_symbols_of_losses_refuse_what_would_train_wrongly():
     x, y = Input("x", (2,)), Input("y", (2,))
 
-    class Doubled(SquaredError):
+    class DoubledError(SquaredError):
         def backward(self):
             return super().backward() * 2
 
     for kind, words, make in (
         (ArgumentError, "mean", lambda: SquaredError("sum")(x, y)),
-        (CallOrderError, "compute and gradient", lambda: Doubled()(x, y)),
+        (CallOrderError, "compute and gradient", lambda: DoubledError()(x, y)),
         (GraphError, "StopGradient", lambda: SquaredError()(x, Dense("t", 2)(x))),
         (
             GraphError,
