@@ -16,7 +16,7 @@ from singanet.executor import state
 from singanet.executor.graph import Drawing, inputs_of, symbols_of
 from singanet.executor.named import NamedProgram
 from singanet.executor.symbols import Draw
-from singanet.layers.dummy import TypedInput
+from singanet.layers.dummy import Dummy
 from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
 from singanet.optimizer.minimize import Update
@@ -147,7 +147,7 @@ class Executor:
         whole = {
             node.name: node.layer.dtype
             for node in self.net.nodes()
-            if isinstance(node.layer, TypedInput)
+            if isinstance(node.layer, Dummy) and node.layer.dtype is not None
         }
         known = self._drawing.names
         ones = {

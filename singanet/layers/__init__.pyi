@@ -10,7 +10,7 @@ from singanet.layers.conv2d_transpose import Conv2DTranspose
 from singanet.layers.dense import Dense
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.dropout import Dropout
-from singanet.layers.dummy import Dummy, Input, TypedInput
+from singanet.layers.dummy import Dummy, Input
 from singanet.layers.embedding import Embedding
 from singanet.layers.global_pooling import (
     GlobalAvgPooling1D,
@@ -94,7 +94,6 @@ __all__ = [
     "StepList",
     "StopGradient",
     "TimeDistributed",
-    "TypedInput",
     "Upsampling2D",
     "padded_to_steps",
     "steps_to_padded",

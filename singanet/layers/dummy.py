@@ -14,11 +14,22 @@ from singanet.types import Array, Shape, Shapes
 
 
 class Dummy(Layer):
-    """y = x; names a place in a net where data go in or gradients come out."""
+    """y = x; names a place in a net where data go in or gradients come out.
+
+    With a ``dtype`` of whole numbers or booleans it is an input for labels or indices, which are
+    fed as that type and have no gradient.
+    """
 
     moves_only = True
 
     any_extent = True
+
+    def __init__(
+        self, name: str, input_sample_shape: Shapes | None = None, dtype: str | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.dtype = None if dtype is None else _checked_type(name, dtype)
+        self.integer_input = dtype is not None
 
     def setup(self, in_shapes: Shapes) -> Shapes:
         """Any sample shape."""
@@ -32,19 +43,9 @@ class Dummy(Layer):
         """dy."""
         return dy, {}
 
-
-class TypedInput(Dummy):
-    """An input of whole numbers or booleans, which reach the layers as the ``dtype`` they are."""
-
-    integer_input = True
-
-    def __init__(self, name: str, dtype: str, input_sample_shape: Shape | None = None) -> None:
-        super().__init__(name, input_sample_shape)
-        self.dtype = np.dtype(dtype)
-
     def typed(self, x: Array) -> Array:
         """``x`` in the type of the input. Errors: a type of which some values would be others."""
-        if x.dtype == self.dtype:
+        if self.dtype is None or x.dtype == self.dtype:
             return x
         if not np.can_cast(x.dtype, self.dtype):
             raise DataError(
@@ -65,23 +66,27 @@ def Input(  # noqa: N802 - reads as the layer it makes
     which are then fed and used as such. Numbers to compute with are of the net's float type, for
     which ``dtype`` is None or any float type. Errors: other types.
     """
-    layer = _input_layer(name, sample_shape, dtype)
+    found = _type(dtype)
+    floats = dtype is None or (found is not None and found.kind == "f")
+    layer = Dummy(name, sample_shape, None if floats else found.name if found else dtype)
     layer.build(sample_shape)
     return source(layer, layer.out_shapes)  # type: ignore[arg-type]
 
 
-def _input_layer(name: str, shape: Shape, dtype: Any) -> Dummy:
+def _type(dtype: Any) -> np.dtype[Any] | None:
     try:
-        kind = "f" if dtype is None else np.dtype(dtype).kind
+        return np.dtype(dtype)
     except TypeError:
-        kind = ""
-    if not kind or kind not in "fiub":
+        return None
+
+
+def _checked_type(name: str, dtype: Any) -> np.dtype[Any]:
+    found = _type(dtype)
+    if found is None or found.kind not in "iub":
         raise ArgumentError(
-            f"Input({name!r}, dtype=)",
-            expected="a type of floats, whole numbers or booleans",
+            f"input {name!r}, argument dtype",
+            expected="a type of whole numbers or booleans; of floats all are the net's",
             received=repr(dtype),
             advice="write 'int64' for labels and indices; leave it out for numbers",
         )
-    if kind == "f":
-        return Dummy(name, input_sample_shape=shape)
-    return TypedInput(name, np.dtype(dtype).name, input_sample_shape=shape)
+    return found
