@@ -265,8 +265,7 @@ class NamedProgram:
     def given(self, feed: Mapping[Any, Any] | None, draw: bool = True) -> dict[str, Any]:
         """The arrays by input; loaders ``draw`` theirs. Errors: what is missing, or too much."""
         names = self._names
-        if feed is None:
-            feed = {}
+        feed = {} if feed is None else feed
         try:
             given = {names[key]: value for key, value in feed.items()}
         except (KeyError, TypeError, AttributeError):
