@@ -12,6 +12,7 @@ from singanet.base.edits import Counted, changes
 from singanet.device import Device
 from singanet.engine.part import Part
 from singanet.engine.plan import Plan, Step
+from singanet.errors import CallOrderError
 from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
 from singanet.params.param import Param, ParamSpec
@@ -112,6 +113,13 @@ class View:
         now = self.net.version, changes.now
         if self._part is None or self._planned != now:
             whole = self.net.plan()
+            if any(param.home is not None for param in self.net.params()):
+                raise CallOrderError(
+                    "executor.run",
+                    expected="a graph in memory",
+                    received="one that is offloaded",
+                    advice="call executor.net.onload() first; a net alone can be offloaded",
+                )
             heads = () if self.loss is None else whole.slots_of(self.loss.heads)
             chosen = self._trained(whole) if heads else []
             ids = [id(param) for param in chosen]

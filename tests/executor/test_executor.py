@@ -509,6 +509,37 @@ def test_new_shapes_are_planned_anew_and_a_failed_run_changes_nothing():
         assert np.array_equal(param.value, value)
 
 
+def test_an_offloaded_graph_is_refused_until_it_is_back(tmp_path):
+    executor, x, y, _, _ = classifier(SGD(0.1))
+    net, sgd = by_hand(), SGD(0.1)
+    images, labels = batch()
+    for _ in range(3):
+        executor.run("train", {x: images, y: labels})
+        net.step(images, labels, sgd)
+    executor.net.offload(tmp_path / "parts", optimizer=SGD(0.1))
+    for name, feed in (("train", {x: images, y: labels}), ("infer", {x: images})):
+        with pytest.raises(CallOrderError, match="onload"):
+            executor.run(name, feed)
+    executor.net.onload()
+    for _ in range(3):
+        executor.run("train", {x: images, y: labels})
+        net.step(images, labels, sgd)
+    assert_same_bits(executor.net, net)
+
+
+def test_frozen_layers_stay_and_the_rest_is_trained():
+    executor, x, y, _, _ = classifier(SGD(0.1))
+    net, sgd = by_hand(), SGD(0.1)
+    images, labels = batch()
+    for freeze in (True, False):
+        for one in (executor.net, net):
+            one.freeze("b") if freeze else one.unfreeze()
+        for _ in range(3):
+            executor.run("train", {x: images, y: labels})
+            net.step(images, labels, sgd)
+        assert_same_bits(executor.net, net)
+
+
 # -- looking ------------------------------------------------------------------------------------
 
 
