@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 from singanet.engine.step import expect_scores
 from singanet.errors import ArgumentError, GraphError, UnknownNameError, did_you_mean, one_of
 from singanet.executor.symbols import DrawnInput, GradientSymbol
+from singanet.executor.view import Port
 from singanet.graph.building import GraphBuilder, port_of
+from singanet.graph.nodes import Node
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.loss.layer import LossLayer
@@ -19,7 +21,6 @@ from singanet.optimizer.minimize import Update
 from singanet.params.param import Param
 
 Item: TypeAlias = Symbol | MetricSymbol | Update | GradientSymbol
-Port: TypeAlias = tuple[str, int]
 
 
 def symbols_of(item: Any, where: str) -> list[Symbol]:
@@ -75,7 +76,7 @@ class Drawing:
             name = str(symbol.call.layer.name)
             self.names |= {symbol: name, name: name}
         self.losses = {
-            node.name: (node.layer.loss, *((n.name, k) for n, k in node.inputs[:2]))
+            node.name: (node.layer.loss, _port(node.inputs[0]), _port(node.inputs[1]))
             for node in self.net.nodes()
             if isinstance(node.layer, LossLayer)
         }
@@ -139,6 +140,10 @@ class Drawing:
                 advice="pass layers and nets that the loss depends on",
             )
         return found
+
+
+def _port(source: tuple[Node, int]) -> Port:
+    return source[0].name, source[1]
 
 
 def _once(symbols: Iterable[Symbol]) -> list[Symbol]:

@@ -13,13 +13,14 @@ from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did
 from singanet.executor.graph import Drawing, inputs_of, symbols_of
 from singanet.executor.several import Several
 from singanet.executor.symbols import DrawnInput, GradientSymbol
-from singanet.executor.view import Objective, View, picked
+from singanet.executor.view import Objective, Port, View, picked
 from singanet.gradients import gradients
 from singanet.layers.symbol import Symbol
 from singanet.metric.symbol import MetricSymbol
 from singanet.optimizer.minimize import Update
 from singanet.optimizer.stages import gathering, reducers
 from singanet.params.param import Param
+from singanet.program.programs import Programs
 
 _NO_TARGETS: dict[str, Any] = {}
 """The loss of a program reads outputs alone."""
@@ -106,11 +107,11 @@ class NamedProgram:
         self._expect_apart(heads)
         self.optimizer = optimizers[0] if len(optimizers) == 1 else Several(by_name)
         counts = self._counted(heads) if self._weighs(optimizers) else []
-        nodes = self._nodes([*dict.fromkeys(heads), *(n for _, *pair in counts for n in pair)])
+        read = (port[0] for _, *pair in counts for port in pair)
+        nodes = self._nodes([*dict.fromkeys(heads), *read])
         loss = Objective(list(dict.fromkeys(heads)), counts, len(nodes) == 1)
-        fixed = any(update.params is not None for update in self.updates)
-        chosen = [param for param, _ in self.params.values()] if fixed else None
-        return View(drawing.net, nodes, loss, chosen)
+        # What is to be trained later is for `minimize` to name: another program may have it.
+        return View(drawing.net, nodes, loss, [param for param, _ in self.params.values()])
 
     def _updated_by(self, head: str, update: Update) -> list[Param]:
         """The parameters that ``update`` changes. Errors: one that it does not reach."""
@@ -159,11 +160,11 @@ class NamedProgram:
     def _weighs(self, optimizers: Sequence[Any]) -> bool:
         return any(gathering(each) or reducers(each) for each in optimizers)
 
-    def _counted(self, heads: Sequence[str]) -> list[tuple[Any, str, str]]:
-        """The losses that ``heads`` are made of, with the nodes of their scores and targets."""
+    def _counted(self, heads: Sequence[str]) -> list[tuple[Any, Port, Port]]:
+        """The losses that ``heads`` are made of, with the places of their scores and targets."""
         plan = View(self._drawing.net, list(heads), None, ()).plan()
-        found = [(one, self._drawing.losses.get(one)) for one in plan.by_name]
-        return [(loss[0], loss[1][0], loss[2][0]) for _, loss in found if loss is not None]
+        losses = self._drawing.losses
+        return [losses[name] for name in plan.by_name if name in losses]
 
     def _nodes(self, first: Sequence[str]) -> list[str]:
         """The nodes that have to be computed, ``first`` among them."""
@@ -180,6 +181,13 @@ class NamedProgram:
 
     def run(self, feed: Mapping[Any, Any] | None) -> list[Any]:
         """The values of a batch, in the order asked."""
+        if not isinstance(self._drawing.net.programs, Programs):
+            raise CallOrderError(
+                self.where,
+                expected="a graph in memory",
+                received="one that is offloaded",
+                advice="call executor.net.onload() first; only nets run from a folder",
+            )
         given = self.given(feed)
         if self.view.loss is None:
             return self._evaluated(given)

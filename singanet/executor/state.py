@@ -14,6 +14,7 @@ from singanet.base.budget import Budget, read_json
 from singanet.errors import FileFormatError, SingaNetError, StateMismatchError, VersionError
 from singanet.executor.symbols import Draw
 from singanet.net import FeedForwardNet
+from singanet.optimizer.stages import stages_of
 from singanet.training.files import read_training, write_training
 from singanet.training.session import below, check_net, host_copy
 from singanet.types import Array
@@ -62,8 +63,8 @@ def load(
         generator.state = about["generator"]
         for k, optimizer in enumerate(optimizers):
             optimizer.load_state_dict(below(f"optimizer/{k}/", state))
-            if hasattr(optimizer, "check_loaded"):
-                optimizer.check_loaded({param.name: param.value for param in net.params()})
+            rule = stages_of(optimizer)[1]
+            rule.check_loaded({param.name: param.value for param in net.params()})
         for draw, position in zip(draws, about["loaders"], strict=True):
             draw.load_state_dict(position)
         seed = int(about["seed"])

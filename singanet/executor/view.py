@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,23 +12,25 @@ from singanet.base.edits import Counted, changes
 from singanet.device import Device
 from singanet.engine.part import Part
 from singanet.engine.plan import Plan, Step
-from singanet.errors import CallOrderError
 from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
 from singanet.params.param import Param, ParamSpec
 from singanet.program.programs import Programs
 from singanet.types import Array
 
+Port: TypeAlias = tuple[str, int]
+"""A node, and which of its outputs."""
+
 
 class Objective(Counted):
     """The loss of a step: the mean of what the outputs ``heads`` give for each sample, summed.
 
-    ``counted`` are the losses whose means these are, with the outputs that each one reads; a batch
-    weighs by what they count, where that is one number, and else by its samples.
+    ``counted`` are the losses whose means these are, with the places of what each one reads; a
+    batch weighs by what they count, where that is one number, and else by its samples.
     """
 
     def __init__(
-        self, heads: Sequence[str], counted: Sequence[tuple[Any, str, str]], alone: bool
+        self, heads: Sequence[str], counted: Sequence[tuple[Any, Port, Port]], alone: bool
     ) -> None:
         self.heads = tuple(heads)
         self.counted = tuple(counted)
@@ -54,7 +56,10 @@ class Objective(Counted):
     def count(self, x: Any, y: Any) -> float:
         """See `Loss.count`."""
         batch = len(x if self.alone else x[self.heads[0]])
-        found = {float(loss.count(x[scores], x[of])) for loss, scores, of in self.counted}
+        found = {
+            float(loss.count(picked(x, scores), picked(x, targets)))
+            for loss, scores, targets in self.counted
+        }
         return found.pop() if len(found) == 1 else float(batch)
 
 
@@ -113,13 +118,6 @@ class View:
         now = self.net.version, changes.now
         if self._part is None or self._planned != now:
             whole = self.net.plan()
-            if any(param.home is not None for param in self.net.params()):
-                raise CallOrderError(
-                    "executor.run",
-                    expected="a graph in memory",
-                    received="one that is offloaded",
-                    advice="call executor.net.onload() first; a net alone can be offloaded",
-                )
             heads = () if self.loss is None else whole.slots_of(self.loss.heads)
             chosen = self._trained(whole) if heads else []
             ids = [id(param) for param in chosen]
@@ -157,7 +155,7 @@ class View:
         return self.net.rehearsal()
 
 
-def picked(outputs: Mapping[str, Any], port: tuple[str, int]) -> Any:
+def picked(outputs: Mapping[str, Any], port: Port) -> Any:
     """The array at ``port``, a node and which of its outputs."""
     found = outputs[port[0]]
     return found[port[1]] if isinstance(found, (list, tuple)) else found

@@ -419,6 +419,38 @@ def test_stages_of_an_optimizer_do_as_in_a_net(wrap):
         assert_same_bits(executor.net, net)
 
 
+def test_accumulated_batches_weigh_by_the_positions_that_count():
+    x, y = Input("x", (4, 6)), Input("y", (4,), dtype="int64")
+    scores = singanet.layers.TimeDistributed("td", Dense("fc", 3))(x)
+    loss = SoftmaxCrossEntropy(ignore_index=-1)(scores, y)
+    executor = Executor({"train": [loss, Accumulator(SGD(0.5), 2).minimize(loss)]}, seed=0)
+    td = singanet.layers.TimeDistributed("td", Dense("fc", 3), input_sample_shape=(4, 6))
+    net = FeedForwardNet([td], loss=SoftmaxCrossEntropy(ignore_index=-1), seed=0)
+    sgd, rng = SGD(0.5), np.random.default_rng(0)
+    for _ in range(3):
+        steps = rng.standard_normal((8, 4, 6)).astype(np.float32)
+        labels = np.where(rng.random((8, 4)) < 0.2, rng.integers(0, 3, (8, 4)), -1)
+        labels[0], labels[4, 0] = 1, 1
+        for cut in (slice(0, 4), slice(4, 8)):
+            executor.run("train", {x: steps[cut], y: labels[cut]})
+        net.step(steps, labels, sgd)
+        for param, other in zip(executor.net.params(), net.params(), strict=True):
+            assert np.allclose(param.value, other.value, rtol=1e-4, atol=1e-6)
+
+
+def test_what_was_not_trained_when_it_was_made_is_no_programs_to_train_later():
+    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
+    low, middle, top = chain()
+    low.trainable = False
+    loss = SoftmaxCrossEntropy()(top(middle(low(x))), y)
+    executor = Executor({"train": [SGD(0.1).minimize(loss)]}, seed=0)
+    low.trainable = True
+    images, labels = batch()
+    before = low.params["weight"].value.copy()
+    executor.run("train", {x: images, y: labels})
+    assert np.array_equal(before, low.params["weight"].value)
+
+
 def test_metrics_with_a_threshold_see_probabilities():
     x, y = Input("x", (6,)), Input("y", (1,))
     scores = Dense("fc", 1)(x)
