@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 
+# A shell has what it starts in the background ignore interrupts, for which some tests wait.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Both before anything imports Keras or NumPy, which read them once.
 os.environ["KERAS_BACKEND"] = "torch"
 # What was measured on the machine of whoever runs the tests decides no test.

@@ -1,6 +1,10 @@
-"""Seeds for nets that are built without one."""
+"""Seeds for nets that are built without one, and for the ranks that share one."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
 
 import numpy as np
 
@@ -34,3 +38,11 @@ def next_seed() -> int:
     """The seed of the next net: of the sequence that `set_seed` began, else a fresh one."""
     source = np.random.SeedSequence() if _sequence is None else _sequence.spawn(1)[0]
     return int(source.generate_state(1)[0])
+
+
+def seeded_apart(state: Mapping[str, Any], like: np.random.BitGenerator, rank: int) -> Any:
+    """The generator ``state`` for ``rank``: one each, the same in each run; rank 0 has its own."""
+    if rank == 0:
+        return state
+    digest = np.frombuffer(sha256(repr(state).encode()).digest(), np.uint32)
+    return type(like)(np.random.SeedSequence([*digest.tolist(), rank])).state

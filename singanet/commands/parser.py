@@ -12,6 +12,7 @@ from singanet.commands import (
     devices,
     evaluate,
     files,
+    launch,
     models,
     plan,
     predict,
@@ -39,7 +40,7 @@ def make_parser() -> CommandParser:
     root.add_argument("--version", action="version", version=f"singanet {__version__}")
     commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in (
-        *(train, evaluate, predict, sample, report, bench, tune),
+        *(train, launch, evaluate, predict, sample, report, bench, tune),
         *(models, summary, plan, devices, files, completion),
     ):
         module.add_command(commands)

@@ -58,6 +58,13 @@ def _add_method(parser: Any) -> None:
     add("--memory-budget", metavar="SIZE", help="such as 600MB: recompute or split to keep it")
     add("--mixed-precision", metavar="TYPE", help="float16: half the memory, updates in float32")
     add("--seed", type=int, metavar="N")
+    add(
+        "--parallel",
+        metavar="HOW",
+        help="of several processes: allreduce (the usual), half, sparse, partial or local",
+    )
+    add("--ratio", type=float, metavar="F", help="share of the gradients that is sent, of sparse")
+    add("--every", type=int, metavar="N", help="steps of local, parts of partial")
 
 
 def _add_course(parser: Any) -> None:
@@ -90,6 +97,7 @@ def _add_files(parser: Any) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from singanet.parallel import init
     from singanet.runs.config import gathered
     from singanet.runs.run import DivergedError, RunInterrupted, RunOptions, run
 
@@ -106,7 +114,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     except DivergedError as error:
         print(f"singanet: {error}", file=sys.stderr)
         return DIVERGED
-    print(f"{result.report}  {result.figures['seconds']:.1f} s")
+    if init().rank == 0:
+        print(f"{result.report}  {result.figures['seconds']:.1f} s")
     return 0
 
 

@@ -25,6 +25,11 @@ class ArrayLoader(Described):
     rank, and then all ranks take equally many steps; without it the last batch is smaller,
     and where fewer samples than ranks remain, later ranks take one step less.
 
+    With ``split_batches`` the ``batch_size`` is that of all ranks together, whatever their number:
+    each has its part of every batch, which may be empty, and all take equally many steps. A
+    position goes on with another number of ranks where all of them together have as many samples
+    a batch.
+
     Iterating goes on from the current position to the end of the epoch; the next iteration
     is the next epoch. `set_epoch` goes elsewhere.
     """
@@ -39,6 +44,7 @@ class ArrayLoader(Described):
         drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
+        split_batches: bool = False,
     ) -> None:
         where = "ArrayLoader"
         self.x, self.y = x, y
@@ -48,6 +54,7 @@ class ArrayLoader(Described):
         self.seed = checked_count(where, "seed", seed, 0)
         self.drop_last = bool(drop_last)
         self.rank, self.world_size = checked_rank(where, rank, world_size)
+        self.split_batches = bool(split_batches)
         if len(self) == 0:
             raise DataError(
                 where,
@@ -62,20 +69,29 @@ class ArrayLoader(Described):
     def __len__(self) -> int:
         """Batches in an epoch, for this rank."""
         if self.drop_last:
-            return self.samples // (self.batch_size * self.world_size)
+            return self.samples // self._together
+        if self.split_batches:
+            return -(-self.samples // self._together)
         shard = len(range(self.rank, self.samples, self.world_size))
         return -(-shard // self.batch_size)
 
     @property
     def smallest_batch(self) -> int:
-        """Samples of the smallest batch of this rank, which is the last one of an epoch."""
+        """Samples of the smallest batch of this rank, which is the last one of an epoch.
+
+        With ``split_batches`` that of any rank, empty ones apart.
+        """
+        if self.split_batches:
+            last = 0 if self.drop_last else self.samples % self._together
+            return max((last or self._together) // self.world_size, 1)
         shard = len(range(self.rank, self.samples, self.world_size))
         rest = 0 if self.drop_last else shard % self.batch_size
         return rest or self.batch_size
 
     def __iter__(self) -> Iterator[Batch]:
-        shard = self._order(self.epoch)[self.rank :: self.world_size]
+        order = self._order(self.epoch)
         epoch, count = self.epoch, len(self)
+        together, ranks = self._together, self.world_size
         if self.position >= count:
             # Another rank had one batch more when it saved this position.
             self.set_epoch(epoch + 1)
@@ -84,7 +100,9 @@ class ArrayLoader(Described):
             # Counted before it is handed out: a position saved while the caller works on a
             # batch is the position after it.
             self.epoch, self.position = (epoch, k + 1) if k + 1 < count else (epoch + 1, 0)
-            rows = shard[k * self.batch_size : (k + 1) * self.batch_size]
+            rows = order[k * together : (k + 1) * together]
+            if ranks > 1:
+                rows = rows[self.rank :: ranks]
             yield _take(self.x, rows), _take(self.y, rows)
 
     def set_epoch(self, epoch: int) -> None:
@@ -102,18 +120,22 @@ class ArrayLoader(Described):
         Errors: `ArgumentError` where the data or the settings differ; the loader then stays
         where it is.
         """
-        most = -(-self.samples // (self.batch_size * self.world_size))
+        most = -(-self.samples // self._together)
         self.epoch, self.position = restored_position("ArrayLoader", state, self._identity(), most)
 
     def _identity(self) -> dict[str, int]:
         return {
             "samples": self.samples,
-            "batch_size": self.batch_size,
+            "batch_size": self._together,
             "shuffle": int(self.shuffle),
             "seed": self.seed,
             "drop_last": int(self.drop_last),
-            "world_size": self.world_size,
         }
+
+    @property
+    def _together(self) -> int:
+        """Samples of a batch of all ranks."""
+        return self.batch_size * (1 if self.split_batches else self.world_size)
 
     def _order(self, epoch: int) -> Array:
         if not self.shuffle:

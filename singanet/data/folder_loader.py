@@ -49,6 +49,7 @@ class FolderLoader(Described):
         rank: int = 0,
         world_size: int = 1,
         max_pixels: int = MAX_PIXELS,
+        split_batches: bool = False,
     ) -> None:
         pillow()  # that it is missing is better known now than at the first batch
         self.classes, self.files, self.labels = _listing(folder)
@@ -65,7 +66,9 @@ class FolderLoader(Described):
             drop_last,
             rank,
             world_size,
+            split_batches,
         )
+        self.rank, self.world_size = self._places.rank, self._places.world_size
 
     def __len__(self) -> int:
         """Batches in an epoch, for this rank."""
@@ -105,6 +108,8 @@ class FolderLoader(Described):
                     advice="pass size=(height, width) to resize all images",
                 )
             images.append(pixels)
+        if not images:
+            return np.empty((0, *self._image(epoch, 0).shape), np.float32)
         batch = np.stack(images).astype(np.float32)
         batch /= np.float32(255)
         return batch

@@ -44,6 +44,16 @@ class Prefetch(Described):
         self._running: weakref.ref[Generator[Batch, None, None]] | None = None
         self._left: Background[Any] | None = None
 
+    @property
+    def rank(self) -> int | None:
+        """Whose batches these are, where the loader knows."""
+        return getattr(self.loader, "rank", None)
+
+    @property
+    def world_size(self) -> int | None:
+        """Of how many ranks, where the loader knows."""
+        return getattr(self.loader, "world_size", None)
+
     def __len__(self) -> int:
         """Batches in an epoch, where the loader knows."""
         return len(self.loader)  # type: ignore[arg-type]

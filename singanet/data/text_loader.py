@@ -22,7 +22,8 @@ class TextLoader(Described):
     of the next, so a recurrent net may keep its state through an epoch; at the start of one
     (``position == 0``) it must forget it. The last batch is shorter, or left out with
     ``drop_last``; at the end of the ids fewer than one place a row stay unused. Iterating
-    goes on from the current position, as `ArrayLoader` does.
+    goes on from the current position, as `ArrayLoader` does, also with another number of ranks
+    that have as many rows together.
     """
 
     def __init__(
@@ -89,8 +90,7 @@ class TextLoader(Described):
     def _identity(self) -> dict[str, int]:
         return {
             "samples": self.samples,
-            "batch_size": self.batch_size,
+            "batch_size": self.batch_size * self.world_size,
             "length": self.length,
             "drop_last": int(self.drop_last),
-            "world_size": self.world_size,
         }

@@ -70,9 +70,16 @@ def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dty
     if isinstance(step.layer, Dummy) and step.layer.dtype is not None:
         return device.put(step.layer.typed(x))
     x = device.put(x)
-    if step.keeps_integers or x.dtype == dtype:
-        return x
-    return x.astype(dtype)
+    if not (step.keeps_integers or x.dtype == dtype):
+        return x.astype(dtype)
+    # Kernels treat arrays with gaps in another way, and programs have none.
+    return x if type(x) is not np.ndarray or x.flags.forc or _is_dense(x) else x.copy(order="K")
+
+
+def _is_dense(array: Array) -> bool:
+    """Whether elements lie side by side, in whatever order of the axes."""
+    axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    return bool(array.transpose(axes).flags.c_contiguous)
 
 
 def _fits(received: Shape, shape: Shape) -> bool:

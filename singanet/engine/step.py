@@ -117,7 +117,8 @@ class Seen:
 
     def __call__(self, losses: Array, outputs: Any) -> None:
         """Note the mean of ``losses`` and what is measured of ``outputs``."""
-        self.loss = float(losses.mean())
+        # A rank without samples takes part in the others' step.
+        self.loss = float(losses.mean()) if losses.size else 0.0
         self.measured(outputs)
 
     def measured(self, outputs: Any) -> None:

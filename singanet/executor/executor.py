@@ -171,8 +171,11 @@ class Executor:
         """Write all that training goes on from to ``path``; whole or not at all.
 
         Parameters, each optimizer's state, the positions of loaders, the generator. The format
-        goes by the suffix, as for the state of a training: ``run.npz``. Errors: `FileAccessError`.
+        goes by the suffix, as for the state of a training: ``run.npz``. Of several ranks the first
+        one writes; all go on from its draws. Errors: `FileAccessError`.
         """
+        if self._parallel is not None and self._parallel.rank:
+            return
         state.save(path, self.net, self._optimizers(), self._draws())
 
     def load(self, path: str | PathLike[str]) -> None:

@@ -60,7 +60,12 @@ def _batch_normalization(d: Described) -> list[Layer]:
         d.expect(axis="the channels")
     momentum, epsilon = float(d.config["momentum"]), float(d.config["epsilon"])
     beta, gamma = d.specs("beta", WHOLE), d.specs("gamma", WHOLE)
-    return [layers.BatchNormalization(d.name, 1.0 - momentum, beta, gamma, epsilon=epsilon)]
+    joint = bool(d.config.get("synchronized", False))
+    return [
+        layers.BatchNormalization(
+            d.name, 1.0 - momentum, beta, gamma, epsilon=epsilon, synchronized=joint
+        )
+    ]
 
 
 def _layer_normalization(d: Described) -> list[Layer]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from singanet.base.arguments import is_number
+from singanet.base.collectives import SharedBatch
 from singanet.errors import ArgumentError, DataError
 from singanet.initializer import Constant
 from singanet.layers.context import Context
+from singanet.layers.joint_statistics import JointStatistics
 from singanet.layers.layer import Layer, ParamSpecs
+from singanet.ops import Ops
 from singanet.types import Array, Shape, Shapes
 
 
@@ -24,6 +30,10 @@ class BatchNormalization(Layer):
     A channel of one value in the whole batch has no variance: one sample of (D,) is refused in
     training. With the default momentum the running statistics are little more than those of the
     last batch: where that one is small, leave it out (``fit(drop_last=True)``) or choose 0.1.
+
+    Of several processes each has the statistics of its own part of a batch. With ``synchronized``
+    they are those of the parts of all, and so are the gradients, as one process with the whole
+    batch has them; it costs two exchanges a step.
     """
 
     can_relu = True
@@ -37,6 +47,7 @@ class BatchNormalization(Layer):
         input_sample_shape: Shape | None = None,
         *,
         epsilon: float = 1e-5,
+        synchronized: bool = False,
     ) -> None:
         super().__init__(name, input_sample_shape)
         numbers = is_number(momentum) and is_number(epsilon)
@@ -51,12 +62,13 @@ class BatchNormalization(Layer):
         self.beta_specs = beta_specs
         self.gamma_specs = gamma_specs
         self.epsilon = epsilon
+        self.synchronized = bool(synchronized)
 
     @property
     def fewest_samples(self) -> int:  # type: ignore[override]
-        """Two of (D,) or (C, 1, 1); one of images."""
+        """Two of (D,) or (C, 1, 1); one of images, or where other processes have more."""
         shape: Any = self.out_shapes
-        return 2 if shape is not None and prod(shape[1:]) == 1 else 1
+        return 2 if not self.synchronized and shape is not None and prod(shape[1:]) == 1 else 1
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(D,) or (C, H, W), unchanged."""
@@ -74,12 +86,25 @@ class BatchNormalization(Layer):
         self.add_state("var", channels, value=1.0)
         return shape
 
+    @property
+    def exchanges(self) -> bool:
+        """Whether training batches are parts of one that other processes share."""
+        return self.synchronized and self.shared is not None and self.shared.comm.size > 1
+
+    def _joint(self, ops: Ops, x: Array) -> JointStatistics | None:
+        """Those of the batch that other processes have parts of, too; None where none have."""
+        if not self.synchronized or self.shared is None or self.shared.comm.size == 1:
+            return None
+        return JointStatistics.of(self.shared, ops, x)
+
     def forward(self, ctx: Context, x: Array) -> Array:
         """The normalised ``x``."""
         params, ops = ctx.params, ctx.ops
         gamma, beta = params["gamma"], params["beta"]
-        if ctx.train and len(x):
-            count = x.size // x.shape[1]
+        joint = self._joint(ops, x) if ctx.train else None
+        count = x.size // x.shape[1] if joint is None else joint.count
+        evaluate = ops.batch_norm_relu if ctx.relu else ops.batch_norm
+        if ctx.train and count:
             if count == 1:
                 raise DataError(
                     f"layer {self.name!r}",
@@ -88,23 +113,41 @@ class BatchNormalization(Layer):
                     advice="leave out a last batch of one sample, fit(drop_last=True), use another "
                     "batch_size, or freeze the layer",
                 )
-            kernel = ops.batch_norm_relu_train if ctx.relu else ops.batch_norm_train
-            y, mean, var, inverse, *mask = kernel(x, gamma, beta, self.epsilon)
+            if joint is None:
+                kernel = ops.batch_norm_relu_train if ctx.relu else ops.batch_norm_train
+                y, mean, var, inverse, *mask = kernel(x, gamma, beta, self.epsilon)
+            else:
+                mean, var = joint.mean, joint.var
+                y, inverse, *mask = evaluate(x, gamma, beta, mean, var, self.epsilon)
             unbiased = ops.multiply(var, count / (count - 1))
             ctx.update_state("mean", ops.moved(params["mean"], mean, self.momentum))
             ctx.update_state("var", ops.moved(params["var"], unbiased, self.momentum))
         else:
             # A copy, since a later training forward changes the running values in place.
             mean, var = params["mean"].copy(), params["var"]
-            evaluate = ops.batch_norm_relu if ctx.relu else ops.batch_norm
             y, inverse, *mask = evaluate(x, gamma, beta, mean, var, self.epsilon)
-        ctx.save(x=x, mean=mean, inverse=inverse, fixed=not ctx.train, mask=mask)
+        fixed = not ctx.train or joint is not None
+        ctx.save(x=x, mean=mean, inverse=inverse, fixed=fixed, mask=mask, joint=joint)
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Gradients of x, gamma and beta."""
         saved, ops = ctx.saved, ctx.ops
         kernel = ops.batch_norm_relu_backward if ctx.relu else ops.batch_norm_backward
-        given = (saved["x"], ctx.params["gamma"], saved["mean"], saved["inverse"], saved["fixed"])
+        x, gamma, inverse, joint = saved["x"], ctx.params["gamma"], saved["inverse"], saved["joint"]
+        given = (x, gamma, saved["mean"], inverse, saved["fixed"])
         dx, dgamma, dbeta = kernel(dy, *given, *saved["mask"])
+        if joint is not None:
+            dx = joint.corrected(ops, dx, x, gamma * inverse, inverse, dbeta, dgamma)
         return dx, {"gamma": dgamma, "beta": dbeta}
+
+    def share(self, batch: SharedBatch) -> None:
+        """As `Layer`."""
+        if self.synchronized and self.shared is not batch:
+            self.shared = batch
+
+    def merged_state(self, states: Mapping[str, Array], shares: Array) -> dict[str, Array]:
+        """As `Layer`: the mean, and the variance of all about it, not the mean of variances."""
+        merged = super().merged_state(states, shares)
+        merged["var"] += np.tensordot(shares, (states["mean"] - merged["mean"]) ** 2, 1)
+        return merged

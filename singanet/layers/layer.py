@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from singanet.base.arguments import NAMES, name_trouble
+from singanet.base.collectives import SharedBatch
 from singanet.base.described import Configurable, shown
 from singanet.base.edits import Counted, CountedDict
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
@@ -49,6 +52,9 @@ class Layer(Counted, Configurable):
     It counts for the class that says so, not for those that inherit from it.
     """
 
+    shared: SharedBatch | None = None
+    """The batch that is shared with other processes, of a layer that asks them in its passes."""
+
     def __init__(self, name: str, input_sample_shape: Shapes | None = None) -> None:
         if not isinstance(name, str) or not name:
             raise ArgumentError(
@@ -71,6 +77,23 @@ class Layer(Counted, Configurable):
         self._recompute: bool | None = None
         self.in_shapes: Shapes | None = None
         self.out_shapes: Shapes | None = None
+
+    def share(self, batch: SharedBatch) -> None:
+        """Know the ``batch`` of which this layer will see a part; most need not.
+
+        One that does keeps it as ``shared``, and its training passes are not recorded.
+        """
+
+    def merged_state(self, states: Mapping[str, Array], shares: Array) -> dict[str, Array]:
+        """One running state of those of several processes.
+
+        ``states`` has them by suffix, stacked along axis 0, and ``shares`` (processes,) how much
+        of all samples each saw: the weighted mean, and of what is no float the first.
+        """
+        return {
+            key: np.tensordot(shares, value, 1) if value.dtype.kind == "f" else value[0]
+            for key, value in states.items()
+        }
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Create the parameters for the sample shape(s) ``in_shapes``; return those that come out.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from singanet.base.collectives import SharedBatch
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
@@ -69,6 +71,16 @@ class TimeDistributed(Layer):
         folded = dy.reshape(dy.shape[0] * dy.shape[1], *dy.shape[2:])
         dx, grads = self.layer.backward(ctx, folded)
         return None if dx is None else _unfold(dx, dy.shape[:2]), grads
+
+    def share(self, batch: SharedBatch) -> None:
+        """As the layer's."""
+        self.layer.share(batch)
+        if self.shared is not self.layer.shared:
+            self.shared = self.layer.shared
+
+    def merged_state(self, states: Mapping[str, Array], shares: Array) -> dict[str, Array]:
+        """As the layer's."""
+        return self.layer.merged_state(states, shares)
 
 
 def _unfold(folded: Array, leading: Shape) -> Array:

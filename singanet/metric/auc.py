@@ -20,6 +20,7 @@ class AUC(Metric):
     until both classes have come.
     """
 
+    gathered = ("samples", "_scores", "_rests", "_positive")
     of_none = math.nan
 
     def reset(self) -> None:

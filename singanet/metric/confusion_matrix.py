@@ -19,6 +19,8 @@ class ConfusionMatrix(Metric):
     taken is the first with the highest score. `evaluate` is the share on the diagonal.
     """
 
+    gathered = ("samples", "counts")
+
     def reset(self) -> None:
         """Forget every sample."""
         self.samples = 0

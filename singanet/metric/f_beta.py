@@ -26,6 +26,7 @@ class _ByClass(Metric):
     None gives an array, one value a class. A class that never occurs counts as 0.
     """
 
+    gathered = ("samples", "_counts")
     linked = True
 
     def __init__(self, average: str | None = "macro", threshold: float | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from copy import copy
 from typing import Any, ClassVar
 
@@ -18,8 +19,13 @@ class Metric(Configurable):
 
     ``update`` each batch, ask ``result`` at the end: it is that of all samples together, not a
     mean of the batches' results. A subclass gives `reset`, `update` and `compute`, and holds
-    what it has gathered in attributes that `reset` assigns anew.
+    what it has gathered in attributes that `reset` assigns anew. Where these are counts, sums, and
+    lists, it names them in ``gathered``, so that several processes can measure together; what is
+    neither is merged by a `merge` of its own.
     """
+
+    gathered: ClassVar[tuple[str, ...]] = ()
+    """The attributes that `merge` joins: everything that `reset` assigns."""
 
     of_none: ClassVar[float] = 0.0
     """What `evaluate` says of an empty batch."""
@@ -71,6 +77,27 @@ class Metric(Configurable):
     def compute(self) -> Any:
         """The measure, of at least one sample."""
 
+    def state(self) -> dict[str, Any]:
+        """What was gathered since `reset`, as plain data and arrays, for the `merge` of another."""
+        return {name: getattr(self, name) for name in self.gathered}
+
+    def merge(self, state: Mapping[str, Any]) -> None:
+        """Gather what a metric of the same settings has, whose `state` is given.
+
+        Numbers and arrays are added, lists joined; None is nothing.
+        """
+        for name in self.gathered:
+            own, other = getattr(self, name), state[name]
+            if other is not None:
+                setattr(self, name, other if own is None else own + other)
+
+    @classmethod
+    def can_merge(cls) -> bool:
+        """Whether `merge` knows all that is gathered; subclasses with a new `reset` say it anew."""
+        says = next(kind for kind in cls.__mro__ if {"gathered", "merge"} & vars(kind).keys())
+        resets = next(kind for kind in cls.__mro__ if "reset" in vars(kind))
+        return says is not Metric and issubclass(says, resets)
+
     def _outputs(self, x: Array, y: Array) -> tuple[Ops, Array, Array]:
         """The kernels for ``x``, and both arrays checked for a batch axis."""
         if x.ndim == 0 or x.dtype.kind not in "fiu":
@@ -85,6 +112,8 @@ class Metric(Configurable):
 
 class MeanMetric(Metric):
     """The mean of `forward` over all samples gathered; a subclass gives `values`."""
+
+    gathered = ("samples", "_sum")
 
     def forward(self, x: Array, y: Array) -> Array:
         """A value for every sample, shape (B,)."""

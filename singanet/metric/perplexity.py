@@ -16,6 +16,7 @@ class Perplexity(Metric):
     ``y`` is integer labels (B, ...) or (B, ..., 1); those equal to ``ignore_index`` do not count.
     """
 
+    gathered = ("samples", "positions", "_nats")
     of_none = 1.0
 
     def __init__(self, ignore_index: int | None = None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from singanet.errors import ShapeError
 from singanet.loss.targets import real_targets
@@ -22,6 +24,8 @@ class MeanAbsoluteError(MeanMetric):
 
 class RootMeanSquaredError(Metric):
     """√ of the mean of (x − y)² over all elements, for ``x`` and ``y`` of one shape (B, ...)."""
+
+    gathered = ("samples", "_elements", "_squares")
 
     def reset(self) -> None:
         """Forget every sample."""
@@ -49,6 +53,7 @@ class R2(Metric):
     where it is met exactly, else as 0.
     """
 
+    gathered = ("samples", "_mean", "_spread", "_error")
     of_none = math.nan
 
     def reset(self) -> None:
@@ -69,20 +74,24 @@ class R2(Metric):
                 received=f"samples of shape {y.shape[1:]}",
                 advice="reset the metric, or use one for each output",
             )
-        batch = len(y)
-        if not batch:
+        if not len(y):
             return
         mean = y.mean(axis=0)
-        spread = ((y - mean) ** 2).sum(axis=0)
-        error = ((y - x) ** 2).sum(axis=0)
-        if self._mean is not None:
-            # Merged as in Chan et al. (1979): sums of squares of raw targets would cancel.
-            shift, total = mean - self._mean, self.samples + batch
-            spread = spread + self._spread + shift**2 * (self.samples * batch / total)
+        spread, error = ((y - mean) ** 2).sum(axis=0), ((y - x) ** 2).sum(axis=0)
+        self.merge({"samples": len(y), "_mean": mean, "_spread": spread, "_error": error})
+
+    def merge(self, state: Mapping[str, Any]) -> None:
+        """As in Chan et al. (1979): sums of squares of raw targets would cancel."""
+        if not state["samples"]:
+            return
+        before, self.samples = self.samples, self.samples + state["samples"]
+        mean, spread, error = state["_mean"], state["_spread"], state["_error"]
+        if before:
+            shift, share = mean - self._mean, state["samples"] / self.samples
+            spread = spread + self._spread + shift**2 * (before * share)
             error = error + self._error
-            mean = self._mean + shift * (batch / total)
+            mean = self._mean + shift * share
         self._mean, self._spread, self._error = mean, spread, error
-        self.samples += batch
 
     def compute(self) -> float:
         """See `Metric`."""

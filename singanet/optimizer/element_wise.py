@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -27,8 +27,11 @@ class ElementWise(Optimizer):
     A block of value, gradient, state and two scratch arrays stays in the cache between the
     arithmetic steps of the rule, and the scratch arrays are all the memory an update needs,
     whatever the size of the parameter. CuPy arrays, and those that are not contiguous, are one
-    block.
+    block. Where the gradient is there ``only_with_rate``, times the first number of the rule, what
+    it is to be multiplied by goes into that number, which saves a sweep.
     """
+
+    only_with_rate: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -52,6 +55,9 @@ class ElementWise(Optimizer):
     ) -> None:
         xp = ops_for(value).xp
         regularizer = state.regularizer_at(penalty)
+        if self.only_with_rate and regularizer is None and not is_one(scale):
+            rate, *others = scalars
+            scalars, scale = (in_type(xp, rate * scale, value.dtype), *others), 1.0
         for w, g, parts, a, b in self._blocks(xp, value, grad, arrays):
             g = prepared(xp, w, g, regularizer, penalty, scale, a, b)
             self._rule(xp, w, g, parts, b, *scalars)

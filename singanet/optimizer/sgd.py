@@ -22,6 +22,7 @@ class SGD(ElementWise):
     """
 
     hypers = (*ElementWise.hypers, "momentum")
+    only_with_rate = True
 
     def __init__(
         self,

@@ -56,12 +56,14 @@ def meet(optimizer: Any, net: Any) -> None:
 
 def begin(optimizer: Any, count: float | None) -> None:
     """Tell stages what the loss of a batch is a mean over: a reducer, of all micro-batches."""
+    own = count
     for stage in stages_of(optimizer)[0]:
         if isinstance(stage, Accumulator) and stage.mean:
             stage.begin(count)
             count = stage.counted(count)
         elif isinstance(stage, Reducer):
             stage.begin(count)
+            stage.batch.weight = own
 
 
 def agreed(optimizer: Any, refused: str | None) -> str | None:
@@ -90,18 +92,18 @@ def apply_updates(
 
     ``on_layer`` sees them before.
     """
-    ending = _ending(optimizer)
+    last = ending(optimizer)
     for item in items:
         if on_layer is not None:
             on_layer(item)
         optimizer.update(*item, *(() if scale == 1.0 else (scale,)))
         # Else the loop variable would hold this layer's gradients through the next one's.
         del item
-    for stage in ending:
+    for stage in last:
         stage.end()
 
 
-def _ending(optimizer: Any) -> list[Wrapper]:
+def ending(optimizer: Any) -> list[Wrapper]:
     """The stages that the next step reaches; reducers first, which update at its end."""
     reached: list[Wrapper] = []
     for stage in stages_of(optimizer)[0]:

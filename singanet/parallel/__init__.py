@@ -1,7 +1,20 @@
 """Several processes that train one net."""
 
 from singanet.parallel.all_reduce import AllReduce
-from singanet.parallel.communicator import Alone, Communicator, ReduceOp, Request
+from singanet.parallel.communicator import Alone, Communicator, Exchanged, ReduceOp, Request
+from singanet.parallel.local_updates import LocalSGD, PartialUpdate
+from singanet.parallel.sparse_all_reduce import SparseAllReduce
 from singanet.parallel.start import init
 
-__all__ = ["AllReduce", "Alone", "Communicator", "ReduceOp", "Request", "init"]
+__all__ = [
+    "AllReduce",
+    "Alone",
+    "Communicator",
+    "Exchanged",
+    "LocalSGD",
+    "PartialUpdate",
+    "ReduceOp",
+    "Request",
+    "SparseAllReduce",
+    "init",
+]

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, RankError
 from singanet.types import Array
 
 ReduceOp: TypeAlias = Literal["sum", "max", "min"]
+
+
+class Exchanged(NamedTuple):
+    """Bytes that a rank has sent to others and received from them, what carries them apart.
+
+    They are those of a direct exchange, in which each rank sends to each other one what that one
+    needs: an all-reduce of n bytes over p ranks sends 2 (p − 1) / p · n, an all-gather (p − 1)
+    times what the rank has. Rings send as much in all.
+    """
+
+    sent: int
+    received: int
+
+    def since(self, before: Exchanged) -> Exchanged:
+        """What has come since ``before``."""
+        return Exchanged(self.sent - before.sent, self.received - before.received)
 
 
 class Request(Protocol):
@@ -30,13 +46,22 @@ class Communicator(ABC):
     operations in the same order, with arrays of the same type and size. ``start_...`` returns a
     `Request`; the method without it waits. An operation that is waited for longer than
     ``deadline`` seconds raises a `RankError` with this rank, the ``step`` that its user counts,
-    and ``what`` was waited for.
+    and ``what`` was waited for. What was said so far is in ``bytes_sent`` and ``bytes_received``.
     """
 
     rank: int
     size: int
     deadline: float
     step: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    on_device: bool = False
+    """Whether arrays of a GPU may be given as they are, and not copied to the host before."""
+
+    @property
+    def exchanged(self) -> Exchanged:
+        """``bytes_sent`` and ``bytes_received``."""
+        return Exchanged(self.bytes_sent, self.bytes_received)
 
     @abstractmethod
     def start_all_reduce(
@@ -93,6 +118,24 @@ class Communicator(ABC):
     def barrier(self, what: str = "a barrier") -> None:
         """As `start_barrier`, waited for."""
         self.start_barrier(what).wait()
+
+    def count_reduced(self, nbytes: int) -> None:
+        """Count an all-reduce of ``nbytes``; communicators do so by themselves."""
+        each = 2 * (self.size - 1) * nbytes // self.size
+        self.bytes_sent += each
+        self.bytes_received += each
+
+    def count_gathered(self, own: int, total: int) -> None:
+        """Count an all-gather to which this rank has given ``own`` of ``total`` bytes."""
+        self.bytes_sent += (self.size - 1) * own
+        self.bytes_received += total - own
+
+    def count_broadcast(self, root: int, nbytes: int) -> None:
+        """Count a broadcast of ``nbytes`` from ``root``."""
+        if self.rank == root:
+            self.bytes_sent += (self.size - 1) * nbytes
+        else:
+            self.bytes_received += nbytes
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
         """Itself: a copy of a net trains with the same processes."""
@@ -177,6 +220,17 @@ def checked_peer(where: str, rank: int, size: int) -> int:
             advice="ranks count from 0 to size - 1",
         )
     return rank
+
+
+def late(comm: Communicator, what: str, ranks: str = "the other ranks") -> RankError:
+    """The error of a wait past the deadline of ``comm``."""
+    return RankError(
+        f"rank {comm.rank} of {comm.size}, step {comm.step}",
+        expected=f"{what}, to which {ranks} contribute, within {comm.deadline:g} s",
+        received="no answer",
+        advice="look at what the others do: one may have ended, be stopped, or take fewer steps; "
+        "comm.deadline is settable",
+    )
 
 
 def _nobody(what: str) -> ArgumentError:

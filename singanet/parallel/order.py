@@ -25,6 +25,9 @@ class Order:
     def __init__(self, by_layer: bool) -> None:
         self.by_layer = by_layer
         self.params: list[Param] = []
+        self.by_name: dict[str, Param] = {}
+        # Another number after each change of what is reduced together.
+        self.version = 0
         self.layers: list[list[Param]] = []
         self.kinds: dict[str, Kind] = {}
         self.entries: list[list[Param]] = []
@@ -45,7 +48,9 @@ class Order:
             if own:
                 self.layers.insert(0, own)
         self.params = [param for layer in self.layers for param in layer]
+        self.by_name = {param.name: param for param in self.params}
         self.entries = self.layers
+        self.version += 1
 
     def facts(self) -> list[str]:
         """What has to be the same on all ranks, a line a parameter."""
@@ -59,6 +64,11 @@ class Order:
         """Whether nobody has asked yet how gradients of any of these come."""
         return any(param.name not in self.kinds for param in params)
 
+    def is_settled(self) -> bool:
+        """Whether all gradients come as they did before, and rows of tables by themselves."""
+        kinds = [self.kinds.get(param.name, "idle") for param in self.params]
+        return "idle" not in kinds and not (self.by_layer and "rows" in kinds)
+
     def idle(self) -> list[list[Param]]:
         """By layer, the parameters that no rank has reached so far."""
         found = [[p for p in layer if self.kinds.get(p.name) == "idle"] for layer in self.layers]
@@ -71,6 +81,7 @@ class Order:
 
     def group(self) -> None:
         """Put small parameters together, by what is known now of all."""
+        self.version += 1
         known = [p for p in self.params if self.kinds.get(p.name, "idle") != "idle"]
         if self.by_layer:
             names = {param.name for param in known}

@@ -8,6 +8,8 @@ from itertools import zip_longest
 
 import numpy as np
 
+from singanet.base.collectives import gathered
+from singanet.base.seeding import seeded_apart
 from singanet.errors import RankError
 from singanet.ops import ops_for
 from singanet.parallel.communicator import Communicator
@@ -45,3 +47,13 @@ def spread(comm: Communicator, arrays: Iterable[tuple[str, Array]]) -> None:
         ops = ops_for(array)
         own = np.array(ops.host(array), order="C")
         array[...] = ops.xp.asarray(comm.broadcast(own, 0, f"the value of {name}"))
+
+
+def apart(comm: Communicator, rng: np.random.Generator) -> None:
+    """Let ranks draw other numbers: those of (seed, rank) where any two would draw the same.
+
+    A generator that was set apart, by the seed or by a resumption, stays as it is.
+    """
+    draws = rng.bit_generator
+    if len(set(map(repr, gathered(comm, draws.state, "the generators")))) < comm.size:
+        draws.state = seeded_apart(draws.state, draws, comm.rank)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from singanet.errors import CallOrderError, RankError, UnknownNameError, one_of
 from singanet.ops import ops_for
+from singanet.optimizer.reducer import Traffic
+from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Handed
 from singanet.parallel.communicator import Communicator, Request
 from singanet.parallel.half import Halves
@@ -24,11 +27,15 @@ _KINDS = ("agree", "preview", "step")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What all ranks have come for, "" where none has a batch; ``total`` of their weights."""
+    """What all ranks have come for, "" where none has a batch, and what their gradients weigh.
+
+    Where all weigh the same, ``even``, each weighs 1: that costs no product.
+    """
 
     kind: str
     refused: bool
-    total: float
+    even: bool
+    factor: float
 
 
 class Announcement:
@@ -38,11 +45,15 @@ class Announcement:
         self._comm = comm
         self._request: Request = comm.start_all_reduce(numbers, what="the start of a step")
 
+    def test(self) -> bool:
+        """Whether all have told."""
+        return self._request.test()
+
     def wait(self) -> Said:
         """What was told, once all have. Errors: `RankError` where that is not one thing."""
         numbers = self._request.wait()
         came = [(k, int(n)) for k, n in zip(_KINDS, numbers, strict=False) if n]
-        refused, summed, total = numbers[len(_KINDS) :]
+        refused, summed, *weights = numbers[len(_KINDS) :].tolist()
         ranks = sum(n for _, n in came)
         if len(came) > 1 or summed not in (0, ranks):
             told = " and ".join(f"{n} for {kind!r}" for kind, n in came)
@@ -52,8 +63,11 @@ class Announcement:
                 received=f"{told}, {int(summed)} with losses that are sums",
                 advice="let all ranks run the same code with the same arguments",
             )
-        kind = came[0][0] if came else ""
-        return Said(kind, bool(refused), float(ranks and 1.0) if summed else float(total))
+        even = not summed and len(set(weights)) == 1 and weights[0] > 0
+        total = 1.0 if summed else float(len(weights)) if even else sum(weights)
+        # Where nothing counts, sums are of zeros.
+        factor = 1.0 / total if total else 1.0
+        return Said(came[0][0] if came else "", bool(refused), even, factor)
 
 
 def announced(
@@ -61,30 +75,48 @@ def announced(
 ) -> Announcement:
     """Tell what this rank comes for: one of `_KINDS`, or nothing. ``count`` None is a sum."""
     came = [float(kind == each) for each in _KINDS]
-    return Announcement(comm, np.array([*came, refused, count is None, count or 0.0]))
+    weights = [0.0] * comm.size
+    weights[comm.rank] = count or 0.0
+    return Announcement(comm, np.array([*came, refused, count is None, *weights]))
 
 
-@dataclass(slots=True)
-class _Flight:
-    """The sum of one entry under way, and what it needs to be read."""
+@dataclass(slots=True, eq=False)
+class Flight:
+    """The sum of one entry: of a flat ``buffer``, and of the ``rows`` of tables by their names.
+
+    The ``buffer`` has the gradients of the ``dense`` parameters side by side, which are still to
+    be multiplied by ``scales``, and behind them which of these there are.
+    """
 
     params: list[Param]
     dense: list[Param]
-    sums: Request | None
-    rows: dict[str, tuple[Request, Request]]
+    buffer: Array | None
+    scales: Sequence[Scale]
+    rows: Mapping[str, tuple[Array, Array, Scale]]
+    sums: Request | None = None
+    gathered: dict[str, tuple[Request, Request]] = field(default_factory=dict)
+    done: bool = False
 
-    def test(self) -> None:
-        """Carry it on."""
-        for request in [self.sums, *(each for pair in self.rows.values() for each in pair)]:
-            if request is not None:
-                request.test()
+    def requests(self) -> Iterator[Request]:
+        """What it was begun by."""
+        if self.sums is not None:
+            yield self.sums
+        for pair in self.gathered.values():
+            yield from pair
+
+    def test(self) -> bool:
+        """Carry it on; whether it is done."""
+        # Each is carried on by being asked.
+        waiting = [request for request in self.requests() if not request.test()]
+        return not waiting
 
 
 class Round:
     """Takes this rank's gradients as they come, and hands out those of all ranks.
 
-    Entries are begun in the `Order`, each once its gradients are there; in `rest` what is not
-    there counts as zeros. A rank of weight 0 has none.
+    Entries are begun in the `Order`, each once its gradients are there and it is known what they
+    weigh; in `rest` what is not there counts as zeros. A rank of weight 0 has none. Programs
+    bring entries ready for their sums to `start`, and get them by `land`.
     """
 
     def __init__(
@@ -95,18 +127,132 @@ class Round:
         halves: Halves | None,
         announcement: Announcement,
         weight: float,
+        traffic: Traffic,
     ) -> None:
         self.comm, self.order, self.window, self.halves = comm, order, window, halves
         self.weight = weight
+        self.factor, self.ended = 0.0, False
+        self._traffic = traffic
         self._announcement: Announcement | None = announcement
-        self._factor = 0.0
         self._known = {param.name for param in order.params}
         self._given: dict[str, tuple[Any, float]] = {}
         self._gone: set[str] = set()
         self._entries = deque(order.entries)
-        self._flying: deque[_Flight] = deque()
+        self._flying: deque[Flight] = deque()
+        self._busy: float | None = None
         self._idle = order.idle()
         self._learnt = False
+
+    @property
+    def under_way(self) -> bool:
+        """Whether anything was begun that did not land."""
+        return bool(self._flying)
+
+    # -- sums ---------------------------------------------------------------------------------
+
+    def start(self, flight: Flight) -> None:
+        """Begin ``flight``, once all ranks have told what their gradients weigh.
+
+        So ranks begin everything in one order, what layers say to each other in between too.
+        """
+        self._hear()
+        if self._busy is None:
+            self._busy = time.perf_counter()
+        self._begin(flight)
+        self._flying.append(flight)
+
+    def test(self) -> None:
+        """Carry on what is under way."""
+        if self._announcement is not None:
+            self._announcement.test()
+        for flight in self._flying:
+            if not flight.done and flight.test():
+                self._arrived(flight)
+
+    def land(self) -> Flight:
+        """The flight that was begun first, done."""
+        flight = self._flying.popleft()
+        if not flight.done:
+            began = time.perf_counter()
+            for request in flight.requests():
+                request.wait()
+            self._traffic.waited += time.perf_counter() - began
+            self._arrived(flight)
+        return flight
+
+    def close(self) -> None:
+        """End the round: nothing is under way. What was announced is heard."""
+        self._hear()
+        self.ended = True
+
+    def _arrived(self, flight: Flight) -> None:
+        flight.done = True
+        if self._busy is not None and all(other.done for other in self._flying):
+            self._traffic.busy += time.perf_counter() - self._busy
+            self._busy = None
+
+    def _hear(self) -> None:
+        """Learn what gradients weigh, and what sums are multiplied by to be means."""
+        if self._announcement is not None:
+            began = time.perf_counter()
+            said = self._announcement.wait()
+            waited = time.perf_counter() - began
+            self._traffic.waited += waited
+            self._traffic.busy += waited
+            self._announcement = None
+            self.factor = said.factor
+            if said.even:
+                self.weight = 1.0
+
+    def _begin(self, flight: Flight) -> None:
+        for name, (indices, rows, scale) in flight.rows.items():
+            flight.gathered[name] = self._gathered(name, indices, rows, scale)
+        buffer = flight.buffer
+        if buffer is None:
+            return
+        what = f"the gradients of {listed(flight.dense)}"
+        start = 0
+        for param, scale in zip(flight.dense, flight.scales, strict=True):
+            size = self.order.like(param).size
+            part = buffer[start : start + size]
+            weight = part.dtype.type(self.weight * float(scale))
+            if not self.weight:
+                part.fill(0)
+            elif weight != 1:
+                np.multiply(part, weight, out=part)
+            start += size
+        self._traffic.sums += 1
+        self._traffic.nbytes += buffer.nbytes // (1 if self.halves is None else 2)
+        flight.sums = (
+            self.comm.start_all_reduce(buffer, what=what)
+            if self.halves is None
+            else self.halves.start_sum(self.comm, buffer, what)
+        )
+
+    def _gathered(
+        self, name: str, indices: Array, rows: Array, scale: Scale
+    ) -> tuple[Request, Request]:
+        weight = rows.dtype.type(self.weight * float(scale))
+        rows = np.multiply(rows, weight, order="C") if self.weight else np.zeros_like(rows)
+        if self.halves is not None:
+            rows = self.halves.rounded(rows)
+        self._traffic.sums += 1
+        self._traffic.nbytes += indices.nbytes + rows.nbytes
+        gather = self.comm.start_all_gather
+        what = f"the rows of {name}"
+        return gather(indices, what), gather(rows, what)
+
+    def rows_of(self, flight: Flight, name: str) -> tuple[Array, Array] | None:
+        """Indices and rows of all ranks of a landed parameter, None where no rank has any."""
+        indices, rows = flight.gathered[name]
+        where = np.concatenate(indices.wait())
+        if not len(where):
+            return None
+        like = self.order.like(next(p for p in flight.params if p.name == name))
+        value = np.concatenate(rows.wait()).astype(like.dtype, copy=False)
+        return where[where >= 0], value
+
+    # -- by the layers ------------------------------------------------------------------------
 
     def give(self, names: Sequence[str], grads: Sequence[Any], scale: float) -> None:
         """Take the gradients of a layer; None is none. Errors: unknown names, or known twice."""
@@ -132,8 +278,7 @@ class Round:
         """Begin what is complete, carry on what flies, and hand out what the window is over."""
         while self._entries and all(p.name in self._given for p in self._entries[0]):
             yield from self._next()
-        for flight in self._flying:
-            flight.test()
+        self.test()
 
     def rest(self) -> Iterator[Handed]:
         """Begin and hand out all that is left."""
@@ -144,9 +289,9 @@ class Round:
             self._ask([param for layer in self._idle for param in layer])
             for layer in self._idle:
                 self._start(layer)
-        while self._flying:
+        while self.under_way:
             yield from self._land()
-        self._heard()
+        self.close()
         if self._learnt:
             self.order.group()
 
@@ -160,21 +305,14 @@ class Round:
         while len(self._flying) > self.window:
             yield from self._land()
 
-    def _heard(self) -> float:
-        """What sums are multiplied by to be means."""
-        if self._announcement is not None:
-            total = self._announcement.wait().total
-            self._factor, self._announcement = 1.0 / total if total else 0.0, None
-        return self._factor
-
     def _ask(self, params: Sequence[Param]) -> None:
         """Let all ranks know how the gradients of ``params`` come."""
         counts = np.zeros((len(params), 2))
         for row, param in zip(counts, params, strict=True):
-            if param.name in self._given and self.weight:
+            if param.name in self._given:
                 row[int(isinstance(self._given[param.name][0], tuple))] = 1
         before = dict(self.order.kinds)
-        what = f"which ranks reached {_listed(params)}"
+        what = f"which ranks reached {listed(params)}"
         self.order.learn(params, self.comm.all_reduce(counts, what=what))
         self._learnt |= before != self.order.kinds
 
@@ -182,65 +320,47 @@ class Round:
         if self.order.unknown(params):
             self._ask(params)
         kinds = self.order.kinds
-        rows = {p.name: self._gathered(p) for p in params if kinds[p.name] == "rows"}
+        rows = {p.name: self._rows(p) for p in params if kinds[p.name] == "rows"}
         dense = [param for param in params if kinds[param.name] == "dense"]
-        sums = None
-        if dense:
-            what = f"the gradients of {_listed(dense)}"
-            buffer = self._weighed(dense)
-            sums = (
-                self.comm.start_all_reduce(buffer, what=what)
-                if self.halves is None
-                else self.halves.start_sum(self.comm, buffer, what)
-            )
+        buffer, scales = self._laid(dense) if dense else (None, [])
         self._gone.update(param.name for param in params)
-        if sums is not None or rows:
-            self._flying.append(_Flight(params, dense, sums, rows))
+        if buffer is not None or rows:
+            self.start(Flight(params, dense, buffer, scales, rows))
 
-    def _taken(self, param: Param) -> tuple[Any, float]:
-        """The rank's own gradient of ``param``, None for none, and what it weighs."""
-        grad, scale = self._given.pop(param.name, (None, 1.0))
-        return (grad, self.weight * scale) if self.weight else (None, 0.0)
-
-    def _weighed(self, params: Sequence[Param]) -> Array:
-        """The weighed gradients side by side, and behind them which of them there are."""
+    def _laid(self, params: Sequence[Param]) -> tuple[Array, list[float]]:
+        """The gradients side by side, and behind them which of them there are; their scales."""
         likes = [self.order.like(param) for param in params]
-        buffer = np.zeros(sum(like.size for like in likes) + len(params), likes[0].dtype)
-        start = 0
+        there = self.comm.on_device and self.halves is None
+        xp = ops_for(likes[0]).xp if there else np
+        buffer = xp.zeros(sum(like.size for like in likes) + len(params), likes[0].dtype)
+        start, scales = 0, []
         for k, (param, like) in enumerate(zip(params, likes, strict=True)):
-            grad, weight = self._taken(param)
+            grad, scale = self._given.pop(param.name, (None, 1.0))
+            scales.append(scale)
             if grad is not None:
                 ops = ops_for(like)
                 if isinstance(grad, tuple):
                     grad = dense_gradient(ops, RowSparse(*grad), like.shape)
                 part = buffer[start : start + like.size].reshape(like.shape)
-                np.multiply(ops.host(grad), part.dtype.type(weight), out=part)
+                part[...] = grad if there else ops.host(grad)
                 buffer[k - len(params)] = 1
             start += like.size
-        return buffer
+        return buffer, scales
 
-    def _gathered(self, param: Param) -> tuple[Request, Request]:
-        """The indices and weighed rows of all ranks, a −1 before those of a rank that has any."""
-        grad, weight = self._taken(param)
+    def _rows(self, param: Param) -> tuple[Array, Array, float]:
+        """The indices and rows of this rank, a −1 before those of one that has any."""
+        grad, scale = self._given.pop(param.name, (None, 1.0))
         like = self.order.like(param)
-        indices = np.empty(0, np.int64)
-        rows = np.empty((0, *like.shape[1:]), like.dtype)
-        if grad is not None:
-            ops = ops_for(like)
-            if not isinstance(grad, tuple):
-                grad = np.arange(len(like)), grad
-            indices = np.concatenate([[-1], ops.host(grad[0])]).astype(np.int64)
-            rows = np.multiply(ops.host(grad[1]), like.dtype.type(weight), order="C")
-        if self.halves is not None:
-            rows = self.halves.rounded(rows)
-        gather = self.comm.start_all_gather
-        what = f"the rows of {param.name}"
-        return gather(indices, what), gather(rows, what)
+        if grad is None:
+            return np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype), scale
+        ops = ops_for(like)
+        if not isinstance(grad, tuple):
+            grad = np.arange(len(like)), grad
+        return *marked(ops.host(grad[0]), ops.host(grad[1]).astype(like.dtype, copy=False)), scale
 
     def _land(self) -> Iterator[Handed]:
         """Hand out the sums that were begun first, of the parameters that any rank reached."""
-        flight = self._flying.popleft()
-        factor = self._heard()
+        flight = self.land()
         found: dict[str, Any] = {}
         if flight.sums is not None:
             buffer, start = flight.sums.wait(), 0
@@ -250,23 +370,24 @@ class Round:
                     part = buffer[start : start + like.size].reshape(like.shape)
                     found[param.name] = ops_for(like).xp.asarray(part)
                 start += like.size
-        for name, (indices, rows) in flight.rows.items():
-            where = np.concatenate(indices.wait())
-            if len(where):
-                like = self.order.like(next(p for p in flight.params if p.name == name))
-                value = np.concatenate(rows.wait()).astype(like.dtype, copy=False)
-                found[name] = (where[where >= 0], value)
+        for name in flight.rows:
+            gathered = self.rows_of(flight, name)
+            if gathered is not None:
+                ops = ops_for(self.order.by_name[name].value)
+                indices, rows = map(ops.xp.asarray, gathered)
+                found[name] = RowSparse(*ops.sum_rows(indices, rows))
         params = [param for param in flight.params if param.name in found]
-        for param in params:
-            if isinstance(found[param.name], tuple):
-                ops = ops_for(param.value)
-                indices, rows = map(ops.xp.asarray, found[param.name])
-                found[param.name] = RowSparse(*ops.sum_rows(indices, rows))
-        if params and factor:
+        if params:
             names = [param.name for param in params]
-            yield names, [param.value for param in params], [found[n] for n in names], factor
+            yield names, [param.value for param in params], [found[n] for n in names], self.factor
 
 
-def _listed(params: Sequence[Param]) -> str:
+def marked(indices: Array, rows: Array) -> tuple[Array, Array]:
+    """What a rank that has ``rows`` sends: others see that it has, even if there are none."""
+    return np.concatenate([[-1], indices]).astype(np.int64), rows
+
+
+def listed(params: Sequence[Param]) -> str:
+    """The first of ``params``, and how many more."""
     more = f" and {len(params) - 1} more" if len(params) > 1 else ""
     return f"{params[0].name}{more}" if params else "nothing"

@@ -5,26 +5,47 @@ from __future__ import annotations
 import os
 from functools import cache
 
+from singanet.device import Device
+from singanet.ops.threads import cores, set_threads
 from singanet.parallel.communicator import Alone, Communicator
+from singanet.parallel.nccl import NcclCommunicator
 
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
 """Variables that launchers of MPI set in each process that they start."""
 
 
-def init() -> Communicator:
+def init(device: Device | None = None) -> Communicator:
     """The communicator that fits how this process was started, the same at every call.
 
     `MpiCommunicator` where a launcher of MPI has started it, else `Alone`, and then no MPI is
-    loaded. Errors: `BackendError` where a launcher has, and mpi4py is missing.
+    loaded. Where there are others and ``device`` is a GPU, `NcclCommunicator`; all ranks have to
+    ask for it together. Where nobody has set ``OMP_NUM_THREADS``, the ranks of one machine share
+    its cores. Errors: `BackendError` where mpi4py, or CuPy's NCCL, is missing.
     """
-    return _world()
+    world = _world()
+    if device is None or device.index is None or world.size == 1:
+        return world
+    return _on_gpu(device.index)
 
 
 @cache
 def _world() -> Communicator:
     if not any(name in os.environ for name in _LAUNCHED):
         return Alone()
+    _share_cores()
     # Loading MPI starts it, which takes a second.
     from singanet.parallel.mpi import MpiCommunicator
 
     return MpiCommunicator()
+
+
+@cache
+def _on_gpu(index: int) -> Communicator:
+    return NcclCommunicator(index, _world())
+
+
+def _share_cores() -> None:
+    """Let the kernels of this machine's ranks take as many threads as there are cores."""
+    local = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")
+    if "OMP_NUM_THREADS" not in os.environ and local.isdecimal() and int(local) > 1:
+        set_threads(max(1, cores() // int(local)))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet.engine.recompute.decisions import Decisions
+from singanet.program.cost import work_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
 from singanet.program.join_lanes import kernels_of, with_lanes_joined
 from singanet.program.layout.arena import Layout, plan_arena
@@ -23,6 +24,12 @@ from singanet.types import Array
 
 _SMALL = 1 << 16
 """Bytes up to which an array that is filled and then only read is kept as a constant."""
+
+_UNDER_WAY = {"open": 1, "start": 1, "finish": -1, "close": -1}
+"""How much more is under way after a call of a reduction."""
+
+_BETWEEN = 1 << 19
+"""Bytes that calls go over between two looks at sums under way: about a tenth of a millisecond."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ def compile_tape(
     draft = Draft(tape, tape.calls, dict(tape.outside), parameters, recompute)
     for run in PASSES:
         draft.calls = run(draft)
-    return recomputed(draft, laid_out(draft, draft.calls))
+    return carried_on(draft, recomputed(draft, laid_out(draft, draft.calls)))
 
 
 def drop_unread(draft: Draft) -> list[Call]:
@@ -155,6 +162,29 @@ def recomputed(draft: Draft, kept: Recording) -> Recording:
         kept, draft.recompute, tape.tokens, tape.wishes, lambda calls: laid_out(draft, calls)
     )
     return replace(made, kept_bytes=kept.layout.nbytes, decisions=Decisions(decisions))
+
+
+def carried_on(draft: Draft, recording: Recording) -> Recording:
+    """``recording`` with looks at the sums under way between the calls that take long enough."""
+    carry_on, tokens = draft.tape.carry_on, draft.tape.tokens
+    if carry_on is None:
+        return recording
+    calls: list[Call] = []
+    kernels: list[Kernel] = []
+    flying, since = 0, 0
+    for call, kernel in zip(recording.calls, recording.kernels, strict=True):
+        calls.append(call)
+        kernels.append(kernel)
+        if call.phase == "communication":
+            flying += _UNDER_WAY.get(call.name, 0)
+            since = 0
+        since += work_of(call, tokens)
+        if flying and since > _BETWEEN:
+            look = Call(carry_on, (), {}, (), (), phase="communication", name="test", barrier=True)
+            calls.append(look)
+            kernels.append(Kernel("test", (), (), "", "communication", barrier=True))
+            since = 0
+    return replace(recording, calls=calls, kernels=kernels)
 
 
 def _numbers(calls: Sequence[Call]) -> dict[int, int]:

@@ -14,6 +14,7 @@ from singanet.engine import feeds as checks
 from singanet.engine.net import expect_host
 from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError, CallOrderError
+from singanet.optimizer.reducer import Traffic
 from singanet.optimizer.stages import case_of
 from singanet.program.bind_call import Ready
 from singanet.program.ir import NotRecordableError
@@ -98,7 +99,8 @@ class Program:
             outputs = self._replay.outputs(arena, feed, run)
             return next(iter(outputs.values())) if len(outputs) == 1 else outputs
         finally:
-            programs_of(self.net).give_back(arena)
+            if not self._replay.under_way:
+                programs_of(self.net).give_back(arena)
 
     def report(self) -> ProgramReport:
         """Kernels, memory before and after planning, and the mean times of the timed runs."""
@@ -109,7 +111,8 @@ class Program:
             0.0 if call.function is None else next(timed) / self._runs
             for call in self._replay.recording.calls
         ]
-        return self._replay.report(seconds)
+        alone = self._replay.traffic() is None
+        return self._replay.report(seconds, None if alone else self._traffic.mean(self._runs))
 
     def _feed(self, x: Any) -> dict[str, Any]:
         net = self.net
@@ -145,6 +148,7 @@ class Program:
         self._thread = threading.get_ident()
         self._seconds: list[float] = []
         self._runs = 0
+        self._traffic = Traffic()
 
     def _case(self) -> Hashable:
         return () if self.optimizer is None else case_of(self.optimizer)
@@ -164,6 +168,7 @@ class Program:
             return
         if found is not None and found is not self._replay:
             self._replay, self._seconds, self._runs = found, [], 0
+            self._traffic = Traffic()
         changed = self._replay.stale(self.net)
         if alike and not changed:
             return
@@ -187,6 +192,7 @@ class Program:
 
     def _timed(self, calls: Iterator[Ready]) -> None:
         """Make the calls, and add up the seconds of each."""
+        before = self._replay.traffic()
         if not self._seconds:
             self._seconds = [0.0] * length_hint(calls)
         clock = time.perf_counter
@@ -195,6 +201,9 @@ class Program:
             call()
             self._seconds[number] += clock() - start
         self._runs += 1
+        after = self._replay.traffic()
+        if before is not None and after is not None:
+            self._traffic += after.since(before)
 
 
 def _told(shapes: Sequence[Any]) -> str:

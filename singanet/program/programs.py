@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from singanet.program.trace.recorder import Recorder
 
 _NO_WAIT = Wait()
-COMMUNICATES = "the optimizer waits for other processes, so that only its passes are recorded"
 CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
 
@@ -155,23 +154,21 @@ class Programs:
 
             feed = x = check_feed(net.plan(), x, net.device, net.dtype)
             self._layers.register(net, optimizer)
-            waits = reducers(optimizer)
-            if waits and self.enabled:
-                self._refused["reduced"] = COMMUNICATES, None
-            by_layers = on_layer is not None or bool(waits) or by_passes(optimizer)
+            by_layers = on_layer is not None or by_passes(optimizer)
             if not by_layers:
                 key = self._key(net, "step", *of_step, facts_of_feed(feed))
                 found = self._find_step(net, key, feed, request)
             if found is None:
                 # Passes of their own for steps that no program may ever make.
-                alone = by_layers or needs_all_gradients(optimizer)
+                alone = by_layers or needs_all_gradients(optimizer) or bool(reducers(optimizer))
                 run = self.forward if alone else self._layers.forward
                 return self._layers.train(net, partial(run, net, feed, ()), request)
         arena = self.take(found)
         try:
             return found.step(arena, x, y, weight, measure)
         finally:
-            self.give_back(arena)
+            if not found.under_way:
+                self.give_back(arena)
 
     def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
         """As `Executor`: replayed where a program is there."""

@@ -15,6 +15,7 @@ from singanet.training.arrays import output_names
 from singanet.training.callbacks import Callback
 from singanet.training.evaluation import on_device
 from singanet.training.files import check_folder
+from singanet.training.measures import Measures, batch_length
 from singanet.types import Array
 
 
@@ -37,7 +38,8 @@ class ConfusionLog(Callback):
 
         Errors: `FileAccessError`; `ArgumentError` for another number of labels than classes.
         """
-        check_folder(self.path.parent)
+        if self.session.rank == 0:
+            check_folder(self.path.parent)
         classes = self._classes()
         if classes is not None and self.labels:
             _expect_labels(self.path, self.labels, classes)
@@ -48,9 +50,14 @@ class ConfusionLog(Callback):
         if session.error is not None or session.validation is None or self._classes() is None:
             return
         metric = ConfusionMatrix()
+        measures = Measures(None, {"confusion": metric})
         for x, y, _ in session.validation.epoch():
-            metric.update(session.net.forward(False, x), on_device(session.net.device, y))
-        write_confusion(self.path, metric.result(), self.labels)
+            if batch_length(y):
+                metric.update(session.net.forward(False, x), on_device(session.net.device, y))
+        if session.ranks is not None:
+            session.ranks.merge(measures)
+        if session.rank == 0:
+            write_confusion(self.path, metric.result(), self.labels)
 
     def _classes(self) -> int | None:
         """How many classes the net tells apart; None where it does something else."""

@@ -26,6 +26,8 @@ class MemoryLog(Callback):
     from the last line's.
     """
 
+    first_rank_only = True
+
     def __init__(self, path: str | PathLike[str], every_seconds: float = 0.5) -> None:
         self.path = Path(path)
         self.every_seconds = every_seconds

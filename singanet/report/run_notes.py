@@ -32,6 +32,8 @@ class RunNotes(Callback):
     written as Python shows it.
     """
 
+    first_rank_only = True
+
     def __init__(
         self, folder: str | PathLike[str], settings: Mapping[str, Any] | None = None
     ) -> None:

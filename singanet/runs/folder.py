@@ -15,6 +15,8 @@ from singanet.report.run_files import CONFIG, FIGURES, HISTORY, MEMORY
 from singanet.runs.options import KINDS, LASTING, RunOptions
 from singanet.runs.tasks import Task
 from singanet.training.callbacks import Callback
+from singanet.training.files import read_training
+from singanet.types import Array
 
 OPTIONS, NET = "options", "net"
 """The sections of the configuration: what the user said, and how the net is built."""
@@ -31,6 +33,15 @@ def expect_no_run(folder: Path) -> None:
             received=f"one with {found[0].name}",
             advice="add --resume to go on with it, or choose another folder",
         )
+
+
+def state_in(folder: Path) -> dict[str, Array] | None:
+    """The state to go on with; None where the run ended before it had saved any.
+
+    Errors: no run, or none of its checkpoints is whole.
+    """
+    saved = [path for path in folder.glob("*.npz") if not path.name.startswith(".")]
+    return None if (folder / CONFIG).exists() and not saved else read_training(folder)
 
 
 class LateNotes(RunNotes):

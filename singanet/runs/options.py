@@ -12,6 +12,7 @@ from singanet.models import ModelEntry, Recipe
 from singanet.optimizer.mixed_precision import as_precision
 from singanet.runs.figures import check_writable
 from singanet.runs.optimizers import USUAL_RATES, make_optimizer
+from singanet.runs.reducers import check_reducer
 from singanet.runs.tasks.split import held
 from singanet.training.sample_weights import checked_class_weight
 
@@ -27,6 +28,8 @@ class RunOptions:
     ``keep`` epochs' checkpoints stay; with ``save_every`` there is one after so many steps too.
     ``validation_split`` of the training data is kept back to choose the best weights and the end
     by; None is a tenth where either is asked for. ``early_stopping`` is a number of epochs.
+    ``parallel`` is what several processes do, with the ``ratio`` of gradients that are sent or the
+    steps ``every`` which they meet; the batch size is that of all of them together.
     """
 
     model: str
@@ -57,6 +60,9 @@ class RunOptions:
     tensorboard: str | None = None
     quiet: bool = False
     memory_budget: str | None = None
+    parallel: str = "allreduce"
+    ratio: float | None = None
+    every: int | None = None
 
     @property
     def kept_back(self) -> float:
@@ -75,10 +81,12 @@ LASTING = tuple(f.name for f in fields(RunOptions) if f.name not in _PASSING)
 
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "data", "optimizer", "clip_by", "out", "json"), (str,)),
-    **dict.fromkeys(("monitor", "mixed_precision", "tensorboard", "memory_budget"), (str,)),
+    **dict.fromkeys(
+        ("monitor", "mixed_precision", "tensorboard", "memory_budget", "parallel"), (str,)
+    ),
     **dict.fromkeys(("epochs", "batch_size", "accumulate", "seed", "keep", "save_every"), (int,)),
-    **dict.fromkeys(("early_stopping", "steps_per_epoch", "initial_epoch"), (int,)),
-    **dict.fromkeys(("lr", "weight_decay", "clip", "validation_split"), (float, int)),
+    **dict.fromkeys(("early_stopping", "steps_per_epoch", "initial_epoch", "every"), (int,)),
+    **dict.fromkeys(("lr", "weight_decay", "clip", "validation_split", "ratio"), (float, int)),
     **dict.fromkeys(("resume", "shuffle", "drop_last", "quiet"), (bool,)),
     "class_weight": (dict,),
 }
@@ -152,6 +160,7 @@ def _check(options: RunOptions, recipe: Recipe) -> None:
     if options.kept_back:
         held(2**31, options.kept_back)
     class_weights(options)
+    check_reducer(options.parallel, options.ratio, options.every)
     as_precision(options.mixed_precision)
     if options.memory_budget is not None:
         checked_bytes("--memory-budget", options.memory_budget)

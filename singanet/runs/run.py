@@ -10,16 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.collectives import of_first
 from singanet.errors import ArgumentError
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
+from singanet.parallel import init
 from singanet.runs.callbacks import FiniteLoss, RunFigures
 from singanet.runs.figures import write_json
-from singanet.runs.folder import expect_no_run, folder_callbacks, write_outcome
+from singanet.runs.folder import expect_no_run, folder_callbacks, state_in, write_outcome
 from singanet.runs.optimizers import FOLDING, make_optimizer
 from singanet.runs.options import RunOptions, checked_recipe, class_weights
+from singanet.runs.reducers import reduced
 from singanet.runs.tasks import Task, load_task
-from singanet.runs.tasks.task import Batches, EpochResult
+from singanet.runs.tasks.task import Batches, EpochResult, Part
 from singanet.training.callbacks import (
     Callback,
     EarlyStopping,
@@ -27,7 +30,6 @@ from singanet.training.callbacks import (
     StopOnSignal,
     TensorBoard,
 )
-from singanet.training.files import read_training
 from singanet.training.history import History
 from singanet.types import Array
 
@@ -65,13 +67,19 @@ def run(options: RunOptions) -> RunResult:
     """
     entry = find(options.model)
     recipe = checked_recipe(options, entry)
-    state = None
-    if options.out is not None:
+    comm = init()
+    state: Mapping[str, Array] | None = None
+    if options.out is not None and comm.rank == 0:
         if options.resume:
-            state = read_training(options.out)
+            state = state_in(options.out)
         else:
             expect_no_run(options.out)
+    if options.resume:
+        # The others are told by rank 0, whether there is one too.
+        resumes = of_first(comm, state is not None, "whether there is a checkpoint")
+        state = state if state is not None or not resumes else {}
     task = load_task(entry, options.data)
+    task.part = Part(comm.rank, comm.size)
     share = options.kept_back
     validation = task.keep_back(share, options.seed) if share else None
     net = build(entry.name, task.input_shape, task.num_classes, options.seed, **task.options)
@@ -90,8 +98,14 @@ def run(options: RunOptions) -> RunResult:
     if options.tensorboard is not None:
         callbacks.append(TensorBoard(options.tensorboard))
     # What overflows ends in a loss that is not finite, which is reported in words.
-    with np.errstate(over="ignore", invalid="ignore"):
-        history = _fit(net, task, validation, options, recipe, callbacks, state)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            history = _fit(net, task, validation, options, recipe, callbacks, state)
+    except KeyboardInterrupt:
+        if comm.size == 1:
+            raise
+        # Several ranks agree to end by it, with their state saved.
+        raise RunInterrupted(signal.SIGINT, options.out) from None
     if finite.failed is not None:
         raise _not_finite(*finite.failed, recipe)
     if signals.received is not None:
@@ -120,17 +134,17 @@ def _fit(
         )
     # The rate follows the changes of the parameters, and rises in the first epoch.
     updates = max(1, steps // options.accumulate)
-    net.compile(
-        make_optimizer(
-            recipe.optimizer,
-            recipe.lr,
-            recipe.weight_decay,
-            steps=epochs * updates,
-            warm_up=updates,
-            accumulate=options.accumulate,
-        ),
-        mixed_precision=options.mixed_precision,
+    rule = make_optimizer(
+        recipe.optimizer,
+        recipe.lr,
+        recipe.weight_decay,
+        steps=epochs * updates,
+        warm_up=updates,
+        accumulate=options.accumulate,
     )
+    alone = task.part.world_size == 1
+    optimizer = rule if alone else reduced(rule, options.parallel, options.ratio, options.every)
+    net.compile(optimizer, mixed_precision=options.mixed_precision)
     return net.fit(
         batches,
         epochs=recipe.epochs,
@@ -171,6 +185,8 @@ def _tested(
     history: History,
 ) -> RunResult:
     loss, metric = net.evaluate(task.test_batches())
+    comm = init()
+    samples = int(comm.all_reduce(np.array([trained.samples]), what="the samples of all ranks")[0])
     tested = EpochResult(loss or 0.0, metric, 0)
     figures = {
         "model": options.model,
@@ -180,13 +196,15 @@ def _tested(
         "test_loss": tested.loss,
         "test_accuracy": task.accuracy(tested),
         "seconds": trained.seconds,
-        "samples_per_second": trained.samples / trained.seconds,
+        "samples_per_second": samples / trained.seconds,
         "peak_gradient_bytes": trained.peak,
         "parameter_bytes": parameter_bytes(net),
     }
-    if options.out is not None:
+    if comm.size > 1:
+        figures["ranks"] = comm.size
+    if options.out is not None and comm.rank == 0:
         write_outcome(options.out, figures)
-    if options.json is not None:
+    if options.json is not None and comm.rank == 0:
         write_json(options.json, figures)
     return RunResult(figures, task.report(tested))
 

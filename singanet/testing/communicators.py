@@ -43,7 +43,6 @@ class FakeCommunicator(Communicator):
         self.rank, self.size = rank, world.size
         self.deadline = world.deadline
         self._world = world
-        self.bytes_sent = 0
 
     @property
     def clock(self) -> float:
@@ -73,17 +72,24 @@ class FakeCommunicator(Communicator):
                 _SUMS[op](total, part, out=total)
             return total
 
+        checked_array(what, array)
+        self.count_reduced(array.nbytes)
         return self._collective(f"{op} of", array, what, reduced, (array.shape, array.dtype.str))
 
     def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
         """As `Communicator`."""
+        checked_array(what, array)
         facts = (array.shape[1:], array.dtype.str)
+        # What the others give is counted once it is there.
+        self.count_gathered(array.nbytes, array.nbytes)
         return self._collective("gathered", array, what, lambda parts: list(parts), facts, False)
 
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         """As `Communicator`."""
+        checked_array(what, array)
         checked_peer(what, root, self.size)
         facts = (array.shape, array.dtype.str)
+        self.count_broadcast(root, array.nbytes)
         return self._collective(f"from {root},", array, what, lambda parts: parts[root], facts)
 
     def start_barrier(self, what: str = "a barrier") -> Request:
@@ -115,6 +121,7 @@ class FakeCommunicator(Communicator):
         world = self._world
         with world.changed:
             world.look(self, what)
+            self.bytes_received += array.nbytes
             receipt = _Receipt(source, self.clock)
             if world.mail.get(mail):
                 receipt.arrive(*world.mail[mail].popleft())
@@ -131,11 +138,9 @@ class FakeCommunicator(Communicator):
         facts: tuple[Any, ...],
         in_place: bool = True,
     ) -> Request:
-        checked_array(what, array)
         world = self._world
         with world.changed:
             world.look(self, what)
-            self.bytes_sent += array.nbytes
             meeting = world.meeting(self, (kind, *facts), result, what)
             meeting.arrive(self.rank, array.copy(), self.clock)
             if in_place and array.dtype.kind == "f":
@@ -374,9 +379,15 @@ class _Flying:
         return error
 
     def _deliver(self) -> None:
-        if not self._delivered and self._array is not None:
-            self._array[...] = self._awaited.result
+        if self._delivered:
+            return
         self._delivered = True
+        if self._array is not None:
+            self._array[...] = self._awaited.result
+        elif self._awaited.result is not None:
+            parts = enumerate(self._awaited.result)
+            rank = self._comm.rank
+            self._comm.bytes_received += sum(p.nbytes for k, p in parts if k != rank)
 
     def _result(self) -> Any:
         return self._awaited.result if self._array is None else self._array

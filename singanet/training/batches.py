@@ -27,6 +27,8 @@ class Batches(ABC):
     steps: int | None
     smallest: int | None
     """Samples of the smallest batch, None where that is not known."""
+    may_be_empty = False
+    """Whether other processes may have batches where this one has none."""
     _given: int | None = None
     _stream: Iterator[WeightedBatch] | None = None
 
@@ -42,13 +44,13 @@ class Batches(ABC):
             for item in self.one_pass():
                 count += 1
                 yield item
-            if count == 0:
-                raise _ended("at least one batch", "none")
+            if count == 0 and not self.may_be_empty:
+                raise ended("at least one batch", "none")
             return
         for k in range(done, self._given):
             batch = self._next()
             if batch is None:
-                raise _ended(f"{self._given} batches an epoch", f"{k}")
+                raise ended(f"{self._given} batches an epoch", f"{k}")
             yield batch
 
     def _next(self) -> WeightedBatch | None:
@@ -90,6 +92,7 @@ class ArrayBatches(Batches):
         seed: int,
         steps: int | None = None,
         drop_last: bool = False,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         self._packed = weight is not None
         targets = y
@@ -98,7 +101,8 @@ class ArrayBatches(Batches):
             named = y if isinstance(y, Mapping) else {"y": y}
             targets = {**{f"y/{name}": part for name, part in named.items()}, "weight": weight}
         self._single = not isinstance(y, Mapping)
-        self.loader = ArrayLoader(x, targets, batch_size, shuffle, seed, drop_last)
+        # Of several processes each has its part of every batch.
+        self.loader = ArrayLoader(x, targets, batch_size, shuffle, seed, drop_last, *part, True)
         self.smallest = self.loader.smallest_batch
         self.steps = len(self.loader) if steps is None else steps
         self._given = steps
@@ -130,7 +134,8 @@ class ArrayBatches(Batches):
             raise
 
 
-def _ended(expected: str, received: str) -> DataError:
+def ended(expected: str, received: str) -> DataError:
+    """The error for data that end too early."""
     return DataError(
         "net.fit, data",
         expected=expected,

@@ -7,14 +7,21 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, TextIO, TypeVar
-
-from singanet.training.measures import Measures
+from typing import Any, Protocol, TextIO, TypeVar
 
 INTERVAL = 0.1
 USUAL_WIDTH = 80
 
 Self = TypeVar("Self", bound="EpochLine")
+
+
+class Measured(Protocol):
+    """What the line shows of the epoch so far."""
+
+    samples: int
+
+    def loss(self) -> float:
+        """The mean over them."""
 
 
 class EpochLine:
@@ -58,7 +65,7 @@ class EpochLine:
         """Whether it is time to `show` again; never without a terminal."""
         return self._bar is not None and time.perf_counter() >= self._due
 
-    def show(self, measures: Measures, batch: int) -> None:
+    def show(self, measures: Measured, batch: int) -> None:
         """Show the mean loss so far, ``batch`` batches into the epoch."""
         self._due = time.perf_counter() + INTERVAL
         figures = self._said({"loss": measures.loss()}, measures.samples)

@@ -18,6 +18,7 @@ from singanet.training.batches import WeightedBatch
 from singanet.training.compiled import Compiled
 from singanet.training.feeding import array_batches, holds_arrays, iterated
 from singanet.training.measures import Measures, batch_length
+from singanet.training.ranks import ranks_of
 
 USUAL_BATCH = 256
 
@@ -25,6 +26,8 @@ USUAL_BATCH = 256
 def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> None:
     """Let ``measures`` gather all ``batches`` in evaluation mode."""
     for x, y, weight in batches:
+        if not batch_length(y):
+            continue
         out = widened(net.forward(False, x))
         y = on_device(net.device, y)
         try:
@@ -75,9 +78,12 @@ class Evaluation(tuple[float | None, float | None]):
 def evaluate(net: Model, x: Any, y: Any, batch_size: int | None) -> Evaluation:
     """`FeedForwardNet.evaluate`.
 
-    Errors: a net with neither loss nor metric; a metric whose result is not a number.
+    With an optimizer of several ranks all of them call it, and each evaluates its part. Errors: a
+    net with neither loss nor metric; a metric whose result is not a number, or that several
+    processes cannot measure together.
     """
     measures, first = _measures(net)
+    ranks = ranks_of(net.compiled.optimizer) if isinstance(net.compiled, Compiled) else None
     if net.loss is None and not measures.metrics:
         raise CallOrderError(
             "net.evaluate",
@@ -85,16 +91,21 @@ def evaluate(net: Model, x: Any, y: Any, batch_size: int | None) -> Evaluation:
             received="neither",
             advice="build it with FeedForwardNet(loss, metric)",
         )
-    if y is not None and batch_size is None:
+    if ranks is not None:
+        ranks.expect_mergeable("net.evaluate", measures.metrics)
+        ranks.unify(net)
+    elif y is not None and batch_size is None:
         return _in_one_go(net, x, y, measures, first)
     if y is None and not holds_arrays(x):
-        batches = iterated(net, x, None, None)
+        batches = iterated(net, x, None, None, ranks)
     else:
         size = checked_count(
             "net.evaluate", "batch_size", USUAL_BATCH if batch_size is None else batch_size, 1
         )
-        batches = array_batches(net, x, y, None, size)
+        batches = array_batches(net, x, y, None, size, ranks)
     gather(net, batches.epoch(), measures)
+    if ranks is not None:
+        ranks.merge(measures)
     logs = measures.result()
     if first and first not in logs:
         raise ArgumentError(

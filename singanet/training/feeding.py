@@ -11,6 +11,7 @@ from singanet.engine.model import Model
 from singanet.errors import ArgumentError, DataError
 from singanet.training.arrays import by_name, cut, input_names, output_names, sample_count
 from singanet.training.batches import ArrayBatches, Batches, IteratedBatches
+from singanet.training.ranks import Ranks, sampled
 from singanet.training.sample_weights import joined_weight
 
 
@@ -32,8 +33,11 @@ def training_batches(
     class_weight: Mapping[int, float] | None,
     sample_weight: Any,
     drop_last: bool,
+    ranks: Ranks | None = None,
 ) -> tuple[Batches, Batches | None]:
     """Batches to train on, and those that ``validation_split`` keeps back.
+
+    Of arrays each of the ``ranks`` has its part of every batch.
 
     Errors: what is given with a source of batches that only arrays can use; arrays that do not
     fit together; a split that leaves nothing on either side.
@@ -45,27 +49,32 @@ def training_batches(
             split=validation_split or None,
             drop_last=drop_last or None,
         )
-        return iterated(net, x, steps, class_weight), None
+        return iterated(net, x, steps, class_weight, ranks), None
     x, y, weight, count = _arrays(net, x, y, sample_weight)
+    seed, own = net.seed, _part_of(ranks, x, y, weight)
+    if ranks is not None:
+        seed = ranks.of_first(seed, "the seed")
     kept = _split_at(count, validation_split)
     held_back = None
     if kept < count:
         part = slice(kept, None)
         held_back = ArrayBatches(
-            cut(x, part), cut(y, part), cut(weight, part), batch_size, False, 0
+            cut(x, part), cut(y, part), cut(weight, part), batch_size, False, 0, part=own
         )
         part = slice(0, kept)
         x, y, weight = cut(x, part), cut(y, part), cut(weight, part)
     weight = joined_weight(y, weight, class_weight)
-    batches = ArrayBatches(x, y, weight, batch_size, shuffle, net.seed, steps, drop_last)
+    batches = ArrayBatches(x, y, weight, batch_size, shuffle, seed, steps, drop_last, own)
     return batches, held_back
 
 
-def validation_batches(net: Model, data: Any, batch_size: int) -> Batches:
+def validation_batches(
+    net: Model, data: Any, batch_size: int, ranks: Ranks | None = None
+) -> Batches:
     """``(x, y)``, ``(x, y, sample_weight)`` or a source of batches, in its own order."""
     if isinstance(data, (tuple, list)) and len(data) in (2, 3) and holds_arrays(data[0]):
         weight = data[2] if len(data) == 3 else None
-        return array_batches(net, data[0], data[1], weight, batch_size)
+        return array_batches(net, data[0], data[1], weight, batch_size, ranks)
     if holds_arrays(data):
         raise ArgumentError(
             "net.fit, validation_data",
@@ -73,13 +82,24 @@ def validation_batches(net: Model, data: Any, batch_size: int) -> Batches:
             received=f"a {type(data).__name__}",
             advice="pass validation_data=(x_val, y_val)",
         )
-    return iterated(net, data, None, None)
+    return iterated(net, data, None, None, ranks)
 
 
-def array_batches(net: Model, x: Any, y: Any, sample_weight: Any, batch_size: int) -> ArrayBatches:
-    """Batches of arrays in their own order."""
+def array_batches(
+    net: Model, x: Any, y: Any, sample_weight: Any, batch_size: int, ranks: Ranks | None = None
+) -> ArrayBatches:
+    """Batches of arrays in their own order, of which each of the ``ranks`` has its part."""
     x, y, weight, _ = _arrays(net, x, y, sample_weight)
-    return ArrayBatches(x, y, joined_weight(y, weight, None), batch_size, False, 0)
+    own = _part_of(ranks, x, y, weight)
+    return ArrayBatches(x, y, joined_weight(y, weight, None), batch_size, False, 0, part=own)
+
+
+def _part_of(ranks: Ranks | None, x: Any, y: Any, weight: Any) -> tuple[int, int]:
+    """Rank and number of those that share the arrays. Errors: they have others."""
+    if ranks is None:
+        return 0, 1
+    ranks.expect_same("data", {"x": sampled(x), "y": sampled(y), "sample_weight": sampled(weight)})
+    return ranks.rank, ranks.size
 
 
 def iterated(
@@ -87,10 +107,17 @@ def iterated(
     source: Any,
     steps: int | None,
     class_weight: Mapping[int, float] | None,
+    ranks: Ranks | None = None,
 ) -> Batches:
-    """Batches of a loader, iterable, or function of the epoch."""
-    batches: Iterable[Any] = source if hasattr(source, "__iter__") else GeneratorLoader(source)
-    return IteratedBatches(net, batches, steps, class_weight)
+    """Batches of a loader, iterable, or function of the epoch: those of this rank."""
+    if ranks is not None:
+        ranks.expect_own_part("data", source)
+    batches: Iterable[Any] = source
+    if not hasattr(source, "__iter__"):
+        batches = loader = GeneratorLoader(source)
+        loader.may_be_empty = ranks is not None
+    made = IteratedBatches(net, batches, steps, class_weight)
+    return made if ranks is None else ranks.share(made)
 
 
 def _yields(x: Any) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from singanet.base.arguments import checked_count
@@ -20,6 +21,7 @@ from singanet.training.feeding import training_batches, validation_batches
 from singanet.training.history import History
 from singanet.training.hooks import Hooks
 from singanet.training.measures import batch_length
+from singanet.training.ranks import ranks_of
 from singanet.training.sample_weights import checked_class_weight
 from singanet.training.session import Session, StopTraining, restore
 from singanet.types import Array
@@ -70,6 +72,36 @@ def fit(
             received="both",
             advice="leave one of them out",
         )
+    if not isinstance(callbacks, Iterable):
+        raise ArgumentError(
+            "net.fit, callbacks",
+            expected="a list of callbacks",
+            received=f"a {type(callbacks).__name__}",
+            advice="write callbacks=[...]",
+        )
+    callbacks = list(callbacks)
+    ranks = ranks_of(compiled.optimizer)
+    if ranks is not None and micro_batch is not None:
+        raise ArgumentError(
+            "net.fit, micro_batch",
+            expected="None where several ranks train together",
+            received=f"{micro_batch}",
+            advice="use more ranks, a smaller batch_size, or accumulate=",
+        )
+    if ranks is not None:
+        ranks.expect_mergeable("net.fit", compiled.metrics)
+        ranks.expect_same(
+            "net.fit",
+            {
+                "batch_size": batch_size,
+                "epochs": (initial_epoch, epochs, compiled.epochs, steps_per_epoch),
+                "order": (shuffle, drop_last, validation_split, class_weight),
+                "steps": (clip, clip_by, accumulate, micro_batch),
+                "callbacks": [type(each).__name__ for each in callbacks],
+                "validation_data": validation_data is not None,
+                "resume": resume is not None,
+            },
+        )
     data, validation = training_batches(
         net,
         x,
@@ -81,20 +113,15 @@ def fit(
         checked_class_weight(class_weight),
         sample_weight,
         bool(drop_last),
+        ranks,
     )
     _expect_enough(net, data)
     if validation_data is not None:
-        validation = validation_batches(net, validation_data, micro_batch or batch_size)
+        validation = validation_batches(net, validation_data, micro_batch or batch_size, ranks)
     optimizer = compiled.clipped(clip, clip_by, accumulate)
-    if not isinstance(callbacks, Iterable):
-        raise ArgumentError(
-            "net.fit, callbacks",
-            expected="a list of callbacks",
-            received=f"a {type(callbacks).__name__}",
-            advice="write callbacks=[...]",
-        )
-    callbacks = list(callbacks)
-    session = Session(net, compiled, optimizer, data, validation, epochs, callbacks, micro_batch)
+    session = Session(
+        net, compiled, optimizer, data, validation, epochs, callbacks, micro_batch, ranks
+    )
     session.epoch = initial_epoch
     if isinstance(data, ArrayBatches):
         # A second fit sees other orders than the first, one fit in pieces the same as a whole.
@@ -118,12 +145,17 @@ def _expect_enough(net: Model, data: Batches) -> None:
 
 
 def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> History:
+    ranks = session.ranks
+    interrupts: AbstractContextManager[None]
+    interrupts = nullcontext() if ranks is None else ranks.taking_interrupts()
     try:
         hooks.train_begin()
         if resume is not None:
-            restore(session, _as_state(resume))
-        while session.epoch < session.epochs and session.stopped is None:
-            _epoch(session, hooks, verbose)
+            read = partial(_as_state, resume)
+            restore(session, read() if ranks is None else ranks.spread(read))
+        with interrupts:
+            while session.epoch < session.epochs and session.stopped is None:
+                _epoch(session, hooks, verbose and session.rank == 0)
     except StopTraining as stop:
         session.stop(str(stop))
     except BaseException as error:
@@ -146,17 +178,26 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     for hook in hooks.epoch_begin:
         hook(epoch)
     session.is_whole()
+    hooks.agree()
     steps = session.data.steps or 0
     title = f"epoch {epoch + 1}/{session.epochs}"
     with EpochLine(title, steps) if verbose else nullcontext() as line:
         if not _batches(session, hooks, line):
             return
         session.phase = "step"
-        logs, samples = session.measures.result(), session.measures.samples
+        ranks, measures = session.ranks, session.measures
+        if ranks is not None:
+            ranks.unify(session.net, measures.samples)
+            ranks.merge(measures)
+        logs, samples = measures.result(), measures.samples
         if session.validation is not None:
-            session.measures.start()
-            gather(session.net, session.validation.epoch(), session.measures)
-            logs |= {f"val_{name}": value for name, value in session.measures.result().items()}
+            measures.start()
+            gather(session.net, session.validation.epoch(), measures)
+            if ranks is not None:
+                ranks.merge(measures)
+            logs |= {f"val_{name}": value for name, value in measures.result().items()}
+        if ranks is not None:
+            logs |= ranks.traffic(session.batch)
         if line is not None:
             line.finish(logs, samples)
     rate = session.rule.rate()
@@ -171,14 +212,16 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
         # A checkpoint among the later hooks saves the history, with what the earlier ones added.
         session.history.amend(logs)
     session.is_whole()
+    if ranks is not None:
+        session.history.amend(ranks.decide(session, logs))
 
 
 def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
     """Train on the rest of the epoch; False where a callback stops it before its end."""
-    net, measures = session.net, session.measures
+    net, measures, ranks = session.net, session.measures, session.ranks
     on_layer = hooks.on_layer()
     elsewhere = net.device.index is not None
-    for x, y, weight in session.data.epoch(session.batch):
+    for x, y, weight in session.batches():
         session.phase = "step"
         session.inputs = x
         for hook in hooks.batch_begin:
@@ -192,18 +235,19 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
         session.step += 1
         session.phase = "told"
         if hooks.batch_end:
-            logs = {"loss": loss}
+            logs = {"loss": loss if ranks is None else ranks.batch_loss(measures)}
             for hook in hooks.batch_end:
                 hook(done, logs)
         session.is_whole()
         if line is not None and line.due():
-            line.show(measures, session.batch)
-        if session.stopped is not None and session.batch != session.data.steps:
-            session.join()
-            for hook in hooks.stop:
-                hook()
-            return False
+            line.show(ranks or measures, session.batch)
+        if session.stopped is not None and session.ended_within():
+            break
     session.join()
+    if session.ended_within():
+        for hook in hooks.stop:
+            hook()
+        return False
     session.inputs = None
     return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any
 
@@ -59,6 +59,8 @@ class Measures:
         """Gather the mean ``loss`` of the batch of ``samples`` that `update` was shown."""
         # A model that shows nothing has its batches weighed by samples.
         counts, self._counts = self._counts, _NO_COUNTS
+        if not samples:
+            return
         if self._has_parts:
             for name, part in self.of.parts.items():
                 count = counts.get(name, samples)
@@ -85,7 +87,11 @@ class Measures:
     def count(self, out: Any, y: Any) -> None:
         """Note what the loss of a batch that `add_loss` is told of is a mean over."""
         if self.of is not None:
-            self._counts = counted(self.of, out, y)
+            counts, before = counted(self.of, out, y), self._counts
+            # A batch may come in parts.
+            if before:
+                counts = {name: before[name] + count for name, count in counts.items()}
+            self._counts = counts
 
     def shown(self, out: Any, y: Any) -> dict[str, tuple[Metric, Any, Any]]:
         """Every metric with the outputs and targets that it looks at, by name.
@@ -104,6 +110,33 @@ class Measures:
                 targets = _part("targets", y, output, name)
             found[name] = metric, own, targets
         return found
+
+    def copied(self) -> Measures:
+        """Measures that go on from here, and leave these as they are."""
+        made = copy(self)
+        made.metrics = {name: copy(metric) for name, metric in self.metrics.items()}
+        return made
+
+    def state(self) -> dict[str, Any]:
+        """What was gathered, as plain data and arrays, for `merge`."""
+        metrics = {name: metric.state() for name, metric in self.metrics.items()}
+        return {"losses": self.losses, "samples": self.samples, "metrics": metrics}
+
+    def merge(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """Have gathered what these states tell of, in their order, and nothing else."""
+        self.start()
+        for state in states:
+            for name, sums in state["losses"].items():
+                before = self.losses.get(name, _NONE_SO_FAR)
+                self.losses[name] = tuple(a + b for a, b in zip(before, sums, strict=True))
+            self.samples += state["samples"]
+            for name, metric in self.metrics.items():
+                metric.merge(state["metrics"][name])
+
+    def sums(self) -> Array:
+        """The weighted sum and the count of each output's loss, (outputs, 2)."""
+        names = list(self.of.losses) if self._has_parts else [""]
+        return np.array([self.losses.get(name, _NONE_SO_FAR)[::2] for name in names])
 
     def loss(self) -> float:
         """The loss so far."""

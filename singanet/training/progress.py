@@ -18,6 +18,14 @@ _MOST = 1 << 53
 
 
 @dataclass(frozen=True)
+class RankProgress:
+    """Where one of several ranks stood: in its data, and in its random numbers."""
+
+    data: dict[str, int]
+    generator: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Progress:
     """How far a training had come: the entry ``session`` of a training state, field by field."""
 
@@ -33,6 +41,7 @@ class Progress:
     generator: dict[str, Any]
     epochs: list[int]
     values: dict[str, list[float]]
+    ranks: list[RankProgress]
 
 
 def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> Progress:
@@ -59,8 +68,8 @@ def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> 
         raise _wrong("losses", losses)
     if not all(isinstance(m, dict) and all(map(_is_number, m.values())) for m in metrics.values()):
         raise _wrong("metrics", metrics)
-    if not all(is_int(value, -_MOST) and value <= _MOST for value in data.values()):
-        raise _wrong("data", data)
+    ranks = _ranks(about, like)
+    _expect_position(data)
     if not is_int(about.get("seed"), 0):
         raise _wrong("seed", about.get("seed"))
     progress = Progress(
@@ -76,11 +85,29 @@ def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> 
         generator=_dict(about, "generator"),
         epochs=epochs,
         values={name: [float(value) for value in each] for name, each in values.items()},
+        ranks=ranks,
     )
     if progress.batch > progress.step:
         raise _wrong("batch", progress.batch)
     _try_generator(progress.generator, like)
     return progress
+
+
+def _ranks(about: dict[str, Any], like: np.random.BitGenerator) -> list[RankProgress]:
+    """Those of a training of several processes; none of any other."""
+    every = about.get("ranks", [])
+    if not isinstance(every, list) or not all(isinstance(each, dict) for each in every):
+        raise _wrong("ranks", every)
+    found = [RankProgress(_dict(each, "data"), _dict(each, "generator")) for each in every]
+    for each in found:
+        _expect_position(each.data)
+        _try_generator(each.generator, like)
+    return found
+
+
+def _expect_position(data: dict[str, Any]) -> None:
+    if not all(is_int(value, -_MOST) and value <= _MOST for value in data.values()):
+        raise _wrong("data", data)
 
 
 def _parsed(state: Mapping[str, Array]) -> dict[str, Any]:

@@ -10,19 +10,22 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from singanet.base.seeding import seeded_apart
 from singanet.device import cpu
 from singanet.engine.model import Model
 from singanet.errors import CallOrderError, SingaNetError, StateMismatchError, one_of
 from singanet.metric import Metric
 from singanet.optimizer import Accumulator, MixedPrecision, Optimizer, Wrapper
-from singanet.optimizer.stages import reducers
-from singanet.training.batches import Batches
+from singanet.optimizer.stages import meet, reducers
+from singanet.training.batches import Batches, WeightedBatch
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
 from singanet.training.measures import Measures
 from singanet.training.micro_batches import MicroBatches
+from singanet.training.own_state import as_of_rank, is_own, own_entries
 from singanet.training.progress import FORMAT, VERSION, Progress, parse_progress
-from singanet.training.steps import Step, stepper
+from singanet.training.ranks import Ranks
+from singanet.training.steps import Step, stepper, with_empty_batches
 from singanet.types import Array
 
 
@@ -62,8 +65,10 @@ class Session:
         epochs: int,
         callbacks: Sequence[Stateful],
         micro_batch: int | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.net = net
+        self.ranks = ranks
         self.compiled = compiled
         self.optimizer = optimizer
         self._micro_batch = micro_batch
@@ -87,6 +92,8 @@ class Session:
             self.names += [f"val_{name}" for name in self.names]
         if self.rule.lr is not None and "lr" not in self.names:
             self.names.append("lr")
+        if ranks is not None:
+            self.names += ["bytes_sent", "bytes_received"]
         self.resumed = False
         self.stopped: str | None = None
         self.error: BaseException | None = None
@@ -105,8 +112,43 @@ class Session:
         return self.data.state_dict()
 
     def stop(self, reason: str) -> None:
-        """End the training after the step in work; the first reason given stands."""
-        self.stopped = self.stopped or reason
+        """End the training after the step in work; the first reason given stands.
+
+        Of several ranks any may ask for it; all end after the same step.
+        """
+        if self.ranks is None:
+            self.stopped = self.stopped or reason
+        else:
+            self.ranks.asked = self.ranks.asked or reason
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the training is to end before its last epoch, as far as this rank knows."""
+        return self.stopped is not None or (self.ranks is not None and self.ranks.asked is not None)
+
+    @property
+    def rank(self) -> int:
+        """Which of the ranks that train together this is: 0 prints, and writes files."""
+        return 0 if self.ranks is None else self.ranks.rank
+
+    def of_first(self, value: Any) -> Any:
+        """What rank 0 says, on all ranks, which call it at the same point: plain data, arrays."""
+        return value if self.ranks is None else self.ranks.of_first(value, "what rank 0 decides")
+
+    @property
+    def can_write(self) -> bool:
+        """Whether a state can be had after the error that ends the fit: all ranks know of it."""
+        return self.phase == "whole" and (self.ranks is None or self.ranks.agreed)
+
+    def batches(self) -> Iterator[WeightedBatch]:
+        """The batches to the end of the epoch in work."""
+        return self.data.epoch(self.batch) if self.ranks is None else self.ranks.batches(self)
+
+    def ended_within(self) -> bool:
+        """Whether the training ends after a batch that is not the last one of its epoch."""
+        if self.ranks is not None:
+            return self.ranks.within
+        return self.stopped is not None and self.batch != self.data.steps
 
     def add_stage(self, stage: Callable[[Optimizer | Wrapper], Wrapper]) -> None:
         """Let steps go through ``stage`` of the optimizer, from the next one on.
@@ -118,13 +160,17 @@ class Session:
 
     def _stepper(self) -> Step:
         outer = self.compiled.scaled(self._outermost)
-        if self._gathered is None or self._micro_batch is None:
-            return stepper(self.net, outer)
-        return MicroBatches(self.net, self._gathered, outer, self._micro_batch)
+        step: Step = stepper(self.net, outer)
+        if self._gathered is not None and self._micro_batch is not None:
+            step = MicroBatches(self.net, self._gathered, outer, self._micro_batch)
+        return step if self.ranks is None else with_empty_batches(step)
 
     def join(self) -> None:
         """Say that this process has no more batches for now; others may have."""
-        for stage in reducers(self._outermost):
+        outer = self.compiled.scaled(self._outermost)
+        # One that goes on from the end of an epoch has taken no step yet.
+        meet(outer, self.net)
+        for stage in reducers(outer):
             stage.join()
 
     @property
@@ -138,7 +184,9 @@ class Session:
     def state(self) -> dict[str, Array]:
         """All that is needed to go on from here, as arrays by name: see `training_state`.
 
-        A callback that asks for it sets ``runs_last``, so that the others have seen the step.
+        A callback that asks for it sets ``runs_last``, so that the others have seen the step. All
+        ranks ask at the same point: running state is unified, parameters are compared; those
+        other than 0 get nothing.
         Errors: `CallOrderError` within a step, of which a half could be in it.
         """
         if self.phase == "step":
@@ -156,20 +204,29 @@ def training_state(session: Session) -> dict[str, Array]:
 
     Keys are ``net/<parameter>``, ``optimizer/<parameter>/<slot>``, ``metric/...``,
     ``precision/...``, ``callback/<place>.<class>/...`` and ``session``, which is JSON as bytes
-    (uint8). The arrays are copies on the CPU. It resumes to the bit.
+    (uint8). The arrays are copies on the CPU. It resumes to the bit. Of several ranks it is rank
+    0's, with position and generator of each, and what else is each rank's own: see `own_entries`;
+    {} on the others.
     """
-    net = session.net
-    state = {f"net/{param.name}": host_copy(param.value) for param in net.params()}
-    state |= {f"optimizer/{k}": host_copy(v) for k, v in session.optimizer.state_dict().items()}
+    learnt = {f"optimizer/{k}": host_copy(v) for k, v in session.optimizer.state_dict().items()}
+    if session.compiled.precision is not None:
+        scaling = session.compiled.precision.state_dict()
+        learnt |= {f"precision/{k}": host_copy(v) for k, v in scaling.items()}
+    net, measures = session.net, session.measures
+    every: list[dict[str, Any]] = []
+    if session.ranks is not None:
+        every = session.ranks.state_of_all(session)
+        measures = session.ranks.merged(measures)
+        learnt |= own_entries(session.ranks.comm, learnt)
+        if session.rank:
+            return {}
+    state = {f"net/{param.name}": host_copy(param.value) for param in net.params()} | learnt
     for place, callback in enumerate(session.callbacks):
         start = f"callback/{place}.{type(callback).__name__}"
         state |= {f"{start}/{key}": host_copy(v) for key, v in callback.state_dict().items()}
-    if session.compiled.precision is not None:
-        learnt = session.compiled.precision.state_dict()
-        state |= {f"precision/{k}": host_copy(v) for k, v in learnt.items()}
     metrics: dict[str, Any] = {}
     if session.batch:
-        arrays, metrics = save_metrics(session.measures.metrics)
+        arrays, metrics = save_metrics(measures.metrics)
         state |= {f"metric/{key}": host_copy(v) for key, v in arrays.items()}
     about = {
         "format": FORMAT,
@@ -178,12 +235,13 @@ def training_state(session: Session) -> dict[str, Array]:
         "batch": session.batch,
         "step": session.step,
         "begun": session.compiled.epochs,
-        "losses": session.measures.losses,
-        "samples": session.measures.samples,
+        "losses": measures.losses,
+        "samples": measures.samples,
         "metrics": metrics,
         "data": dict(session.position()),
         "seed": int(net.seed),
         "generator": net.rng.bit_generator.state,
+        "ranks": every,
         "history": {"epochs": session.history.epochs, "values": dict(session.history)},
     }
     text = json.dumps(about, default=lambda array: np.asarray(array).tolist())
@@ -200,12 +258,14 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     """
     net = session.net
     progress = parse_progress(state, net.rng.bit_generator)
+    data, generator = _own_part(session, progress, state)
+    state = as_of_rank(state, session.rank if _is_as_it_was(session, progress) else 0)
     check_net(net, state)
     by_callback = _callback_states(session, state)
     precision, scaling = session.compiled.precision, below("precision/", state)
     _check_precision(precision, scaling)
     with _undoing(session):
-        session.data.load_state_dict(progress.data)
+        session.data.load_state_dict(data)
         steps = session.data.steps
         if steps is not None and progress.batch > steps:
             received = f"batch {progress.batch}"
@@ -214,7 +274,8 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         session.rule.check_loaded({param.name: param.value for param in net.params()})
         if precision is not None:
             precision.load_state_dict(scaling)
-        if progress.batch:
+        # What was gathered so far counts once.
+        if progress.batch and session.rank == 0:
             metrics, arrays = session.measures.metrics, below("metric/", state)
             load_metrics(metrics, progress.metrics, arrays)
             session.measures.losses = dict(progress.losses)
@@ -223,11 +284,44 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
             callback.load_state_dict(own)
         for param in net.params():
             param.value[...] = net.device.put(state[f"net/{param.name}"])
+    session.net.rng.bit_generator.state = generator
     _go_on(session, progress)
 
 
+def _is_as_it_was(session: Session, progress: Progress) -> bool:
+    """Whether there are as many ranks as were saved."""
+    size = 1 if session.ranks is None else session.ranks.size
+    return size == max(len(progress.ranks), 1)
+
+
+def _own_part(
+    session: Session, progress: Progress, state: Mapping[str, Array]
+) -> tuple[dict[str, int], Any]:
+    """Position and generator: this rank's own, or where others were saved what follows on them.
+
+    Errors: a position, or parts of micro-batches, that say nothing to another number of ranks.
+    """
+    size = 1 if session.ranks is None else session.ranks.size
+    if _is_as_it_was(session, progress):
+        own = progress.ranks[session.rank] if progress.ranks else None
+        return (own.data, own.generator) if own else (progress.data, progress.generator)
+    if "drawn" in progress.data:
+        raise _mismatch(
+            "net.fit, resume",
+            f"{max(len(progress.ranks), 1)} ranks, as they were, for data that keep no position",
+            f"{size}",
+        )
+    if any(is_own(key) and key.endswith("/gathered") for key in state):
+        raise _mismatch(
+            "net.fit, resume",
+            f"{max(len(progress.ranks), 1)} ranks, as they were, between micro-batches",
+            f"{size}",
+        )
+    like = session.net.rng.bit_generator
+    return progress.data, seeded_apart(progress.generator, like, session.rank)
+
+
 def _go_on(session: Session, progress: Progress) -> None:
-    session.net.rng.bit_generator.state = progress.generator
     session.net.seed = progress.seed
     session.epoch, session.batch = progress.epoch, progress.batch
     session.step, session.compiled.epochs = progress.step, progress.begun
@@ -300,7 +394,8 @@ def _callback_states(session: Session, state: Mapping[str, Array]) -> list[tuple
     found = []
     for place, callback in enumerate(session.callbacks):
         own = groups.pop(f"{place}.{type(callback).__name__}", None)
-        if own is not None:
+        runs = session.rank == 0 or not getattr(callback, "first_rank_only", False)
+        if own is not None and runs:
             found.append((callback, own))
     if groups:
         given = [f"{k}.{type(c).__name__}" for k, c in enumerate(session.callbacks)]

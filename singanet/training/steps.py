@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from singanet.engine.model import Model, OnLayer
+from singanet.engine.model import Measure, Model, OnLayer
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.optimizer import (
@@ -21,9 +21,10 @@ from singanet.optimizer import (
 )
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.stages import two_passes, within_reduction
+from singanet.training.measures import batch_length
 from singanet.types import Array
 
-Step: TypeAlias = Callable[[Any, Any, Array | None, OnLayer, Callable[[Any, Any], None]], float]
+Step: TypeAlias = Callable[[Any, Any, Array | None, OnLayer, Measure], float]
 """``step(x, y, sample_weight, on_layer, measure)``: the loss from before the update."""
 
 WAYS: dict[str, Callable[[Optimizer | Wrapper, float], Wrapper]] = {
@@ -79,3 +80,14 @@ def stepper(net: Model, optimizer: Optimizer | Wrapper) -> Step:
             return step(x, y, weight, on_layer, measure)
 
     return scaled if isinstance(optimizer, ScaledUpdates) else step
+
+
+def with_empty_batches(step: Step) -> Step:
+    """``step``, of which callbacks and metrics hear nothing where a rank has no samples for it."""
+
+    def taken(x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any) -> float:
+        if batch_length(y):
+            return step(x, y, weight, on_layer, measure)
+        return step(x, y, weight, None, None)
+
+    return taken

@@ -12,7 +12,7 @@ from singanet.models import entries
 
 COMMANDS = (
     *("train", "evaluate", "predict", "sample", "report", "bench", "models", "summary", "devices"),
-    *("plan", "tune", "inspect", "convert", "diff", "completion"),
+    *("launch", "plan", "tune", "inspect", "convert", "diff", "completion"),
 )
 
 
@@ -63,6 +63,8 @@ def test_bash_completes_models_options_and_their_values(capsys):
         "value",
     }
     assert completed(capsys, "singanet", "completion", "f") == ["fish"]
+    assert completed(capsys, "singanet", "launch", "-n", "4", "trai") == ["train"]
+    assert completed(capsys, "singanet", "train", "--parallel", "all") == ["allreduce"]
 
 
 def test_bash_leaves_files_to_itself(capsys):

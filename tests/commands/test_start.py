@@ -8,7 +8,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["models"], ["train", "--help"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["models"], ["train", "--help"], ["launch", "--help"]]
+)
 def test_nothing_is_imported_that_is_not_needed(argv):
     code = (
         "import sys\nfrom singanet.cli import main\n"
@@ -17,6 +19,7 @@ def test_nothing_is_imported_that_is_not_needed(argv):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stderr.split()
-    heavy = ("singanet.training", "singanet.checkpoint", "singanet.report", "h5py", "tqdm")
+    heavy = ("training", "parallel", "launch", "checkpoint", "report")
+    heavy = (*(f"singanet.{room}" for room in heavy), "h5py", "tqdm")
     assert [name for name in loaded if name.startswith(heavy)] == []
     assert "singanet.commands.train" in loaded

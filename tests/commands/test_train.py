@@ -364,7 +364,7 @@ def test_every_option_has_its_key(small, tmp_path):
         "epochs": 4, "batch-size": 5, "optimizer": "adam", "lr": 0.01, "weight-decay": 0.1,
         "clip": 0.5, "clip-by": "global", "accumulate": 2, "seed": 3, "validation-split": 0.25,
         "early-stopping": 3, "monitor": "val_accuracy", "steps-per-epoch": 4, "initial-epoch": 1,
-        "mixed-precision": "float16", "keep": 2, "save-every": 3,
+        "mixed-precision": "float16", "keep": 2, "save-every": 3, "parallel": "half",
     }  # fmt: skip
     argv = [part for key, value in said.items() for part in (f"--{key}", str(value))]
     argv += ["--class-weight", "0=2,3=0.5", "--no-shuffle", "--drop-last", "--quiet"]
@@ -379,12 +379,12 @@ def test_every_option_has_its_key(small, tmp_path):
     )
     assert main(["train", "--config", str(config)]) == 0
     assert_same(saved(out), saved(tmp_path / "file"))
-    # All that RunOptions has was said, but for a budget, which is refused beside mixed precision.
+    # All that RunOptions has was said, but for a budget, which is refused beside mixed precision,
+    # and what other ways of several processes have.
     names = {field.name.replace("_", "-") for field in fields(RunOptions)}
     assert names - {*said} == {
         *("model", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet"),
-        "drop-last",
-        *("tensorboard", "memory-budget"),
+        *("drop-last", "tensorboard", "memory-budget", "ratio", "every"),
     }
 
 

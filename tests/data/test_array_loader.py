@@ -160,6 +160,7 @@ def test_state_of_another_loader_is_refused_and_changes_nothing():
         ArrayLoader(*indices(10), 3, seed=1, shuffle=False),
         ArrayLoader(*indices(10), 3, seed=1, drop_last=True),
         ArrayLoader(*indices(10), 3, seed=1, world_size=2),
+        ArrayLoader(*indices(10), 4, seed=1, world_size=2, split_batches=True),
     ):
         with pytest.raises(ArgumentError, match="as it was when the position was saved"):
             loader.load_state_dict(other.state_dict())
@@ -217,3 +218,47 @@ def test_too_few_samples_for_a_batch():
 
 def test_numpy_integers_are_whole_numbers():
     assert len(ArrayLoader(*indices(10), np.int64(4))) == 3
+
+
+@given(sizes, st.integers(1, 5), st.booleans(), st.data())
+def test_split_batches_are_those_of_one_process_with_any_number_of_ranks(
+    size, other, drop_last, data
+):
+    """Also where some ranks have no sample of a batch, and the number of ranks changes."""
+    options = {"seed": 3, "drop_last": drop_last and size["n"] >= size["batch"]}
+    given_x = indices(size["n"])
+    alone = rows(ArrayLoader(*given_x, size["batch"], **options))
+
+    def some(world):
+        return [
+            ArrayLoader(
+                *given_x, size["batch"], rank=r, world_size=world, split_batches=True, **options
+            )
+            for r in range(world)
+        ]
+
+    def joined(per_rank):
+        return [
+            sorted(row for part in parts for row in part) for parts in zip(*per_rank, strict=True)
+        ]
+
+    loaders = some(size["world"])
+    assert {len(loader) for loader in loaders} == {len(alone)}
+    stop = data.draw(st.integers(0, len(alone) - 1))
+    taken = joined([rows(islice(loader, stop)) for loader in loaders])
+    later = some(other)
+    for loader in later:
+        loader.load_state_dict(loaders[0].state_dict())
+    made = [rows(loader) for loader in later]
+    assert taken + joined(made) == [sorted(batch) for batch in alone]
+    assert later[0].smallest_batch == min(len(part) for each in made for part in each if part)
+
+
+def test_a_position_goes_on_with_another_number_of_ranks_of_as_large_batches():
+    two = [ArrayLoader(*indices(20), 3, seed=4, rank=r, world_size=2) for r in range(2)]
+    seen = [row for loader in two for batch in rows(islice(loader, 2)) for row in batch]
+    three = [ArrayLoader(*indices(20), 2, seed=4, rank=r, world_size=3) for r in range(3)]
+    for loader in three:
+        loader.load_state_dict(two[0].state_dict())
+        seen += [row for batch in rows(loader) for row in batch]
+    assert sorted(seen) == list(range(20))

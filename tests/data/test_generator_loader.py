@@ -74,8 +74,9 @@ def test_a_running_generator_is_refused():
 def test_an_epoch_without_batches_is_an_error():
     with pytest.raises(DataError, match="none in epoch 0"):
         list(GeneratorLoader(lambda epoch: []))
-    with pytest.raises(DataError, match="rank 1 of 2"):
-        list(GeneratorLoader(lambda epoch: [(1, 1)], 1, 2))
+    later = GeneratorLoader(lambda epoch: [(1, 1)], 1, 2)
+    assert list(later) == []
+    assert later.epoch == 1
     once = five(0)
     loader = GeneratorLoader(lambda epoch: once)
     list(loader)
@@ -95,4 +96,28 @@ def test_bad_arguments():
     with pytest.raises(ArgumentError):
         GeneratorLoader(five).set_epoch("1")
     with pytest.raises(ArgumentError, match="world_size"):
-        GeneratorLoader(five).load_state_dict(GeneratorLoader(five, 0, 2).state_dict())
+        GeneratorLoader(five).load_state_dict({"epoch": 0, "position": 1, "world_size": 0})
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+@pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_other_ranks_go_on_where_those_before_stood(before, after, taken):
+    """Each batch of the epoch is taken once, and the next epoch begins at its front."""
+
+    def nine(epoch):
+        return [(epoch, k) for k in range(9)]
+
+    old = [GeneratorLoader(nine, rank, before) for rank in range(before)]
+    seen = [batch for loader in old for batch in islice(loader, taken)]
+    new = [GeneratorLoader(nine, rank, after) for rank in range(after)]
+    for loader in new:
+        loader.load_state_dict(old[0].state_dict())
+    middle = [list(islice(loader, 1)) for loader in new]
+    newest = [GeneratorLoader(nine, rank, before) for rank in range(before)]
+    for loader in newest:
+        loader.load_state_dict(new[0].state_dict())
+    seen += [batch for some in middle for batch in some]
+    seen += [batch for loader in newest for batch in loader]
+    assert sorted(seen) == nine(0)
+    assert sorted(batch for loader in newest for batch in loader) == nine(1)

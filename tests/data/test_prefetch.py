@@ -178,7 +178,7 @@ def test_an_interrupt_while_the_loader_hangs_ends_at_once():
     with pytest.raises(KeyboardInterrupt):
         next(batches)
     assert time.monotonic() - start < 4
-    assert ahead.state_dict() == {"epoch": 0, "position": 2, "world_size": 1}
+    assert ahead.state_dict() == {"epoch": 0, "position": 2, "world_size": 1, "before": 0}
     goes_on.set()
     assert rows(ahead) == [[0, 2], [0, 3]]
     assert rows(islice(ahead, 1)) == [[1, 0]]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -113,3 +115,36 @@ def test_outputs_that_are_no_batch_of_numbers(case: tuple[Any, Any, Any]) -> Non
     for x in (np.array(1.0), np.array(["a"])):
         with pytest.raises(DataError, match=type(metric).__name__):
             metric.evaluate(x, y)
+
+
+@pytest.mark.parametrize("parts", [[12], [0, 5, 7], [1, 0, 0, 11], [4, 4, 4], [3, 9, 0]])
+def test_merged_it_is_as_if_one_had_seen_all(case: tuple[Any, Any, Any], parts: list[int]) -> None:
+    metric, x, y = case
+    merged, whole = copy(metric), copy(metric)
+    merged.reset()
+    for start, end in itertools.pairwise([0, *itertools.accumulate(parts)]):
+        one = copy(metric)
+        one.reset()
+        one.update(x[start:end], y[start:end])
+        merged.merge(pickle.loads(pickle.dumps(one.state())))
+    whole.reset()
+    whole.update(x, y)
+    np.testing.assert_allclose(merged.result(), whole.result(), rtol=1e-9)
+    assert merged.samples == whole.samples
+    assert type(metric).can_merge()
+
+
+def test_a_subclass_that_gathers_more_does_not_merge_before_it_says_how() -> None:
+    class More(metrics.Accuracy):
+        def reset(self) -> None:
+            super().reset()
+            self.worst = 1.0
+
+    class Told(More):
+        gathered = (*metrics.Accuracy.gathered, "worst")
+
+        def merge(self, state: Any) -> None:
+            self.worst = min(self.worst, state["worst"])
+
+    assert not More.can_merge()
+    assert Told.can_merge()

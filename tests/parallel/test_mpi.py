@@ -42,6 +42,131 @@ for k in range(6):
 np.savez(f"{sys.argv[1]}.{comm.rank}.npz", *values, *net.param_values())
 """
 
+RECORDS = """
+import numpy as np
+import singanet
+from singanet import parallel
+from singanet.layers import Activation, Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD
+
+comm = parallel.init()
+for n in (40_001, 65_536):
+    parts = [np.random.default_rng(r).standard_normal(n, np.float32) for r in range(comm.size)]
+    sums = [parts[comm.rank].copy(), parts[comm.rank][::-1].copy()]
+    for request in [comm.start_all_reduce(array) for array in sums]:
+        request.wait()
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    np.testing.assert_array_equal(sums[0], total)
+    np.testing.assert_array_equal(sums[1], total[::-1])
+
+rng = np.random.default_rng(0)
+x, y = rng.standard_normal((24, 50), np.float32), rng.integers(0, 9, 24)
+made = []
+for records in (True, False, comm.rank == 0):
+    net = singanet.FeedForwardNet(
+        [Dense("a", 900, input_sample_shape=(50,)), Activation("relu"), Dense("b", 9)],
+        loss=SoftmaxCrossEntropy(), seed=1)
+    net.programs.enabled = records
+    optimizer = parallel.AllReduce(SGD(lr=0.1, momentum=0.9))
+    for k in range(6):
+        own = slice(comm.rank, 24 - k % 2, comm.size)
+        net.step(x[own], y[own], optimizer)
+    made.append(net.param_values())
+    if records:
+        assert net.programs.reports(), net.programs.refusals
+        assert optimizer.traffic.sums == 12
+for values in made[1:]:
+    for one, other in zip(made[0], values, strict=True):
+        np.testing.assert_array_equal(one, other)
+first = [comm.broadcast(value.copy()) for value in made[0]]
+for one, other in zip(first, made[0], strict=True):
+    np.testing.assert_array_equal(one, other)
+"""
+
+FITS = """
+import os
+import signal
+import sys
+import numpy as np
+from singanet import FeedForwardNet, parallel
+from singanet.layers import Activation, BatchNormalization, Dense, Dropout
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.metric import AUC, Accuracy
+from singanet.optimizer import SGD
+from singanet.training.callbacks import Callback, ModelCheckpoint
+
+class Yes(AUC):
+    def update(self, x, y):
+        super().update(x[:, 1], y == 1)
+
+class Interrupts(Callback):
+    def on_batch_begin(self, batch):
+        if self.session.rank == 1 and self.session.step == 9:
+            os.kill(os.getpid(), signal.SIGINT)
+
+comm = parallel.init()
+rng = np.random.default_rng(0)
+x, y = rng.standard_normal((41, 6), np.float32), rng.integers(0, 3, 41)
+
+def fit(name, comm, dropout, folder, callbacks=(), resume=None):
+    net = FeedForwardNet(
+        [Dense("a", 16, input_sample_shape=(6,)), BatchNormalization("n", synchronized=True),
+         Activation("relu"), Dropout("d", dropout), Dense("b", 3)],
+        loss=SoftmaxCrossEntropy(), seed=0)
+    net.compile(parallel.AllReduce(SGD(lr=0.1, momentum=0.9), comm), metrics=[Accuracy(), Yes()])
+    callbacks = [ModelCheckpoint(os.path.join(sys.argv[1], folder)), *callbacks]
+    history = net.fit(x, y, 6, 4, validation_data=(x[:7], y[:7]), callbacks=callbacks,
+                      resume=resume, verbose=False)
+    numbers = [v for k, v in history.items() if not k.startswith("bytes")]
+    np.savez(os.path.join(sys.argv[1], f"{name}.{comm.rank}.npz"), *net.param_values(), *numbers)
+
+if comm.rank == 0:
+    fit("alone", parallel.Alone(), 0.0, "a")
+fit("together", comm, 0.0, "b")
+fit("whole", comm, 0.3, "c")
+try:
+    fit("never", comm, 0.3, "d", [Interrupts()])
+except KeyboardInterrupt:
+    fit("resumed", comm, 0.3, "d", resume=os.path.join(sys.argv[1], "d"))
+"""
+
+METHODS = """
+import numpy as np
+import singanet
+from singanet import parallel
+from singanet.layers import Dense, Embedding, Flatten
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD
+
+comm = parallel.init()
+rng = np.random.default_rng(0)
+x, y = rng.integers(0, 30, (19, 4)), rng.integers(0, 3, 19)
+for wrap in (
+    lambda rule: parallel.SparseAllReduce(rule, ratio=0.05),
+    lambda rule: parallel.SparseAllReduce(rule, threshold=0.01),
+    lambda rule: parallel.PartialUpdate(rule, partitions=5),
+    lambda rule: parallel.LocalSGD(rule, every=3),
+):
+    net = singanet.FeedForwardNet(
+        [Embedding("e", 40, 8, input_sample_shape=(4,)), Flatten("f"), Dense("a", 600),
+         Dense("b", 3)], loss=SoftmaxCrossEntropy(), seed=comm.rank)
+    optimizer, before = wrap(SGD(lr=0.05, momentum=0.9)), comm.exchanged
+    losses = [net.step(x[comm.rank :: comm.size], y[comm.rank :: comm.size], optimizer)[0]
+              for _ in range(7)]
+    optimizer.join()
+    exchanged = np.array([comm.exchanged.since(before)], np.float64)
+    assert losses[-1] < losses[0], losses
+    for value in net.param_values():
+        first, *others = comm.all_gather(value)
+        assert all(np.array_equal(first, other) for other in others), optimizer
+    sent, received = comm.all_reduce(exchanged)[0]
+    assert sent == received > 0, optimizer
+print("all alike")
+"""
+
 FAILS = """
 import time
 import numpy as np
@@ -91,6 +216,31 @@ def test_two_processes_train_as_one(tmp_path):
         np.testing.assert_allclose(a, one, rtol=100 * near, atol=near)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_recorded_sums_have_the_bits_of_the_layers(ranks, tmp_path):
+    ended = job(ranks, RECORDS, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_fit_is_that_of_one_process_and_goes_on_to_the_bit(tmp_path):
+    """Synchronized statistics, empty parts of batches, metrics, validation.
+
+    SIGINT to one rank ends all after the same step, with a checkpoint of all.
+    """
+    ended = job(3, FITS, tmp_path, str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+
+    def saved(name, rank):
+        return np.load(tmp_path / f"{name}.{rank}.npz").values()
+
+    for rank in range(3):
+        for value, one in zip(saved("together", rank), saved("alone", 0), strict=True):
+            np.testing.assert_allclose(value, one, rtol=2e-3, atol=2e-4)
+        for value, whole in zip(saved("resumed", rank), saved("whole", rank), strict=True):
+            np.testing.assert_allclose(value, whole, rtol=1e-12)
+    assert not list(tmp_path.glob("never*"))
+
+
 @pytest.mark.parametrize(
     ("raises", "told"),
     [
@@ -103,3 +253,9 @@ def test_a_rank_that_fails_or_stalls_ends_the_job_with_a_message(raises, told, t
     assert ended.returncode != 0
     for text in told:
         assert text in ended.stderr
+
+
+def test_three_processes_have_the_same_bits_whatever_they_send(tmp_path):
+    ended = job(3, METHODS, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("all alike") == 3

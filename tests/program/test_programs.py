@@ -583,3 +583,22 @@ def test_ready_nets_in_the_callers_loop(name, rng):
         twins.expect_equal()
         twins.forward(False, x)
     twins.expect_recorded()
+
+
+def test_batches_with_gaps_have_the_bits_of_the_layers():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((24, 50), np.float32), rng.integers(0, 9, 24)
+    made = []
+    for recorded in (True, False):
+        net = singanet.FeedForwardNet(
+            [Dense("a", 500, input_sample_shape=(50,)), Activation("relu"), Dense("b", 9)],
+            loss=SoftmaxCrossEntropy(), seed=1,
+        )  # fmt: skip
+        net.programs.enabled = recorded
+        optimizer = SGD(lr=0.1)
+        for _ in range(3):
+            net.step(x[::2], y[::2], optimizer)
+        assert len(net.programs.reports()) == recorded
+        made.append(net.param_values())
+    for one, other in zip(*made, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -139,3 +141,36 @@ def test_ranks_that_do_different_things_are_told_so(other):
 
     with communicators(2) as comms, pytest.raises(RankError, match=r"do the same things|ended"):
         comms.run(work)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_bytes_are_counted_as_each_rank_sends_to_each_other_what_that_needs(size):
+    def work(comm):
+        told = [comm.exchanged]
+        comm.all_reduce(np.zeros(12, np.float32))
+        told.append(comm.exchanged)
+        comm.all_gather(np.zeros((comm.rank + 1, 5), np.int16))
+        told.append(comm.exchanged)
+        comm.broadcast(np.zeros(3), size - 1)
+        told.append(comm.exchanged)
+        if comm.rank:
+            comm.send(np.zeros(comm.rank, np.uint8), 0)
+        else:
+            for rank in range(1, size):
+                comm.receive(np.zeros(rank, np.uint8), rank)
+        comm.barrier()
+        told.append(comm.exchanged)
+        assert (comm.bytes_sent, comm.bytes_received) == comm.exchanged
+        return [after.since(before) for before, after in pairwise(told)]
+
+    with communicators(size) as comms:
+        made = comms.run(work)
+    rows = size * (size + 1) // 2
+    for rank, (reduced, gathered, spread, sent) in enumerate(made):
+        # Scattered in parts, and the sums of the parts to all others.
+        assert reduced == ((size - 1) * 48 // size * 2,) * 2
+        assert gathered == ((size - 1) * (rank + 1) * 10, (rows - rank - 1) * 10)
+        assert spread == (((size - 1) * 24, 0) if rank == size - 1 else (0, 24))
+        assert sent == ((rank, 0) if rank else (0, size * (size - 1) // 2))
+    for each in zip(*made, strict=True):
+        assert sum(e.sent for e in each) == sum(e.received for e in each)

@@ -13,6 +13,7 @@ from singanet.layers import Activation, Dense, TimeDistributed
 from singanet.loss import Loss, MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Perplexity
 from singanet.optimizer import SGD
+from singanet.training import fit
 from singanet.training.callbacks import Callback
 
 rng = np.random.default_rng(5)
@@ -154,6 +155,15 @@ def test_a_subclass_that_adds_a_term_keeps_it() -> None:
     y = {"kind": abs(LABELS), "size": rng.normal(size=(8, 6, 2)).astype(np.float32)}
     expected = net.loss.evaluate(False, net.forward(False, X), y)
     assert net.evaluate(X, y, batch_size=4)[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 3])
+def test_parts_of_a_batch_weigh_by_what_each_counts(micro_batch: int) -> None:
+    net = of_sequences()
+    expected = by_hand(net)
+    net.compile(SGD(lr=0.0))
+    history = fit(net, X, LABELS, batch_size=5, micro_batch=micro_batch, verbose=False)
+    assert history["loss"] == pytest.approx([expected], rel=1e-5)
 
 
 def test_a_fit_stopped_within_an_epoch_goes_on_with_what_it_counted() -> None:

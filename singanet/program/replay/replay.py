@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.optimizer.mixed_precision import NotFiniteError
+from singanet.optimizer.reducer import Traffic
 from singanet.program.array_tree import map_arrays
 from singanet.program.bind_call import Ready
 from singanet.program.compile import compiled
@@ -55,6 +57,7 @@ class Replay:
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
         self._numbers, self._members = recorder.numbers, recorder.members
         self._loss = recorder.loss
+        self._reduction = recorder.reduction
         share = PythonShare(self.recording.calls, self.notes)
         self._share = share if self._loss is not None and not share.known else None
         # As long as it lives no other has its id, by which programs are known.
@@ -76,6 +79,11 @@ class Replay:
             if not numbers.holds():
                 return "the optimizer's state was loaded or its constraints were changed"
         return self.guard.broken(net, begun)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a step that was left by an error has others write to the arena still."""
+        return self._reduction is not None and self._reduction.under_way
 
     def use(self, number: int) -> None:
         """Count a replay, the one of that ``number`` among those of the net."""
@@ -180,8 +188,14 @@ class Replay:
             if loss is not None:
                 loss.seen.y = loss.weight = None
 
-    def report(self, seconds: Sequence[float] | None = None) -> ProgramReport:
-        """What it consists of, with the ``seconds`` of each call where they were measured."""
+    def traffic(self) -> Traffic | None:
+        """What was exchanged with other processes so far, by this program and others; a copy."""
+        return None if self._reduction is None else replace(self._reduction.traffic)
+
+    def report(
+        self, seconds: Sequence[float] | None = None, traffic: Traffic | None = None
+    ) -> ProgramReport:
+        """What it consists of, with ``seconds`` of each call and ``traffic`` where measured."""
         recording = self.recording
         return ProgramReport(
             recording.kernels,
@@ -191,6 +205,8 @@ class Replay:
             self.notes,
             recording.kept_bytes,
             recording.decisions,
+            traffic,
+            0 if self._reduction is None else self._reduction.rank,
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from singanet.engine.recompute.decisions import Decisions
 from singanet.errors import ArgumentError
+from singanet.optimizer.reducer import Traffic
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout.arena import Layout, rounded_sizes
 from singanet.program.layout.dependencies import edges
@@ -23,7 +24,8 @@ class Figures:
 
     ``seconds`` are those of each kernel, None where none were measured; ``notes`` say what does
     not run as kernels; ``kept_bytes`` are those of the arena if nothing were recomputed,
-    ``recomputed`` says of each layer whether it is, and why: its ``str`` is a table. Bytes are
+    ``recomputed`` says of each layer whether it is, and why: its ``str`` is a table; ``traffic`` is
+    what a run exchanges with other processes, None where that was not measured. Bytes are
     those of the arena, sizes rounded up as in `Layout`, and of the parameters and constants
     outside, not rounded. Errors: another number of seconds than kernels.
     """
@@ -35,6 +37,8 @@ class Figures:
     notes: Sequence[str] = ()
     kept_bytes: int = 0
     recomputed: Decisions = field(default_factory=Decisions)
+    traffic: Traffic | None = None
+    rank: int = 0
 
     def __post_init__(self) -> None:
         if self.seconds is not None and len(self.seconds) != len(self.kernels):

@@ -92,6 +92,7 @@ class ProgramReport(Figures):
                 }
                 for k, kernel in enumerate(self.kernels)
             ],
+            "communication": None if self.traffic is None else self.traffic.as_dict(),
             "notes": list(self.notes),
         }
 

@@ -34,7 +34,20 @@ def memory_lines(report: Figures) -> list[str]:
         f"peak {size_text(report.peak_bytes)} = {size_text(layout.nbytes)} arena "
         f"+ {size_text(report.outside_bytes)} parameters and constants",
         *again,
+        *communication_lines(report),
         *(f"note: {note}" for note in report.notes),
+    ]
+
+
+def communication_lines(report: Figures) -> list[str]:
+    """What is exchanged with other processes, and how much of it beside computing."""
+    traffic = report.traffic
+    if traffic is None:
+        return []
+    return [
+        f"communication: {traffic.sums} sums of {size_text(traffic.nbytes)}, under way "
+        f"{milliseconds(traffic.busy)} ms, waited for {milliseconds(traffic.waited)} ms: "
+        f"{traffic.hidden:.0%} hidden"
     ]
 
 

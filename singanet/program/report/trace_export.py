@@ -1,12 +1,15 @@
 """A program's kernels as a file for chrome://tracing and Perfetto.
 
 The format is the Trace Event Format's "JSON object": complete events ("X") with times in
-microseconds, metadata events ("M") that name the lanes, counter events ("C") for the memory.
+microseconds, metadata events ("M") that name the lanes, counter events ("C") for the memory, pairs
+of nestable ones ("b", "e") for sums over processes. The process of an event is its rank, as in the
+trace of a job.
 """
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -24,7 +27,6 @@ _LANES: dict[str, Callable[[Kernel], str]] = {
     "phase": lambda kernel: kernel.phase,
     "layer": lambda kernel: kernel.layer or OUTSIDE,
 }
-_PROCESS = 1
 
 
 def write_trace(report: Figures, path: str | PathLike[str] | None, lanes: str) -> str:
@@ -61,10 +63,11 @@ def trace_events(report: Figures, lanes: str = "phase") -> list[dict[str, Any]]:
         events.append(_named("thread_name", lane, name))
         events.append(_metadata("thread_sort_index", lane, sort_index=lane))
     made, start = made_bytes(report.kernels, report.buffers), 0.0
+    under_way: deque[dict[str, Any]] = deque()
     for k, kernel in enumerate(report.kernels):
         taken = 1e6 * float(report.seconds[k])
         live = {"live": report.live_bytes[k]}
-        events.append({"ph": "C", "name": "bytes", "ts": start, "pid": _PROCESS, "args": live})
+        events.append({"ph": "C", "name": "bytes", "ts": start, "args": live})
         events.append(
             {
                 "ph": "X",
@@ -72,13 +75,20 @@ def trace_events(report: Figures, lanes: str = "phase") -> list[dict[str, Any]]:
                 "cat": kernel.phase,
                 "ts": start,
                 "dur": taken,
-                "pid": _PROCESS,
                 "tid": number[lane_of(kernel)],
                 "args": {"kernel": k, "layer": kernel.layer, "bytes made": made[k]},
             }
         )
         start += taken
-    return events
+        if kernel.phase == "communication" and kernel.name == "start":
+            # Several are under way at once, which no row could show.
+            name = f"sum of {kernel.layer or 'small parameters'}"
+            event = {"cat": "sums", "name": name, "id": f"{report.rank}.{k}", "tid": 0}
+            under_way.append(event)
+            events.append({"ph": "b", "ts": start, **event})
+        elif kernel.phase == "communication" and kernel.name == "finish" and under_way:
+            events.append({"ph": "e", "ts": start, **under_way.popleft()})
+    return [{**event, "pid": report.rank} for event in events]
 
 
 def _named(what: str, lane: int, name: str) -> dict[str, Any]:
@@ -86,4 +96,4 @@ def _named(what: str, lane: int, name: str) -> dict[str, Any]:
 
 
 def _metadata(what: str, lane: int, **args: str | int) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": _PROCESS, "tid": lane, "args": args}
+    return {"ph": "M", "name": what, "tid": lane, "args": args}

@@ -15,7 +15,7 @@ from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.scale import is_one
 from singanet.optimizer.state import ParamState
 from singanet.params.store import Place
-from singanet.program.array_tree import address
+from singanet.program.array_tree import address, root_of
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.relocate import moved
 from singanet.program.trace.evaluator import AbstractEvaluator
@@ -30,7 +30,10 @@ Moves = dict[int, tuple[int, int]]
 
 @dataclass
 class Waiting:
-    """A parameter of ``layer`` whose update waits for others; ``place`` is where its value lies."""
+    """A parameter of ``layer`` whose update waits for others; ``place`` is where its value lies.
+
+    A gradient that was ``summed`` is a part of a buffer, where it stays.
+    """
 
     layer: str
     state: ParamState
@@ -38,9 +41,10 @@ class Waiting:
     grad: Array
     scale: Any = 1.0
     place: Place | None = None
+    summed: bool = False
 
     def fits(self, tape: Tape, moves: Moves) -> bool:
-        """Whether the value lies in a bucket, and the gradient is a memory by itself."""
+        """Whether the value lies in a bucket, and the gradient may lie beside others."""
         value, grad = self.value, self.grad
         if (
             self.place is None
@@ -49,6 +53,8 @@ class Waiting:
             or not grad.flags.c_contiguous
         ):
             return False
+        if self.summed:
+            return True
         number = tape.ref(grad).token
         token = tape.tokens[number]
         planned = token.held is None and token.writes and token.nbytes == grad.nbytes
@@ -64,8 +70,13 @@ class Waiting:
         if self.place is None or other.place is None or self.place.stop != other.place.start:
             return False
         scales = self.scale is other.scale or (is_one(self.scale) and is_one(other.scale))
+        beside = not self.summed or (
+            root_of(self.grad) is root_of(other.grad)
+            and address(self.grad) + self.grad.nbytes == address(other.grad)
+        )
         return (
             scales
+            and beside
             and alike(self.state) == alike(other.state)
             and all(
                 one.base is not None
@@ -93,21 +104,25 @@ def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple
 
     Raises `NotRecordableError` where two of them have one gradient.
     """
-    tokens = [tape.ref(waiting.grad).token for waiting in run]
+    summed = run[0].summed
+    tokens = [] if summed else [tape.ref(waiting.grad).token for waiting in run]
     if len(set(tokens)) < len(tokens):
         raise NotRecordableError("a gradient of two parameters")
     first, last = run[0].place, run[-1].place
     assert first is not None
     assert last is not None
     value = first.bucket[first.start : last.stop]
-    grads = np.empty_like(value)
-    tape.adopt(grads)
+    if summed:
+        grads = _onwards(run[0].grad, value.size, root_of(run[0].grad))
+    else:
+        grads = np.empty_like(value)
+        tape.adopt(grads)
     numbers = Numbers(rule, [waiting.state for waiting in run])
     mark, known, evaluator = len(tape.calls), len(tape.scalars), tape.evaluator
     # Nothing but what the rule calls is wanted.
     tape.evaluator = AbstractEvaluator()
     try:
-        slots = [_onwards(array, value.size) for array in numbers.state.arrays]
+        slots = [_onwards(array, value.size, array.base) for array in numbers.state.arrays]
         traced: list[Array] = [array.view(Traced) for array in (value, grads, *slots)]
         w, g, *arrays = traced
         scale = run[0].scale
@@ -120,17 +135,16 @@ def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple
         tape.evaluator = evaluator
     numbers.scalars = tape.scalars[known:]
     joint, moves, start = tape.ref(grads).token, {}, 0
-    for token, waiting in zip(tokens, run, strict=True):
+    for token, waiting in zip(tokens, () if summed else run, strict=True):
         moves[token] = joint, start
         start += waiting.value.nbytes
     return numbers, moves
 
 
-def _onwards(array: Array, size: int) -> Array:
-    """``size`` elements from the first of ``array`` on, which is a slice of a flat array."""
-    base: Any = array.base
-    start = (address(array) - address(base)) // array.itemsize
-    whole: Array = base[start : start + size]
+def _onwards(array: Array, size: int, flat: Any) -> Array:
+    """``size`` elements from the first of ``array`` on, which is a part of ``flat``."""
+    start = (address(array) - address(flat)) // array.itemsize
+    whole: Array = flat[start : start + size]
     return whole
 
 

@@ -68,6 +68,9 @@ class TracedLayer:
     def forward(self, ctx: Context, x: Any) -> Any:
         """As the layer's."""
         self._enter("forward")
+        if ctx.train and self.layer.shared is not None:
+            # Other processes would be asked while this one records, and they do not.
+            raise NotRecordableError(f"layer {self.name!r} waits for other processes")
         if not self.pure:
             return self._forward_in_python(ctx, x, "a class that does not say that it is pure")
         mark = len(self.tape.calls)

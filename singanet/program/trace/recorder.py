@@ -14,7 +14,8 @@ import numpy as np
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.plan import Plan
 from singanet.errors import SingaNetError
-from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
+from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer.reducer import Reduction
 from singanet.optimizer.stages import TwoPasses
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
@@ -29,7 +30,9 @@ from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import TracedLayer, own, traced_plan
 from singanet.program.trace.losses import LossStep
 from singanet.program.trace.python_pass import is_sparse
+from singanet.program.trace.reduced_updates import ReducedUpdates, updates_of
 from singanet.program.trace.sparse_rows import sources
+from singanet.program.trace.taken import Taken
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, plain
 from singanet.program.trace.update_scalars import Numbers
@@ -62,6 +65,7 @@ class Recorder:
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
         self.loss: LossStep | None = None
+        self.reduction: Reduction | None = None
         self.of_loss = False
         self.notes: list[str] = []
         self.guard = Guard(net)
@@ -85,7 +89,7 @@ class Recorder:
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
         """A training step: forward, loss, backward with the updates."""
         self._expect_unpatched()
-        updates = Updates(self.tape, optimizer, self.guard, self._trained())
+        updates = updates_of(self.tape, optimizer, self.guard, self._trained())
         beside = targets(y, weighted)
         with self._running():
             given, beside = own(self.tape, (dict(feed), beside))
@@ -107,6 +111,7 @@ class Recorder:
                         del item
                     updates.finish()
         self.numbers, self.members = updates.numbers, updates.members
+        self.reduction = updates.reduction
         self.notes += updates.reasons
 
     def _scaled_updates(
@@ -115,31 +120,22 @@ class Recorder:
         given: Any,
         beside: Any,
         ahead: TwoPasses | None,
-        updates: Updates,
+        updates: Updates | ReducedUpdates,
     ) -> None:
         """A step in mixed precision, whose updates come after a look at all gradients."""
         precision, xp = scaled.precision, self.tape.ops.xp
-        state = [(value, value.copy()) for param, value in self.params if param.is_state]
-
-        def remember() -> None:
-            for value, copy in state:
-                copy[...] = value
-
-        def look(layer: str, finite: Array) -> None:
-            if not finite:
-                for value, copy in state:
-                    value[...] = copy
-                precision.failed(layer)
-                raise NotFiniteError(layer)
-
-        self.tape.add(remember, (), {}, (), "hidden", name="remember").barrier = True
+        taken = Taken(scaled, [value for param, value in self.params if param.is_state])
+        self.tape.add(taken.remember, (), {}, (), "hidden", name="remember").barrier = True
         held = []
         for item in _traced(self._walked(updates, given, beside, True, precision.scaled)):
             for grad in item.grads:
                 finite = xp.isfinite(grad).all()
-                call = self.tape.add(partial(look, item.layer), (finite,), {}, (), "hidden")
+                call = self.tape.add(partial(taken.look, item.layer), (finite,), {}, (), "hidden")
                 call.name, call.barrier = "finite", True
             held.append(item)
+        if updates.reduction is not None:
+            self.tape.phase = "communication"
+            self.tape.add(taken.agree, (), {}, (), "hidden", name="agree").barrier = True
         knowing: Any = nullcontext()
         if ahead is not None:
             knowing = ahead.knowing(scaled.in_float32(*item) for item in held)
@@ -150,7 +146,12 @@ class Recorder:
         self.tape.add(precision.succeeded, (), {}, (), "hidden", name="count").barrier = True
 
     def _walked(
-        self, updates: Updates, given: Any, beside: Any, looks: bool = True, scaled: Any = None
+        self,
+        updates: Updates | ReducedUpdates,
+        given: Any,
+        beside: Any,
+        looks: bool = True,
+        scaled: Any = None,
     ) -> Iterator[LayerGradients]:
         """Forward, loss and the walk back, whose gradients are for ``updates``."""
         outputs, contexts = self._forward(given, train=True)
@@ -191,7 +192,9 @@ class Recorder:
         It is for its memory alone.
         """
         trained = self._trained()
-        updates = None if optimizer is None else Updates(self.tape, optimizer, self.guard, trained)
+        updates = (
+            None if optimizer is None else updates_of(self.tape, optimizer, self.guard, trained)
+        )
         with self._running():
             outputs, contexts = self._forward(self._fed(feed), train=True)
             given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, "K")))

@@ -66,6 +66,8 @@ class Tape:
         self.moves: dict[int, tuple[int, int]] = {}
         self.interrupted = self.drops_unread = False
         self.make_constants: Callable[[Tape], None] | None = None
+        # What carries on sums with other processes between the calls.
+        self.carry_on: Callable[[], None] | None = None
         self.folded: set[int] = set()
         self.outside: dict[Ref, Array] = {}
         self.scalars: list[Any] = []

@@ -23,10 +23,12 @@ class StepScalar:
     shortcut for these is not recorded.
     """
 
-    __slots__ = ("_arrays", "compute", "value")
+    __slots__ = ("_arrays", "compute", "late", "value")
 
-    def __init__(self, compute: Callable[[], float]) -> None:
+    def __init__(self, compute: Callable[[], float], late: bool = False) -> None:
         self.compute = compute
+        # Whether it is known in the middle of a replay only, and not before.
+        self.late = late
         self.value = compute()
         self._arrays: dict[np.dtype[Any], Array] = {}
 
@@ -47,7 +49,10 @@ class StepScalar:
         return record_ufunc(ufunc, method, inputs, keywords)
 
     def __neg__(self) -> StepScalar:
-        return StepScalar(lambda: -self.compute())
+        return StepScalar(lambda: -self.compute(), self.late)
+
+    def __abs__(self) -> StepScalar:
+        return StepScalar(lambda: abs(self.compute()), self.late)
 
 
 def _operation(function: Callable[[Any, Any], Any], swapped: bool) -> Any:
@@ -55,9 +60,10 @@ def _operation(function: Callable[[Any, Any], Any], swapped: bool) -> Any:
         if isinstance(other, np.ndarray):
             return NotImplemented
         theirs = other.compute if isinstance(other, StepScalar) else lambda: other
+        late = self.late or getattr(other, "late", False)
         if swapped:
-            return StepScalar(lambda: function(theirs(), self.compute()))
-        return StepScalar(lambda: function(self.compute(), theirs()))
+            return StepScalar(lambda: function(theirs(), self.compute()), late)
+        return StepScalar(lambda: function(self.compute(), theirs()), late)
 
     return method
 
@@ -76,11 +82,16 @@ def _refused_number(name: str) -> Any:
 
 
 _NUMBER_LOOKS = """
-    bool float int complex index round trunc floor ceil abs lt le gt ge floordiv rfloordiv mod rmod
+    bool float int complex index round trunc floor ceil lt le gt ge floordiv rfloordiv mod rmod
     divmod rdivmod format
 """
 for _name in _NUMBER_LOOKS.split():
     setattr(StepScalar, f"__{_name}__", _refused_number(_name))
+
+
+def number_now(value: Any) -> float:
+    """What a `StepScalar`, an array without axes or a number is at the replay under way."""
+    return float(value.compute() if isinstance(value, StepScalar) else value)
 
 
 class Traced(np.ndarray[Any, np.dtype[Any]]):

@@ -18,7 +18,8 @@ class AugmentedImages:
 
     Half of the images are shifted by up to an eighth of their size, zeros coming in (He et al.,
     2016, pad and crop by as much); with ``flip`` half are mirrored left to right. The draws
-    depend on ``seed`` and the epoch alone.
+    depend on ``seed`` and the epoch alone: an image is moved as it is by any number of processes
+    that split the batches of ``loader``.
     """
 
     def __init__(self, loader: ArrayLoader, seed: int, flip: bool = False) -> None:
@@ -26,6 +27,7 @@ class AugmentedImages:
         self._size = loader.x.shape[2:]  # type: ignore[union-attr]
         self.seed = seed
         self.flip = flip
+        self.rank, self.world_size = loader.rank, loader.world_size
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -34,10 +36,14 @@ class AugmentedImages:
     def __iter__(self) -> Iterator[Batch]:
         # The third number keeps these draws apart from those that shuffle.
         rng = np.random.default_rng([self.seed, self.loader.epoch, 1])
-        for _ in range(self.loader.position):
-            self._draws(self.loader.batch_size, rng)
-        for x, y in self.loader:
-            offsets, mirrored = self._draws(len(x), rng)
+        # Each process draws for the whole batch, of which it has every so many an image.
+        loader, mine = self.loader, slice(self.rank, None, self.world_size)
+        size = loader.batch_size
+        for _ in range(loader.position):
+            self._draws(size, rng)
+        for k, (x, y) in enumerate(loader, loader.position):
+            count = min(size, loader.samples - k * size)
+            offsets, mirrored = (drawn[mine] for drawn in self._draws(count, rng))
             x = shifted(x, offsets)
             x[mirrored] = x[mirrored, :, :, ::-1]
             yield x, y

@@ -24,7 +24,7 @@ class Classification(DatasetTask):
     def keep_back(self, share: float, seed: int) -> ArrayLoader:
         """Samples drawn by ``seed``, whatever their classes."""
         x, y = self.taken_out(share, seed)
-        return ArrayLoader(x, y, EVALUATION_BATCH, shuffle=False)
+        return ArrayLoader(x, y, EVALUATION_BATCH, False, 0, False, *self.part, True)
 
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
@@ -34,14 +34,16 @@ class Classification(DatasetTask):
         Colour images are mirrored as well: unlike signs in black and white they mean the same.
         """
         x, y = self.data.x_train, self.data.y_train
-        loader = ArrayLoader(x, y, recipe.batch_size, shuffle, seed, drop_last)
+        loader = ArrayLoader(x, y, recipe.batch_size, shuffle, seed, drop_last, *self.part, True)
         if not recipe.augment or len(self.input_shape) != 3:
             return loader
         return AugmentedImages(loader, seed, flip=self.input_shape[0] == 3)
 
     def test_batches(self) -> ArrayLoader:
         """Every test sample once."""
-        return ArrayLoader(self.data.x_test, self.data.y_test, EVALUATION_BATCH, shuffle=False)
+        return ArrayLoader(
+            self.data.x_test, self.data.y_test, EVALUATION_BATCH, False, 0, False, *self.part, True
+        )
 
     def report(self, result: EpochResult) -> str:
         """Accuracy and loss."""

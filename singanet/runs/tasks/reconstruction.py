@@ -31,19 +31,19 @@ class Reconstruction(DatasetTask):
     def keep_back(self, share: float, seed: int) -> ArrayLoader:
         """Samples drawn by ``seed``."""
         x, _ = self.taken_out(share, seed)
-        return ArrayLoader(x, x, EVALUATION_BATCH, shuffle=False)
+        return ArrayLoader(x, x, EVALUATION_BATCH, False, 0, False, *self.part, True)
 
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
     ) -> ArrayLoader:
         """Shuffled anew in every epoch."""
         x = self.data.x_train
-        return ArrayLoader(x, x, recipe.batch_size, shuffle, seed, drop_last)
+        return ArrayLoader(x, x, recipe.batch_size, shuffle, seed, drop_last, *self.part, True)
 
     def test_batches(self) -> ArrayLoader:
         """Every test sample once."""
         x = self.data.x_test
-        return ArrayLoader(x, x, EVALUATION_BATCH, shuffle=False)
+        return ArrayLoader(x, x, EVALUATION_BATCH, False, 0, False, *self.part, True)
 
     def report(self, result: EpochResult) -> str:
         """The root of the mean squared difference; the loss is half of its square."""

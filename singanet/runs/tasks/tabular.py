@@ -51,19 +51,25 @@ class Tabular(Task):
         chosen = {name: part[taken] for name, part in x.items()}
         left = {name: part[rest] for name, part in x.items()}
         self.data = replace(self.data, x_train=left, y_train=y[rest])
-        return ArrayLoader(self._rows(chosen), y[taken], EVALUATION_BATCH, shuffle=False)
+        return ArrayLoader(
+            self._rows(chosen), y[taken], EVALUATION_BATCH, False, 0, False, *self.part, True
+        )
 
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
     ) -> ArrayLoader:
         """Shuffled anew in every epoch."""
         rows = self._rows(self.data.x_train)
-        return ArrayLoader(rows, self.data.y_train, recipe.batch_size, shuffle, seed, drop_last)
+        return ArrayLoader(
+            rows, self.data.y_train, recipe.batch_size, shuffle, seed, drop_last, *self.part, True
+        )
 
     def test_batches(self) -> ArrayLoader:
         """Every test row once."""
         rows = self._rows(self.data.x_test)
-        return ArrayLoader(rows, self.data.y_test, EVALUATION_BATCH, shuffle=False)
+        return ArrayLoader(
+            rows, self.data.y_test, EVALUATION_BATCH, False, 0, False, *self.part, True
+        )
 
     def _rows(self, x: dict[str, Array]) -> dict[str, Array]:
         return {**x, "categorical": self.data.shifted(x["categorical"])}

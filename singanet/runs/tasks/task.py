@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from singanet.data import Batch, Dataset
 from singanet.models import ModelEntry, Recipe
@@ -21,6 +21,13 @@ _TASKS = {
     "tabular": "Tabular",
     "text": "Text",
 }
+
+
+class Part(NamedTuple):
+    """The ``rank`` of one of ``world_size`` processes that share each batch."""
+
+    rank: int
+    world_size: int
 
 
 class Batches(Protocol):
@@ -48,9 +55,11 @@ class Task(ABC):
     """Data for training and testing, and what a net must be like to learn from them.
 
     ``name`` is that of the data; ``input_shape`` and ``num_classes`` are those the net is built
-    with, ``options`` go to `singanet.models.build` besides.
+    with, ``options`` go to `singanet.models.build` besides. Its batches are the ``part`` of one
+    process of those that all of them have together.
     """
 
+    part = Part(0, 1)
     name: str
     input_shape: Shape
     num_classes: int

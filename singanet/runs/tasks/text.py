@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from singanet.data import TextDataset, TextLoader, plays
-from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.split import held
 from singanet.runs.tasks.task import EpochResult, Task
@@ -54,9 +54,21 @@ class Text(Task):
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
     ) -> TextLoader:
-        """The text in ``batch_size`` full rows, always in its own order."""
+        """The text in ``batch_size`` full rows, always in its own order.
+
+        Errors: rows that processes cannot share evenly.
+        """
         (length,) = self.input_shape
-        return TextLoader(self._ids, recipe.batch_size, length, drop_last=True)
+        processes = self.part.world_size
+        rows, rest = divmod(recipe.batch_size, processes)
+        if rest:
+            raise ArgumentError(
+                "--batch-size",
+                expected=f"a multiple of {processes}, the processes that share the rows of a text",
+                received=str(recipe.batch_size),
+                advice=f"pass --batch-size {recipe.batch_size - rest + processes}",
+            )
+        return TextLoader(self._ids, rows, length, True, *self.part)
 
     def test_batches(self) -> TextLoader:
         """The end of the text, which no net is trained on."""
@@ -64,8 +76,8 @@ class Text(Task):
 
     def _in_order(self, ids: Array) -> TextLoader:
         (length,) = self.input_shape
-        rows = max(1, min(VALIDATION_ROWS, (len(ids) - 1) // length))
-        return TextLoader(ids, rows, length, drop_last=True)
+        rows = min(VALIDATION_ROWS, (len(ids) - 1) // length)
+        return TextLoader(ids, max(1, rows // self.part.world_size), length, True, *self.part)
 
     def report(self, result: EpochResult) -> str:
         """Nats a character, and the share of characters foretold."""

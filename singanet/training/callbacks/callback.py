@@ -24,6 +24,11 @@ class Callback(Described):
     _session: Session | None = None
     runs_last = False
     """Whether its hooks run after those of the others, as a checkpoint's must."""
+    first_rank_only = False
+    """Whether only rank 0 has it run, of several that train together: what prints, writes files.
+
+    It evaluates on its own there. All others run on every rank, with the same logs.
+    """
 
     @property
     def session(self) -> Session:

@@ -21,6 +21,8 @@ class CSVLogger(Callback):
     is whole.
     """
 
+    first_rank_only = True
+
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         self._file: TextIO | None = None

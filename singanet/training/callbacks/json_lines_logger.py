@@ -24,6 +24,8 @@ class JSONLinesLogger(Callback):
     JSON has no such numbers.
     """
 
+    first_rank_only = True
+
     def __init__(self, path: str | PathLike[str], every_steps: int | None = None) -> None:
         self.path = Path(path)
         self.every_steps = (

@@ -28,6 +28,8 @@ class LayerStatistics(Callback):
     goes on with the epochs before it, in ``epochs`` and in the file.
     """
 
+    first_rank_only = True
+
     def __init__(self, path: str | PathLike[str] | None = None, every_steps: int = 1) -> None:
         self.path = None if path is None else Path(path)
         self.every_steps = checked_count("LayerStatistics", "every_steps", every_steps, 1)

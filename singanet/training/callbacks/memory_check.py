@@ -22,6 +22,7 @@ class MemoryCheck(Callback):
     """
 
     runs_last = True
+    first_rank_only = True
 
     def __init__(
         self,

@@ -20,6 +20,8 @@ class MemoryLine(Callback):
     layer's. ``stream`` None is standard error.
     """
 
+    first_rank_only = True
+
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
         self.gradient_bytes = 0

@@ -76,8 +76,9 @@ class ModelCheckpoint(Callback):
         Errors: `FileAccessError`, also where another training has it; nothing of the monitor's
         name.
         """
-        check_folder(self.folder)
-        hold(self.folder, self.session, self)
+        if self.session.rank == 0:
+            check_folder(self.folder)
+            hold(self.folder, self.session, self)
         self._last_written = self.clock()
         if self.monitor is not None:
             self.monitor.begin(self.session.names)
@@ -92,16 +93,18 @@ class ModelCheckpoint(Callback):
         """Write the epoch's file and the best weights, and remove what is too old."""
         if self.monitor is not None and self.monitor.better(logs[self.monitor.name]):
             weights = {param.name: param.value for param in self.session.net.params()}
-            write_state(self._path("best"), weights)
-        ended = self.session.stopped is not None or epoch + 1 == self.session.epochs
-        if ended or (epoch + 1) % self.every_epochs == 0:
+            if self.session.rank == 0:
+                write_state(self._path("best"), weights)
+        ended = self.session.stopping or epoch + 1 == self.session.epochs
+        if self.session.of_first(ended) or (epoch + 1) % self.every_epochs == 0:
             self._write(f"epoch-{epoch + 1:04d}")
-            for old in self._epoch_files()[: -self.keep]:
+            for old in self._epoch_files()[: -self.keep] if self.session.rank == 0 else ():
                 old.unlink(missing_ok=True)
 
     def on_train_end(self) -> None:
         """Let other trainings write to the folder."""
-        let_go(self.folder, self)
+        if self.session.rank == 0:
+            let_go(self.folder, self)
 
     def on_stop(self) -> None:
         """Write ``stopped.npz``: the fit ends within an epoch, at the end of a step."""
@@ -109,7 +112,7 @@ class ModelCheckpoint(Callback):
 
     def on_error(self, error: BaseException) -> None:
         """Write ``stopped.npz``, if any step was taken and the last one is whole."""
-        if self.session.step and self.session.phase == "whole":
+        if self.session.step and self.session.can_write:
             self._write("stopped")
 
     def state_dict(self) -> dict[str, Array]:
@@ -129,13 +132,16 @@ class ModelCheckpoint(Callback):
         return path
 
     def _write(self, name: str) -> None:
-        write_training(self._path(name), self.session.state())
+        state = self.session.state()
+        if self.session.rank == 0:
+            write_training(self._path(name), state)
         self._last_written = self.clock()
 
     def _minutes_are_over(self) -> bool:
         if self.every_minutes is None:
             return False
-        return self.clock() - self._last_written >= 60.0 * self.every_minutes
+        over = self.clock() - self._last_written >= 60.0 * self.every_minutes
+        return bool(self.session.of_first(over))
 
     def _epoch_files(self) -> list[Path]:
         """The epochs' files, the oldest first."""

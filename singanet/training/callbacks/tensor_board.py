@@ -26,6 +26,8 @@ class TensorBoard(Callback):
     tensorboardX or tensorboard: ``pip install tensorboardX``.
     """
 
+    first_rank_only = True
+
     def __init__(self, folder: str | PathLike[str], every_steps: int | None = None) -> None:
         self.folder = Path(folder)
         self.every_steps = (

@@ -93,3 +93,22 @@ def test_a_position_found_again_gives_the_same_images(rng):
     again.load_state_dict(cut.state_dict())
     for (a, _), (b, _) in zip(again, expected[2:], strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_processes_that_share_batches_move_images_as_one_does(processes, drop_last, rng):
+    x = rng.standard_normal((23, 3, 8, 8), np.float32)
+    y = np.arange(23)
+
+    def batches(rank, size):
+        loader = ArrayLoader(x, y, 10, True, 4, drop_last, rank, size, True)
+        return AugmentedImages(loader, 5, flip=True)
+
+    whole = batches(0, 1)
+    shares = [batches(rank, processes) for rank in range(processes)]
+    for _ in range(2):
+        for (images, labels), *parts in zip(whole, *shares, strict=True):
+            for rank, (some, theirs) in enumerate(parts):
+                np.testing.assert_array_equal(theirs, labels[rank::processes])
+                np.testing.assert_array_equal(some, images[rank::processes])

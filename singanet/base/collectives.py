@@ -1,0 +1,58 @@
+"""What rooms below the communicators need of one."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, Protocol
+
+import numpy as np
+
+from singanet.types import Array
+
+
+class Collectives(Protocol):
+    """``rank`` of ``size`` processes; `singanet.parallel.Communicator` is one.
+
+    All ranks call the same methods in the same order. Arrays are NumPy's.
+    """
+
+    rank: int
+    size: int
+    bytes_sent: int
+    bytes_received: int
+
+    def all_reduce(self, array: Array, op: Any = "sum", what: str = "an all-reduce") -> Array:
+        """The sum of the arrays of all ranks."""
+
+    def all_gather(self, array: Array, what: str = "an all-gather") -> list[Array]:
+        """The arrays of all ranks, which may differ in length along axis 0."""
+
+    def broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Array:
+        """The array of the rank ``root``."""
+
+
+def gathered(comm: Collectives, value: Any, what: str) -> list[Any]:
+    """The ``value`` of every rank, in the order of ranks: plain data and arrays."""
+    parts = comm.all_gather(np.frombuffer(pickle.dumps(value), np.uint8).copy(), what)
+    return [pickle.loads(part.tobytes()) for part in parts]
+
+
+def of_first(comm: Collectives, value: Any, what: str) -> Any:
+    """The ``value`` of rank 0."""
+    return gathered(comm, None if comm.rank else value, what)[0]
+
+
+class SharedBatch:
+    """The batch of which each rank has a part, as layers see it whose statistics are of all.
+
+    ``weight`` is what this rank's loss is a mean over, None for a sum: the gradients that come
+    from it are those of this rank's loss alone.
+    """
+
+    def __init__(self, comm: Collectives) -> None:
+        self.comm = comm
+        self.weight: float | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy of a layer belongs to no ranks before its net has met a reducer.
+        return type(None), ()

@@ -1,0 +1,110 @@
+"""``singanet launch``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from singanet.errors import ArgumentError, FileAccessError
+
+_FINAL = frozenset({2, 3})
+"""Exit statuses of ``train`` that another attempt would have too."""
+
+Parser = Callable[[Sequence[str]], argparse.Namespace]
+
+
+def add_command(commands: Any) -> None:
+    """Add it to argparse's subparsers."""
+    parser = commands.add_parser(
+        "launch",
+        help="train in several processes: singanet launch -n 4 train MODEL, or a script",
+        epilog="What follows is `train` with its arguments, or a Python script with its own. "
+        "Where a rank fails the others are ended, and the exit status is its.",
+    )
+    add = parser.add_argument
+    add("-n", "--ranks", type=int, required=True, metavar="N", help="how many processes")
+    add("--hosts", type=Path, metavar="FILE", help="machines: lines such as node1 slots=4")
+    add("--restarts", type=int, default=0, metavar="N", help="begin anew so often where it fails")
+    add("--log-dir", type=Path, metavar="DIR", help="what ranks other than 0 write: rank-1.log")
+    add("--trace", type=Path, metavar="FILE", help="a Chrome trace, a process a rank")
+    for name, seconds, what in (
+        ("--patience", 5.0, "end it where a rank is stopped for so long"),
+        ("--stall", 60.0, "tell which ranks have waited for so long, and for what"),
+        ("--deadline", 300.0, "a wait of so long is an error"),
+    ):
+        add(name, type=float, default=seconds, metavar="S", help=f"{what}; {seconds:g} seconds")
+    add("program", nargs=argparse.REMAINDER, metavar="train MODEL ... | SCRIPT ...")
+    parser.set_defaults(command=partial(_run, parser, commands))
+
+
+def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Namespace) -> int:
+    from singanet.launch import JobOptions, launch
+
+    _check(parser, arguments)
+    program, final, resumed = _program(parser, commands, arguments)
+    return launch(
+        JobOptions(
+            arguments.ranks,
+            program,
+            hosts=arguments.hosts,
+            restarts=arguments.restarts,
+            log_dir=arguments.log_dir,
+            trace=arguments.trace,
+            patience=arguments.patience,
+            stall=arguments.stall,
+            deadline=arguments.deadline,
+            final=final,
+            resumed=resumed,
+        )
+    )
+
+
+def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    for name, value, least in (
+        ("-n", arguments.ranks, 1),
+        ("--restarts", arguments.restarts, 0),
+        ("--patience", arguments.patience, 0),
+        ("--stall", arguments.stall, 0),
+        ("--deadline", arguments.deadline, 0),
+    ):
+        if not value >= least:
+            parser.error(f"argument {name}: {value} is less than {least}")
+
+
+def _program(
+    parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Namespace
+) -> tuple[Sequence[str], frozenset[int], Callable[[Sequence[str]], Sequence[str]]]:
+    """What ranks run, the exit statuses that are final, and what a restart runs.
+
+    Errors: what is neither ``train`` nor a script; restarts of a training that keeps nothing.
+    """
+    words = list(arguments.program)
+    if not words:
+        parser.error("the following arguments are required: train MODEL, or a script")
+    if words[0] != "train":
+        if not os.path.isfile(words[0]):
+            raise FileAccessError(
+                f"singanet launch, {words[0]!r}",
+                expected="train with its arguments, or a Python script",
+                received="another command" if words[0] in commands.choices else "no such file",
+                advice="ranks share the work of a training; run other commands without launch",
+            )
+        return words, frozenset({2}), lambda program: program
+    # Here and not by each rank: an error is said before anything is started.
+    from singanet.runs.config import gathered
+
+    given = vars(commands.choices["train"].parse_args(words[1:]))
+    options = gathered({key: value for key, value in given.items() if key != "command"})
+    if arguments.restarts and options.get("out") is None:
+        raise ArgumentError(
+            "--restarts",
+            expected="a run folder, from whose last checkpoint a restart goes on",
+            received="none",
+            advice="add --out RUN_DIR to the options of train",
+        )
+    going_on = [] if "resume" in options else ["--resume"]
+    return ["-m", "singanet", *words], _FINAL, lambda program: [*program, *going_on]

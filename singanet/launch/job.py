@@ -1,0 +1,294 @@
+"""A job from its start to its end, whichever way it ends."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from singanet.launch import mpirun
+from singanet.launch.folder import JobFolder, job_folder
+from singanet.launch.outputs import Outputs
+from singanet.launch.traces import merge_traces, remove_parts
+from singanet.parallel.board import (
+    DEADLINE,
+    JOB,
+    LOGS,
+    RESTART,
+    TRACE,
+    Told,
+    process_state,
+    read_board,
+)
+
+_LOOK = 0.2
+"""Seconds between two looks at the ranks."""
+
+_LAST, _GRACE = 3.0, 30.0
+"""Seconds that ranks have to end in once one of them has failed; once the user has asked them."""
+
+_SWEEP = 30.0
+"""Seconds that the other machines have to be swept in."""
+
+_INTERRUPTED = 130
+"""The exit status of a rank that Ctrl-C has ended."""
+
+_SHOWN = 8
+"""Ranks that a message has a line for."""
+
+
+def _unchanged(program: Sequence[str]) -> Sequence[str]:
+    return program
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What to start and how; ``program`` is ``-m NAME`` or a script, and its arguments.
+
+    ``hosts`` is a hosts file; ``log_dir`` gets what ranks other than 0 write,
+    ``trace`` a Chrome trace. A rank that is
+    stopped for ``patience`` seconds ends the job; a wait of ``stall`` seconds is told, one of
+    ``deadline`` seconds is an error. A failed job is begun anew up to ``restarts`` times, with the
+    program that ``resumed`` makes of it, unless its exit status is ``final``.
+    """
+
+    ranks: int
+    program: Sequence[str]
+    hosts: Path | None = None
+    restarts: int = 0
+    log_dir: Path | None = None
+    trace: Path | None = None
+    patience: float = 5.0
+    stall: float = 60.0
+    deadline: float = 300.0
+    final: frozenset[int] = frozenset()
+    resumed: Callable[[Sequence[str]], Sequence[str]] = _unchanged
+
+
+def launch(options: JobOptions) -> int:
+    """Run it; the exit status of the rank that ended it, 128 and its signal, or 0.
+
+    Errors: `BackendError` where there is no MPI, or no host in the hosts file.
+    """
+    hosts = [] if options.hosts is None else mpirun.read_hosts(options.hosts)
+    found, local = mpirun.find_mpirun(), mpirun.local_ranks(options.ranks, hosts)
+    threads = os.environ.get("OMP_NUM_THREADS") or str(mpirun.threads_a_rank(local))
+    settings = {"OMP_NUM_THREADS": threads, DEADLINE: str(options.deadline)}
+    if options.log_dir is not None:
+        settings[LOGS] = str(options.log_dir.absolute())
+    if options.trace is not None:
+        settings[TRACE] = str(options.trace.absolute())
+    if said := mpirun.notes(local, threads):
+        _say(said)
+    program = options.program
+    for attempt in range(options.restarts + 1):
+        if options.trace is not None:
+            remove_parts(options.trace, options.ranks)
+        with job_folder() as folder:
+            job = _Job(options, folder, hosts)
+            status = job.run([found, *job.flags()], program, {**settings, RESTART: str(attempt)})
+        if options.trace is not None:
+            merge_traces(options.trace, options.ranks)
+        if not status or job.asked or status in options.final or attempt == options.restarts:
+            break
+        _say(f"restart {attempt + 1} of {options.restarts}")
+        program = options.resumed(options.program)
+    return status
+
+
+class _Job:
+    """One attempt."""
+
+    def __init__(
+        self, options: JobOptions, folder: JobFolder, hosts: Sequence[mpirun.Host] = ()
+    ) -> None:
+        self.options, self.folder, self._hosts = options, folder, hosts
+        self.asked: signal.Signals | None = None
+        self._asks = 0
+        self._kill_at: float | None = None
+        self._stopped: dict[int, float] = {}
+        self._failure = ""
+        self._stalls: set[tuple[int, int]] = set()
+
+    def flags(self) -> list[str]:
+        """What mpirun is told."""
+        options, folder = self.options, self.folder
+        return mpirun.flags(options.ranks, options.hosts, folder.path)
+
+    def run(self, start: Sequence[str], program: Sequence[str], settings: Mapping[str, str]) -> int:
+        """Start it, watch it, end it; the exit status."""
+        environment = {**os.environ, **settings, JOB: str(self.folder.path)}
+        if self.options.hosts is not None:
+            own = [name for name in environment if name.startswith(("SINGANET_", "PYTHON", "OMP_"))]
+            start = [*start, *(flag for name in own for flag in ("-x", name))]
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self._take) for number in numbers}
+        with Outputs(self.folder.path, self.options.hosts is not None) as outputs:
+            try:
+                process = subprocess.Popen(
+                    [*start, sys.executable, "-m", "singanet.launch.rank", *program],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=outputs.mpirun,
+                    stderr=outputs.mpirun,
+                    start_new_session=True,  # Ctrl-C is the launcher's, to be handed on
+                    preexec_fn=_end_with_parent,
+                )
+                outputs.started()
+                self._watch(process, outputs)
+            finally:
+                self.folder.kill()
+                if self.options.hosts is not None:
+                    self._sweep_hosts(start[0])
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+            status = process.wait()
+            outputs.carry(0.0)
+            return self._ended(status, outputs.said)
+
+    def _sweep_hosts(self, found: str) -> None:
+        """Leave nothing on other machines either, a stopped rank least of all."""
+        flags = mpirun.flags(len(self._hosts), self.options.hosts, self.folder.path)
+        command = [found, *flags, "--map-by", "ppr:1:node"]
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [*command, sys.executable, "-m", "singanet.launch.sweep", str(self.folder.path)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SWEEP,
+                check=False,
+            )
+
+    def _take(self, number: int, frame: Any) -> None:
+        self.asked, self._asks = signal.Signals(number), self._asks + 1
+
+    def _watch(self, process: subprocess.Popen[bytes], outputs: Outputs) -> None:
+        due, handed = 0.0, 0
+        while process.poll() is None:
+            outputs.carry(_LOOK / 4)
+            now = time.monotonic()
+            if now < due and self._asks == handed:
+                continue
+            due, ranks = now + _LOOK, _ranks_of(process.pid)
+            if self._asks > handed:
+                handed = self._asks
+                self._kill_by(now + _GRACE if handed == 1 else now)
+                for pid in ranks:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, self.asked or signal.SIGINT)
+            self._look(ranks, now)
+            if self._kill_at is not None and now >= self._kill_at:
+                return
+
+    def _kill_by(self, when: float) -> None:
+        self._kill_at = when if self._kill_at is None else min(when, self._kill_at)
+
+    def _look(self, ranks: Mapping[int, int], now: float) -> None:
+        """See which rank is stopped, has failed, or has waited for long."""
+        for pid, rank in ranks.items():
+            state = process_state(pid)
+            # By looks and not by the clock: the launcher may have been stopped itself.
+            self._stopped[rank] = self._stopped.get(rank, 0.0) + _LOOK if state == "T" else 0.0
+            if self._stopped[rank] > self.options.patience and not self._failure:
+                seconds = self._stopped[rank]
+                self._failure = f"{self._named(rank)} has been stopped for {seconds:.1f} s"
+                self._kill_by(now)
+        if any(self.folder.path.glob("report-*")):
+            self._kill_by(now + _LAST)
+        boards = self._boards()
+        late = [each for each in boards if each.waits and now - each.since > self.options.stall]
+        if fresh := {(each.rank, each.step) for each in late} - self._stalls:
+            self._stalls |= fresh
+            many = f"{len(late)} of {self.options.ranks} ranks wait:"
+            _say(many, *map(str, boards[:_SHOWN]))
+
+    def _boards(self) -> list[Told]:
+        found = (read_board(self.folder.path, rank) for rank in range(self.options.ranks))
+        return [board for board in found if board is not None]
+
+    def _named(self, rank: int) -> str:
+        board = read_board(self.folder.path, rank)
+        process = f" (process {board.pid}, step {board.step})" if board else ""
+        return f"rank {rank} of {self.options.ranks}{process}"
+
+    def _ended(self, status: int, said: str) -> int:
+        """Tell why the job has ended, where that was no success; the exit status."""
+        if self.asked is not None and self._kill_at is not None:
+            return 128 + self.asked
+        reports = self._reports()
+        death = mpirun.death_in(said)
+        if self._failure:
+            rank, text, status = -1, "", 1
+        elif reports:
+            first = reports[0]
+            rank, status, text = int(first["rank"]), int(first["status"]), str(first["text"])
+            how = f"by {first['kind']}" if first["kind"] else f"with status {status}"
+            also = [str(each["rank"]) for each in reports[1:] if each["kind"] == first["kind"]]
+            self._failure = f"{self._named(rank)} ended {how}" + (
+                f"; so did {', '.join(also[:_SHOWN])}" if also else ""
+            )
+        elif death is not None:
+            rank, status, text = death.rank, death.status, self._end_of_log(death.rank)
+            self._failure = f"{self._named(rank)} {death.how}"
+        elif status:
+            rank, text = -1, said
+            self._failure = "mpirun could not run the job"
+        else:
+            return 0
+        if status == _INTERRUPTED:
+            return status
+        # Rank 0 has said it where the user reads.
+        told = text.rstrip().splitlines() if rank != 0 else []
+        others = [str(each) for each in self._boards() if each.rank != rank and each.waits]
+        _say(self._failure, *told, *others[:_SHOWN])
+        return status or 1
+
+    def _reports(self) -> list[dict[str, Any]]:
+        """Those of ranks that ended by an error, the first one first; rank 0 speaks for all."""
+        paths = self.folder.path.glob("report-*")
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        found.sort(key=lambda report: report["time"])
+        alike = [r for r in found if r["rank"] == 0 and r["kind"] == found[0]["kind"]]
+        return alike + [report for report in found if report not in alike]
+
+    def _end_of_log(self, rank: int) -> str:
+        for path in (self.folder.path / f"log-{rank}", *self._log_dir(rank)):
+            with suppress(OSError):
+                return "".join(path.read_text(errors="replace").splitlines(True)[-_SHOWN:])
+        return ""
+
+    def _log_dir(self, rank: int) -> list[Path]:
+        given = self.options.log_dir
+        return [] if given is None else [given / f"rank-{rank}.log"]
+
+
+def _ranks_of(pid: int) -> dict[int, int]:
+    """The ranks that mpirun has started here, by their processes."""
+    found = {}
+    with suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with suppress(OSError):
+                about = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+                ranks = [each[21:] for each in about if each.startswith(b"OMPI_COMM_WORLD_RANK=")]
+                if ranks:
+                    found[int(child)] = int(ranks[0])
+    return found
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to end mpirun where its launcher is killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def _say(*lines: str) -> None:
+    sys.stderr.write("singanet launch: " + "\n  ".join(lines) + "\n")
+    sys.stderr.flush()

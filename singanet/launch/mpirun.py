@@ -1,0 +1,140 @@
+"""The launcher of Open MPI: where it is, what it is told, and what it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from singanet.errors import BackendError
+from singanet.ops.threads import cores
+
+INSTALL = "run: pip install 'singanet[mpi]', which brings mpi4py and Open MPI"
+
+
+def find_mpirun() -> str:
+    """The ``mpirun`` of this environment, else that of PATH.
+
+    Errors: `BackendError` where mpi4py, Open MPI or its launcher is missing.
+    """
+    if importlib.util.find_spec("mpi4py") is None:
+        raise _missing("no mpi4py")
+    beside = [Path(sys.executable).parent, Path(sys.prefix) / "bin"]
+    found = next((str(p / "mpirun") for p in beside if (p / "mpirun").exists()), None)
+    found = found or shutil.which("mpirun")
+    if found is None:
+        raise _missing("mpi4py, but no mpirun")
+    said = subprocess.run(
+        [found, "--version"], capture_output=True, text=True, timeout=60, check=False
+    ).stdout
+    if "Open MPI" not in said:
+        raise _missing(f"{found} of {(said.splitlines() or ['an unknown kind'])[0][:60]!r}")
+    return found
+
+
+def _missing(received: str) -> BackendError:
+    return BackendError(
+        "singanet launch",
+        expected="mpi4py and the mpirun of Open MPI",
+        received=received,
+        advice=INSTALL,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A line of a hosts file."""
+
+    name: str
+    slots: int
+
+
+def read_hosts(path: Path) -> list[Host]:
+    """The lines ``name``, ``name slots=4`` of a hosts file. Errors: `BackendError`, `OSError`."""
+    hosts = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        slots = re.search(r"\bslots\s*=\s*(\d+)", " ".join(words[1:]))
+        hosts.append(Host(words[0], int(slots[1]) if slots else 1))
+    if not hosts:
+        raise BackendError(
+            f"--hosts {str(path)!r}",
+            expected="lines such as: node1 slots=4",
+            received="none",
+            advice="name each machine, and how many ranks it takes",
+        )
+    return hosts
+
+
+def local_ranks(ranks: int, hosts: list[Host]) -> int:
+    """The most ranks that one machine gets where the slots are filled in turns."""
+    if not hosts:
+        return ranks
+    slots = sum(host.slots for host in hosts)
+    laps = -(-ranks // slots)
+    return min(ranks, laps * max(host.slots for host in hosts))
+
+
+def threads_a_rank(local: int) -> int:
+    """Threads for each of ``local`` ranks that share this machine's cores."""
+    return max(1, cores() // local)
+
+
+def flags(ranks: int, hosts: Path | None, folder: Path) -> list[str]:
+    """What mpirun is told: no rank has a core of its own, files of one machine go to ``folder``."""
+    told = ["--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+    if is_root():
+        told.append("--allow-run-as-root")
+    # Complains of what nobody asked for, at each window.
+    told += ["--mca", "osc", "^ucx"]
+    if hosts is not None:
+        return [*told, "--hostfile", str(hosts)]
+    return [*told, "--prtemca", "prte_tmpdir_base", str(folder)]
+
+
+def is_root() -> bool:
+    """Whether mpirun would refuse to run."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def notes(local: int, threads: str) -> str:
+    """What was done about root and too few cores, to be said once; "" for nothing."""
+    said = []
+    if is_root():
+        said.append("runs as root (--allow-run-as-root)")
+    if local > cores():
+        said.append(f"{local} ranks take turns on {cores()} cores (--oversubscribe)")
+    return "; ".join([*said, f"threads a rank: {threads}"]) if said else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The rank that mpirun saw end first, and how."""
+
+    rank: int
+    how: str
+    status: int
+
+
+_KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+\s+exited on\s+signal (\d+)")
+_EXITED = re.compile(r"Process name: \[[^,\]]*,(\d+)\]\s+Exit code:\s+(\d+)")
+
+
+def death_in(text: str) -> Death | None:
+    """What mpirun says of the rank for which it ended the job."""
+    if killed := _KILLED.search(text):
+        number = int(killed[2])
+        known = {each.value: each.name for each in signal.Signals}
+        name = known.get(number, f"signal {number}")
+        return Death(int(killed[1]), f"was killed by {name}", 128 + number)
+    if exited := _EXITED.search(text):
+        return Death(int(exited[1]), f"ended with status {exited[2]}", int(exited[2]))
+    return None

@@ -1,0 +1,156 @@
+"""What each process of a job runs: ``python -m singanet.launch.rank -m singanet train ...``.
+
+It is `python`, but for three things: what ranks other than 0 write goes to files, an error or
+``sys.exit`` of one rank ends all, and what ended it is reported to the launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from singanet.launch.folder import JobFolder
+from singanet.parallel.board import JOB, LOGS, RESTART, own_board
+
+INTERRUPTED = 130
+_ASKED = (INTERRUPTED, 143)
+"""Exit statuses of programs that Ctrl-C or SIGTERM has ended."""
+
+_TAIL = 12
+
+_MEMORY = "OMPI_MCA_btl_sm_backing_directory"
+"""Open MPI's variable with the place of the memory that ranks talk through."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run a module (``-m NAME``) or a script with its arguments, as rank of a job."""
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    folder = Path(os.environ[JOB])
+    log = _redirect(folder, rank)
+    memory = JobFolder(folder).shared
+    if not folder.is_dir():  # another machine than the launcher's, which is swept in the end too
+        memory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if memory.is_dir():
+        os.environ[_MEMORY] = str(memory)
+    own_board()
+    try:
+        _run(arguments)
+    except SystemExit as stop:
+        status, kind, text = _status(stop.code), "", _end_of(log)
+        if isinstance(stop.code, str):
+            sys.stderr.write(f"{stop.code}\n")
+            text = stop.code
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the others have to end too
+        text = _told(error)
+        sys.stderr.write(text)
+        status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        layer = _layer_of(error)
+        kind = type(error).__name__ + (f" in layer {layer!r}" if layer else "")
+    else:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    if status in _ASKED:
+        sys.exit(status)  # all were asked, and end together: rank 0 may still save
+    if not status:
+        return
+    _report(folder, rank, status, kind, text)
+    if rank:
+        # The same error of rank 0 is seen as it is; mpirun ends it as soon as this rank has gone.
+        time.sleep(0.5)
+    os._exit(status)  # MPI_Finalize would wait for the others
+
+
+def _run(arguments: Sequence[str]) -> None:
+    if arguments[0] == "-m":
+        sys.argv = [arguments[1], *arguments[2:]]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(arguments)
+        sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _redirect(folder: Path, rank: int) -> Path | None:
+    """Let rank 0 write where its launcher does, others to a file, which is returned.
+
+    On another host than the launcher's, without a folder of outputs, mpirun carries them.
+    """
+    places = [folder / "out", folder / "err"] if rank == 0 else []
+    log = None
+    if rank and LOGS in os.environ:
+        log = Path(os.environ[LOGS]) / f"rank-{rank}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+    elif rank and folder.is_dir():
+        log = folder / f"log-{rank}"
+    if log is not None:
+        places = [log, log]
+        if os.environ.get(RESTART, "0") == "0":
+            log.write_bytes(b"")
+    for number, place in enumerate(places, 1):
+        if place is log or place.exists():
+            flags = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | (os.O_CREAT if place is log else 0)
+            handle = os.open(place, flags, 0o644)
+            os.dup2(handle, number)
+            os.close(handle)
+    return log
+
+
+def _status(code: object) -> int:
+    """The exit status that Python makes of the argument of ``sys.exit``."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _told(error: BaseException) -> str:
+    """The traceback, without the frames that start the program."""
+    trace = error.__traceback__
+    while trace is not None and _starts(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
+
+
+def _starts(file: str) -> bool:
+    return file == __file__ or "runpy" in file
+
+
+def _layer_of(error: BaseException) -> str:
+    """The name of the innermost layer in whose code ``error`` was raised; "" for none."""
+    from singanet.layers import Layer
+
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    layers = [each for frame in frames if isinstance(each := frame.f_locals.get("self"), Layer)]
+    return layers[-1].name if layers else ""
+
+
+def _end_of(log: Path | None) -> str:
+    """The last lines that this rank has written."""
+    if log is None:
+        return ""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines(True)
+    return "".join(lines[-_TAIL:])
+
+
+def _report(folder: Path, rank: int, status: int, kind: str, text: str) -> None:
+    report = {"rank": rank, "status": status, "kind": kind, "text": text, "time": time.time()}
+    with suppress(OSError):
+        beside = folder / f".report-{rank}"
+        beside.write_text(json.dumps(report), encoding="utf-8")
+        beside.rename(folder / f"report-{rank}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,101 @@
+"""The sums of a step as a program makes them: on its own memory, by its own calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from singanet.ops import numpy_ops
+from singanet.optimizer.reducer import Traffic
+from singanet.optimizer.scale import Scale
+from singanet.parallel.communicator import Communicator
+from singanet.parallel.order import Order
+from singanet.parallel.round import Flight, Round, marked
+from singanet.types import Array, RowSparse
+
+
+class AsCalls:
+    """A `Reduction`: what `AllReduce.update` does with gradients that come layer by layer.
+
+    ``opened`` makes the round of a kind, ``closed`` counts a step whose round has ended.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        order: Order,
+        window: int,
+        traffic: Traffic,
+        opened: Callable[[str], Round],
+        closed: Callable[[], None],
+    ) -> None:
+        self.rank, self.window, self.traffic = comm.rank, window, traffic
+        self._order, self._opened, self._closed = order, opened, closed
+        self._entries = order.entries
+        self.entries: Sequence[Sequence[str]] = [
+            [param.name for param in entry] for entry in order.entries
+        ]
+        self.sparse = frozenset(name for name, kind in order.kinds.items() if kind == "rows")
+        self._round: Round | None = None
+
+    @property
+    def factor(self) -> float:
+        """As `Reduction`."""
+        return 1.0 if self._round is None else self._round.factor
+
+    @property
+    def under_way(self) -> bool:
+        """As `Reduction`."""
+        return self._round is not None and self._round.under_way
+
+    def like(self, name: str) -> Array:
+        """As `Reduction`."""
+        return self._order.like(self._order.by_name[name])
+
+    def open(self, kind: str) -> None:
+        """As `Reduction`. Errors: `CallOrderError` where the round before did not end."""
+        self._round = self._opened(kind)
+
+    def start(self, entry: int, buffer: Array, scales: Sequence[Scale]) -> None:
+        """As `Reduction`."""
+        params = self._entries[entry]
+        buffer[-len(params) :] = 1
+        self._now.start(Flight(params, params, buffer, scales, {}))
+
+    def start_rows(self, entry: int, grad: RowSparse, scale: Scale) -> None:
+        """As `Reduction`."""
+        (param,) = self._entries[entry]
+        rows = {param.name: (*marked(*grad), scale)}
+        self._now.start(Flight([param], [], None, (), rows))
+
+    def test(self) -> None:
+        """As `Reduction`."""
+        if self._round is not None:
+            self._round.test()
+
+    def finish(self, entry: int, buffer: Array) -> None:
+        """As `Reduction`."""
+        flight = self._now.land()
+        assert flight.sums is not None
+        summed = flight.sums.wait()
+        if summed is not buffer:
+            buffer[...] = summed
+
+    def finish_rows(self, entry: int) -> RowSparse:
+        """As `Reduction`."""
+        (name,) = self.entries[entry]
+        found = self._now.rows_of(self._now.land(), name)
+        # This rank has rows itself.
+        assert found is not None
+        return RowSparse(*numpy_ops.sum_rows(*found))
+
+    def close(self, kind: str) -> None:
+        """As `Reduction`."""
+        self._now.close()
+        self._round = None
+        if kind == "step":
+            self._closed()
+
+    @property
+    def _now(self) -> Round:
+        assert self._round is not None
+        return self._round

@@ -1,0 +1,122 @@
+"""What a rank tells about itself while it runs: a page that outlives it, however it ends."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+JOB, DEADLINE, TRACE = "SINGANET_JOB", "SINGANET_DEADLINE", "SINGANET_TRACE"
+LOGS, RESTART = "SINGANET_LOG_DIR", "SINGANET_RESTART"
+"""Variables of a rank: the folder of its job, on the host of its launcher; the seconds after which
+a wait is an error; the file that its trace becomes a part of; the folder of outputs; how often the
+job was begun anew."""
+
+_NUMBERS = struct.Struct("<qqqd?")  # process, its start, step, waiting since, ended
+_SIZE, _TEXT = 512, 64
+_STEP, _SINCE, _ENDED = 16, 24, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a board said: ``waits`` for what, ``since`` when by `time.monotonic`, or for nothing."""
+
+    rank: int
+    pid: int
+    started: int
+    step: int
+    waits: str
+    since: float
+    ended: bool
+
+    def __str__(self) -> str:
+        if self.ended:
+            return f"rank {self.rank} ended at step {self.step}"
+        if not self.waits:
+            return f"rank {self.rank}, step {self.step}: computed"
+        seconds = time.monotonic() - self.since
+        return f"rank {self.rank}, step {self.step}: waited {seconds:.1f} s for {self.waits}"
+
+
+class Board:
+    """The page of this process in the folder of its job, or a page that nobody sees."""
+
+    def __init__(self, path: Path | None) -> None:
+        if path is None:
+            self._page: mmap.mmap | bytearray = bytearray(_SIZE)
+        else:
+            with path.open("w+b") as file:
+                file.truncate(_SIZE)
+                self._page = mmap.mmap(file.fileno(), _SIZE)
+        started = process_start(os.getpid()) or 0
+        _NUMBERS.pack_into(self._page, 0, os.getpid(), started, 0, 0.0, False)
+
+    def step(self, step: int) -> None:
+        """Tell the step; half a microsecond."""
+        struct.pack_into("<q", self._page, _STEP, step)
+
+    def waits(self, what: str) -> None:
+        """Tell what is waited for from now on."""
+        text = what.encode(errors="replace")[: _SIZE - _TEXT].ljust(_SIZE - _TEXT, b"\0")
+        self._page[_TEXT:] = text
+        struct.pack_into("<d", self._page, _SINCE, time.monotonic())
+
+    def computes(self) -> None:
+        """Tell that nothing is waited for."""
+        self._page[_TEXT] = 0
+
+    def ends(self) -> None:
+        """Tell that the program has ended, and only the others' ends are waited for."""
+        self._page[_ENDED] = 1
+
+
+@cache
+def own_board() -> Board:
+    """That of this process, made at the first call."""
+    folder, rank = os.environ.get(JOB), os.environ.get("OMPI_COMM_WORLD_RANK")
+    if folder is None or rank is None or not os.path.isdir(folder):
+        return Board(None)
+    return Board(page_of(Path(folder), int(rank)))
+
+
+def page_of(folder: Path, rank: int) -> Path:
+    """The file of a rank's board."""
+    return folder / f"rank-{rank}"
+
+
+def read_board(folder: Path, rank: int) -> Told | None:
+    """What the board of ``rank`` says; None where there is none yet, as on another host."""
+    try:
+        page = page_of(folder, rank).read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(page) < _SIZE:
+        return None
+    pid, started, step, since, ended = _NUMBERS.unpack_from(page)
+    waits = page[_TEXT:].split(b"\0")[0].decode(errors="replace")
+    return Told(rank, pid, started, step, waits, since, ended) if pid else None
+
+
+def process_start(pid: int) -> int | None:
+    """When the system says that a process began, in its ticks; None where there is none."""
+    fields = _status(pid)
+    return int(fields[19]) if fields else None
+
+
+def process_state(pid: int) -> str:
+    """The letter that Linux has for the state of a process: T for stopped; "" for none."""
+    fields = _status(pid)
+    return fields[0] if fields else ""
+
+
+def _status(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return []
+    # The name, which stands in brackets, may hold anything.
+    return text.rpartition(")")[2].split()

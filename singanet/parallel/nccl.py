@@ -1,0 +1,234 @@
+"""Processes with a GPU each: arrays on it go by NCCL, all else by MPI. Not yet run on GPUs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from singanet.errors import ArgumentError, BackendError
+from singanet.ops import ops_for
+from singanet.parallel.communicator import (
+    Communicator,
+    ReduceOp,
+    Request,
+    checked_peer,
+    late,
+)
+from singanet.types import Array
+
+_NAP = 2e-5
+"""Seconds between two looks at what is waited for."""
+
+_TYPES = {
+    "float16": "NCCL_FLOAT16",
+    "float32": "NCCL_FLOAT32",
+    "float64": "NCCL_FLOAT64",
+    "int32": "NCCL_INT32",
+    "int64": "NCCL_INT64",
+    "uint8": "NCCL_UINT8",
+}
+
+
+class NcclCommunicator(Communicator):
+    """The ranks of ``control``, by default all of MPI, each with the CUDA device ``index``.
+
+    CuPy's arrays are reduced, gathered and broadcast by NCCL, on a stream of its own, which waits
+    for what computes them. NumPy's arrays, messages from one rank to another and barriers go by
+    ``control``, and so does the id by which the ranks of NCCL find each other.
+    Errors: `BackendError` where CuPy has no NCCL.
+    """
+
+    on_device = True
+
+    def __init__(self, index: int, control: Communicator | None = None, cupy: Any = None) -> None:
+        self._cupy = _cupy() if cupy is None else cupy
+        self._nccl = self._cupy.cuda.nccl
+        if not getattr(self._nccl, "available", False):
+            raise BackendError(
+                "parallel, NCCL",
+                expected="a CuPy that finds NCCL",
+                received="one that does not",
+                advice="pip install nvidia-nccl-cu13, or train by MPI: pass parallel.init()",
+            )
+        if control is None:
+            # Loading MPI starts it.
+            from singanet.parallel.mpi import MpiCommunicator
+
+            control = MpiCommunicator()
+        self.control, self.index = control, index
+        self.rank, self.size, self.deadline = control.rank, control.size, control.deadline
+        with self._cupy.cuda.Device(index):
+            own = self._nccl.get_unique_id() if self.rank == 0 else (0,) * 128
+            told = control.broadcast(np.array(own, np.int8), 0, "the id of NCCL")
+            self._comm = self._nccl.NcclCommunicator(self.size, tuple(told.tolist()), self.rank)
+            self._stream = self._cupy.cuda.Stream(non_blocking=True)
+
+    def start_all_reduce(
+        self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
+    ) -> Request:
+        """As `Communicator`."""
+        if _is_on_host(array):
+            return self._by_control(self.control.start_all_reduce, array, op, what)
+        kind = getattr(self._nccl, f"NCCL_{op.upper()}")
+
+        def start(stream: int) -> None:
+            pointer = _pointer(array)
+            self._comm.allReduce(pointer, pointer, array.size, self._type(array), kind, stream)
+
+        self.count_reduced(array.nbytes)
+        return self._started(start, array, what)
+
+    def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
+        """As `Communicator`. NCCL's parts have one length: they are filled up to the longest."""
+        if _is_on_host(array):
+            return self._by_control(self.control.start_all_gather, array, what)
+        own = np.array([len(array)], np.int64)
+        lengths = np.concatenate(self.control.all_gather(own, f"the lengths of {what}")).tolist()
+        shape = max(lengths), *array.shape[1:]
+        with self._cupy.cuda.Device(self.index):
+            sent = self._cupy.zeros(shape, array.dtype)
+            sent[: len(array)] = array
+            made = self._cupy.empty((self.size, *shape), array.dtype)
+
+        def start(stream: int) -> None:
+            kind = self._type(array)
+            self._comm.allGather(_pointer(sent), _pointer(made), sent.size, kind, stream)
+
+        self.count_gathered(sent.nbytes, made.nbytes)
+        return self._started(
+            start, (sent, made), what, lambda _: [made[k, :n] for k, n in enumerate(lengths)]
+        )
+
+    def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
+        """As `Communicator`."""
+        root = checked_peer(what, root, self.size)
+        if _is_on_host(array):
+            return self._by_control(self.control.start_broadcast, array, root, what)
+
+        def start(stream: int) -> None:
+            pointer = _pointer(array)
+            self._comm.broadcast(pointer, pointer, array.size, self._type(array), root, stream)
+
+        self.count_broadcast(root, array.nbytes)
+        return self._started(start, array, what)
+
+    def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
+        """As `Communicator`; of NumPy's arrays, as NCCL knows no tags."""
+        return self._by_control(self.control.start_send, array, to, tag, what)
+
+    def start_receive(
+        self, array: Array, source: int, tag: int = 0, what: str = "a receive"
+    ) -> Request:
+        """As `Communicator`; into NumPy's arrays, as NCCL knows no tags."""
+        return self._by_control(self.control.start_receive, array, source, tag, what)
+
+    def start_barrier(self, what: str = "a barrier") -> Request:
+        """As `Communicator`."""
+        return self.control.start_barrier(what)
+
+    @property
+    def bytes_sent(self) -> int:
+        """As `Communicator`: by NCCL and by MPI."""
+        return self._sent + self.control.bytes_sent
+
+    @bytes_sent.setter
+    def bytes_sent(self, count: int) -> None:
+        self._sent = count - self.control.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """As `Communicator`: by NCCL and by MPI."""
+        return self._received + self.control.bytes_received
+
+    @bytes_received.setter
+    def bytes_received(self, count: int) -> None:
+        self._received = count - self.control.bytes_received
+
+    _sent = _received = 0
+
+    def _by_control(self, start: Callable[..., Request], *arguments: Any) -> Request:
+        self.control.step, self.control.deadline = self.step, self.deadline
+        return start(*arguments)
+
+    def _type(self, array: Array) -> int:
+        if array.dtype.name not in _TYPES or not array.flags.c_contiguous:
+            raise ArgumentError(
+                "NcclCommunicator",
+                expected=f"a contiguous array of {', '.join(_TYPES)}",
+                received=f"an array of {array.dtype}",
+                advice="pass cupy.ascontiguousarray(array), and copy the result back",
+            )
+        return int(getattr(self._nccl, _TYPES[array.dtype.name]))
+
+    def _started(
+        self,
+        start: Callable[[int], None],
+        arrays: Any,
+        what: str,
+        made: Callable[[Any], Any] | None = None,
+    ) -> _OnStream:
+        """Start it on the stream, once what computes on the current one is done."""
+        cuda = self._cupy.cuda
+        with cuda.Device(self.index):
+            ready, done = cuda.Event(), cuda.Event()
+            ready.record()
+            self._stream.wait_event(ready)
+            start(self._stream.ptr)
+            done.record(self._stream)
+        return _OnStream(self, done, arrays, what, made)
+
+
+class _OnStream:
+    """What NCCL does on the stream until ``done``; ``arrays`` live as long as it."""
+
+    def __init__(
+        self,
+        comm: NcclCommunicator,
+        done: Any,
+        arrays: Any,
+        what: str,
+        made: Callable[[Any], Any] | None,
+    ) -> None:
+        self._comm, self._done, self._what = comm, done, what
+        self._result, self._made = arrays, made
+
+    def test(self) -> bool:
+        """As `Request`; a GPU carries on by itself."""
+        return bool(self._done.done)
+
+    def wait(self) -> Any:
+        """As `Request`."""
+        began = time.monotonic()
+        while not self._done.done:
+            if time.monotonic() - began > self._comm.deadline:
+                raise late(self._comm, self._what)
+            time.sleep(_NAP)
+        if self._made is not None:
+            self._result, self._made = self._made(self._result), None
+        return self._result
+
+
+def _pointer(array: Any) -> int:
+    found: int = array.data.ptr
+    return found
+
+
+def _is_on_host(array: Array) -> bool:
+    return ops_for(array).xp is np
+
+
+def _cupy() -> Any:
+    try:
+        import cupy
+        import cupy.cuda.nccl
+    except ImportError as error:
+        raise BackendError(
+            "parallel, NCCL",
+            expected="the package cupy",
+            received=str(error),
+            advice="run: pip install cupy-cuda13x nvidia-nccl-cu13",
+        ) from error
+    return cupy

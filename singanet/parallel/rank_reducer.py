@@ -1,0 +1,144 @@
+"""What all stages over the ranks of a communicator have in common."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from singanet.base.collectives import SharedBatch
+from singanet.engine.model import NetCore
+from singanet.errors import ArgumentError, CallOrderError
+from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.reducer import Reducer
+from singanet.optimizer.stages import stages_of
+from singanet.optimizer.wrapper import Wrapper
+from singanet.parallel.communicator import Communicator, Exchanged
+from singanet.parallel.order import Order
+from singanet.parallel.registration import apart, expect_alike, spread
+from singanet.parallel.start import init
+from singanet.types import Array
+
+
+class RankReducer(Reducer):
+    """A reducer over the ranks of ``comm``, by default that of `parallel.init` for the net.
+
+    Accumulation and other reducers stand outside of it.
+    """
+
+    comm: Communicator
+
+    def __init__(self, optimizer: Optimizer | Wrapper, comm: Communicator | None) -> None:
+        super().__init__(optimizer)
+        self._by_default = comm is None
+        self.comm = init() if comm is None else comm
+        if not isinstance(self.comm, Communicator):
+            raise ArgumentError(
+                f"{type(self).__name__}(comm=)",
+                expected="a Communicator",
+                received=type(comm).__name__,
+                advice="leave it out, or pass parallel.init() or one of testing.communicators(n)",
+            )
+        self.batch = SharedBatch(self.comm)
+        # A file is read by other processes than those that wrote it.
+        self.arguments.pop("comm", None)
+        inside = stages_of(optimizer)[0]
+        for stage in inside:
+            if isinstance(stage, (Accumulator, Reducer)):
+                kind = type(stage).__name__
+                raise ArgumentError(
+                    type(self).__name__,
+                    expected="a rule, or clipping, inside",
+                    received=kind,
+                    advice=f"write {kind}({type(self).__name__}(...), every), which is reduced once"
+                    if isinstance(stage, Accumulator)
+                    else "leave one of them out",
+                )
+        self._order = Order(any(stage.reads_gradients for stage in inside))
+        self._around: tuple[Wrapper, ...] = ()
+        self._met: tuple[Any, ...] = ()
+        self._known: list[weakref.ref[Any]] = []
+        self._count: float | None = None
+        self._said = False
+        self._before = self.comm.exchanged
+
+    @property
+    def alone(self) -> bool:
+        """As `Reducer`."""
+        return self.comm.size == 1
+
+    def met(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
+        """Whether ``net`` and what is ``around`` is new. They are compared with the others' then.
+
+        All ranks have to come here at the same time, as with the same net and step they do. At the
+        first meeting the parameters of rank 0 become those of all.
+        Errors: `RankError` where names, shapes, types, order, specs or settings differ.
+        """
+        if not self.is_new(net, around):
+            return False
+        self.optimizer.register_all(net.param_specs())
+        self._around = tuple(around)
+        if self._by_default:
+            self.comm = init(net.device)
+            self.batch.comm = self.comm
+        self.share(net)
+        self._order.start(net, self.settled)
+        if self.comm.size > 1:
+            facts = [*self._order.facts(), repr(around[0] if around else self)]
+            fresh = [ref() for ref in self._known] != [net]
+            if expect_alike(self.comm, facts, fresh):
+                params = net.params()
+                apart(self.comm, net.rng)
+                spread(self.comm, ((p.name, p.value) for p in params if not p.is_constant))
+                masters = ((p.name, self.settled(p.name, p.value)) for p in self._order.params)
+                values = {id(p.value) for p in params}
+                spread(self.comm, (pair for pair in masters if id(pair[1]) not in values))
+        self._known = [weakref.ref(net)]
+        self._met = _key(net, around)
+        return True
+
+    def is_new(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
+        """Whether `met` has something to compare."""
+        return self._met != _key(net, around)
+
+    def settled(self, name: str, value: Array) -> Array:
+        """The array behind the parameter ``value`` that the optimizer inside is to update."""
+        values: Sequence[Array] = [value]
+        for stage in self._around:
+            values = stage.settle([name], values)
+        return values[0]
+
+    def begin(self, count: float | None) -> None:
+        """As `Reducer`: ``count`` is what the gradients of this rank weigh, 0 for none."""
+        self._count, self._said = count, True
+        self.batch.weight = count
+        self._before = self.comm.exchanged
+
+    @property
+    def exchanged(self) -> Exchanged:
+        """As `Reducer`."""
+        return self.comm.exchanged.since(self._before)
+
+    def _expect_met(self) -> None:
+        if not self._met:
+            raise CallOrderError(
+                type(self).__name__,
+                expected="the net before its gradients",
+                received="gradients, or join(), before meet(net)",
+                advice="call meet(net) on all ranks before the first forward",
+            )
+
+    def _expect_begun(self) -> None:
+        self._expect_met()
+        if not self._said:
+            raise CallOrderError(
+                type(self).__name__,
+                expected="the number of samples before the gradients of a step",
+                received="gradients without it",
+                advice="call begin(len(x)) before each walk back, and end() after it",
+            )
+
+
+def _key(net: NetCore, around: Sequence[Wrapper]) -> tuple[Any, ...]:
+    return (id(net), net.version, *map(id, around))

@@ -1,0 +1,211 @@
+"""The few largest elements of each rank's gradients, on their way to the rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.engine.model import NetCore
+from singanet.errors import ArgumentError
+from singanet.optimizer.checks import Grad
+from singanet.optimizer.hyper import at, checked
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.reducer import Reduction
+from singanet.optimizer.stages import stages_of
+from singanet.optimizer.wrapper import Wrapper
+from singanet.parallel.all_reduce import AllReduce
+from singanet.parallel.communicator import Communicator
+from singanet.parallel.round import Announcement, Round
+from singanet.parallel.selection import largest, reaching
+from singanet.parallel.sparse_round import SparseRound
+from singanet.parallel.unsent import Unsent, is_unsent
+from singanet.types import Array
+
+_FIRST = 0.25
+"""The ratio that a warm-up begins with, as in Deep Gradient Compression."""
+
+
+class SparseAllReduce(AllReduce):
+    """`AllReduce` of a few elements: what has the largest magnitude is sent, the rest is kept.
+
+    Each rank sends the ``ratio`` of largest magnitude, exactly ceil(ratio · n) of n elements,
+    0.001 by default; with ``threshold`` instead all of at least that. What was not sent is added
+    to the next gradient (``error_feedback``: Strom 2015, Aji and Heafield 2017), and takes one
+    array a parameter. Small parameters are chosen from together. Row-sparse gradients are sent
+    whole. The sum is an ordinary gradient, zero where nobody has sent, for what is inside.
+
+    As in Deep Gradient Compression (Lin et al. 2018) ``momentum`` is summed before the choice, in
+    place of the rule's own, and the first ``warm_up`` steps send more: from a quarter on, down to
+    the ratio geometrically. It is for slow networks: on one host choosing costs more than sending.
+
+    What is not sent yet is in `state_dict`, that of each rank its own; a training state of `fit`
+    has that of all. From the state of another rank it is left out.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer | Wrapper,
+        comm: Communicator | None = None,
+        ratio: float | None = None,
+        threshold: float | None = None,
+        error_feedback: bool = True,
+        momentum: float = 0.0,
+        warm_up: int = 0,
+        window: int = 4,
+    ) -> None:
+        where = "SparseAllReduce"
+        if ratio is not None and threshold is not None:
+            raise ArgumentError(
+                where,
+                expected="ratio= or threshold=",
+                received=f"ratio={ratio!r} and threshold={threshold!r}",
+                advice="leave one of them out",
+            )
+        super().__init__(optimizer, comm, window)
+        self.threshold = None if threshold is None else _positive("threshold", threshold, math.inf)
+        self.ratio = None
+        if threshold is None:
+            self.ratio = _positive("ratio", 0.001 if ratio is None else ratio, 1.0)
+        self.error_feedback = bool(error_feedback)
+        self.momentum = at(checked(where, "momentum", momentum, 0.0, 1.0), 0)
+        self.warm_up = checked_count(where, "warm_up", warm_up, 0)
+        if self.warm_up and self.ratio is None:
+            raise ArgumentError(
+                f"{where}(warm_up=)",
+                expected="a ratio, which it comes down to",
+                received=f"threshold={threshold!r}",
+                advice="pass ratio= in place of threshold=",
+            )
+        self._check_momentum()
+        self._unsent = Unsent(self.error_feedback, self.momentum)
+
+    def _check_momentum(self) -> None:
+        if not self.momentum:
+            return
+        if not self.error_feedback:
+            raise ArgumentError(
+                "SparseAllReduce(momentum=)",
+                expected="error_feedback=True, as it is summed with what was not sent",
+                received="error_feedback=False",
+                advice="give the momentum to the rule: SGD(momentum=...)",
+            )
+        rule = stages_of(self.optimizer)[1]
+        if getattr(rule, "slots", ()):
+            raise ArgumentError(
+                "SparseAllReduce(momentum=)",
+                expected="a rule without momentum of its own: SGD(lr=...)",
+                received=repr(rule),
+                advice="leave momentum= out here, or there",
+            )
+
+    def around(self, optimizer: Optimizer | Wrapper) -> SparseAllReduce:
+        """As `Reducer`; what is not sent yet is that of both."""
+        made = SparseAllReduce(
+            optimizer,
+            self.comm,
+            self.ratio,
+            self.threshold,
+            self.error_feedback,
+            self.momentum,
+            self.warm_up,
+            self.window,
+        )
+        made._unsent = self._unsent
+        return made
+
+    def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
+        """As `AllReduce`. Errors: `ShapeError` where what was not sent is of another net."""
+        super().meet(net, around)
+        order = self._order
+        if not order.kinds:
+            # How gradients come is in each message. What is chosen from together is then the
+            # same from the first step on, also of a training that was resumed.
+            order.kinds = dict.fromkeys((param.name for param in order.params), "dense")
+            order.group()
+            self._unsent.expect_fit(order.params, order.like)
+
+    def update(
+        self,
+        names: Sequence[str],
+        values: Sequence[Array],
+        grads: Sequence[Grad],
+        scale: float = 1.0,
+    ) -> None:
+        """As `AllReduce`. Errors: row-sparse gradients with ``momentum``."""
+        for name, grad in zip(names, grads, strict=False):
+            if self.momentum and isinstance(grad, tuple):
+                raise ArgumentError(
+                    f"SparseAllReduce(momentum=), parameter {name!r}",
+                    expected="a dense gradient",
+                    received="a row-sparse one, whose rows are sent whole and summed nowhere",
+                    advice="give the momentum to the rule: SGD(momentum=...)",
+                )
+        super().update(names, values, grads, scale)
+
+    @property
+    def alone(self) -> bool:
+        """As `Reducer`, but that a lone process sums momentum, too."""
+        return super().alone and not self.momentum
+
+    def reduction(self) -> Reduction | None:
+        """As `Reducer`: its steps are not recorded."""
+        return None
+
+    def _round_of(self, kind: str, heard: Announcement, weight: float) -> Round:
+        self._last = SparseRound(
+            self.comm,
+            self._order,
+            self.window,
+            None,
+            heard,
+            weight,
+            self.traffic,
+            unsent=self._unsent,
+            choice=self._chosen,
+            keep=kind == "step",
+        )
+        return self._last
+
+    def _chosen(self, values: Array, count: int) -> Array:
+        """The places to send of ``values``, of which ``count`` are of gradients that are there."""
+        if self.comm.size == 1:
+            return np.arange(values.size)
+        if self.threshold is not None:
+            return reaching(values, self.threshold)
+        return largest(values, math.ceil(self.ratio_now * count))
+
+    @property
+    def ratio_now(self) -> float:
+        """The ratio of the next step."""
+        ratio, done = self.ratio or 1.0, self._unsent.steps
+        if done >= self.warm_up or ratio >= _FIRST:
+            return ratio
+        return _FIRST * float((ratio / _FIRST) ** (done / self.warm_up))
+
+    def _own_state(self) -> dict[str, Array]:
+        return self._unsent.state(self.comm.rank, self.comm.size)
+
+    def _is_own(self, key: str) -> bool:
+        return is_unsent(key)
+
+    def _parsed(self, own: Mapping[str, Array]) -> Any:
+        return self._unsent.parsed(own, self.comm.rank, self.comm.size)
+
+    def _take(self, parsed: Any) -> None:
+        self._unsent.take(parsed)
+
+
+def _positive(name: str, value: float, most: float) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 < value <= most or value == math.inf:
+        raise ArgumentError(
+            f"SparseAllReduce({name}=)",
+            expected=f"a number above 0{' and at most 1' if most == 1.0 else ''}",
+            received=repr(value)[:60],
+            advice="ratio=0.001 is usual; threshold= has the unit of the gradients",
+        )
+    return float(value)

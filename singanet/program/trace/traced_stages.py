@@ -1,0 +1,202 @@
+"""The stages of an optimizer while its arithmetic is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import attrgetter, is_not
+from typing import Any
+
+import numpy as np
+
+from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.scale import Scale
+from singanet.optimizer.stages import begin, gathering
+from singanet.optimizer.wrapper import Wrapper
+from singanet.params.param import Param
+from singanet.program.array_tree import map_arrays
+from singanet.program.guard import Guard, is_library, is_patched
+from singanet.program.ir import NotRecordableError
+from singanet.program.trace.evaluator import AbstractEvaluator
+from singanet.program.trace.tape import Tape
+from singanet.program.trace.traced import Traced
+from singanet.types import Array
+
+Hand = Callable[[Any, Any, Any, Any], None]
+"""Who gets names, values, gradients and scale from the last stage."""
+
+
+class TracedStages:
+    """Copies of ``stages`` with traced arrays, which gradients go through on their way.
+
+    ``settled`` are by name the arrays that are to be updated behind them. Of stages that are not
+    ``recordable`` there are no copies, and nothing is settled.
+    """
+
+    def __init__(
+        self,
+        tape: Tape,
+        guard: Guard,
+        stages: Sequence[Wrapper],
+        trained: Iterable[Param],
+        recordable: bool = True,
+    ) -> None:
+        self.tape, self.stages = tape, list(stages)
+        self.settled: dict[str, Array] = {}
+        self.traced: list[Any] = []
+        if not recordable:
+            return
+        params = list(trained)
+        names, values = [p.name for p in params], [p.value for p in params]
+        for stage in stages:
+            values = list(stage.settle(names, values))
+        self.settled = dict(zip(names, values, strict=True))
+        self.traced = [_traced(stage) for stage in stages]
+        for stage in stages:
+            guard.part(stage)
+            watch_case(guard, stage)
+
+    @property
+    def read_gradients(self) -> bool:
+        """Whether one of them looks at gradients."""
+        return any(stage.reads_gradients for stage in self.stages)
+
+    def hand(self, names: Any, values: Any, grads: Any, scale: Scale, to: Hand) -> None:
+        """Let the gradients of a layer go through all stages, ``to`` whoever comes behind."""
+        self._handed(0, to, names, values, grads, scale)
+
+    def _handed(
+        self, depth: int, to: Hand, names: Any, values: Any, grads: Any, scale: Any
+    ) -> None:
+        if depth == len(self.traced):
+            to(names, values, grads, scale)
+            return
+        for given in self.traced[depth].take(names, values, grads, scale):
+            self._handed(depth + 1, to, *given)
+        stage = self.stages[depth]
+        if type(stage).skip is not Wrapper.skip:
+            skip = partial(stage.skip, list(names))
+            self.tape.add(skip, (), {}, (), "hidden", name="count").barrier = True
+
+    def state(self) -> list[Any]:
+        """What the copies know, for `restore`."""
+        return [map_arrays(vars(stage), lambda array: array) for stage in self.traced]
+
+    def restore(self, state: Sequence[Any]) -> None:
+        """Let the copies know what they did at `state`."""
+        for stage, known in zip(self.traced, state, strict=True):
+            vars(stage).update(known)
+
+    def weigh(
+        self,
+        optimizer: Any,
+        count: float | Callable[[Any], float | None] | None,
+        outputs: Any,
+    ) -> str | None:
+        """Tell ``optimizer`` the ``count`` of a batch, or what gives it at a replay.
+
+        Returns why accumulators among the stages cannot be recorded, if so.
+        """
+        why = None
+        # Numbers that differ from replay to replay, by the stages that have them.
+        numbers: list[tuple[Accumulator, Array, Array]] = []
+        for stage in gathering(optimizer):
+            if not any(stage is own for own in self.stages) or not self.traced:
+                continue
+            one: Any = self.traced[self.stages.index(stage)]
+            if not callable(count):
+                one.begin(count)
+                if one.is_even():
+                    continue
+            if not one.is_together():
+                why = "its parameters are at different micro-batches"
+            weight, share = np.ones(()), np.ones(())
+            one.weigh(weight.view(Traced), share.view(Traced))
+            numbers.append((stage, weight, share))
+
+        def tell(outputs: Any) -> None:
+            begin(optimizer, count(outputs) if callable(count) else count)
+            for stage, weight, share in numbers:
+                weight[...], share[...] = stage.weight, stage.share()
+
+        filled = [array for _, *pair in numbers for array in pair]
+        self.tape.layer, self.tape.phase = "loss", "loss"
+        read = (outputs if callable(count) else None,)
+        self.tape.add(tell, read, {}, filled, "hidden", name="weigh").barrier = True
+        return why
+
+    def end(self, in_python: bool = False) -> None:
+        """Write down what they do at the end of a step, as Python steps where that is asked."""
+        ending = [k for k, stage in enumerate(self.stages) if type(stage).end is not Wrapper.end]
+        does, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
+        self.tape.layer, self.tape.phase = "", "update"
+        try:
+            for k in ending:
+                if in_python:
+                    end = self.stages[k].end
+                    self.tape.add(end, (), {}, (), "hidden", name="python step").barrier = True
+                else:
+                    self.traced[k].end()
+        finally:
+            self.tape.evaluator = does
+
+    @property
+    def ends(self) -> bool:
+        """Whether one of them does something at the end of a step."""
+        return any(type(stage).end is not Wrapper.end for stage in self.stages)
+
+
+class StageGuard:
+    """Whether a stage, or a rule with cases, is as it was when its arithmetic was recorded."""
+
+    def __init__(self, stage: Any) -> None:
+        self._stage = stage
+        self._case = stage.case()
+        names = [
+            name
+            for name, value in vars(stage).items()
+            if not name.startswith("_") or isinstance(value, (dict, np.ndarray))
+        ]
+        self._get = attrgetter(*names, "__class__", "__class__")
+        self._before = self._get(stage)
+
+    def holds(self) -> bool:
+        """Whether attributes are the same objects, and the next step is of the same case."""
+        same = not any(map(is_not, self._get(self._stage), self._before))
+        return same and self._stage.case() == self._case
+
+
+def watch_case(guard: Guard, part: Any) -> None:
+    """Let ``guard`` see where a stage, or a rule with cases, goes another way."""
+    what = "a stage of the optimizer was changed, or its next step is of another kind"
+    guard.watch(what, StageGuard(part).holds)
+
+
+def refusal(parts: Iterable[Any]) -> str | None:
+    """Why no update by these stages and this rule is recorded, if so."""
+    for part in parts:
+        kind = type(part).__name__
+        if not is_library(type(part)) and not getattr(part, "pure", False):
+            return f"{kind} is not singanet's"
+        if not isinstance(part, Optimizer) and type(part).update is not Wrapper.update:
+            return f"{kind} has an update of its own"
+        if is_patched(part):
+            return f"a method of this {kind} was replaced"
+    return None
+
+
+def expect_recordable(parts: Iterable[Any]) -> None:
+    """Raises `NotRecordableError` where there is a `refusal`."""
+    why = refusal(parts)
+    if why is not None:
+        raise NotRecordableError(why)
+
+
+def _traced(stage: Wrapper) -> Wrapper:
+    """A copy of ``stage`` whose arrays are traced, and whose counts are its own."""
+    made: Wrapper = object.__new__(type(stage))
+    for name, value in vars(stage).items():
+        state = name != "optimizer"
+        vars(made)[name] = map_arrays(value, lambda a: a.view(Traced)) if state else value
+    return made

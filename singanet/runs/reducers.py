@@ -1,0 +1,58 @@
+"""What several processes do with their gradients, by name, as the command line asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.optimizer import Optimizer
+from singanet.optimizer.reducer import Reducer
+from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
+
+
+class Way(NamedTuple):
+    """What makes the stage, which of its arguments each option is, and what it is given anyway."""
+
+    make: Callable[..., Reducer]
+    options: dict[str, str]
+    fixed: dict[str, Any]
+
+
+REDUCERS = {
+    "allreduce": Way(AllReduce, {}, {}),
+    "half": Way(AllReduce, {}, {"dtype": "float16"}),
+    "sparse": Way(SparseAllReduce, {"ratio": "ratio"}, {}),
+    "partial": Way(PartialUpdate, {"every": "partitions"}, {}),
+    "local": Way(LocalSGD, {"every": "every"}, {}),
+}
+
+
+def check_reducer(name: str, ratio: float | None, every: int | None) -> None:
+    """Errors: an unknown name; an option that this way does not have, or out of range."""
+    if name not in REDUCERS:
+        raise UnknownNameError(
+            f"--parallel {name!r}",
+            expected=f"one of {one_of(REDUCERS)}",
+            received=repr(name),
+            advice=did_you_mean(name, REDUCERS, "allreduce sums all gradients as they are"),
+        )
+    for option, value, most in (("ratio", ratio, 1.0), ("every", every, float("inf"))):
+        having = [each for each, way in REDUCERS.items() if option in way.options]
+        if value is not None and not (name in having and 0 < value <= most):
+            raise ArgumentError(
+                f"--{option}",
+                expected=f"a positive number, with --parallel {' or '.join(having)}",
+                received=f"{value} with --parallel {name}",
+                advice=f"leave --{option} out",
+            )
+
+
+def reduced(
+    optimizer: Optimizer, name: str, ratio: float | None = None, every: int | None = None
+) -> Reducer:
+    """``optimizer`` behind the stage ``name``, between all processes that were started."""
+    check_reducer(name, ratio, every)
+    way, given = REDUCERS[name], {"ratio": ratio, "every": every}
+    said = {way.options[k]: value for k, value in given.items() if value is not None}
+    return way.make(optimizer, **way.fixed, **said)

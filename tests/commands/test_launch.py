@@ -1,0 +1,111 @@
+"""``singanet launch``: what it refuses before anything is started, and trainings by real ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from singanet.cli import main
+from singanet.commands import make_parser
+from singanet.launch import job, mpirun
+from singanet.training.files import read_training
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["-n", "2"], "train MODEL, or a script"),
+        (["-n", "0", "train", "mlp"], "-n: 0 is less than 1"),
+        (["-n", "2", "--deadline", "nan", "train", "mlp"], "--deadline"),
+        (["train", "mlp"], "-n/--ranks"),
+        (["-n", "2", "evaluate", "run"], "another command"),
+        (["-n", "2", "no-such.py"], "no such file"),
+        (["-n", "2", "train", "mlp", "--epoch-count", "3"], "unrecognized"),
+        (["-n", "2", "--restarts", "1", "train", "mlp"], "--out RUN_DIR"),
+        (["-n", "2", "train", "--out", "nowhere", "--resume"], "nowhere"),
+        (["-n", "2", "--hosts", "nowhere", "train", "mlp"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_started_is_refused(argv, told, refused, monkeypatch):
+    monkeypatch.setattr(job.subprocess, "Popen", None)
+    assert told in refused("launch", *argv)
+
+
+def test_a_training_that_is_begun_anew_goes_on(monkeypatch, tmp_path):
+    given = []
+    monkeypatch.setattr("singanet.launch.launch", lambda options: given.append(options) or 0)
+    words = ["launch", "-n", "3", "--restarts", "2", "train", "mlp", "--out", str(tmp_path)]
+    assert main(words) == 0
+    (options,) = given
+    assert (options.ranks, options.restarts) == (3, 2)
+    assert list(options.program) == ["-m", "singanet", "train", "mlp", "--out", str(tmp_path)]
+    again = options.resumed(options.program)
+    assert again == [*options.program, "--resume"]
+    assert make_parser().parse_args(again[2:]).resume
+    assert options.final == {2, 3}
+
+
+def train(*before, out, data):
+    """A training by ranks that ``before`` starts; the ended process."""
+    return subprocess.run(
+        [*before, *words(out, data)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def words(out, data):
+    figures = ["--out", str(out), "--json", f"{out}.json"]
+    return ["train", "mlp", "--data", data, "--epochs", "2", "--batch-size", "10", *figures]
+
+
+def test_ranks_train_as_one_process_and_write_once(small, tmp_path):
+    pytest.importorskip("mpi4py", exc_type=ImportError)
+    singanet = [sys.executable, "-m", "singanet"]
+    assert main([*words(tmp_path / "one", small), "--quiet"]) == 0
+    flags = ["--allow-run-as-root", "--oversubscribe", "--timeout", "90", "-n", "2"]
+    plain = train(mpirun.find_mpirun(), *flags, *singanet, out=tmp_path / "plain", data=small)
+    launched = train(*singanet, "launch", "-n", "2", out=tmp_path / "two", data=small)
+    for ended in (plain, launched):
+        assert ended.returncode == 0, ended.stderr
+        assert re.fullmatch(r"test accuracy .* s\s*", ended.stdout)
+        assert ended.stderr.count("epoch 2/2") == 1
+    assert json.loads((tmp_path / "two.json").read_text())["ranks"] == 2
+    one, two, other = (read_training(tmp_path / name) for name in ("one", "two", "plain"))
+    named = [name for name in one if name.startswith("net/")]
+    assert named
+    for name in named:
+        np.testing.assert_array_equal(two[name], other[name], err_msg=name)
+        np.testing.assert_allclose(two[name], one[name], 1e-4, 1e-6, err_msg=name)
+
+
+def test_an_interrupted_training_ends_on_all_ranks_with_its_state(small, tmp_path):
+    pytest.importorskip("mpi4py", exc_type=ImportError)
+    command = [sys.executable, "-m", "singanet", "launch", "-n", "2"]
+    command += ["train", "mlp", "--data", small, "--epochs", "100000", "--out", str(tmp_path)]
+    told = []
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as process:
+        for line in process.stderr:
+            told.append(line)
+            if line.startswith("epoch 2/"):
+                process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    assert f"interrupted; go on with: singanet train --out {tmp_path} --resume" in told[-1]
+    assert int(json.loads(bytes(read_training(tmp_path)["session"]))["step"]) > 1
+    assert not any("Traceback" in line for line in told)

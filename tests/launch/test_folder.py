@@ -1,0 +1,61 @@
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from singanet.launch import folder as folders
+from singanet.launch.folder import job_folder, sweep_lost
+from singanet.parallel.board import JOB, process_state
+
+
+def sleeper(path, **options):
+    """A process of the job in ``path``."""
+    code = "import time; time.sleep(60)"
+    return subprocess.Popen([sys.executable, "-c", code], env={JOB: str(path)}, **options)
+
+
+def ended(process):
+    return process.wait(timeout=10) == -signal.SIGKILL
+
+
+def test_nothing_of_a_job_is_left(nothing_left):
+    with job_folder() as folder:
+        others = sleeper("/tmp/another job")
+        running, stopped = sleeper(folder.path), sleeper(folder.path, start_new_session=True)
+        os.kill(stopped.pid, signal.SIGSTOP)
+        (folder.shared / "segment").write_bytes(b"x")
+        (folder.path / "below").mkdir()
+        while process_state(stopped.pid) != "T" or len(folder.processes()) < 2:
+            time.sleep(0.01)
+    assert ended(running)
+    assert ended(stopped)
+    assert others.poll() is None
+    others.kill()
+    others.wait()
+
+
+def test_what_a_killed_launcher_has_left_is_swept_by_the_next(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(folders, "_MEMORY", tmp_path / "memory")
+    (tmp_path / "memory").mkdir()
+    lost = tmp_path / "singanet-job-lost"
+    lost.mkdir()
+    (tmp_path / "memory" / lost.name).mkdir()
+    alone = tmp_path / "memory" / "singanet-job-alone"
+    alone.mkdir()
+    os.utime(alone, (time.time() - 100,) * 2)
+    process = sleeper(lost)
+    sweep_lost()
+    assert not alone.exists()
+    assert lost.exists()  # it may be one that begins just now
+    os.utime(lost, (time.time() - 100,) * 2)
+    with job_folder() as mine:
+        os.utime(mine.path, (time.time() - 100,) * 2)
+        sweep_lost()
+        assert mine.path.exists()
+    assert ended(process)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "memory"]
+    assert not any(Path(tmp_path / "memory").iterdir())

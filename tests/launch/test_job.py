@@ -1,0 +1,147 @@
+"""Jobs of processes without MPI, which tell what they do as ranks tell it."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from singanet.launch import JobOptions, job, launch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Each rank takes steps; the last one does something in its fourth, for which the others wait.
+RANK = """
+import os, signal, sys, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from singanet.parallel.board import JOB, own_board, read_board
+from singanet.layers import Layer
+
+rank, size = (int(os.environ["OMPI_COMM_WORLD_" + name]) for name in ("RANK", "SIZE"))
+board = own_board()
+print("out of", rank, *sys.argv[1:], flush=True)
+print("err of", rank, file=sys.stderr, flush=True)
+
+class Failing(Layer):
+    def forward(self, ctx, x):
+        raise KeyError("lost")
+
+def until_others(do):
+    "Until the boards of all others say so, as ranks of MPI start together."
+    while True:
+        boards = [read_board(Path(os.environ[JOB]), other) for other in range(size)]
+        if all(board and (board.rank == rank or do(board)) for board in boards): return
+        time.sleep(0.01)
+
+def act(how):
+    until_others(lambda board: board.waits)
+    if how == "raise": Failing("fc3").forward(None, None)
+    if how == "exit": sys.exit(7)
+    if how == "once" and os.environ["SINGANET_RESTART"] != "0": return
+    if how == "stop": os.kill(os.getpid(), signal.SIGSTOP)
+    if how in ("kill", "once"): os.kill(os.getpid(), signal.SIGKILL)
+    if how == "hang": time.sleep(1.0)
+
+for step in range(6):
+    board.step(step)
+    if step == 3 and sys.argv[1] == "all":
+        until_others(lambda board: board.step == 3)
+        raise ValueError("everywhere")
+    if step == 3 and sys.argv[1] != "well":
+        if rank == size - 1: act(sys.argv[1])
+        else:
+            board.waits("the gradients of fc/weight")
+            time.sleep(1.0 if sys.argv[1] in ("once", "hang") else 30)
+            board.computes()
+"""
+
+
+@pytest.fixture
+def started(fake_mpirun, nothing_left, tmp_path, capfd):
+    """Start ranks that end in some way; the status and what was written."""
+    script = tmp_path / "script.py"
+    script.write_text(RANK.format(root=str(ROOT)))
+
+    def call(how, ranks=2, **options):
+        program = [str(script), how, *options.pop("more", [])]
+        status = launch(JobOptions(ranks, program, patience=0.5, **options))
+        return status, *capfd.readouterr()
+
+    return call
+
+
+def test_rank_0_speaks_for_all(started, tmp_path):
+    status, out, err = started("well", log_dir=tmp_path / "logs", more=["an argument"])
+    assert status == 0
+    assert out == "out of 0 well an argument\n"
+    assert [line for line in err.splitlines() if "launch" not in line] == ["err of 0"]
+    log = (tmp_path / "logs" / "rank-1.log").read_text()
+    assert log.splitlines() == ["out of 1 well an argument", "err of 1"]
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "told"),
+    [
+        ("kill", 137, "was killed by SIGKILL"),
+        ("exit", 7, "ended with status 7"),
+        ("stop", 1, "has been stopped for 0."),
+        ("raise", 1, "ended by KeyError in layer 'fc3'"),
+    ],
+)
+def test_a_rank_that_ends_ends_all_and_is_named_with_its_step(how, status, told, started):
+    ended, _, err = started(how)
+    assert ended == status
+    said = err[err.index("singanet launch: rank 1 of 2") :]
+    assert ", step 3)" in said
+    assert told in said
+    assert "rank 0, step 3: waited" in said
+    assert "for the gradients of fc/weight" in said
+    assert (said.count("Traceback") == 1) == (how == "raise")
+
+
+def test_an_error_of_all_ranks_is_told_once(started):
+    status, _, err = started("all", ranks=3)
+    assert status == 1
+    assert err.count("Traceback") == 1
+    assert err.count("ValueError: everywhere") == 1
+    assert "rank 0 of 3" in err
+
+
+def test_a_job_is_begun_anew_as_often_as_it_may(started):
+    status, out, err = started("once", restarts=2, resumed=lambda program: [*program, "--resume"])
+    assert status == 0
+    assert out == "out of 0 once\nout of 0 once --resume\n"
+    assert err.count("restart 1 of 2") == 1
+    status, _, err = started("exit", restarts=3, final=frozenset({7}))
+    assert status == 7
+    assert "restart" not in err
+
+
+def test_a_stall_is_told_while_the_job_goes_on(started):
+    status, _, err = started("hang", stall=0.3)
+    assert status == 0
+    assert err.count("1 of 2 ranks wait:") == 1
+    assert "rank 0, step 3: waited 0." in err
+    assert "rank 1, step 3: computed" in err
+
+
+def test_mpirun_that_cannot_start_is_quoted(fake_mpirun, started):
+    fake_mpirun.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('no route to node7')\n")
+    status, _, err = started("well")
+    assert status == 1
+    assert "no route to node7" in err
+
+
+def test_an_interrupt_is_handed_on(started, monkeypatch):
+    asked, look = [], job._Job._look
+
+    def interrupting(self, ranks, now):
+        if any(board.waits for board in self._boards()) and not asked:
+            asked.append(self._take(signal.SIGINT, None))
+        look(self, ranks, now)
+
+    monkeypatch.setattr(job._Job, "_look", interrupting)
+    status, _, err = started("hang")
+    assert status == 130
+    assert "singanet launch: rank" not in err

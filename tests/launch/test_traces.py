@@ -1,0 +1,34 @@
+import json
+
+from singanet.launch.traces import merge_traces
+from singanet.parallel.timeline import Timeline, part_of
+from singanet.testing import communicators
+
+
+def test_each_rank_is_a_process_in_one_trace(tmp_path):
+    trace = tmp_path / "trace.json"
+
+    def rank(comm):
+        timeline = Timeline(part_of(trace, comm.rank), comm)
+        for step in (1, 2):
+            timeline.add("sums", "the gradients of fc", timeline._since)
+            timeline.add("waiting", "the gradients of fc", timeline._since)
+            timeline.step(step)
+        timeline.write()
+
+    with communicators(2) as comms:
+        comms.run(rank)
+    with part_of(trace, 1).open("a") as killed:
+        killed.write('{"ph": "X", "na')
+    merge_traces(trace, 3)
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert list(tmp_path.iterdir()) == [trace]
+    for number in (0, 1):
+        own = [event for event in events if event["pid"] == number]
+        names = {event["args"]["name"] for event in own if event["name"] == "process_name"}
+        assert names == {f"rank {number}"}
+        steps = [e for e in own if e["ph"] == "X" and e["tid"] == 0]
+        assert [event["name"] for event in steps] == ["step 0", "step 1"]
+        assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in steps)
+        under_way = [event["ph"] for event in own if event.get("cat") == "sums"]
+        assert under_way == ["b", "e"] * 2

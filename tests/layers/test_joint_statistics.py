@@ -1,0 +1,156 @@
+"""Ranks with synchronized batch normalization are one process with the whole batch."""
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.base.collectives import SharedBatch
+from singanet.errors import DataError
+from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Flatten, TimeDistributed
+from singanet.layers.context import Context
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.ops import ops_for
+from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm
+from singanet.parallel import AllReduce
+from singanet.testing import communicators
+
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((12, 3, 5, 5)).astype(np.float32) + 2
+Y = RNG.integers(0, 4, 12)
+
+
+def convolved(synchronized=True):
+    return singanet.FeedForwardNet(
+        [
+            Conv2D("c", 4, 3, input_sample_shape=(3, 5, 5)),
+            BatchNormalization("bn", synchronized=synchronized),
+            Activation("relu"),
+            Flatten("f"),
+            Dense("d", 6),
+            BatchNormalization("bn2", 0.3, synchronized=synchronized),
+            Dense("o", 4),
+        ],
+        loss=SoftmaxCrossEntropy(),
+        seed=0,
+    )
+
+
+def together(build, optimizer, x, y, cuts, steps=3):
+    def work(comm):
+        net, chain = build(), optimizer(lambda rule: AllReduce(rule, comm))
+        own = slice(cuts[comm.rank], cuts[comm.rank + 1])
+        for _ in range(steps):
+            net.step(x[own], y[own], chain)
+        return net
+
+    with communicators(len(cuts) - 1) as comms:
+        return comms.run(work)
+
+
+CHAINS = {
+    "plain": lambda wrap: wrap(SGD(lr=0.1, momentum=0.9)),
+    "global norm": lambda wrap: wrap(ClipByGlobalNorm(SGD(lr=0.1), 0.2)),
+    "accumulated": lambda wrap: Accumulator(wrap(SGD(lr=0.1)), 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("chain", "cuts"),
+    [
+        ("plain", (0, 6, 12)),
+        ("plain", (0, 1, 12)),
+        ("plain", (0, 4, 5, 12)),
+        ("global norm", (0, 12, 12)),
+        ("accumulated", (0, 4, 4, 12)),
+    ],
+)
+def test_parameters_and_running_state_are_those_of_one_process(cuts, chain):
+    """Parts of any size, also of no sample; so all gradients and statistics are right."""
+    alone = convolved()
+    optimizer = CHAINS[chain](lambda rule: rule)
+    for _ in range(4):
+        alone.step(X, Y, optimizer)
+    for net in together(convolved, CHAINS[chain], X, Y, cuts, 4):
+        for name, a, b in zip(
+            net.param_names(), net.param_values(), alone.param_values(), strict=True
+        ):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def test_gradients_of_inputs_are_right_numerically():
+    """Of the loss of all ranks by each element that a rank has, by differences in float64."""
+    x = RNG.standard_normal((5, 3)).astype(np.float32)
+    y = RNG.standard_normal((5, 3)).astype(np.float32)
+    gamma = np.array([1.5, -0.5, 2.0], np.float32)
+
+    def loss(values):
+        z = values.astype(np.float64)
+        out = gamma * (z - z.mean(0)) / np.sqrt(z.var(0) + 1e-5)
+        return 0.5 * ((out - y) ** 2).sum() / len(z)
+
+    step = 1e-4
+    expected = np.zeros_like(x)
+    for place in np.ndindex(*x.shape):
+        up, down = x.astype(np.float64), x.astype(np.float64)
+        up[place] += step
+        down[place] -= step
+        expected[place] = (loss(up) - loss(down)) / (2 * step)
+
+    def layerwise(comm):
+        own = slice(0, 2) if comm.rank == 0 else slice(2, 5)
+        layer = BatchNormalization("bn", synchronized=True)
+        layer.shared = SharedBatch(comm)
+        part, targets = x[own], y[own]
+        layer.shared.weight = float(len(part))
+        params = {"gamma": gamma, "beta": np.zeros(3, np.float32)}
+        params |= {"mean": np.zeros(3, np.float32), "var": np.ones(3, np.float32)}
+        ctx = Context(ops_for(x), RNG, params, True)
+        out = layer.forward(ctx, part)
+        dx, _ = layer.backward(ctx, (out - targets) / np.float32(len(part)))
+        return dx * len(part) / len(x)
+
+    with communicators(2) as comms:
+        found = np.concatenate(comms.run(layerwise))
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
+
+
+def test_the_steps_of_sequences_are_shared_too():
+    def build():
+        normalization = BatchNormalization("bn", synchronized=True)
+        return singanet.FeedForwardNet(
+            [
+                TimeDistributed("t", normalization, input_sample_shape=(3, 5)),
+                Flatten("f"),
+                Dense("o", 4),
+            ],
+            loss=SoftmaxCrossEntropy(),
+            seed=0,
+        )
+
+    x = X[:, :, 0]
+    alone, optimizer = build(), SGD(lr=0.1, momentum=0.9)
+    for _ in range(3):
+        alone.step(x, Y, optimizer)
+    for net in together(build, CHAINS["plain"], x, Y, (0, 5, 12)):
+        for name, value, one in zip(
+            net.param_names(), net.param_values(), alone.param_values(), strict=True
+        ):
+            np.testing.assert_allclose(value, one, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def test_one_value_a_channel_on_all_ranks_is_refused_on_all():
+    with pytest.raises(DataError, match="bn2"):
+        together(convolved, CHAINS["plain"], X[:1], Y[:1], (0, 0, 1), 1)
+
+
+def test_without_it_each_rank_has_statistics_of_its_own():
+    first, second = together(lambda: convolved(False), CHAINS["plain"], X, Y, (0, 6, 12))
+    assert not np.array_equal(first["bn"].params["mean"].value, second["bn"].params["mean"].value)
+
+
+def test_it_is_in_the_description_of_a_net_and_evaluates_alone():
+    net = convolved()
+    again = singanet.FeedForwardNet.from_config(net.to_config())
+    assert again["bn"].synchronized
+    net.step(X, Y, SGD(lr=0.1))
+    assert net.forward(False, X).shape == (12, 4)

@@ -1,0 +1,356 @@
+"""Ranks that go their own ways, and meet at the mean."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import singanet
+from singanet.data import ArrayLoader
+from singanet.errors import ArgumentError, CallOrderError, DataError, RankError
+from singanet.layers import Activation, Dense, Embedding, Flatten
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
+from singanet.parallel import AllReduce, Alone, LocalSGD, PartialUpdate
+from singanet.testing import communicators
+from singanet.training.callbacks import EMA, ModelCheckpoint
+
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((24, 6)).astype(np.float32)
+Y = RNG.integers(0, 4, 24)
+
+
+def dense_net(seed=1, wide=500):
+    return singanet.FeedForwardNet(
+        [
+            Dense("a", 40, input_sample_shape=(6,)),
+            Activation("tanh", mode="tanh"),
+            Dense("b", wide),
+            Activation("relu"),
+            Dense("c", 40),
+            Dense("d", 4),
+        ],
+        loss=SoftmaxCrossEntropy(),
+        seed=seed,
+    )
+
+
+def small_net():
+    return singanet.FeedForwardNet(
+        [Dense("a", 5, input_sample_shape=(6,)), Dense("d", 4)], loss=SoftmaxCrossEntropy(), seed=1
+    )
+
+
+def flat_of(net):
+    return np.concatenate([param.value.ravel() for param in reversed_order(net)])
+
+
+def reversed_order(net):
+    """As a walk back comes to them: the last layer first."""
+    layers = [layer for layer in net.layers if layer.params]
+    return [param for layer in reversed(layers) for param in layer.params.values()]
+
+
+def expect_same_bits(nets):
+    for net in nets[1:]:
+        np.testing.assert_array_equal(flat_of(net), flat_of(nets[0]))
+
+
+def together(work, size=2):
+    with communicators(size) as comms:
+        return comms.run(work)
+
+
+def put(net, flat):
+    start = 0
+    for param in reversed_order(net):
+        param.value[...] = flat[start : start + param.value.size].reshape(param.shape)
+        start += param.value.size
+
+
+def by_hand(build, rule, batches, size, every, parts, ended):
+    """Each rank's values after all steps, and after what ends them; averages in float64."""
+    nets, rules = [build() for _ in range(size)], [rule() for _ in range(size)]
+    n = flat_of(nets[0]).size
+    waiting, turn = np.zeros((size, parts)), 0
+
+    def average(part):
+        nonlocal waiting
+        span = slice(n * part // parts, n * (part + 1) // parts)
+        total = waiting[:, part].sum()
+        if total:
+            flats = [flat_of(net).astype(float) for net in nets]
+            mean = sum(w / total * f[span] for w, f in zip(waiting[:, part], flats, strict=True))
+            for net, flat in zip(nets, flats, strict=True):
+                flat[span] = mean
+                put(net, flat)
+        waiting[:, part] = 0
+
+    for done, (cuts, (x, y)) in enumerate(batches, 1):
+        for rank in range(size):
+            own = slice(cuts[rank], cuts[rank + 1])
+            if own.stop > own.start:
+                nets[rank].step(x[own], y[own], rules[rank])
+            waiting[rank] += own.stop - own.start
+        if done % every == 0:
+            average(turn)
+            turn = (turn + 1) % parts
+    if ended:
+        for part in range(parts):
+            average(part)
+    return [flat_of(net) for net in nets]
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data(), st.integers(2, 3))
+def test_values_are_averaged_when_and_as_they_should(data, size):
+    every = data.draw(st.integers(1, 3))
+    partitions = data.draw(st.sampled_from([1, 2, 3, 7])) if every == 1 else 1
+    ended, empty = data.draw(st.booleans()), data.draw(st.booleans())
+    batches = []
+    for _ in range(data.draw(st.integers(1, 7))):
+        n = data.draw(st.integers(1, 24))
+        inner = data.draw(st.lists(st.integers(0, n), min_size=size - 1, max_size=size - 1))
+        batches.append(([0, *sorted(inner), n], (X[:n], Y[:n])))
+
+    def work(comm):
+        net, rule = small_net(), SGD(lr=0.2, momentum=0.9)
+        optimizer = (
+            LocalSGD(rule, comm, every) if every > 1 else PartialUpdate(rule, comm, partitions)
+        )
+        optimizer.meet(net)
+        for cuts, (x, y) in batches:
+            own = slice(cuts[comm.rank], cuts[comm.rank + 1])
+            if own.stop > own.start or empty:
+                # Batches without samples are what `fit` gives to ranks that have no more.
+                net.step(x[own], y[own], optimizer)
+            else:
+                optimizer.begin(0)
+                optimizer.end()
+        if ended:
+            optimizer.join()
+        return net
+
+    nets = together(work, size)
+    expected = by_hand(
+        small_net, lambda: SGD(lr=0.2, momentum=0.9), batches, size, every, partitions, ended
+    )
+    for net, flat in zip(nets, expected, strict=True):
+        np.testing.assert_allclose(flat_of(net), flat, rtol=1e-4, atol=1e-5)
+    if ended:
+        expect_same_bits(nets)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_averaging_each_step_of_a_rule_without_state_is_the_dense_reduction(size):
+    def trained(wrap):
+        def work(comm):
+            net, optimizer = dense_net(seed=comm.rank), wrap(SGD(lr=0.1), comm)
+            for n in (24, 13, 24):
+                bounds = [n * r // size for r in range(size + 1)]
+                own = slice(bounds[comm.rank], bounds[comm.rank + 1])
+                net.step(X[own], Y[own], optimizer)
+            return net
+
+        return together(work, size)
+
+    nets = trained(lambda rule, comm: LocalSGD(rule, comm, every=1))
+    expect_same_bits(nets)
+    np.testing.assert_allclose(flat_of(nets[0]), flat_of(trained(AllReduce)[0]), 1e-4, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "share"),
+    [
+        (lambda rule, comm: AllReduce(rule, comm), 1.0),
+        (lambda rule, comm: PartialUpdate(rule, comm, partitions=4), 1 / 4),
+        (lambda rule, comm: LocalSGD(rule, comm, every=6), 1 / 6),
+    ],
+)
+@pytest.mark.parametrize("size", [2, 3])
+def test_bytes_are_a_share_of_the_dense_ones(wrap, share, size):
+    def work(comm):
+        net, optimizer = dense_net(), wrap(SGD(lr=0.1), comm)
+        optimizer.meet(net)
+        before, told = comm.exchanged, []
+        for _ in range(12):
+            net.step(X[:4], Y[:4], optimizer)
+            told.append(optimizer.exchanged)
+        return net, comm.exchanged.since(before), told
+
+    made = together(work, size)
+    n = flat_of(made[0][0]).nbytes
+    for _, (sent, received), told in made:
+        assert sum(each.sent for each in told) == sent
+        expected = 12 * share * n * 2 * (size - 1) / size
+        assert expected <= sent < 1.02 * expected + 12 * 150
+        assert sent == pytest.approx(received, rel=0.01)
+
+
+METHODS = {
+    "local": lambda rule, comm, **k: LocalSGD(rule, comm, every=3, **k),
+    "partial": lambda rule, comm, **k: PartialUpdate(rule, comm, partitions=5, **k),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "more", [{}, {"clip": 0.5, "clip_by": "global"}, {"clip": 0.5}, {"accumulate": 2}], ids=str
+)
+@pytest.mark.parametrize("precision", [None, "float16"])
+def test_fit_with_uneven_shards_ends_with_one_net(method, more, precision):
+    def work(comm):
+        net = dense_net(seed=comm.rank, wide=50)
+        loader = ArrayLoader(X[:19], Y[:19], 3, seed=2, rank=comm.rank, world_size=2)
+        net.compile(METHODS[method](SGD(lr=0.1), comm), mixed_precision=precision)
+        history = net.fit(loader, epochs=8, verbose=False, **more)
+        return net, history["loss"], net.compiled.precision
+
+    (net, losses, first), (other, other_losses, second) = together(work)
+    expect_same_bits([net, other])
+    assert losses[-1] + other_losses[-1] < 0.9 * (losses[0] + other_losses[0])
+    if precision:
+        for name, master in first.masters.items():
+            np.testing.assert_array_equal(second.masters[name], master)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rows_of_embeddings_are_updated_where_they_are_and_averaged_as_all_else(method):
+    words = RNG.integers(0, 20, (24, 3))
+
+    def work(comm):
+        net = singanet.FeedForwardNet(
+            [Embedding("e", 50, 5, input_sample_shape=(3,)), Flatten("f"), Dense("d", 4)],
+            loss=SoftmaxCrossEntropy(),
+            seed=1,
+        )
+        optimizer = METHODS[method](SGD(lr=0.5), comm)
+        for _ in range(4):
+            net.step(words[comm.rank :: 2], Y[comm.rank :: 2], optimizer)
+        optimizer.join()
+        return net
+
+    nets = together(work)
+    expect_same_bits(nets)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_frozen_stays_and_is_not_sent(method):
+    def work(comm):
+        net = dense_net()
+        net.freeze("b")
+        before = {p.name: p.value.copy() for p in net.params()}
+        optimizer = METHODS[method](SGD(lr=0.1), comm)
+        for k in range(4):
+            if k == 2:
+                net.unfreeze()
+                net.freeze("d")
+            net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer)
+        optimizer.join()
+        return net, before
+
+    (net, before), (other, _) = together(work)
+    expect_same_bits([net, other])
+    for name in ("a/weight", "a/bias"):
+        value = next(p.value for p in net.params() if p.name == name)
+        np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_before_an_evaluation_or_a_file_all_values_are_averaged(method):
+    def work(comm):
+        net, optimizer = dense_net(), METHODS[method](SGD(lr=0.1), comm)
+        for _ in range(2):
+            net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer)
+        apart = flat_of(net).copy()
+        optimizer.unify(net)
+        return net, apart
+
+    (net, apart), (other, other_apart) = together(work)
+    assert (apart != other_apart).any()
+    expect_same_bits([net, other])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_training_is_resumed_to_the_bit_by_a_file_a_rank(method, tmp_path):
+    def trained(comm, epochs, resume=None):
+        net = dense_net(seed=comm.rank, wide=50)
+        loader = ArrayLoader(X, Y, 4, seed=2, rank=comm.rank, world_size=2)
+        net.compile(METHODS[method](Adam(lr=0.01), comm))
+        folder = tmp_path / f"rank{comm.rank}"
+        net.fit(
+            loader,
+            epochs=epochs,
+            callbacks=[ModelCheckpoint(folder, monitor=None)],
+            resume=resume and folder,
+            verbose=False,
+        )
+        return net
+
+    together(lambda comm: trained(comm, 2))
+    resumed = together(lambda comm: trained(comm, 4, True))
+    for rank in range(2):
+        for old in (tmp_path / f"rank{rank}").glob("*.npz"):
+            old.unlink()
+    expect_same_bits(resumed + together(lambda comm: trained(comm, 4)))
+
+
+def test_state_of_other_settings_is_refused():
+    state = PartialUpdate(SGD(lr=0.1), Alone(), partitions=3).state_dict()
+    PartialUpdate(SGD(lr=0.1), Alone(), partitions=3).load_state_dict(state)
+    with pytest.raises(DataError, match="same settings"):
+        PartialUpdate(SGD(lr=0.1), Alone(), partitions=4).load_state_dict(state)
+    with pytest.raises(DataError, match="same settings"):
+        LocalSGD(SGD(lr=0.1), Alone()).load_state_dict({})
+
+
+def test_a_lone_process_trains_as_without():
+    nets = []
+    for wrap in (
+        lambda rule: rule,
+        lambda rule: LocalSGD(rule, Alone()),
+        lambda rule: PartialUpdate(ClipByGlobalNorm(rule, 1e9), Alone()),
+    ):
+        net, optimizer = dense_net(), wrap(SGD(lr=0.1, momentum=0.9))
+        for _ in range(3):
+            net.step(X, Y, optimizer)
+        nets.append(net)
+    for net in nets[1:]:
+        np.testing.assert_allclose(flat_of(net), flat_of(nets[0]), 1e-5, 1e-6)
+
+
+def test_what_does_not_go_together_is_refused():
+    with pytest.raises(ArgumentError, match="reduced once"):
+        LocalSGD(Accumulator(SGD(lr=0.1), 2), Alone())
+    with pytest.raises(ArgumentError, match="every"):
+        LocalSGD(SGD(lr=0.1), Alone(), every=0)
+    with pytest.raises(ArgumentError, match="partitions"):
+        PartialUpdate(SGD(lr=0.1), Alone(), partitions=0)
+    with pytest.raises(ArgumentError, match="leave one"):
+        LocalSGD(AllReduce(SGD(lr=0.1), Alone()), Alone())
+    with communicators(2) as comms:
+        optimizer = LocalSGD(SGD(lr=0.1), comms[0])
+        with pytest.raises(CallOrderError, match="meet"):
+            optimizer.update([], [], [])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_moving_averages_of_values_that_differ_are_refused(method):
+    def work(comm):
+        net = dense_net()
+        net.compile(METHODS[method](SGD(lr=0.1), comm))
+        net.fit(X, Y, batch_size=8, callbacks=[EMA(0.5)], verbose=False)
+
+    with pytest.raises(ArgumentError, match="go their own ways"):
+        together(work)
+
+
+@pytest.mark.parametrize(
+    "other", [lambda c: LocalSGD(SGD(lr=0.1), c, every=5), lambda c: AllReduce(SGD(lr=0.1), c)]
+)
+def test_settings_that_differ_between_ranks_are_found(other):
+    def work(comm):
+        (other(comm) if comm.rank else LocalSGD(SGD(lr=0.1), comm)).meet(dense_net())
+
+    with pytest.raises(RankError, match=r"one net and one optimizer|failed"):
+        together(work)

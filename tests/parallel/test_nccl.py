@@ -1,0 +1,240 @@
+"""What goes by NCCL and what by MPI, with a NCCL of threads in place of GPUs."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import parallel
+from singanet.device import Device
+from singanet.errors import ArgumentError, BackendError, RankError
+from singanet.layers import Activation, Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.ops import ops_for
+from singanet.optimizer import SGD
+from singanet.parallel import AllReduce, LocalSGD, SparseAllReduce, start
+from singanet.parallel.nccl import NcclCommunicator
+from singanet.testing import communicators
+from singanet.testing.device_like import DeviceArray, device_like
+
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((24, 6)).astype(np.float32)
+Y = RNG.integers(0, 4, 24)
+KINDS = ("FLOAT16", "FLOAT32", "FLOAT64", "INT32", "INT64", "UINT8")
+
+
+class Pointer:
+    def __init__(self, array):
+        self.ptr = array
+
+
+@pytest.fixture(autouse=True)
+def _pointers(monkeypatch):
+    """Arrays like a GPU's know where they lie: their pointers are themselves."""
+    monkeypatch.setattr(DeviceArray, "data", property(Pointer), raising=False)
+
+
+class Nccl:
+    """The functions of ``cupy.cuda.nccl`` by the arguments that CuPy documents, over threads."""
+
+    available = True
+    NCCL_SUM, NCCL_MAX, NCCL_MIN = "sum", "max", "min"
+
+    def __init__(self, wire, told):
+        self.wire, self.told = wire, told
+        for k, name in enumerate(KINDS):
+            setattr(self, f"NCCL_{name}", k)
+
+    def get_unique_id(self):
+        assert self.wire.rank == 0
+        return tuple(range(-64, 64))
+
+    def NcclCommunicator(self, size, unique, rank):
+        assert (size, rank) == (self.wire.size, self.wire.rank)
+        assert unique == tuple(range(-64, 64))
+        return self
+
+    def _expect(self, array, count, kind, stream):
+        assert stream == 77
+        assert KINDS[kind].lower() == array.dtype.name
+        assert count == array.size
+        self.told.append(array.nbytes)
+
+    def allReduce(self, source, target, count, kind, op, stream):
+        self._expect(source, count, kind, stream)
+        target.view(np.ndarray)[...] = self.wire.all_reduce(np.array(source.get()), op)
+
+    def allGather(self, source, target, count, kind, stream):
+        self._expect(source, count, kind, stream)
+        for k, part in enumerate(self.wire.all_gather(source.get())):
+            target.view(np.ndarray)[k] = part
+
+    def broadcast(self, source, target, count, kind, root, stream):
+        self._expect(source, count, kind, stream)
+        target.view(np.ndarray)[...] = self.wire.broadcast(source.get(), root)
+
+
+class Event:
+    done = True
+
+    def record(self, stream=None):
+        pass
+
+
+class Scope:
+    def __init__(self, index):
+        assert index == 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+class Cupy:
+    def __init__(self, wire, told):
+        stream = SimpleNamespace(ptr=77, wait_event=lambda event: None)
+        self.cuda = SimpleNamespace(
+            nccl=Nccl(wire, told),
+            Device=Scope,
+            Event=Event,
+            Stream=lambda non_blocking: stream,
+        )
+
+    def __getattr__(self, name):
+        return getattr(device_like, name)
+
+
+def on_gpus(work, size=2):
+    """``work(comm, told)`` of every rank; ``told`` are the bytes that each gave to NCCL."""
+    with communicators(size) as control, communicators(size) as wire:
+        told = [[] for _ in control]
+
+        def one(comm):
+            cupy = Cupy(wire[comm.rank], told[comm.rank])
+            return work(NcclCommunicator(0, comm, cupy))
+
+        made = control.run(one)
+        assert all(each.over == "" for each in (control[0]._world, wire[0]._world))
+        return made, told
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_arrays_of_a_gpu_go_by_nccl_and_all_others_by_mpi(size):
+    def work(comm):
+        own = device_like.asarray(np.full(4, 1.0 + comm.rank, np.float32))
+        parts = device_like.asarray(np.full((comm.rank + 1, 2), comm.rank, np.int64))
+        root = device_like.asarray(np.array([comm.rank], np.float64))
+        host = np.full(3, 1.0 + comm.rank)
+        before = comm.exchanged
+        return (
+            comm.all_reduce(own).get().tolist(),
+            [part.get().tolist() for part in comm.all_gather(parts)],
+            comm.broadcast(root, size - 1).get().tolist(),
+            comm.all_reduce(host, "max").tolist(),
+            comm.exchanged.since(before),
+        )
+
+    made, told = on_gpus(work, size)
+    total = float(sum(range(1, size + 1)))
+    for summed, gathered, last, highest, _ in made:
+        assert summed == [total] * 4
+        assert gathered == [[[rank, rank]] * (rank + 1) for rank in range(size)]
+        assert last == [size - 1]
+        assert highest == [size] * 3
+    # Parts are filled up to the longest: rows of 16 bytes.
+    assert told == [[16, 16 * size, 8]] * size
+    exchanged = [each[-1] for each in made]
+    assert sum(each.sent for each in exchanged) == sum(each.received for each in exchanged)
+
+
+def test_messages_and_barriers_go_by_mpi():
+    def work(comm):
+        comm.barrier()
+        if comm.rank:
+            return comm.receive(np.empty(2), 0, tag=4).tolist()
+        comm.send(np.array([1.0, 2.0]), 1, tag=4)
+        return None
+
+    made, told = on_gpus(work)
+    assert made == [None, [1.0, 2.0]]
+    assert told == [[], []]
+
+
+def net_on(device):
+    net = singanet.FeedForwardNet(
+        [Dense("a", 40, input_sample_shape=(6,)), Activation("relu"), Dense("b", 4)],
+        loss=SoftmaxCrossEntropy(),
+        seed=1,
+    )
+    return net.to_device(device) or net
+
+
+@pytest.mark.parametrize(
+    ("wrap", "by_nccl"),
+    [
+        (AllReduce, True),
+        (lambda rule, comm: AllReduce(rule, comm, dtype="float16"), False),
+        (lambda rule, comm: SparseAllReduce(rule, comm, ratio=0.1), False),
+        (lambda rule, comm: LocalSGD(rule, comm, every=2), False),
+    ],
+)
+def test_a_net_on_gpus_trains_as_on_cpus(wrap, by_nccl):
+    def trained(device, comm):
+        net, optimizer = net_on(device), wrap(SGD(lr=0.1, momentum=0.9), comm)
+        own = device.put(X[comm.rank :: 2]), device.put(Y[comm.rank :: 2])
+        for _ in range(4):
+            net.step(*own, optimizer)
+        return [np.array(ops_for(p.value).host(p.value)) for p in net.params()]
+
+    like = Device("device_like", ops_for(device_like.zeros(1)), 0)
+    object.__setattr__(like, "index", None)  # its scope would be CuPy's
+    made, told = on_gpus(lambda comm: trained(like, comm))
+    with communicators(2) as comms:
+        expected = comms.run(lambda comm: trained(singanet.device.cpu(), comm))
+    for values, others in zip(made, expected, strict=True):
+        for value, other in zip(values, others, strict=True):
+            np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-5)
+    assert bool(told[0]) == by_nccl
+
+
+def test_what_nccl_does_not_take_is_refused():
+    def work(comm):
+        with pytest.raises(ArgumentError, match="contiguous array of float16"):
+            comm.all_reduce(device_like.asarray(np.zeros(3, bool)))
+        with pytest.raises(ArgumentError, match="ascontiguousarray"):
+            comm.all_reduce(device_like.asarray(np.zeros((3, 4)))[:, ::2])
+
+    on_gpus(work)
+
+
+def test_a_cupy_without_nccl_is_told():
+    with communicators(2) as comms:
+        cupy = Cupy(comms[0], [])
+        cupy.cuda.nccl.available = False
+        with pytest.raises(BackendError, match="finds NCCL"):
+            NcclCommunicator(0, comms[0], cupy)
+
+
+def test_a_gpu_that_does_not_answer_is_told():
+    def work(comm):
+        comm.deadline = 0.01
+        request = comm.start_all_reduce(device_like.asarray(np.zeros(3)), what="the sum of w")
+        request._done.done = False
+        with pytest.raises(RankError, match=r"the sum of w.* within 0.01 s"):
+            request.wait()
+
+    on_gpus(work)
+
+
+def test_the_communicator_fits_the_device(monkeypatch):
+    monkeypatch.setattr(start, "_on_gpu", lambda index: f"NCCL on {index}")
+    gpu = Device("cuda:1", singanet.device.cpu().ops, 1)
+    assert isinstance(parallel.init(gpu), parallel.Alone)
+    with communicators(2) as comms:
+        monkeypatch.setattr(start, "_world", lambda: comms[0])
+        assert parallel.init() is comms[0]
+        assert parallel.init(singanet.device.cpu()) is comms[0]
+        assert parallel.init(gpu) == "NCCL on 1"

@@ -1,0 +1,594 @@
+"""A few elements of each gradient: what is sent, what is kept, and that all ranks agree."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import singanet
+from singanet.data import ArrayLoader
+from singanet.errors import ArgumentError, RankError, ShapeError
+from singanet.layers import Activation, Dense, Embedding, Flatten
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.optimizer import (
+    SGD,
+    Accumulator,
+    Adam,
+    ClipByGlobalNorm,
+    ClipByLayerNorm,
+    ClipByValue,
+)
+from singanet.parallel import AllReduce, Alone, SparseAllReduce
+from singanet.testing import communicators
+
+RNG = np.random.default_rng(7)
+X = RNG.standard_normal((24, 6)).astype(np.float32)
+Y = RNG.integers(0, 4, 24)
+
+
+def dense_net(seed=1, wide=500):
+    return singanet.FeedForwardNet(
+        [
+            Dense("a", 40, input_sample_shape=(6,)),
+            Activation("tanh", mode="tanh"),
+            Dense("b", wide),
+            Activation("relu"),
+            Dense("c", 40),
+            Dense("d", 4),
+        ],
+        loss=SoftmaxCrossEntropy(),
+        seed=seed,
+    )
+
+
+def words_net():
+    return singanet.FeedForwardNet(
+        [Embedding("e", 50, 5, input_sample_shape=(3,)), Flatten("f"), Dense("d", 4)],
+        loss=SoftmaxCrossEntropy(),
+        seed=1,
+    )
+
+
+def one_matrix(rows=30, columns=7):
+    layer = Dense("w", columns, input_sample_shape=(rows,), use_bias=False)
+    return singanet.FeedForwardNet([layer], loss=SquaredError(), seed=0)
+
+
+def values_of(net):
+    return {p.name: p.value.copy() for p in net.params()}
+
+
+def expect_same_bits(nets):
+    for net in nets[1:]:
+        for name, value in values_of(net).items():
+            np.testing.assert_array_equal(value, values_of(nets[0])[name], err_msg=name)
+
+
+def together(work, size=2):
+    with communicators(size) as comms:
+        return comms.run(work)
+
+
+def fed(optimizer, net, steps):
+    """Updates by gradients that are given: ``steps`` of (count, gradient or None)."""
+    optimizer.meet(net)
+    param = net.params()[0]
+    for count, grad in steps:
+        optimizer.begin(count)
+        if grad is not None:
+            optimizer.update([param.name], [param.value], [grad])
+        optimizer.end()
+
+
+# -- against formulas -----------------------------------------------------------------------------
+
+
+def by_hand(grads, counts, size, ratio, threshold, momentum, warm_up):
+    """What is added up and what is left, by the papers' formulas in plain loops, float64."""
+    left, moved = (np.zeros((size, grads[0][0].size)) for _ in range(2))
+    applied = np.zeros(grads[0][0].size)
+    for t, (of_ranks, weights) in enumerate(zip(grads, counts, strict=True)):
+        total = sum(weights)
+        for rank in range(size):
+            if not weights[rank]:
+                continue
+            g = of_ranks[rank].astype(float).ravel() * weights[rank] / total
+            moved[rank] = momentum * moved[rank] + g
+            left[rank] += moved[rank]
+            now = ratio
+            if t < warm_up:
+                now = max(ratio, 0.25 * (ratio / 0.25) ** (t / warm_up))
+            if threshold is None:
+                k = math.ceil(now * g.size)
+                sent = np.argsort(-abs(left[rank]), kind="stable")[:k]
+            else:
+                sent = np.nonzero(abs(left[rank]) >= threshold)[0]
+            applied[sent] += left[rank][sent]
+            left[rank][sent] = moved[rank][sent] = 0
+    return applied, left
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data(), st.integers(2, 3))
+def test_what_is_applied_and_what_is_kept_follow_the_formulas(data, size):
+    seed = data.draw(st.integers(0, 999))
+    threshold = data.draw(st.sampled_from([None, 0.3, 1.5]))
+    ratio = data.draw(st.sampled_from([0.004, 0.05, 0.6, 1.0])) if threshold is None else None
+    momentum = data.draw(st.sampled_from([0.0, 0.9]))
+    warm_up = data.draw(st.sampled_from([0, 3])) if ratio else 0
+    counts = data.draw(
+        st.lists(
+            st.lists(st.integers(0, 5), min_size=size, max_size=size).filter(any),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    rng = np.random.default_rng(seed)
+    shape = one_matrix().params()[0].shape
+    grads = [[rng.standard_normal(shape).astype(np.float32) for _ in c] for c in counts]
+
+    def work(comm):
+        net = one_matrix()
+        before = net.params()[0].value.copy()
+        optimizer = SparseAllReduce(
+            SGD(lr=1.0), comm, ratio, threshold, momentum=momentum, warm_up=warm_up
+        )
+        steps = [
+            (c[comm.rank], g[comm.rank] if c[comm.rank] else None)
+            for c, g in zip(counts, grads, strict=True)
+        ]
+        fed(optimizer, net, steps)
+        left = optimizer.state_dict().get("w/weight/unsent", np.zeros(before.size))
+        return net, (before - net.params()[0].value).ravel(), left
+
+    made = together(work, size)
+    expect_same_bits([net for net, *_ in made])
+    applied, left = by_hand(grads, counts, size, ratio, threshold, momentum, warm_up)
+    np.testing.assert_allclose(made[0][1], applied, rtol=1e-4, atol=1e-5)
+    for rank in range(size):
+        np.testing.assert_allclose(made[rank][2], left[rank], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("build", [dense_net, words_net])
+def test_all_elements_sent_are_the_dense_reduction(size, build):
+    # SINGA's blocks of 2 · nnz overflowed its buffer above half of the elements.
+    x = X if build is dense_net else RNG.integers(0, 20, (24, 3))
+
+    def trained(wrap):
+        def work(comm):
+            net = build()
+            optimizer = wrap(SGD(lr=0.1, momentum=0.9), comm)
+            for k in (24, 24, 13):
+                bounds = [k * r // size for r in range(size + 1)]
+                own = slice(bounds[comm.rank], bounds[comm.rank + 1])
+                net.step(x[own], Y[own], optimizer)
+            return net
+
+        return together(work, size)
+
+    dense = trained(AllReduce)[0]
+    nets = trained(lambda rule, comm: SparseAllReduce(rule, comm, ratio=1.0))
+    expect_same_bits(nets)
+    for name, value in values_of(dense).items():
+        np.testing.assert_allclose(values_of(nets[0])[name], value, 1e-5, 1e-6, err_msg=name)
+
+
+def test_exactly_k_are_sent_and_small_parameters_are_chosen_from_together():
+    heard = []
+
+    def work(comm):
+        gather = comm.start_all_gather
+
+        def counted(array, what="an all-gather"):
+            heard.append((comm.rank, what, array.dtype, array.nbytes))
+            return gather(array, what)
+
+        comm.start_all_gather = counted
+        net = dense_net()
+        optimizer = SparseAllReduce(SGD(lr=0.1), comm, ratio=0.01)
+        net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer)
+        return optimizer.exchanged
+
+    first, second = together(work)
+    sent = [each for each in heard if each[0] == 0 and each[1].startswith("the gradients")]
+    # 240 + 40 + 500 + 40 + 160 + 4 elements in one message, and of the 20,000 twice by themselves.
+    sizes = sorted(nbytes for *_, nbytes in sent)
+    head = lambda params: 4 * (1 + params)  # noqa: E731
+    large = head(1) + 8 * 200
+    small = head(6) + 8 * math.ceil(0.01 * (240 + 40 + 500 + 40 + 160 + 4))
+    assert sizes == sorted([small, large, large])
+    # Indices do not ride among floats, which have no odd number above 2^24.
+    assert all(dtype == np.uint8 for _, _, dtype, _ in sent)
+    assert (first.sent, first.received) == (second.received, second.sent)
+    # And what all tell each other before.
+    assert 0 <= first.sent - sum(sizes) < 100
+
+
+def test_ranks_send_as_many_as_they_have():
+    def work(comm):
+        net = one_matrix()
+        optimizer = SparseAllReduce(SGD(lr=1.0), comm, threshold=0.5)
+        before = net.params()[0].value.copy()
+        grad = np.zeros(before.shape, np.float32)
+        if comm.rank == 0:
+            grad.flat[[1, 3, 209]] = [2.0, -0.5, 4.0]  # a half of each is what they weigh
+        fed(optimizer, net, [(1, grad)])
+        return (before - net.params()[0].value).ravel(), optimizer.exchanged
+
+    (moved, first), (same, second) = together(work)
+    np.testing.assert_array_equal(moved, same)
+    assert np.flatnonzero(abs(moved) > 1e-7).tolist() == [1, 209]
+    assert first.sent - second.sent == 2 * 8
+
+
+def test_without_feedback_nothing_is_kept():
+    def work(comm):
+        net = one_matrix()
+        before = net.params()[0].value.copy()
+        optimizer = SparseAllReduce(SGD(lr=1.0), comm, ratio=1 / 210, error_feedback=False)
+        grad = np.zeros(before.shape, np.float32)
+        grad.flat[:2] = 3.0, 2.0
+        fed(optimizer, net, [(1, grad)] * 3)
+        assert "w/weight/unsent" not in optimizer.state_dict()
+        return (before - net.params()[0].value).ravel()
+
+    moved, _ = together(work)
+    np.testing.assert_allclose(moved[:3], [9.0, 0.0, 0.0], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_places_beyond_what_a_float32_counts_are_exact():
+    # SINGA's indices rode among floats; no odd number above 2^24 is one.
+    last = 4097 * 4099 - 1
+    assert int(np.float32(last - 1)) != last - 1
+
+    def work(comm):
+        net = one_matrix(4097, 4099)
+        value = net.params()[0].value
+        before = value.flat[[last - 2, last - 1, last]]
+        grad = np.zeros(value.shape, np.float32)
+        grad.flat[last - comm.rank] = 2.0
+        fed(SparseAllReduce(SGD(lr=1.0), comm, threshold=0.5), net, [(1, grad)])
+        return (before - value.flat[[last - 2, last - 1, last]]).tolist()
+
+    for moved in together(work):
+        np.testing.assert_allclose(moved, [0.0, 1.0, 1.0], atol=1e-6)
+
+
+def test_feedback_may_begin_later():
+    # SINGA had no list for what was left once it had begun without.
+    def work(comm):
+        net = one_matrix()
+        grad = np.ones(net.params()[0].shape, np.float32)
+        first = SparseAllReduce(SGD(lr=1.0, momentum=0.5), comm, 0.1, error_feedback=False)
+        fed(first, net, [(1, grad)])
+        second = SparseAllReduce(SGD(lr=1.0, momentum=0.5), comm, 0.1)
+        second.load_state_dict(first.state_dict())
+        fed(second, net, [(1, grad)])
+        return second.state_dict()["w/weight/unsent"]
+
+    for left in together(work):
+        assert np.count_nonzero(left) == 210 - 21
+
+
+def test_what_is_not_finite_is_sent_and_does_not_stay():
+    def work(comm):
+        net = one_matrix()
+        grad = np.full(net.params()[0].shape, 0.01, np.float32)
+        if comm.rank:
+            grad.flat[100] = np.nan
+        optimizer = SparseAllReduce(SGD(lr=1.0), comm, ratio=1 / 210)
+        fed(optimizer, net, [(1, grad)])
+        return net, optimizer.state_dict()["w/weight/unsent"]
+
+    (net, left), (other, others) = together(work)
+    expect_same_bits([net, other])
+    assert np.flatnonzero(np.isnan(net.params()[0].value.ravel())).tolist() == [100]
+    for array in (left, others):
+        assert np.isfinite(array).all()
+
+
+# -- with all else --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"clip": 0.5, "clip_by": "global"}, {"clip": 0.5}, {"accumulate": 2}], ids=str
+)
+@pytest.mark.parametrize("precision", [None, "float16"])
+def test_fit_with_uneven_shards(more, precision):
+    def work(comm):
+        net = dense_net(seed=comm.rank, wide=50)
+        # Micro-batches that are gathered come in the same numbers.
+        n = 21 if more.get("accumulate") else 19
+        loader = ArrayLoader(X[:n], Y[:n], 3, seed=2, rank=comm.rank, world_size=2)
+        net.compile(
+            SparseAllReduce(SGD(lr=0.02, momentum=0.9), comm, ratio=0.1),
+            mixed_precision=precision,
+        )
+        history = net.fit(loader, epochs=15, verbose=False, **more)
+        return net, history["loss"]
+
+    made = together(work)
+    expect_same_bits([net for net, _ in made])
+    losses = np.mean([losses for _, losses in made], axis=0)
+    assert losses[-1] < 0.85 * losses[0]
+
+
+def test_the_norm_that_clips_is_that_of_the_sum_that_is_applied():
+    grads = RNG.standard_normal((4, 2, 30, 7)).astype(np.float32)
+
+    def trained(wrap):
+        def work(comm):
+            net = one_matrix()
+            before = net.params()[0].value.copy()
+            x = np.eye(30, dtype=np.float32)
+            # The gradient of Σ (x w − y)² / 2 over 30 rows: a mean over x w − y.
+            moved = []
+            optimizer = wrap(comm)
+            for k in range(4):
+                y = net.params()[0].value.reshape(30, 7) - 30 * grads[k, comm.rank]
+                net.step(x, y, optimizer)
+                moved.append(before - net.params()[0].value)
+                before = net.params()[0].value.copy()
+            return moved
+
+        return together(work)[0]
+
+    plain = trained(lambda c: SparseAllReduce(SGD(lr=1.0), c, ratio=0.05))
+    clipped = trained(lambda c: SparseAllReduce(ClipByGlobalNorm(SGD(lr=1.0), 0.5), c, ratio=0.05))
+    for moved, cut in zip(plain, clipped, strict=True):
+        norm = np.linalg.norm(moved)
+        assert norm > 0.5
+        np.testing.assert_allclose(cut, moved * (0.5 / norm), rtol=2e-3, atol=2e-5)
+
+
+def test_rows_are_sent_whole_and_only_they_move():
+    words = RNG.integers(0, 20, (24, 3))
+
+    def work(comm):
+        net = words_net()
+        for _ in range(3):
+            net.step(words[comm.rank :: 2], Y[comm.rank :: 2], SparseAllReduce(SGD(lr=0.5), comm))
+        return net
+
+    nets = together(work)
+    expect_same_bits(nets)
+    before, after = (values_of(net)["e/weight"] for net in (words_net(), nets[0]))
+    moved = (before != after).any(axis=1)
+    assert moved.tolist() == [k in words for k in range(50)]
+
+
+def test_what_is_not_reached_is_kept_for_when_it_is():
+    def two_heads():
+        net = singanet.FeedForwardNet(seed=2)
+        trunk = net.add(Dense("trunk", 5, input_sample_shape=(6,)))
+        net.add(Dense("left", 3), trunk)
+        net.add(Dense("right", 2), trunk)
+        return net
+
+    def work(comm):
+        net, optimizer = two_heads(), SparseAllReduce(SGD(lr=0.1, weight_decay=0.1), comm, 0.1)
+        optimizer.meet(net)
+        before = values_of(net)
+        moved = []
+        for k in range(3):
+            # Nobody reaches "right" at first, then rank 1 alone does.
+            head = "right" if k == 1 and comm.rank else "left"
+            net.forward(True, X[:2])
+            optimizer.begin(2)
+            for item in net.backward({head: np.ones((2, 2 if head == "right" else 3), "f")}):
+                optimizer.update(*item)
+            optimizer.end()
+            now = values_of(net)
+            moved.append({name for name in now if (now[name] != before[name]).any()})
+            before = now
+        return net, moved
+
+    (net, moved), (other, _) = together(work)
+    expect_same_bits([net, other])
+    # The decay moves all elements of what anybody has reached, and nothing else.
+    assert [any("right" in name for name in each) for each in moved] == [False, True, False]
+    assert all(any("left" in name for name in each) for each in moved)
+
+
+def test_frozen_and_shared_parameters():
+    def build():
+        net = singanet.FeedForwardNet(SquaredError(), seed=0)
+        net.add(Dense("first", 6, input_sample_shape=(6,)))
+        encoder = net.add(Dense("encoder", 3))
+        net.add(Dense("decoder", 6, W_specs=encoder.params["weight"], W_transpose=True))
+        net.freeze("first")
+        return net
+
+    def work(comm):
+        net, optimizer = build(), SparseAllReduce(SGD(lr=0.1), comm, ratio=0.3)
+        losses = []
+        for k in range(30):
+            if k == 15:
+                net.unfreeze()
+            losses.append(net.step(X[comm.rank :: 2], X[comm.rank :: 2], optimizer)[0])
+        return net, losses
+
+    (net, losses), (other, _) = together(work)
+    expect_same_bits([net, other])
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_clipping_by_layer_sees_the_layers_sum():
+    def work(comm):
+        net = dense_net()
+        optimizer = SparseAllReduce(ClipByLayerNorm(SGD(lr=1.0), 1e-3), comm, ratio=0.1)
+        before = values_of(net)
+        net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer)
+        after = values_of(net)
+        return net, {n: (before[n] - after[n]).ravel() for n in before}
+
+    (net, moved), (other, _) = together(work)
+    expect_same_bits([net, other])
+    for layer in "abcd":
+        joined = np.concatenate([moved[f"{layer}/weight"], moved[f"{layer}/bias"]])
+        np.testing.assert_allclose(np.linalg.norm(joined), 1e-3, rtol=1e-3)
+
+
+def test_a_lone_process_trains_densely_with_momentum_where_it_was_asked_for():
+    def trained(optimizer):
+        net = dense_net()
+        for _ in range(4):
+            net.step(X, Y, optimizer)
+        return values_of(net)
+
+    plain = trained(SGD(lr=0.1, momentum=0.9))
+    corrected = trained(SparseAllReduce(SGD(lr=0.1), Alone(), momentum=0.9))
+    for name, value in plain.items():
+        np.testing.assert_allclose(corrected[name], value, rtol=1e-4, atol=1e-6)
+    clipped = trained(ClipByGlobalNorm(SGD(lr=0.1), 0.05))
+    same = trained(SparseAllReduce(ClipByGlobalNorm(SGD(lr=0.1), 0.05), Alone()))
+    for name, value in clipped.items():
+        np.testing.assert_allclose(same[name], value, rtol=1e-4, atol=1e-6)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "warm_up": 9}], ids=str)
+def test_a_training_is_resumed_to_the_bit_by_a_file_a_rank(options, tmp_path):
+    def trained(comm, epochs, resume=None):
+        net = dense_net(seed=comm.rank, wide=50)
+        loader = ArrayLoader(X, Y, 4, seed=2, rank=comm.rank, world_size=2)
+        net.compile(SparseAllReduce(SGD(lr=0.1), comm, ratio=0.02, **options))
+        folder = tmp_path / f"rank{comm.rank}"
+        checkpoint = singanet.training.callbacks.ModelCheckpoint(folder, monitor=None)
+        net.fit(
+            loader,
+            epochs=epochs,
+            callbacks=[checkpoint],
+            resume=resume and folder,
+            clip=0.5,
+            verbose=False,
+        )
+        return net, net.compiled.optimizer.state_dict()
+
+    together(lambda comm: trained(comm, 2))
+    resumed = together(lambda comm: trained(comm, 4, True))
+    for rank in range(2):
+        for old in (tmp_path / f"rank{rank}").glob("*.npz"):
+            old.unlink()
+    whole = together(lambda comm: trained(comm, 4))
+    expect_same_bits([net for net, _ in resumed + whole])
+    for (_, state), (_, other) in zip(resumed, whole, strict=True):
+        assert sorted(state) == sorted(other)
+        assert any(key.endswith("/unsent") for key in state)
+        for key, array in state.items():
+            np.testing.assert_array_equal(array, other[key], err_msg=key)
+
+
+def state_of(comm, **options):
+    net, optimizer = one_matrix(), SparseAllReduce(SGD(lr=0.1, momentum=0.9), comm, **options)
+    fed(optimizer, net, [(1, np.ones(net.params()[0].shape, np.float32))])
+    return optimizer.state_dict()
+
+
+def test_the_state_of_another_rank_leaves_out_what_that_had_not_sent():
+    first, _ = together(state_of)
+
+    def work(comm):
+        optimizer = SparseAllReduce(SGD(lr=0.1, momentum=0.9), comm)
+        if comm.rank:
+            with pytest.warns(RuntimeWarning, match="rank 0 of 2"):
+                optimizer.load_state_dict(first)
+        else:
+            optimizer.load_state_dict(first)
+        return optimizer.state_dict()
+
+    own, other = together(work)
+    assert sorted(own) == sorted(first)
+    np.testing.assert_array_equal(own["w/weight/momentum"], other["w/weight/momentum"])
+    assert "w/weight/unsent" not in other
+
+
+def test_state_that_does_not_fit_is_refused_and_nothing_changed():
+    first, _ = together(state_of)
+    with communicators(2) as comms:
+        optimizer = SparseAllReduce(SGD(lr=0.1, momentum=0.9), comms[0])
+        damaged = {k: v for k, v in first.items() if k != "*/unsent"}
+        with pytest.raises(singanet.errors.DataError, match="rank"):
+            optimizer.load_state_dict(damaged)
+        assert sorted(optimizer.state_dict()) == ["*/unsent"]
+
+    def meets(comm):
+        optimizer = SparseAllReduce(SGD(lr=0.1, momentum=0.9), comm)
+        if not comm.rank:
+            optimizer.load_state_dict(first)
+        optimizer.meet(one_matrix(4, 4))
+
+    with pytest.raises((ShapeError, RankError), match="16 elements|failed"):
+        together(meets)
+
+
+def test_models_are_saved_without_the_communicator(tmp_path):
+    with communicators(2) as comms:
+        net = dense_net()
+        net.compile(SparseAllReduce(SGD(lr=0.1), comms[0], ratio=0.01, momentum=0.9, warm_up=5))
+        net.save_model(tmp_path / "net.singanet")
+    optimizer = singanet.load_model(tmp_path / "net.singanet").compiled.optimizer
+    assert isinstance(optimizer.comm, Alone)
+    told = "SparseAllReduce(optimizer=SGD(lr=0.1), ratio=0.01, momentum=0.9, warm_up=5)"
+    assert repr(optimizer) == told
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: SparseAllReduce(SGD(lr=0.1), ratio=0.1, threshold=0.1), "leave one"),
+        (lambda: SparseAllReduce(SGD(lr=0.1), ratio=0.0), "above 0"),
+        (lambda: SparseAllReduce(SGD(lr=0.1), ratio=1.5), "at most 1"),
+        (lambda: SparseAllReduce(SGD(lr=0.1), threshold=float("inf")), "above 0"),
+        (lambda: SparseAllReduce(SGD(lr=0.1), threshold=True), "above 0"),
+        (lambda: SparseAllReduce(SGD(lr=0.1), threshold=0.1, warm_up=3), "comes down"),
+        (lambda: SparseAllReduce(SGD(lr=0.1, momentum=0.9), momentum=0.9), "of its own"),
+        (lambda: SparseAllReduce(Adam(lr=0.1), momentum=0.9), "of its own"),
+        (
+            lambda: SparseAllReduce(SGD(lr=0.1), momentum=0.9, error_feedback=False),
+            "error_feedback=True",
+        ),
+        (lambda: SparseAllReduce(Accumulator(SGD(lr=0.1), 2)), "reduced once"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(make, told):
+    with pytest.raises(ArgumentError, match=told):
+        make()
+
+
+def test_rows_and_momentum_and_clipping_around_are_refused():
+    with pytest.raises(ArgumentError, match="row-sparse"):
+        words_net().step(
+            np.zeros((2, 3), int), Y[:2], SparseAllReduce(SGD(lr=0.1), Alone(), momentum=0.9)
+        )
+    with communicators(2) as comms, pytest.raises(ArgumentError, match=r"SparseAllReduce\(Clip"):
+        dense_net().step(X, Y, ClipByValue(SparseAllReduce(SGD(lr=0.1), comms[0]), 1.0))
+
+
+@pytest.mark.parametrize(
+    "other", [{"ratio": 0.02}, {"threshold": 0.1}, {"momentum": 0.9}, {"error_feedback": False}]
+)
+def test_settings_that_differ_between_ranks_are_found(other):
+    def work(comm):
+        SparseAllReduce(SGD(lr=0.1), comm, **(other if comm.rank else {})).meet(dense_net())
+
+    with pytest.raises(RankError, match=r"one net and one optimizer|failed"):
+        together(work)
+
+
+def test_another_kind_of_reduction_on_one_rank_is_found():
+    def work(comm):
+        kind = AllReduce if comm.rank else SparseAllReduce
+        kind(SGD(lr=0.1), comm).meet(dense_net())
+
+    with pytest.raises(RankError, match=r"one net and one optimizer|failed"):
+        together(work)

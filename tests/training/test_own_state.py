@@ -1,0 +1,87 @@
+"""One file of rank 0, from which all ranks go on to the bit: what is each one's own is in it."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.errors import StateMismatchError
+from singanet.layers import Activation, Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD, Adam
+from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
+from singanet.testing import communicators
+from singanet.training.callbacks import ModelCheckpoint
+
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((22, 6)).astype(np.float32)
+Y = RNG.integers(0, 4, 22)
+
+METHODS = {
+    "dense": lambda comm: AllReduce(Adam(lr=0.01), comm),
+    "sparse": lambda comm: SparseAllReduce(SGD(lr=0.1, momentum=0.9), comm, ratio=0.02),
+    "dgc": lambda comm: SparseAllReduce(SGD(lr=0.1), comm, ratio=0.02, momentum=0.9, warm_up=9),
+    "local": lambda comm: LocalSGD(Adam(lr=0.01), comm, every=2),
+    "partial": lambda comm: PartialUpdate(SGD(lr=0.1, momentum=0.9), comm, partitions=3),
+}
+
+
+def trained(comm, method, folder, epochs, resume=False, n=22, **more):
+    net = singanet.FeedForwardNet(
+        [Dense("a", 20, input_sample_shape=(6,)), Activation("relu"), Dense("b", 4)],
+        loss=SoftmaxCrossEntropy(),
+        seed=1,
+    )
+    net.compile(METHODS[method](comm))
+    checkpoint = ModelCheckpoint(folder, monitor=None, every_steps=3)
+    net.fit(
+        X[:n],
+        Y[:n],
+        batch_size=4,
+        epochs=epochs,
+        callbacks=[checkpoint],
+        resume=folder if resume else None,
+        verbose=False,
+        **more,
+    )
+    state = net.compiled.optimizer.state_dict()
+    return state | {param.name: param.value.copy() for param in net.params()}
+
+
+def together(size, *args, **more):
+    with communicators(size) as comms:
+        return comms.run(lambda comm: trained(comm, *args, **more))
+
+
+@pytest.mark.parametrize(
+    ("method", "accumulate"), [*((method, 1) for method in METHODS), ("dense", 2), ("sparse", 2)]
+)
+def test_all_ranks_go_on_to_the_bit_from_one_file(method, accumulate, tmp_path):
+    together(2, method, tmp_path / "cut", 1, accumulate=accumulate)
+    resumed = together(2, method, tmp_path / "cut", 2, True, accumulate=accumulate)
+    whole = together(2, method, tmp_path / "whole", 2, accumulate=accumulate)
+    for state, other in zip(resumed, whole, strict=True):
+        assert sorted(state) == sorted(other)
+        for key, array in other.items():
+            np.testing.assert_array_equal(state[key], array, err_msg=key)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_another_number_of_ranks_goes_on_with_what_they_have_in_common(method, tmp_path):
+    together(2, method, tmp_path, 1)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        made = together(3, method, tmp_path, 2, True)
+    if method in ("sparse", "dgc"):
+        assert any("left out" in str(each.message) for each in told)
+    for state in made[1:]:
+        for name in ("a/weight", "b/bias"):
+            np.testing.assert_array_equal(state[name], made[0][name])
+
+
+def test_parts_of_micro_batches_are_not_for_another_number_of_ranks(tmp_path):
+    # Five batches, of which the last is still waiting for a second one.
+    together(2, "dense", tmp_path, 1, n=18, accumulate=2)
+    with pytest.raises(StateMismatchError, match="between micro-batches"):
+        together(3, "dense", tmp_path, 2, True, n=18, accumulate=2)

@@ -1,0 +1,835 @@
+"""A fit of several ranks is as true as one of one process."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import warnings
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import singanet
+from singanet.data import ArrayLoader, GeneratorLoader, Prefetch
+from singanet.errors import ArgumentError, DataError, RankError
+from singanet.layers import Activation, BatchNormalization, Dense, Dropout
+from singanet.loss import MultiLoss, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
+from singanet.metric import (
+    AUC,
+    F1,
+    R2,
+    Accuracy,
+    BinaryAccuracy,
+    ConfusionMatrix,
+    MeanMetric,
+    Metric,
+    Perplexity,
+    RootMeanSquaredError,
+)
+from singanet.optimizer import SGD, Adam
+from singanet.parallel import AllReduce
+from singanet.testing import communicators
+from singanet.training import fit
+from singanet.training.callbacks import (
+    EMA,
+    Callback,
+    CSVLogger,
+    EarlyStopping,
+    LearningRate,
+    ModelCheckpoint,
+    ReduceOnPlateau,
+    StopOnNaN,
+)
+
+RNG = np.random.default_rng(11)
+X = RNG.standard_normal((37, 5)).astype(np.float32)
+Y = (X @ RNG.standard_normal((5, 3))).argmax(1)
+YES = (X[:, :1] + RNG.standard_normal((37, 1)) > 0).astype(np.float32)
+
+
+def plain(metrics=(), optimizer=None, seed=0):
+    net = singanet.FeedForwardNet(
+        [Dense("a", 8, input_sample_shape=(5,)), Activation("t", "tanh"), Dense("b", 3)],
+        loss=SoftmaxCrossEntropy(),
+        seed=seed,
+    )
+    net.compile(optimizer or SGD(lr=0.2, momentum=0.9), metrics=list(metrics))
+    return net
+
+
+def drawing(optimizer=None, synchronized=False):
+    net = singanet.FeedForwardNet(
+        [
+            Dense("a", 8, input_sample_shape=(5,)),
+            BatchNormalization("bn", 0.3, synchronized=synchronized),
+            Activation("relu"),
+            Dropout("drop", 0.4),
+            Dense("b", 3),
+        ],
+        loss=SoftmaxCrossEntropy(),
+        seed=3,
+    )
+    net.compile(optimizer or SGD(lr=0.1, momentum=0.9), metrics=[Accuracy()])
+    return net
+
+
+def on(size, work):
+    with communicators(size) as comms:
+        return comms.run(work)
+
+
+def reduced(comm, rule=None):
+    return AllReduce(rule or SGD(lr=0.2, momentum=0.9), comm)
+
+
+def without_traffic(history):
+    return {name: values for name, values in history.items() if not name.startswith("bytes")}
+
+
+def expect_equal(net, other):
+    for name, a, b in zip(net.param_names(), net.param_values(), other.param_values(), strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+# What users write
+
+
+class Furthest(Metric):
+    """How far an output is off at most: no sum, and so merged by its own method."""
+
+    gathered = ("samples", "most")
+
+    def reset(self):
+        self.samples, self.most = 0, 0.0
+
+    def update(self, x, y):
+        self.samples += len(x)
+        self.most = max(self.most, float(np.abs(x).max()))
+
+    def merge(self, state):
+        self.samples += state["samples"]
+        self.most = max(self.most, state["most"])
+
+    def compute(self):
+        return self.most
+
+
+class Secret(Metric):
+    """Says nothing of what it has gathered."""
+
+    def reset(self):
+        self.samples, self.seen = 0, 0
+
+    def update(self, x, y):
+        self.samples += len(x)
+
+    def compute(self):
+        return 1.0
+
+
+class Confident(MeanMetric):
+    """A value a sample is all that it gives."""
+
+    def values(self, ops, x, y):
+        return x.max(axis=1).astype("float64")
+
+
+class Worse(Confident):
+    """Has gathered more than the class above says."""
+
+    def reset(self):
+        super().reset()
+        self.worst = 0.0
+
+
+class Heard(Callback):
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.losses, self.epochs = [], []
+
+    def on_batch_end(self, batch, logs):
+        self.losses.append(logs["loss"])
+
+    def on_epoch_end(self, epoch, logs):
+        self.epochs.append(dict(logs))
+
+
+# Data
+
+
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        (1, {}),
+        (2, {}),
+        (5, {}),
+        (2, {"validation_split": 0.2, "shuffle": False}),
+        (3, {"sample_weight": np.linspace(0, 2, 37).astype("f")}),
+        (3, {"accumulate": 3, "clip": 0.5, "clip_by": "global"}),
+        (2, {"class_weight": {0: 2.0, 2: 0.5}, "drop_last": True}),
+        (3, {"steps_per_epoch": 4}),
+    ],
+)
+def test_arrays_are_shared_and_all_numbers_are_those_of_one_process(size, options):
+    """36 of 37 samples in batches of 9 leave one, so all but one rank have an empty batch."""
+
+    def work(optimizer):
+        net, heard = plain([Accuracy(), AUC_OF_CLASS(), Furthest()], optimizer), Heard()
+        given = {"validation_data": (X[:7], Y[:7])} if "validation_split" not in options else {}
+        history = fit(net, X, Y, 9, 3, callbacks=[heard], verbose=False, **given, **options)
+        return history, net, heard, net.evaluate(X, Y).logs
+
+    alone, net, heard, logs = work(None)
+    every = on(size, lambda comm: work(reduced(comm)))
+    for history, trained, told, own in every:
+        assert list(without_traffic(history)) == list(alone)
+        for name, values in alone.items():
+            np.testing.assert_allclose(history[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(told.losses, heard.losses, rtol=1e-4, atol=1e-6)
+        assert own.keys() == logs.keys()
+        for name, value in logs.items():
+            assert own[name] == pytest.approx(value, rel=1e-4)
+        assert dict(history).keys() == dict(every[0][0]).keys()
+        assert history == every[0][0]
+        expect_equal(trained, every[0][1])
+    for a, b in zip(every[0][1].param_values(), net.param_values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
+class AUC_OF_CLASS(AUC):  # noqa: N801 - as a user may name it
+    """Class 1 against the rest."""
+
+    def update(self, x, y):
+        super().update(x[:, 1], y == 1)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 14), st.booleans(), st.integers(0, 3))
+def test_every_sample_is_trained_on_and_counted_once(count, size, batch, shuffle, seed):
+    """However few there are; some ranks may have none at all."""
+    seen = []
+
+    class Sees(Callback):
+        def on_batch_end(self, batch, logs):
+            seen.extend(self.session.inputs[:, 1].tolist())
+
+    def work(comm):
+        net = singanet.FeedForwardNet(
+            [Dense("a", 1, input_sample_shape=(2,))], loss=SquaredError(), seed=seed
+        )
+        net.compile(AllReduce(SGD(lr=0.01), comm), metrics=[RootMeanSquaredError()])
+        y = np.arange(count, dtype="f")[:, None]
+        x = np.concatenate([np.ones_like(y), y], axis=1)
+        net.fit(x, y, batch, 2, callbacks=[Sees()], shuffle=shuffle, verbose=False)
+        metric = next(iter(net.compiled.metrics.values()))
+        assert metric.samples == count
+        return net.evaluate(x, y).loss
+
+    losses = on(size, work)
+    assert sorted(seen) == sorted(2 * [float(k) for k in range(count)])
+    assert len(set(losses)) == 1
+
+
+def test_arrays_that_differ_are_refused_on_all_ranks():
+    def work(comm):
+        net = plain(optimizer=reduced(comm))
+        with pytest.raises(RankError, match="data, x: .*on rank 0.*on rank 1.*its part"):
+            net.fit(X[comm.rank :: 2], Y[comm.rank :: 2], verbose=False)
+        given = {"validation_data": (X, Y)} if comm.rank == 0 else {}
+        with pytest.raises(RankError, match="validation_data.*False.*on rank 1") as raised:
+            net.fit(X, Y, verbose=False, **given)
+        assert "rank 0" in str(raised.value)
+        with pytest.raises(RankError, match="callbacks"):
+            net.fit(X, Y, callbacks=[Heard()] if comm.rank else [], verbose=False)
+        return net.compiled.epochs
+
+    assert on(2, work) == [0, 0]
+
+
+@pytest.mark.parametrize("wrap", [lambda loader: loader, Prefetch])
+def test_a_loader_says_whose_it_is(wrap):
+    def work(comm):
+        net = plain(optimizer=reduced(comm))
+        with pytest.raises(RankError, match="rank 0 of 2.*rank 0 of 1.*world_size"):
+            net.fit(wrap(ArrayLoader(X, Y, 8)), verbose=False)
+        own = ArrayLoader(X, Y, 4, rank=comm.rank, world_size=comm.size)
+        with pytest.raises(RankError, match="rank 1 of 2"):
+            net.fit(wrap(ArrayLoader(X, Y, 4, rank=0, world_size=2)), verbose=False)
+        net.fit(wrap(own), epochs=2, validation_data=lambda epoch: own, verbose=False)
+        return net.evaluate(lambda epoch: own).loss
+
+    first, second = on(2, work)
+    assert first == second
+
+
+def test_a_users_own_loader_may_give_ranks_what_they_like():
+    """Rank 2 never has a batch, rank 0 most; all count by their samples."""
+    bounds = [0, 30, 37, 37]
+
+    def work(comm):
+        start, stop = bounds[comm.rank], bounds[comm.rank + 1]
+
+        def batches(epoch):
+            for k in range(start, stop, 4):
+                yield X[k : min(k + 4, stop)], Y[k : min(k + 4, stop)]
+
+        net, heard = plain([Accuracy(), Perplexity()], reduced(comm)), Heard()
+        history = net.fit(batches, epochs=2, callbacks=[heard], verbose=False)
+        assert len(heard.losses) == 2 * 8
+        assert sum(metric.samples for metric in net.compiled.metrics.values()) == 2 * 37
+        return history, net
+
+    every = on(3, work)
+    assert every[0][0] == every[1][0] == every[2][0]
+    expect_equal(every[0][1], every[2][1])
+
+
+def test_an_epoch_without_any_batch_is_an_error_on_all_ranks():
+    def work(comm):
+        with pytest.raises(DataError, match="at least one batch"):
+            plain(optimizer=reduced(comm)).fit(lambda epoch: iter([]), verbose=False)
+
+    on(2, work)
+
+
+# Metrics
+
+
+METRICS = {
+    "multi": (lambda: [Accuracy(2), F1(), F1("weighted"), Perplexity(), Confident()], Y),
+    "yes": (lambda: [BinaryAccuracy(), AUC(), F1(threshold=0.4)], YES),
+    "real": (lambda: [R2(), RootMeanSquaredError(), "mae"], X[:, :2] * 3 + 100),
+}
+
+
+@pytest.mark.parametrize("kind", METRICS)
+@pytest.mark.parametrize("size", [2, 3])
+def test_metrics_are_exact_over_ranks(kind, size):
+    made, y = METRICS[kind]
+    loss = {"multi": SoftmaxCrossEntropy, "yes": SigmoidCrossEntropy, "real": SquaredError}[kind]
+    outputs = 3 if kind == "multi" else y.shape[1]
+
+    def work(optimizer):
+        net = singanet.FeedForwardNet(
+            [Dense("a", outputs, input_sample_shape=(5,))], loss=loss(), seed=0
+        )
+        net.compile(optimizer, metrics=made())
+        return [net.evaluate(X[:n], y[:n], size).logs for n in (37, 2) for size in (None, 5)]
+
+    alone = work(SGD(lr=0.0))
+    for own in on(size, lambda comm: work(AllReduce(SGD(lr=0.0), comm))):
+        for logs, expected in zip(own, alone, strict=True):
+            assert logs.keys() == expected.keys()
+            for name, value in expected.items():
+                assert logs[name] == pytest.approx(
+                    value, rel=1e-6 if name in ("loss", "perplexity") else 1e-9, nan_ok=True
+                ), name
+
+
+def test_what_a_metric_holds_after_a_fit_is_of_all_ranks():
+    def work(comm):
+        matrix = ConfusionMatrix()
+        net = plain([matrix], reduced(comm))
+        net.fit(X, Y, batch_size=8, verbose=False)
+        return matrix.result().sum()
+
+    assert on(3, work) == [37, 37, 37]
+
+
+@pytest.mark.parametrize("metric", [Secret, Worse])
+def test_a_metric_that_cannot_be_merged_is_refused_before_the_first_step(metric):
+    def work(comm):
+        net = plain([metric()], reduced(comm))
+        before = [value.copy() for value in net.param_values()]
+        for call in (net.fit, net.evaluate):
+            with pytest.raises(ArgumentError, match=f"{metric.__name__}.*gathered"):
+                call(X, Y)
+        for a, b in zip(before, net.param_values(), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    on(2, work)
+    plain([metric()]).fit(X, Y, verbose=False)  # alone it is taken as ever
+
+
+def test_losses_of_several_outputs_are_those_of_one_process():
+    def work(optimizer):
+        net = singanet.FeedForwardNet(
+            loss=MultiLoss({"p": SoftmaxCrossEntropy(), "q": SquaredError()}, {"p": 1.0, "q": 0.5}),
+            seed=0,
+        )
+        base = net.add(Dense("a", 6, input_sample_shape=(5,)))
+        net.add(Dense("p", 3), base)
+        net.add(Dense("q", 2), base)
+        net.compile(optimizer, metrics={"p": [Accuracy()]})
+        heard = Heard()
+        y = {"p": Y, "q": X[:, :2]}
+        history = net.fit(X, y, batch_size=8, epochs=2, callbacks=[heard], verbose=False)
+        return without_traffic(history), heard.losses
+
+    alone, losses = work(SGD(lr=0.1))
+    for history, told in on(3, lambda comm: work(reduced(comm, SGD(lr=0.1)))):
+        for name, values in alone.items():
+            np.testing.assert_allclose(history[name], values, rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(told, losses, rtol=1e-4)
+
+
+# Callbacks
+
+
+class StopsAlone(Callback):
+    """Ends the training on one rank, in one of the ways there are."""
+
+    def __init__(self, rank, hook, way):
+        self.where = rank, hook
+        self.way = way
+
+    def _act(self, hook, number):
+        if (self.session.rank, hook) != self.where or number != 1:
+            return
+        if self.way == "stop":
+            self.session.stop("enough")
+        elif self.way == "raise":
+            raise singanet.training.StopTraining("enough")
+        else:
+            raise KeyboardInterrupt
+
+    def on_epoch_begin(self, epoch):
+        self._act("epoch begin", epoch)
+
+    def on_batch_begin(self, batch):
+        self._act("batch begin", batch)
+
+    def on_batch_end(self, batch, logs):
+        self._act("batch end", batch)
+
+    def on_epoch_end(self, epoch, logs):
+        self._act("epoch end", epoch)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("hook", ["epoch begin", "batch begin", "batch end", "epoch end"])
+@pytest.mark.parametrize("way", ["stop", "raise", "interrupt"])
+def test_an_end_on_one_rank_is_one_after_the_same_step_on_all(rank, hook, way, tmp_path):
+    def work(comm):
+        net = plain(optimizer=reduced(comm))
+        steps = []
+
+        class Counts(Callback):
+            def on_batch_end(self, batch, logs):
+                steps.append(self.session.step)
+
+        saved = ModelCheckpoint(tmp_path)
+        callbacks = [StopsAlone(rank, hook, way), Counts(), saved]
+        try:
+            history = net.fit(X, Y, batch_size=9, epochs=4, callbacks=callbacks, verbose=False)
+            assert way != "interrupt"
+            return len(steps), history.stopped, net.param_values()
+        except KeyboardInterrupt:
+            assert way == "interrupt"
+            return len(steps), None, net.param_values()
+
+    every = on(3, work)
+    expected = {
+        "epoch begin": 6 if way == "stop" else 5,
+        "batch begin": 2,
+        "batch end": 2,
+        "epoch end": 10,
+    }[hook]
+    assert [steps for steps, _, _ in every] == [expected] * 3
+    assert {stopped for _, stopped, _ in every} == {None if way == "interrupt" else "enough"}
+    for _, _, values in every:
+        for a, b in zip(values, every[0][2], strict=True):
+            np.testing.assert_array_equal(a, b)
+    # What was saved is where all of them stood.
+    again = plain()
+    session = json.loads(
+        bytes(np.load(max(tmp_path.glob("*.npz"), key=os.path.getmtime))["session"])
+    )
+    assert session["step"] == expected
+    callbacks = [Heard(), Heard(), ModelCheckpoint(tmp_path)]
+    again.fit(X, Y, 9, 3, callbacks=callbacks, resume=tmp_path, verbose=False)
+
+
+def test_an_interrupt_while_a_loader_draws_ends_all_ranks():
+    def work(comm):
+        def batches(epoch):
+            for k in range(6):
+                if comm.rank == 1 and k == 3:
+                    raise KeyboardInterrupt
+                yield X[:4], Y[:4]
+
+        net, heard = plain(optimizer=reduced(comm)), Heard()
+        with pytest.raises(KeyboardInterrupt):
+            net.fit(batches, callbacks=[heard], verbose=False)
+        return len(heard.losses)
+
+    assert on(3, work) == [3, 3, 3]
+
+
+def test_the_signal_of_an_interrupt_waits_for_the_end_of_the_step():
+    """On the main thread, where signals come; the other rank is a thread."""
+    before = signal.getsignal(signal.SIGINT)
+    steps = []
+
+    def work(comm):
+        class Interrupts(Callback):
+            def on_layer_gradients(self, names, values, grads):
+                if comm.rank == 0 and self.session.step == 2 and self.session.layer == "b":
+                    os.kill(os.getpid(), signal.SIGINT)
+
+            def on_batch_end(self, batch, logs):
+                steps.append((comm.rank, batch))
+
+        with pytest.raises(KeyboardInterrupt):
+            plain(optimizer=reduced(comm)).fit(
+                X, Y, batch_size=6, callbacks=[Interrupts()], verbose=False
+            )
+
+    with communicators(2) as comms:
+        other = threading.Thread(target=work, args=(comms[1],))
+        other.start()
+        work(comms[0])
+        other.join()
+    assert sorted(steps) == [(rank, batch) for rank in range(2) for batch in range(3)]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_end_within_a_step_is_an_error():
+    """The others are in the middle of a reduction; `StopOnNaN` on one rank says so."""
+
+    def work(comm):
+        x = X.copy()
+        if comm.rank:
+            x[20:] = np.nan
+        net = plain(optimizer=reduced(comm))
+        loader = ArrayLoader(x, Y, 4, rank=comm.rank, world_size=2)
+        net.fit(loader, callbacks=[StopOnNaN()], verbose=False)
+
+    with pytest.raises(RankError, match="StopOnNaN.*between two steps"):
+        on(2, work)
+
+
+def test_rates_are_those_of_rank_0():
+    def work(comm):
+        class Random(Callback):
+            def on_batch_begin(self, batch):
+                self.session.rule.lr = 0.01 * (1 + comm.rank + batch)
+
+        net = plain(optimizer=reduced(comm))
+        callbacks = [LearningRate(lambda epoch: 0.1 + comm.rank), Random()]
+        history = net.fit(X, Y, batch_size=9, epochs=2, callbacks=callbacks, verbose=False)
+        return history, net, net.compiled.optimizer.optimizer.lr
+
+    every = on(2, work)
+    assert every[0][0]["lr"] == every[1][0]["lr"] == [0.05, 0.05]
+    assert every[0][2] == every[1][2]
+    expect_equal(every[0][1], every[1][1])
+
+
+def test_early_stopping_plateaus_and_averages_are_alike_on_all_ranks():
+    def work(optimizer):
+        net, ema, stop = (
+            drawing(optimizer, True),
+            EMA(0.8, keep_at_end=False),
+            EarlyStopping(patience=1),
+        )
+        history = net.fit(
+            X,
+            Y,
+            8,
+            12,
+            (X[:9], Y[:9]),
+            callbacks=[ema, stop, ReduceOnPlateau(patience=0)],
+            verbose=False,
+        )
+        return history, net, ema
+
+    every = on(3, lambda comm: work(reduced(comm, SGD(lr=0.5))))
+    for history, net, ema in every:
+        assert history == every[0][0]
+        assert history.stopped == every[0][0].stopped
+        expect_equal(net, every[0][1])
+        for name, average in ema.averages.items():
+            np.testing.assert_array_equal(average, every[0][2].averages[name], err_msg=name)
+
+
+class WritesAndLooks(Callback):
+    """A user's: prints, writes, evaluates, and adds a number; on rank 0 alone."""
+
+    first_rank_only = True
+
+    def __init__(self, path):
+        self.path = path
+
+    def on_epoch_end(self, epoch, logs):
+        logs["seen"] = self.session.net.evaluate(X, Y).loss
+        with self.path.open("a") as file:
+            file.write(f"{epoch}\n")
+        sys.stdout.write(f"epoch {epoch}\n")
+
+
+def test_only_rank_0_prints_and_writes(tmp_path, capsys):
+    def work(comm):
+        net = plain([Accuracy()], reduced(comm))
+        callbacks = [WritesAndLooks(tmp_path / "own"), CSVLogger(tmp_path / "log.csv")]
+        return net.fit(X, Y, batch_size=9, epochs=2, callbacks=callbacks), net.evaluate(X, Y).loss
+
+    every = on(3, work)
+    assert (tmp_path / "own").read_text() == "0\n1\n"
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
+    said = capsys.readouterr()
+    assert said.out == "epoch 0\nepoch 1\n"
+    assert said.err.count("epoch 1/2") == said.err.count("epoch 2/2") == 1
+    assert every[0][0] == every[1][0]
+    assert every[0][0]["seen"][-1] == pytest.approx(every[2][1])
+
+
+def test_a_callback_of_all_ranks_may_evaluate_together():
+    def work(comm):
+        class Looks(Callback):
+            def on_epoch_end(self, epoch, logs):
+                logs["seen"] = self.session.net.evaluate(X, Y, 8).loss
+
+        net = plain(optimizer=reduced(comm))
+        history = net.fit(X, Y, validation_data=(X, Y), callbacks=[Looks()], verbose=False)
+        return history["seen"], history["val_loss"]
+
+    for seen, validated in on(2, work):
+        assert seen == pytest.approx(validated)
+
+
+def test_bytes_a_step_are_in_the_history():
+    def work(comm):
+        return plain(optimizer=reduced(comm)).fit(X, Y, batch_size=9, epochs=2, verbose=False)
+
+    history = on(2, work)[1]
+    values = 4 * sum(array.size for array in plain().param_values())
+    for name in ("bytes_sent", "bytes_received"):
+        # The gradients, what goes with them, and in the first epoch the values of rank 0.
+        assert all(values <= each <= 6 * values for each in history[name]), history[name]
+    assert history["bytes_sent"][0] > history["bytes_sent"][1]
+
+
+# State
+
+
+def test_running_state_is_that_of_all_samples():
+    """Means weigh by samples; the variance is that of all, about their common mean."""
+
+    def work(comm):
+        net = singanet.FeedForwardNet(
+            [BatchNormalization("bn", 1.0, input_sample_shape=(5,)), Dense("d", 3)],
+            loss=SoftmaxCrossEntropy(),
+        )
+        net.compile(AllReduce(SGD(lr=0.0), comm))
+        own = slice(0, 10) if comm.rank == 0 else slice(10, 37)
+        net.fit(lambda epoch: [(X[own], Y[own])], verbose=False)
+        return net["bn"].params["mean"].value, net["bn"].params["var"].value
+
+    x = X.astype(np.float64)
+    parts = [x[:10], x[10:]]
+    means = np.stack([part.mean(0) for part in parts])
+    mean = x.mean(0)
+    shares = np.array([10, 27]) / 37
+    spreads = np.stack([part.var(0, ddof=1) for part in parts]) + (means - mean) ** 2
+    for found_mean, found_var in on(2, work):
+        np.testing.assert_allclose(found_mean, mean, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(found_var, shares @ spreads, rtol=1e-4)
+
+
+def test_ranks_draw_apart_and_runs_alike():
+    def work(comm):
+        net = drawing(reduced(comm, SGD(lr=0.1)))
+        net.fit(X, Y, batch_size=12, epochs=2, drop_last=True, verbose=False)
+        return net
+
+    first, second = on(3, work), on(3, work)
+    states = {repr(net.rng.bit_generator.state) for net in first}
+    assert len(states) == 3
+    for a, b in zip(first, second, strict=True):
+        expect_equal(a, b)
+        assert a.rng.bit_generator.state == b.rng.bit_generator.state
+
+
+class ChangesAlone(Callback):
+    """Forgets that there are others."""
+
+    def on_epoch_begin(self, epoch):
+        if self.session.rank and epoch == 1:
+            self.session.net["b"].params["bias"].value[0] += 1
+
+
+def test_parameters_that_differ_are_found_at_a_checkpoint(tmp_path):
+    def work(comm):
+        with pytest.raises(RankError, match="'b/bias'.*rank 1 than on rank 0"):
+            plain(optimizer=reduced(comm)).fit(
+                X,
+                Y,
+                epochs=2,
+                callbacks=[ChangesAlone(), ModelCheckpoint(tmp_path)],
+                verbose=False,
+            )
+
+    on(2, work)
+    assert [path.name for path in tmp_path.glob("epoch*")] == ["epoch-0001.npz"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stop"), [("arrays", 3), ("arrays", 5), ("loader", 8), ("generator", 8)]
+)
+def test_a_resumed_training_is_the_same_to_the_bit(kind, stop, tmp_path):
+    """Stopped within an epoch, at its end, and in the next; with as many ranks as before."""
+
+    class Stops(Callback):
+        def on_batch_end(self, batch, logs):
+            if self.session.step == stop:
+                self.session.stop("for now")
+
+    def work(folder, resume, ends):
+        def of(comm):
+            net = drawing(reduced(comm, Adam(lr=0.01)))
+            x, y = X, Y
+            if kind != "arrays":
+                x, y = ArrayLoader(X, Y, 4, rank=comm.rank, world_size=2, seed=5), None
+            if kind == "generator":
+                whole = ArrayLoader(X[:36], Y[:36], 4, seed=5)
+                x = GeneratorLoader(lambda epoch: list(of_epoch(whole, epoch)), comm.rank, 2)
+            callbacks = [EMA(0.9), ModelCheckpoint(folder), *([Stops()] if ends else [])]
+            history = net.fit(
+                x, y, batch_size=8, epochs=3, callbacks=callbacks, resume=resume, verbose=False
+            )
+            return net, history
+
+        return on(2, of)
+
+    whole = work(tmp_path / "whole", None, False)
+    work(tmp_path / "cut", None, True)
+    # Callbacks are those that were saved; the one that stops has nothing to keep.
+    resumed = work(tmp_path / "cut", tmp_path / "cut", False)
+    for (a, history), (b, other) in zip(whole, resumed, strict=True):
+        assert a.rng.bit_generator.state == b.rng.bit_generator.state
+        trained = {param.name for param in a.params() if not param.is_state}
+        for name, left, right in zip(
+            a.param_names(), a.param_values(), b.param_values(), strict=True
+        ):
+            if name in trained:
+                np.testing.assert_array_equal(left, right, err_msg=name)
+        for name, values in without_traffic(history).items():
+            np.testing.assert_allclose(other[name], values, rtol=1e-12, err_msg=name)
+
+
+def of_epoch(loader, epoch):
+    loader.set_epoch(epoch)
+    return loader
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2), (4, 2)])
+def test_other_numbers_of_ranks_go_on_exactly_in_order(before, after, tmp_path):
+    """Every sample of the epoch once, and the numbers of a training that never stopped."""
+    order = []
+
+    class Sees(Callback):
+        def on_batch_end(self, batch, logs):
+            order.extend(self.session.inputs[:, 0].tolist())
+
+    class Stops(Callback):
+        def on_batch_end(self, batch, logs):
+            if self.session.step == 7:
+                self.session.stop("for now")
+
+    names, x = np.arange(37), X.copy()
+    x[:, 0] = names / 37
+
+    def trained(size, folder, resume=None, stop=False):
+        def work(comm):
+            net = singanet.FeedForwardNet(
+                [Dense("b", 37, input_sample_shape=(5,))], loss=SoftmaxCrossEntropy(), seed=0
+            )
+            optimizer = SGD(lr=0.2, momentum=0.9)
+            net.compile(AllReduce(optimizer, comm), metrics=[Accuracy()])
+            callbacks = [ModelCheckpoint(folder), Sees(), *([Stops()] if stop else [])]
+            history = net.fit(
+                x, names, batch_size=9, epochs=3, callbacks=callbacks, resume=resume, verbose=False
+            )
+            return history, net
+
+        return on(size, work)[-1]
+
+    history, net = trained(1, tmp_path / "alone")
+    alone, order[:] = list(order), []
+    trained(before, tmp_path / "cut", stop=True)
+    other, again = trained(after, tmp_path / "cut", tmp_path / "cut")
+    starts = [*range(0, 37, 9), 37]
+    for epoch in range(3):
+        for start, end in pairwise(starts):
+            part = slice(37 * epoch + start, 37 * epoch + end)
+            assert sorted(order[part]) == sorted(alone[part])
+    for name, values in history.items():
+        if not name.startswith("bytes"):
+            np.testing.assert_allclose(other[name], values, rtol=1e-5, err_msg=name)
+    for a, b in zip(net.param_values(), again.param_values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_position_that_says_nothing_to_other_ranks_is_refused(tmp_path):
+    def work(resume):
+        def of(comm):
+            class Own:
+                def __iter__(self):
+                    return islice(iter(ArrayLoader(X, Y, 4)), 3)
+
+            net = plain(optimizer=reduced(comm))
+            net.fit(
+                Own(), callbacks=[ModelCheckpoint(tmp_path)], epochs=2, resume=resume, verbose=False
+            )
+
+        return of
+
+    on(2, work(None))
+    on(2, work(tmp_path))
+    with pytest.raises(singanet.errors.StateMismatchError, match="2 ranks"):
+        on(3, work(tmp_path))
+
+
+def test_only_rank_0_reads_what_is_resumed(tmp_path):
+    def saving(comm):
+        plain(optimizer=reduced(comm)).fit(
+            X, Y, callbacks=[ModelCheckpoint(tmp_path)], verbose=False
+        )
+
+    on(2, saving)
+
+    def work(comm):
+        net = plain(optimizer=reduced(comm))
+        own = tmp_path if comm.rank == 0 else tmp_path / "none"
+        callbacks = [ModelCheckpoint(tmp_path)]
+        return net.fit(X, Y, epochs=2, callbacks=callbacks, resume=own, verbose=False)
+
+    first, second = on(2, work)
+    assert first == second
+    assert first.epochs == [0, 1]
+
+    def missing(comm):
+        expected = singanet.errors.FileAccessError if comm.rank == 0 else RankError
+        with pytest.raises(expected):
+            plain(optimizer=reduced(comm)).fit(X, Y, resume=tmp_path / "none", verbose=False)
+
+    on(2, missing)
+
+
+def test_nothing_warns_where_a_rank_has_no_samples():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        def work(comm):
+            net = drawing(reduced(comm), True)
+            return net.fit(X[:10], Y[:10], batch_size=4, epochs=2, verbose=False)["loss"]
+
+        first, *others = on(3, work)
+    assert np.isfinite(first).all()
+    assert all(each == first for each in others)
