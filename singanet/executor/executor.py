@@ -61,6 +61,7 @@ class Executor:
                 advice="pass singanet.parallel.init()",
             )
         self._parallel = parallel
+        self._batch: Any = None
         self._drawing = Drawing(items, seed)
         self.net: FeedForwardNet = self._drawing.net
         if device is not None:
@@ -192,7 +193,12 @@ class Executor:
         return NamedProgram(name, items, self._drawing, self._wrapped)
 
     def _wrapped(self, optimizer: Any) -> Any:
-        return optimizer if self._parallel is None else AllReduce(optimizer, self._parallel)
+        if self._parallel is None:
+            return optimizer
+        made = AllReduce(optimizer, self._parallel)
+        # A synchronized layer of two programs sees the batch of whichever runs.
+        self._batch = made.batch = self._batch or made.batch
+        return made
 
     def _named(self, name: str) -> NamedProgram:
         if name not in self._programs:

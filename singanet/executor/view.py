@@ -12,6 +12,7 @@ from singanet.base.edits import Counted, changes
 from singanet.device import Device
 from singanet.engine.part import Part
 from singanet.engine.plan import Plan, Step
+from singanet.layers.layer import Layer
 from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
 from singanet.params.param import Param, ParamSpec
@@ -140,6 +141,11 @@ class View:
         """The parameters that a step changes now."""
         part = self.plan()
         return part.params_of(part.backward((), ()))
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers of the part."""
+        return list({id(step.layer): step.layer for step in self.plan().steps}.values())
 
     def params(self) -> list[Param]:
         """All parameters of the part, a shared one once."""
