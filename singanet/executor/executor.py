@@ -166,7 +166,7 @@ class Executor:
             else:
                 recorder.step(feed, {}, None, program.optimizer)
 
-        return rehearsed_memory(view, record, view.programs.recompute)
+        return rehearsed_memory(view, record, view.carried().recompute)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write all that training goes on from to ``path``; whole or not at all.

@@ -20,7 +20,6 @@ from singanet.metric.symbol import MetricSymbol
 from singanet.optimizer.minimize import Update
 from singanet.optimizer.stages import gathering, reducers
 from singanet.params.param import Param
-from singanet.program.programs import Programs
 
 _NO_TARGETS: dict[str, Any] = {}
 """The loss of a program reads outputs alone."""
@@ -181,19 +180,12 @@ class NamedProgram:
 
     def run(self, feed: Mapping[Any, Any] | None) -> list[Any]:
         """The values of a batch, in the order asked."""
-        if not isinstance(self._drawing.net.programs, Programs):
-            raise CallOrderError(
-                self.where,
-                expected="a graph in memory",
-                received="one that is offloaded",
-                advice="call executor.net.onload() first; only nets run from a folder",
-            )
+        programs: Any = self.view.carried()
         given = self.given(feed)
         if self.view.loss is None:
             return self._evaluated(given)
         x = given if self._single is None else given[self._single]
         request = StepRequest(x, _NO_TARGETS, self.optimizer, None, self._measure)
-        programs: Any = self.view.programs
         loss, _ = programs.step(self.view, request)
         if self._measure is None:
             return [loss if one == 0 else None for one in self._of_loss]

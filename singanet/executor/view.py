@@ -12,6 +12,7 @@ from singanet.base.edits import Counted, changes
 from singanet.device import Device
 from singanet.engine.part import Part
 from singanet.engine.plan import Plan, Step
+from singanet.errors import CallOrderError
 from singanet.layers.layer import Layer
 from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
@@ -112,6 +113,20 @@ class View:
     def version(self) -> int:
         """The net's."""
         return self.net.version
+
+    def carried(self) -> Programs:
+        """What carries its steps out, as the net's is set. Errors: a net that is offloaded."""
+        own, of_net = self.programs, self.net.programs
+        if not isinstance(of_net, Programs):
+            raise CallOrderError(
+                "executor",
+                expected="a graph in memory",
+                received="one that is offloaded",
+                advice="call executor.net.onload() first; only nets run from a folder",
+            )
+        if own.enabled is not of_net.enabled or own.recompute != of_net.recompute:
+            own.enabled, own.recompute = of_net.enabled, of_net.recompute
+        return own
 
     def plan(self) -> Plan:
         """The steps of the part, worked out anew where other parameters are trained."""

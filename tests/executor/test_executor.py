@@ -559,6 +559,21 @@ def test_an_offloaded_graph_is_refused_until_it_is_back(tmp_path):
     assert_same_bits(executor.net, net)
 
 
+@pytest.mark.parametrize(
+    ("enabled", "recompute"), [(False, "none"), (True, "cheap"), (True, "sqrt")]
+)
+def test_how_the_net_is_carried_out_is_how_programs_are(enabled, recompute):
+    executor, x, y, _, _ = classifier(SGD(0.1))
+    executor.net.programs.enabled, executor.net.programs.recompute = enabled, recompute
+    net, sgd = by_hand(), SGD(0.1)
+    for k in range(4):
+        images, labels = batch(seed=k)
+        found = executor.run("watched", {x: images, y: labels})
+        assert found[2::-2] == [*net.step(images, labels, sgd)]
+        assert_same_bits(executor.net, net)
+    assert bool(executor._programs["watched"].view.programs.reports()) is enabled
+
+
 def test_frozen_layers_stay_and_the_rest_is_trained():
     executor, x, y, _, _ = classifier(SGD(0.1))
     net, sgd = by_hand(), SGD(0.1)
