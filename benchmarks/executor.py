@@ -17,7 +17,7 @@ from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
 
-STEPS = 20
+STEPS = 100
 
 
 def layers() -> list:
@@ -78,7 +78,7 @@ def main() -> None:
     """Print and keep the table."""
     rows = []
     for batch in (1, 32):
-        seconds = interleaved(runs(batch), 200)
+        seconds = interleaved(runs(batch), 60)
         for name, values in seconds.items():
             of_scores = name in ("net.forward", "executor.run of scores")
             # The least of all rounds: other work on the machine can only add to it.

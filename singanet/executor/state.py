@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from singanet.base.budget import Budget, read_json
+from singanet.device import cpu
 from singanet.errors import FileFormatError, SingaNetError, StateMismatchError, VersionError
 from singanet.executor.symbols import Draw
 from singanet.net import FeedForwardNet
 from singanet.optimizer.stages import stages_of
 from singanet.training.files import read_training, write_training
-from singanet.training.session import below, check_net, host_copy
+from singanet.training.session import check_net
 from singanet.types import Array
 
 FORMAT, VERSION = "singanet executor", 1
@@ -26,10 +27,10 @@ def save(
     path: str | PathLike[str], net: FeedForwardNet, optimizers: Sequence[Any], draws: Sequence[Draw]
 ) -> None:
     """See `Executor.save`."""
-    state = {f"net/{param.name}": host_copy(param.value) for param in net.params()}
+    state = {f"net/{param.name}": _copy(param.value) for param in net.params()}
     for k, optimizer in enumerate(optimizers):
         arrays = optimizer.state_dict()
-        state |= {f"optimizer/{k}/{key}": host_copy(array) for key, array in arrays.items()}
+        state |= {f"optimizer/{k}/{key}": _copy(array) for key, array in arrays.items()}
     about = {
         "format": FORMAT,
         "version": VERSION,
@@ -62,7 +63,9 @@ def load(
     try:
         generator.state = about["generator"]
         for k, optimizer in enumerate(optimizers):
-            optimizer.load_state_dict(below(f"optimizer/{k}/", state))
+            start = f"optimizer/{k}/"
+            mine = {key: array for key, array in state.items() if key.startswith(start)}
+            optimizer.load_state_dict({key[len(start) :]: array for key, array in mine.items()})
             rule = stages_of(optimizer)[1]
             rule.check_loaded({param.name: param.value for param in net.params()})
         for draw, position in zip(draws, about["loaders"], strict=True):
@@ -77,6 +80,10 @@ def load(
     net.rng.bit_generator.state, net.seed = generator.state, seed
     for param in net.params():
         param.value[...] = net.device.put(state[f"net/{param.name}"])
+
+
+def _copy(array: Array) -> Array:
+    return np.array(cpu().put(array))
 
 
 def _about(state: Mapping[str, Array]) -> dict[str, Any]:

@@ -206,7 +206,8 @@ class _Flying:
             if comm.farewells is not None and waited > PATIENCE:
                 comm.farewells.expect_present(self._what, self._peer)
             if waited > _SPIN:
-                time.sleep(_NAP)
+                # Looks at what takes long take a core's time for nothing.
+                time.sleep(min(max(_NAP, waited / 16), 1e-3))
         if told:
             comm.board.computes()
         if comm.timeline is not None:

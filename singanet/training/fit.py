@@ -151,6 +151,7 @@ def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> Histor
     try:
         hooks.train_begin()
         if resume is not None:
+            session.meet()
             read = partial(_as_state, resume)
             restore(session, read() if ranks is None else ranks.spread(read))
         with interrupts:
@@ -166,6 +167,9 @@ def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> Histor
             hooks.train_end()
         finally:
             hooks.release()
+    if ranks is not None:
+        # What callbacks have left, averages say, may differ in running state.
+        ranks.unify(session.net)
     session.history.stopped = session.stopped
     return session.history
 
@@ -187,7 +191,7 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
         session.phase = "step"
         ranks, measures = session.ranks, session.measures
         if ranks is not None:
-            ranks.unify(session.net, measures.samples)
+            ranks.unify(session.net, ranks.own_samples(measures))
             ranks.merge(measures)
         logs, samples = measures.result(), measures.samples
         if session.validation is not None:

@@ -19,10 +19,11 @@ _MOST = 1 << 53
 
 @dataclass(frozen=True)
 class RankProgress:
-    """Where one of several ranks stood: in its data, and in its random numbers."""
+    """Where one of several ranks stood: in data and random numbers, with its samples so far."""
 
     data: dict[str, int]
     generator: dict[str, Any]
+    samples: int
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,10 @@ def _ranks(about: dict[str, Any], like: np.random.BitGenerator) -> list[RankProg
     every = about.get("ranks", [])
     if not isinstance(every, list) or not all(isinstance(each, dict) for each in every):
         raise _wrong("ranks", every)
-    found = [RankProgress(_dict(each, "data"), _dict(each, "generator")) for each in every]
+    found = [
+        RankProgress(_dict(each, "data"), _dict(each, "generator"), _count(each, "samples"))
+        for each in every
+    ]
     for each in found:
         _expect_position(each.data)
         _try_generator(each.generator, like)

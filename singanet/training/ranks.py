@@ -72,6 +72,8 @@ class Ranks:
         self.asked: str | None = None
         self.at_once = self.interrupted = self.within = self.agreed = False
         self.samples = 0
+        # How many samples of its own a rank has seen beyond those that it counts for all.
+        self._uncounted = 0
         self._loss = 0.0
         self._sums = np.zeros((0, 2))
         self._traffic: list[float] = []
@@ -139,6 +141,8 @@ class Ranks:
         Ends ``within`` the epoch after the same step on all ranks where one asks for it. Errors:
         KeyboardInterrupt on all ranks, where one was interrupted; no rank has any batch.
         """
+        if session.batch == 0:
+            self._uncounted = 0
         own, begun = iter(session.data.epoch(session.batch)), False
         self._sums, self.within = session.measures.sums(), False
         self._traffic = [session.batch, *self._counted()]
@@ -269,6 +273,14 @@ class Ranks:
 
     # State
 
+    def own_samples(self, measures: Measures) -> int:
+        """How many this rank has seen in the epoch in work."""
+        return measures.samples + self._uncounted
+
+    def go_on(self, samples: int, measures: Measures) -> None:
+        """Have seen so many ``samples``, whatever ``measures``, which were loaded, have counted."""
+        self._uncounted = samples - measures.samples
+
     def unify(self, net: Model, samples: float = 1.0) -> None:
         """Let the running state of ``net`` be that of all ranks, each weighing by ``samples``."""
         for stage in self.stages:
@@ -277,9 +289,11 @@ class Ranks:
     def state_of_all(self, session: Any) -> list[dict[str, Any]]:
         """Position and generator of every rank, once state is unified and parameters compared."""
         net = session.net
-        self.unify(net, session.measures.samples)
+        samples = self.own_samples(session.measures)
+        self.unify(net, samples)
         self.expect_same_parameters(net)
-        own = {"data": dict(session.position()), "generator": net.rng.bit_generator.state}
+        draws = net.rng.bit_generator.state
+        own = {"data": dict(session.position()), "generator": draws, "samples": samples}
         return gathered(self.comm, own, "the state of a training")
 
     def spread(self, read: Any) -> dict[str, Array]:

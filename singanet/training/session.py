@@ -131,6 +131,10 @@ class Session:
         """Which of the ranks that train together this is: 0 prints, and writes files."""
         return 0 if self.ranks is None else self.ranks.rank
 
+    def runs(self, callback: Stateful) -> bool:
+        """Whether ``callback`` is one that this rank runs."""
+        return self.rank == 0 or not getattr(callback, "first_rank_only", False)
+
     def of_first(self, value: Any) -> Any:
         """What rank 0 says, on all ranks, which call it at the same point: plain data, arrays."""
         return value if self.ranks is None else self.ranks.of_first(value, "what rank 0 decides")
@@ -165,12 +169,15 @@ class Session:
             step = MicroBatches(self.net, self._gathered, outer, self._micro_batch)
         return step if self.ranks is None else with_empty_batches(step)
 
+    def meet(self) -> None:
+        """Begin with the values of rank 0, where that was not done: what is loaded stays then."""
+        meet(self.compiled.scaled(self._outermost), self.net)
+
     def join(self) -> None:
         """Say that this process has no more batches for now; others may have."""
-        outer = self.compiled.scaled(self._outermost)
         # One that goes on from the end of an epoch has taken no step yet.
-        meet(outer, self.net)
-        for stage in reducers(outer):
+        self.meet()
+        for stage in reducers(self.compiled.scaled(self._outermost)):
             stage.join()
 
     @property
@@ -205,29 +212,37 @@ def training_state(session: Session) -> dict[str, Array]:
     Keys are ``net/<parameter>``, ``optimizer/<parameter>/<slot>``, ``metric/...``,
     ``precision/...``, ``callback/<place>.<class>/...`` and ``session``, which is JSON as bytes
     (uint8). The arrays are copies on the CPU. It resumes to the bit. Of several ranks it is rank
-    0's, with position and generator of each, and what else is each rank's own: see `own_entries`;
-    {} on the others.
+    0's, with position and generator of each, and what else is each rank's own: see `own_entries`.
+    There ``net/...`` is the running state of all, ``local/...`` the rank's; {} on the others.
     """
-    learnt = {f"optimizer/{k}": host_copy(v) for k, v in session.optimizer.state_dict().items()}
+    learnt = {f"optimizer/{k}": _copy(v) for k, v in session.optimizer.state_dict().items()}
     if session.compiled.precision is not None:
         scaling = session.compiled.precision.state_dict()
-        learnt |= {f"precision/{k}": host_copy(v) for k, v in scaling.items()}
+        learnt |= {f"precision/{k}": _copy(v) for k, v in scaling.items()}
     net, measures = session.net, session.measures
     every: list[dict[str, Any]] = []
-    if session.ranks is not None:
-        every = session.ranks.state_of_all(session)
-        measures = session.ranks.merged(measures)
-        learnt |= own_entries(session.ranks.comm, learnt)
-        if session.rank:
-            return {}
-    state = {f"net/{param.name}": host_copy(param.value) for param in net.params()} | learnt
     for place, callback in enumerate(session.callbacks):
         start = f"callback/{place}.{type(callback).__name__}"
-        state |= {f"{start}/{key}": host_copy(v) for key, v in callback.state_dict().items()}
+        if session.runs(callback):
+            learnt |= {f"{start}/{key}": _copy(v) for key, v in callback.state_dict().items()}
+    if session.ranks is None:
+        state = {f"net/{param.name}": _copy(param.value) for param in net.params()} | learnt
+    else:
+        # A training that is saved goes on as one that is not: each rank with its running state.
+        moved = [param for param in net.params() if param.is_state and not param.is_constant]
+        learnt |= {f"local/{param.name}": _copy(param.value) for param in moved}
+        every = session.ranks.state_of_all(session)
+        measures = session.ranks.merged(measures)
+        state = {f"net/{param.name}": _copy(param.value) for param in net.params()} | learnt
+        for param in moved:
+            param.value[...] = net.device.put(learnt[f"local/{param.name}"])
+        state |= own_entries(session.ranks.comm, learnt)
+        if session.rank:
+            return {}
     metrics: dict[str, Any] = {}
     if session.batch:
         arrays, metrics = save_metrics(measures.metrics)
-        state |= {f"metric/{key}": host_copy(v) for key, v in arrays.items()}
+        state |= {f"metric/{key}": _copy(v) for key, v in arrays.items()}
     about = {
         "format": FORMAT,
         "version": VERSION,
@@ -260,9 +275,11 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     progress = parse_progress(state, net.rng.bit_generator)
     data, generator = _own_part(session, progress, state)
     state = as_of_rank(state, session.rank if _is_as_it_was(session, progress) else 0)
+    if _is_as_it_was(session, progress):
+        state |= {f"net/{name}": array for name, array in _below("local/", state).items()}
     check_net(net, state)
     by_callback = _callback_states(session, state)
-    precision, scaling = session.compiled.precision, below("precision/", state)
+    precision, scaling = session.compiled.precision, _below("precision/", state)
     _check_precision(precision, scaling)
     with _undoing(session):
         session.data.load_state_dict(data)
@@ -270,13 +287,13 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         if steps is not None and progress.batch > steps:
             received = f"batch {progress.batch}"
             raise _mismatch("net.fit, resume", f"at most {steps} batches an epoch", received)
-        session.optimizer.load_state_dict(below("optimizer/", state))
+        session.optimizer.load_state_dict(_below("optimizer/", state))
         session.rule.check_loaded({param.name: param.value for param in net.params()})
         if precision is not None:
             precision.load_state_dict(scaling)
         # What was gathered so far counts once.
         if progress.batch and session.rank == 0:
-            metrics, arrays = session.measures.metrics, below("metric/", state)
+            metrics, arrays = session.measures.metrics, _below("metric/", state)
             load_metrics(metrics, progress.metrics, arrays)
             session.measures.losses = dict(progress.losses)
             session.measures.samples = progress.samples
@@ -284,6 +301,9 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
             callback.load_state_dict(own)
         for param in net.params():
             param.value[...] = net.device.put(state[f"net/{param.name}"])
+    if session.ranks is not None:
+        seen = progress.ranks[session.rank].samples if _is_as_it_was(session, progress) else 0
+        session.ranks.go_on(seen, session.measures)
     session.net.rng.bit_generator.state = generator
     _go_on(session, progress)
 
@@ -342,7 +362,7 @@ def _undoing(session: Session) -> Iterator[None]:
     data, measures = session.data.state_dict(), copy(session.measures)
     metrics = {name: vars(metric).copy() for name, metric in measures.metrics.items()}
     callbacks = [
-        (callback, {key: host_copy(array) for key, array in callback.state_dict().items()})
+        (callback, {key: _copy(array) for key, array in callback.state_dict().items()})
         for callback in session.callbacks
     ]
     try:
@@ -374,7 +394,7 @@ def _check_precision(precision: MixedPrecision | None, state: Mapping[str, Array
 
 def check_net(net: Model, state: Mapping[str, Array]) -> None:
     """Errors: `StateMismatchError` where ``state`` has other parameters than ``net``."""
-    saved = {key: tuple(array.shape) for key, array in below("net/", state).items()}
+    saved = {key: tuple(array.shape) for key, array in _below("net/", state).items()}
     own = {param.name: param.shape for param in net.params()}
     for name, shape in own.items():
         if saved.get(name) != shape:
@@ -388,14 +408,13 @@ def check_net(net: Model, state: Mapping[str, Array]) -> None:
 
 def _callback_states(session: Session, state: Mapping[str, Array]) -> list[tuple[Any, Any]]:
     groups: dict[str, dict[str, Array]] = {}
-    for key, array in below("callback/", state).items():
+    for key, array in _below("callback/", state).items():
         who, _, rest = key.partition("/")
         groups.setdefault(who, {})[rest] = array
     found = []
     for place, callback in enumerate(session.callbacks):
         own = groups.pop(f"{place}.{type(callback).__name__}", None)
-        runs = session.rank == 0 or not getattr(callback, "first_rank_only", False)
-        if own is not None and runs:
+        if own is not None and session.runs(callback):
             found.append((callback, own))
     if groups:
         given = [f"{k}.{type(c).__name__}" for k, c in enumerate(session.callbacks)]
@@ -416,13 +435,11 @@ def _mismatch(where: str, expected: str, received: str) -> StateMismatchError:
     )
 
 
-def below(start: str, state: Mapping[str, Array]) -> dict[str, Array]:
-    """The entries whose keys begin with ``start``, by what follows it."""
+def _below(start: str, state: Mapping[str, Array]) -> dict[str, Array]:
     return {key[len(start) :]: array for key, array in state.items() if key.startswith(start)}
 
 
-def host_copy(array: Array) -> Array:
-    """A copy on the CPU."""
+def _copy(array: Array) -> Array:
     return np.array(cpu().put(array))
 
 

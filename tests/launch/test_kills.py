@@ -38,7 +38,10 @@ if comm.rank == 0: (folder / "jobs").open("a").write(f"{job}\\n")
 
 
 class Dies(Callback):
+    taken = 0
+
     def on_batch_end(self, batch, logs):
+        self.taken += 1
         first = os.environ["SINGANET_RESTART"] == "0"
         if self.session.step == at and comm.rank == rank and first:
             (folder / "died").write_text(str(time.monotonic()))
@@ -55,9 +58,10 @@ net = singanet.FeedForwardNet(
     [Dense("a", 16, input_sample_shape=(6,)), Activation("relu"), Dropout("d", 0.3), Dense("b", 3)],
     loss=SoftmaxCrossEntropy(), seed=0)
 net.compile(parallel.AllReduce(SGD(lr=0.1, momentum=0.9)))
-saved = (folder / "step.npz").exists()
+saved, dies = (folder / "step.npz").exists(), Dies()
 net.fit(x, y, batch_size=12, epochs=3, verbose=False, resume=folder if saved else None,
-        callbacks=[ModelCheckpoint(folder, monitor=None, every_steps=2), Dies()])
+        callbacks=[ModelCheckpoint(folder, monitor=None, every_steps=2), dies])
+if comm.rank == 0: (folder / "taken").write_text(str(dies.taken))
 np.savez(f"{folder}.{comm.rank}.npz", *net.param_values())
 """
 
@@ -113,6 +117,8 @@ def survives(tmp_path, undisturbed, ranks, how, rank, at, *options):
     died = float((folder / "died").read_text())
     seconds = next(when for when, line in lines if "restart 1 of 1" in line) - died
     assert seconds < 10.0, text
+    # It dies before the checkpoint of its step is written: none before that was lost.
+    assert int((folder / "taken").read_text()) == STEPS - (at - 1) // SAVED * SAVED
     # The rank with its step, and for others what they waited for.
     assert f"of {ranks} (process" in text
     assert "step " in text

@@ -12,7 +12,7 @@ from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import Reduction
+from singanet.optimizer.reducer import Reducer, Reduction
 from singanet.optimizer.scale import is_one
 from singanet.optimizer.stages import TwoPasses, gathering, stages_of, two_passes
 from singanet.optimizer.state import ParamState
@@ -74,9 +74,9 @@ class Updates:
         self.members: list[list[Member]] = []
         self.reasons: list[str] = []
         stages, self.rule = stages_of(optimizer)
-        self.stages: list[Any] = [stage for stage in stages if not getattr(stage, "alone", False)]
-        for lone in set(stages).difference(self.stages):
-            guard.part(lone)
+        self.stages: list[Any] = [stage for stage in stages if not _is_alone(stage)]
+        for stage in filter(_is_alone, stages):
+            guard.part(stage)
         self._why = refusal([*self.stages, self.rule])
         self._traced = TracedStages(tape, guard, self.stages, trained, self._why is None)
         if self._why is None:
@@ -112,7 +112,7 @@ class Updates:
             self._whole = True
         if ahead is None or not due:
             return None
-        around = [each for each in ahead.gathering if not getattr(each, "alone", False)]
+        around = [each for each in ahead.gathering if not _is_alone(each)]
         gathering: Any = tuple(map(self.traced_of, around))
         return TwoPasses(gathering, self.traced_of(ahead.clip))
 
@@ -372,3 +372,8 @@ class Updates:
             update, (dense,), {}, values, "hidden", changes=True, name="python step"
         )
         call.barrier = True
+
+
+def _is_alone(stage: Any) -> bool:
+    """Whether a reducer hands gradients on as they are."""
+    return isinstance(stage, Reducer) and stage.alone
