@@ -62,7 +62,8 @@ class NamedProgram:
         self._seen: Any = None
         alone = [item for item in self.items if not isinstance(item, Update)]
         lone = len(self.updates) == 1 and all(_is(item, self.updates[0].loss) for item in alone)
-        self._of_loss = [None if isinstance(item, Update) else 0 for item in self.items]
+        self._places = [k for k, item in enumerate(self.items) if not isinstance(item, Update)]
+        self._blank: list[Any] = [None] * len(self.items)
         self._measure = None if lone else self._look
         self._readers = [] if lone else [self._reader(item) for item in self.items]
         self._single = self.inputs[0] if len(self.inputs) == 1 else None
@@ -188,7 +189,10 @@ class NamedProgram:
         request = StepRequest(x, _NO_TARGETS, self.optimizer, None, self._measure)
         loss, _ = programs.step(self.view, request)
         if self._measure is None:
-            return [loss if one == 0 else None for one in self._of_loss]
+            values = self._blank.copy()
+            for k in self._places:
+                values[k] = loss
+            return values
         seen, self._seen = self._seen, None
         return seen
 
