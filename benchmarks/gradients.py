@@ -42,7 +42,9 @@ CLOCK = time.process_time
 
 def last_of(net: Any, stage: int) -> str:
     """The last layer of ``stage``."""
-    return [step.name for step in net.plan().steps if step.name.startswith(f"stage{stage}_")][-1]
+    return [
+        step.name for step in net.execution_plan().steps if step.name.startswith(f"stage{stage}_")
+    ][-1]
 
 
 def truncated(stage: int) -> Any:

@@ -122,11 +122,11 @@ def rows(kernels: str, names: list[str], large: bool) -> list[list[str]]:
 
 
 def _fewest(name: str) -> int:
-    return max(step.layer.fewest_samples for step in build(name, seed=0).plan().steps)
+    return max(step.layer.fewest_samples for step in build(name, seed=0).execution_plan().steps)
 
 
 def _values(name: str) -> int:
-    plan = build(name, seed=0).plan()
+    plan = build(name, seed=0).execution_plan()
     return sum(int(np.prod(shape)) for shape in plan.slot_shapes if -1 not in shape)
 
 

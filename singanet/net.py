@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from singanet.budget import MemoryPlan
     from singanet.checkpoint import LoadReport
-    from singanet.engine.plan import Plan
     from singanet.gradients.names import Name, Names
     from singanet.loss import Loss, MultiLoss
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
@@ -98,11 +97,13 @@ class FeedForwardNet(Net):
         verbose: bool | int = True,
         memory_budget: int | str | None = None,
         allow: Collection[str] = ("recompute", "micro-batches"),
+        offload_folder: str | PathLike[str] | None = None,
     ) -> History:
         """Train for ``epochs`` epochs in all, the streaming backward underneath.
 
         With a ``memory_budget``, bytes or a text such as "600MB", steps are carried out as `plan`
-        finds; a budget that cannot be kept is refused before the first step. The guide
+        finds; a budget that cannot be kept is refused before the first step. Where nothing else
+        is enough, the net is offloaded to an ``offload_folder``, and stays there. The guide
         ``docs/training.md`` describes every argument, ``docs/memory.md`` budgets,
         `singanet.training.fit` the errors.
         """
@@ -112,7 +113,9 @@ class FeedForwardNet(Net):
         else:
             from singanet.budget import fit_within
 
-            run = partial(fit_within, memory_budget=memory_budget, allow=allow)
+            run = partial(
+                fit_within, memory_budget=memory_budget, allow=allow, offload_folder=offload_folder
+            )
         return run(
             self,
             x,
@@ -474,10 +477,6 @@ class FeedForwardNet(Net):
 
         return planned_memory(self, batch_size, optimizer, extent, recompute)
 
-    @overload
-    def plan(self) -> Plan: ...
-
-    @overload
     def plan(
         self,
         batch_size: int,
@@ -485,30 +484,17 @@ class FeedForwardNet(Net):
         budget: int | str | None = None,
         extent: int | None = None,
         *,
-        allow: Collection[str] = ...,
-    ) -> MemoryPlan: ...
-
-    def plan(
-        self,
-        batch_size: int | None = None,
-        optimizer: Optimizer | Wrapper | None = None,
-        budget: int | str | None = None,
-        extent: int | None = None,
-        *,
         allow: Collection[str] = ("recompute", "micro-batches"),
-    ) -> Plan | MemoryPlan:
+    ) -> MemoryPlan:
         """How steps of ``batch_size`` samples keep within a ``budget`` of bytes, cheapest in time.
 
-        In this order: as it is, recomputing, in micro-batches, as far as ``allow`` names them.
-        ``budget`` is a number of bytes or a text such as "600MB"; None looks at every way. Nothing
-        is run, and the net stays as it is. Errors: a budget that cannot be kept, with the smallest
-        that can and how; what is no size; a ``batch_size`` or ``extent`` that is no positive int;
-        a net that is not on the CPU, or whose steps cannot be recorded.
-
-        Without arguments, the plan by which the net runs: its layers in their order.
+        In this order, as far as ``allow`` names them: as it is, "recompute", "micro-batches",
+        "light state" (other losses: an Adam becomes a `FactoredAdam`), "offload". ``budget`` is
+        a number of bytes or a text such as "600MB"; None looks at every way. Nothing is run, and
+        the net stays as it is. Errors: a budget that cannot be kept, with the smallest that can
+        and how; what is no size; a ``batch_size`` or ``extent`` that is no positive int; a net
+        that is offloaded or not on the CPU, or whose steps cannot be recorded.
         """
-        if batch_size is None:
-            return super().plan()
         from singanet.budget import plan_memory
 
         return plan_memory(self, batch_size, optimizer, budget, extent, allow)

@@ -25,18 +25,9 @@ def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], names: int = 
     return [shown[0], "-" * max(map(len, shown)), *shown[1:]]
 
 
-def size_text(nbytes: int) -> str:
-    """In MB, or where that is less than a tenth in KB or bytes."""
-    if nbytes < 1 << 10:
-        return f"{nbytes} bytes"
-    if nbytes < (1 << 20) // 10:
-        return f"{nbytes / (1 << 10):.1f} KB"
-    return f"{nbytes / (1 << 20):,.2f} MB"
-
-
 def megabytes(nbytes: int) -> str:
-    """Two digits behind the point, for columns that say MB."""
-    return f"{nbytes / (1 << 20):,.2f}"
+    """Two digits behind the point, for columns that say MB: millions, as `bytes_text` has them."""
+    return f"{nbytes / 10**6:,.2f}"
 
 
 def milliseconds(seconds: float | None) -> str:

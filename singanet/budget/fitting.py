@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -12,12 +13,14 @@ import numpy as np
 
 from singanet.base.sizes import checked_bytes
 from singanet.budget.memory_plan import MemoryPlan
-from singanet.budget.search import MEASURES, plan_memory
+from singanet.budget.search import OFFLOAD, USUAL, light_optimizer, plan_memory
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
+from singanet.offload import offload
 from singanet.program.array_tree import arrays_in
 from singanet.program.programs import Programs, programs_of
+from singanet.program.replay.heap import trim
 from singanet.training.arrays import by_name, output_names
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
 from singanet.training.callbacks.memory_check import MemoryCheck
@@ -26,6 +29,7 @@ from singanet.training.feeding import holds_arrays
 from singanet.training.fit import fit
 from singanet.training.history import History
 from singanet.training.resident import private_bytes
+from singanet.training.steps import wrapped
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
@@ -38,7 +42,8 @@ def fit_within(
     x: Any,
     y: Any,
     memory_budget: int | str,
-    allow: Collection[str] = MEASURES,
+    allow: Collection[str] = USUAL,
+    offload_folder: str | os.PathLike[str] | None = None,
     batch_size: int = 32,
     callbacks: Any = (),
     verbose: bool | int = True,
@@ -47,7 +52,8 @@ def fit_within(
     """`FeedForwardNet.fit` with a budget; ``arguments`` are the others of `singanet.training.fit`.
 
     Errors, before the first step: a budget that is no size or cannot be kept; mixed precision,
-    whose memory is not planned; those of `fit`.
+    whose memory is not planned; a net that is offloaded already; a folder that `offload` refuses,
+    or none where offloading is allowed; those of `fit`.
     """
     compiled = expect_compiled(net, _WHERE)
     expect_host(net, _WHERE)
@@ -58,29 +64,60 @@ def fit_within(
             received="one with it",
             advice="leave one of the two out",
         )
+    programs = programs_of(net)
+    if offload_folder is not None:
+        allow = list(dict.fromkeys((*allow, OFFLOAD)))
+    elif OFFLOAD in allow:
+        raise ArgumentError(
+            f"{_WHERE}, offload_folder",
+            expected=f"a folder, since {OFFLOAD!r} is allowed",
+            received="None",
+            advice="name one that is empty or new",
+        )
     given = arguments.get("clip"), arguments.get("clip_by", "layer"), arguments.get("accumulate", 1)
     optimizer = compiled.clipped(*given)
+    light = light_optimizer(compiled.optimizer)
     callbacks = list(callbacks)
     size = _batch_size(x, batch_size)
-    # What is there already is no growth of this fit.
-    there = sum(value.nbytes for value in net.param_values())
-    there += sum(array.nbytes for array in optimizer.state_dict().values())
     before = private_bytes()
+    if before is not None:
+        # What is there already counts.
+        layers = {id(step.layer): step.layer for step in net.planned().steps}.values()
+        params = [param for layer in layers for param in layer.params.values() if param.filled]
+        before -= sum(value.nbytes for value in {id(p): p.value for p in params}.values())
+        before -= sum(array.nbytes for array in optimizer.state_dict().values())
     targets = None
     if y is not None:
         # As many targets as a batch has, also of fewer samples.
         named = by_name(f"{_WHERE}, y", y, output_names(net), all_of_them=False)
         targets = _resized(named, size)
-    beside = _beside(net, x, targets, size, callbacks, optimizer, arguments)
-    plan = plan_memory(
-        net, size, optimizer, memory_budget, _extent(net, x), allow, beside, targets, _WHERE
-    )
+    with net.unfilled():
+        plan = plan_memory(
+            net,
+            size,
+            optimizer,
+            memory_budget,
+            _extent(net, x),
+            allow,
+            _beside(net, x, targets, size, callbacks, arguments),
+            targets,
+            light if isinstance(light, str) else wrapped(light, *given),
+            _same_shape(x, size, arguments),
+            _WHERE,
+        )
     if verbose:
         sys.stderr.write(f"{plan}\n")
-    limit = checked_bytes(_WHERE, memory_budget) - there
-    check = MemoryCheck(plan.peak - there, limit, before, None if verbose else StringIO())
-    parts = plan.chosen.micro_batch if plan.chosen.micro_batch < size else None
-    with _carried_out(programs_of(net), plan):
+    check = MemoryCheck(
+        plan.peak, checked_bytes(_WHERE, memory_budget), before, None if verbose else StringIO()
+    )
+    chosen = plan.chosen
+    parts = chosen.micro_batch if chosen.micro_batch < size else None
+    if chosen.keep is not None and offload_folder is not None:
+        offload(net, offload_folder, chosen.keep, optimizer, resume=False)
+        trim()
+    if chosen.optimizer is not None and not isinstance(light, str):
+        compiled.exchange(light)
+    with _carried_out(programs, plan):
         return fit(
             net,
             x,
@@ -123,7 +160,7 @@ def _batch_size(x: Any, given: int) -> int:
 
 def _extent(net: Net, x: Any) -> int | None:
     """The longest axis of any extent among the data; None where every axis is known."""
-    plan, found = net.plan(), []
+    plan, found = net.execution_plan(), []
     for name in plan.inputs:
         shape = plan.by_name[name].layer.in_shapes or ()
         if not isinstance(shape, list) and -1 in shape:
@@ -139,24 +176,30 @@ def _extent(net: Net, x: Any) -> int | None:
     return max(found, default=None)
 
 
+def _same_shape(x: Any, size: int, arguments: dict[str, Any]) -> bool:
+    """Whether every batch of a fit is known to have ``size`` samples, validation's too."""
+    arrays = arrays_in(x) if holds_arrays(x) else []
+    validates = arguments.get("validation_data") is not None or arguments.get("validation_split")
+    whole = arguments.get("drop_last", False) or all(len(array) % size == 0 for array in arrays)
+    return bool(arrays) and whole and not validates
+
+
 def _beside(
     net: Net,
     x: Any,
     y: Any,
     size: int,
     callbacks: list[Any],
-    optimizer: Any,
     arguments: dict[str, Any],
 ) -> dict[str, int]:
     """Bytes of batches that are drawn and waiting, of callbacks, of a checkpoint in work."""
-    fed = ones(net.plan(), 1, net.device, net.dtype, _extent(net, x))
+    fed = ones(net.execution_plan(), 1, net.device, net.dtype, _extent(net, x))
     sample = sum(array.nbytes for array in arrays_in(fed))
     # Targets are as large as the inputs at most, where nobody can look at them.
     sample += sample if y is None else sum(a.nbytes // max(len(a), 1) for a in arrays_in(y))
     validated = arguments.get("validation_data") is not None or arguments.get("validation_split")
     waiting = int(getattr(x, "capacity", 0)) + 1 + bool(validated)
-    params = sum(value.nbytes for value in net.param_values())
-    state = params * len(getattr(_rule(optimizer), "slots", ()))
+    sizes = [value.nbytes for value in net.param_values()]
     saves = any(isinstance(each, ModelCheckpoint) for each in callbacks)
     copies = sum(
         isinstance(each, EMA) or (isinstance(each, EarlyStopping) and each.restore_best)
@@ -165,12 +208,7 @@ def _beside(
     own = sum(int(getattr(each, "memory_bytes", 0)) for each in callbacks)
     return {
         "batches": waiting * size * sample,
-        "callbacks": copies * params + own,
-        "checkpoint": (params + state) * saves,
+        "callbacks": copies * sum(sizes) + own,
+        # Files are written one array at a time, which may lie in another order.
+        "checkpoint": max(sizes, default=0) * saves,
     }
-
-
-def _rule(optimizer: Any) -> Any:
-    while hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
-    return optimizer

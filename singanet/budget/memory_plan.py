@@ -10,6 +10,7 @@ from singanet.base.sizes import bytes_text
 from singanet.base.text import text_table
 
 if TYPE_CHECKING:
+    from singanet.optimizer import Optimizer, Wrapper
     from singanet.program.memory import PlannedStep
     from singanet.program.recompute.choice import Recompute
 
@@ -25,7 +26,9 @@ class Way:
 
     ``parts`` are bytes by what they are for; ``slowdown`` is the predicted time over that of the
     step as it is. Batches are cut into parts of ``micro_batch`` samples; programs are recorded from
-    the first step on, and recompute as `FeedForwardNet.record` says.
+    the first step on, and recompute as `FeedForwardNet.record` says. With ``keep`` the net is
+    offloaded, and so many bytes of what is in its folder are in memory: its steps run by the
+    layers. ``optimizer`` takes the place of the given one, unless it is None.
     """
 
     measures: tuple[str, ...]
@@ -34,6 +37,8 @@ class Way:
     parts: dict[str, int]
     slowdown: float
     step: PlannedStep = field(repr=False, compare=False)
+    keep: int | None = None
+    optimizer: Optimizer | Wrapper | None = field(default=None, repr=False, compare=False)
 
     @property
     def peak(self) -> int:
@@ -98,10 +103,13 @@ class MemoryPlan:
         )
 
     def picture(self) -> str:
-        """The memory over a step as bars of text, from its first kernel down to its last."""
+        """The memory over a step as bars of text, from its first kernel down to its last.
+
+        That of an offloaded net, which no program plans, is the step as it would be recorded.
+        """
         report = self.chosen.step.report
         live, kernels = report.live_bytes, report.kernels
-        outside = self.peak - self.chosen.parts["arena"]
+        outside = max(0, self.peak - max(live, default=0))
         count = min(_BARS, len(live))
         marks = [k * len(live) // count for k in range(count + 1)] if count else [0]
         lines = []

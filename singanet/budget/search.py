@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from singanet.base.arguments import checked_count
 from singanet.base.sizes import bytes_text, checked_bytes
 from singanet.budget.memory_plan import MemoryPlan, Way
+from singanet.budget.offloaded import offload_of
 from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, one_of
-from singanet.optimizer import Accumulator
+from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
 from singanet.program.ir import NotRecordableError
-from singanet.program.memory import expect_alone, planned_step
+from singanet.program.memory import PlannedStep, expect_alone, planned_step
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import CannotKeepError, Recompute
 from singanet.training.arrays import cut
@@ -29,10 +30,19 @@ _TURNS = 3
 _RECORDING = 8_000_000
 """Bytes at most that a rehearsal takes for a moment: of its arrays the pages that malloc writes."""
 
+_PLANNED = 2_500_000
+"""Bytes that planning leaves in Python's heap: measured. Programs are made of them, layers not."""
+_MOVED = 4
+"""Bytes of memory that kernels go over in the time in which one of a file moves: a fast disk's."""
+
 RECOMPUTE = "recompute"
 MICRO_BATCHES = "micro-batches"
-MEASURES = (RECOMPUTE, MICRO_BATCHES)
+LIGHT_STATE = "light state"
+OFFLOAD = "offload"
+MEASURES = (RECOMPUTE, MICRO_BATCHES, LIGHT_STATE, OFFLOAD)
 """What may be done to need less, in the order in which it is tried."""
+USUAL = MEASURES[:2]
+"""Those that are allowed where nothing is said: they keep the results, and need no folder."""
 
 
 def plan_memory(
@@ -41,15 +51,19 @@ def plan_memory(
     optimizer: Optimizer | Wrapper | None = None,
     budget: int | str | None = None,
     extent: int | None = None,
-    allow: Collection[str] = MEASURES,
+    allow: Collection[str] = USUAL,
     beside: dict[str, int] | None = None,
     y: Any = None,
+    light: Optimizer | Wrapper | str | None = None,
+    same_shape: bool = False,
     where: str = "net.plan",
 ) -> MemoryPlan:
     """See `FeedForwardNet.plan`.
 
     ``beside`` are bytes that a training takes around its steps, by what they are for; ``y``
-    targets of a batch, with which the loss's own arrays are counted.
+    targets of a batch, with which the loss's own arrays are counted; ``light`` is what takes the
+    place of the optimizer where its state may be less, or why nothing does, None to find out. With
+    ``same_shape`` no batch is smaller, and no other program recorded.
     """
     size = checked_count(where, "batch_size", batch_size, 1)
     if extent is not None:
@@ -60,33 +74,40 @@ def plan_memory(
             f"{where}, allow",
             expected=f"some of {one_of(MEASURES)}",
             received=repr(allow if isinstance(allow, str) else unknown[0])[:60],
-            advice="leave it out to allow them all",
+            advice=f"leave it out to allow {one_of(USUAL)}",
         )
     limit = None if budget is None else checked_bytes(f"{where}, memory_budget", budget)
     expect_host(net, where)
     expect_alone(where, optimizer)
     level = programs_of(net).recompute
-    search = _Search(net, size, optimizer, extent, level, limit, beside or {}, y)
-    notes = []
-    if MICRO_BATCHES in allow:
-        why = not_in_parts(net, optimizer)
-        if why is not None:
-            notes.append(f"no micro-batches: {why}")
-            allow = [name for name in allow if name != MICRO_BATCHES]
-    try:
-        return search.run(frozenset(allow), tuple(notes), where)
-    except NotRecordableError as error:
-        raise ArgumentError(
-            where,
-            expected="a step that can be recorded, whose memory is known before it runs",
-            received=f"one with {error}",
-            advice="train it without a budget, or change that part",
-        ) from None
+    if light is None:
+        light = light_optimizer(optimizer)
+    with net.unfilled():
+        whys = {
+            MICRO_BATCHES: not_in_parts(net, optimizer),
+            LIGHT_STATE: light if isinstance(light, str) else None,
+        }
+        notes = [f"no {name}: {whys[name]}" for name in whys if name in allow and whys[name]]
+        less = None if isinstance(light, str) else light
+        search = _Search(
+            net, size, optimizer, less, extent, level, limit, beside or {}, y, same_shape
+        )
+        try:
+            return search.run(
+                frozenset(name for name in allow if not whys.get(name)), tuple(notes), where
+            )
+        except NotRecordableError as error:
+            raise ArgumentError(
+                where,
+                expected="a step that can be recorded, whose memory is known before it runs",
+                received=f"one with {error}",
+                advice="train it without a budget, or change that part",
+            ) from None
 
 
 def not_in_parts(net: Net, optimizer: Any) -> str | None:
     """Why steps of ``net`` are not the same in micro-batches, if so."""
-    for step in net.plan().steps:
+    for step in net.execution_plan().steps:
         moved = [p for p in step.layer.params.values() if p.is_state and not p.is_constant]
         if moved and not step.frozen:
             return f"layer {step.name!r} takes statistics of its whole batch"
@@ -104,13 +125,16 @@ class _Search:
     net: Net
     size: int
     optimizer: Any
+    light: Optimizer | Wrapper | None
     extent: int | None
     level: Recompute
     limit: int | None
     beside: dict[str, int]
     y: Any
+    same_shape: bool
     table: list[Way] = field(default_factory=list)
     base: int = 0
+    steps: dict[tuple[int, Recompute, bool], PlannedStep] = field(default_factory=dict)
 
     def run(self, allowed: frozenset[str], notes: tuple[str, ...], where: str) -> MemoryPlan:
         for way in self._ways(allowed):
@@ -119,26 +143,33 @@ class _Search:
                 return MemoryPlan(self.size, self.limit, way, tuple(self.table), notes)
         if self.limit is None:
             return MemoryPlan(self.size, None, self.table[0], tuple(self.table), notes)
-        raise self._cannot(notes, where)
+        raise self._cannot(allowed, notes, where)
 
     def _ways(self, allowed: frozenset[str]) -> Iterator[Way]:
         """Every way, cheapest in time first."""
+        yield from self._in_memory(allowed, light=False)
+        if LIGHT_STATE in allowed:
+            yield from self._in_memory(allowed, light=True)
+        if OFFLOAD in allowed:
+            yield from self._offloaded(MICRO_BATCHES in allowed)
+
+    def _in_memory(self, allowed: frozenset[str], light: bool) -> Iterator[Way]:
         parts = 1
         while parts <= self.size:
             micro = -(-self.size // parts)
-            plain = self._way(self._named(micro), micro, self.level)
+            plain = self._way(micro, self.level, light)
             yield plain
             if RECOMPUTE in allowed and self.level == "none":
-                yield from self._recomputed(plain, micro)
+                yield from self._recomputed(plain, micro, light)
             if MICRO_BATCHES not in allowed or micro == 1:
                 return
             parts *= 2
 
-    def _recomputed(self, plain: Way, micro: int) -> Iterator[Way]:
+    def _recomputed(self, plain: Way, micro: int, light: bool) -> Iterator[Way]:
         """As ``plain``, within the limit where that can be, and else with the least memory."""
         arena = plain.parts["arena"]
         if self.limit is None:
-            yield from self._worth(self._again(micro, "cheap"), plain)
+            yield from self._worth(self._way(micro, "cheap", light), plain)
             if 1 < micro < self.size:
                 return
         else:
@@ -147,44 +178,83 @@ class _Search:
                 try:
                     if target <= 0:
                         break
-                    way = self._again(micro, target)
+                    way = self._way(micro, target, light)
                 except CannotKeepError:
                     break
                 if way.peak <= self.limit:
                     yield way
                     return
                 target -= way.peak - self.limit
-        yield from self._worth(self._again(micro, "optimal"), plain)
+        yield from self._worth(self._way(micro, "optimal", light), plain)
 
-    def _again(self, micro: int, level: Recompute) -> Way:
-        return self._way((RECOMPUTE, *self._named(micro)), micro, level)
+    def _step(self, micro: int, level: Recompute, light: bool) -> PlannedStep:
+        """The step of a part, or of the whole batch, planned once."""
+        key = micro, level, light
+        if key not in self.steps:
+            optimizer = self.light if light else self.optimizer
+            if micro < self.size and optimizer is not None:
+                optimizer = _at_last_part(self.net, optimizer)
+            y = cut(self.y, slice(0, micro))
+            step = planned_step(self.net, micro, optimizer, self.extent, level, True, y)
+            self.steps[key] = step
+            self.base = self.base or step.work
+        return self.steps[key]
 
-    def _named(self, micro: int) -> tuple[str, ...]:
-        return () if micro == self.size else (f"{MICRO_BATCHES} of {micro}",)
-
-    def _way(self, measures: tuple[str, ...], micro: int, level: Recompute) -> Way:
-        whole = micro == self.size
-        optimizer = self.optimizer
-        if not whole and optimizer is not None:
-            optimizer = _at_last_part(self.net, optimizer)
-        y = cut(self.y, slice(0, micro))
-        step = planned_step(self.net, micro, optimizer, self.extent, level, True, y)
-        work = step.work * -(-self.size // micro)
-        self.base = self.base or work
+    def _way(self, micro: int, level: Recompute, light: bool) -> Way:
+        """With programs, all of the net in memory."""
+        step, whole = self._step(micro, level, light), micro == self.size
+        measures = (
+            *((RECOMPUTE,) if level != self.level else ()),
+            *(() if whole else (f"{MICRO_BATCHES} of {micro}",)),
+            *((LIGHT_STATE,) if light else ()),
+        )
         held = dict(step.memory.parts)
         # Another shape, as of a last batch, is rehearsed while the arena is there.
-        held["recording"] = min(step.by_layers, _RECORDING)
+        alone = whole and self.same_shape
+        held["recording"] = 0 if alone else min(step.by_layers, _RECORDING)
         if not whole:
             held["program"] *= _TURNS
-        slowdown = work / self.base
-        return Way(measures, micro, level, {**held, **self.beside}, slowdown, step)
+        slowdown = step.work * -(-self.size // micro) / self.base
+        optimizer = self.light if light else None
+        held |= self.beside
+        return Way(measures, micro, level, held, slowdown, step, optimizer=optimizer)
+
+    def _offloaded(self, in_parts: bool) -> Iterator[Way]:
+        """By the layers, parameters and state in a folder; what is left of the limit is kept."""
+        moved = offload_of(self.net, self.optimizer)
+        parts = 1
+        while True:
+            micro = -(-self.size // parts)
+            step, whole = self._step(micro, self.level, light=False), micro == self.size
+            gradients = 0 if whole else moved.gradients
+            held = {
+                "arena": step.by_layers,
+                "parameters": moved.params,
+                "optimizer state": moved.state + gradients,
+                "other": step.memory.parts["other"],
+                "kernels": step.memory.parts["kernels"],
+                "planning": _PLANNED,
+                **self.beside,
+            }
+            keep = moved.least
+            if self.limit is not None:
+                # Room for two layers at least lets the next one be read while one computes.
+                keep = min(max(keep, self.limit - sum(held.values())), moved.stored)
+            held["kept of the folder"] = keep
+            count = -(-self.size // micro)
+            work = step.work * count + _MOVED * (moved.per_part * count + moved.per_step)
+            named = (*(() if whole else (f"{MICRO_BATCHES} of {micro}",)), OFFLOAD)
+            yield Way(named, micro, self.level, held, work / self.base, step, keep)
+            if not in_parts or micro == 1:
+                return
+            parts *= 2
 
     def _worth(self, way: Way, plain: Way) -> Iterator[Way]:
         """``way``, where it takes less than ``plain``."""
         if way.peak < plain.peak:
             yield way
 
-    def _cannot(self, notes: tuple[str, ...], where: str) -> ArgumentError:
+    def _cannot(self, allowed: frozenset[str], notes: tuple[str, ...], where: str) -> ArgumentError:
         least = min(self.table, key=lambda way: way.peak)
         limit = self.limit or 0
         fixed = least.parts["parameters"] + least.parts["optimizer state"]
@@ -192,13 +262,43 @@ class _Search:
         if limit < fixed:
             why = f", below the {bytes_text(fixed)} of parameters and optimizer state"
         told = f" ({'; '.join(notes)})" if notes else ""
+        # What else would do, had it been allowed.
+        others = [] if OFFLOAD in allowed else list(self._offloaded(MICRO_BATCHES in allowed))
+        if self.light is not None and LIGHT_STATE not in allowed:
+            others += self._in_memory(allowed, light=True)
+        best = min(others, key=lambda way: way.peak, default=least)
+        more = ""
+        if best.peak < least.peak:
+            how = "an offload_folder" if best.keep is not None else f"allow=({LIGHT_STATE!r},)"
+            more = f", or {best.peak} and {how}, with which it takes {best.name}"
         return ArgumentError(
             f"{where}, memory_budget",
             expected=f"at least {least.peak:,} bytes for batches of {self.size}, which takes "
             f"{least.name}{told}",
             received=f"{limit:,} bytes{why}",
-            advice=f"give it {least.peak}, or take a smaller batch or an optimizer with less state",
+            advice=f"give it {least.peak}{more}; or take a smaller batch or an optimizer with less "
+            "state",
         )
+
+
+def light_optimizer(optimizer: Any) -> Optimizer | str:
+    """What takes the place of ``optimizer`` with less state, or why nothing does."""
+    if type(optimizer) not in (Adam, AdamW):
+        kind = "no optimizer" if optimizer is None else f"a {type(optimizer).__name__}"
+        return f"that of an Adam or AdamW can be factored, and this is {kind}"
+    if any(state.step for state in optimizer.states()):
+        return "the optimizer has state already"
+    regularized = optimizer.regularizer
+    return FactoredAdam(
+        optimizer.beta_1,
+        optimizer.beta_2,
+        optimizer.epsilon,
+        optimizer.lr,
+        # Adam's own decay is a regularizer.
+        optimizer.weight_decay if isinstance(optimizer, AdamW) else None,
+        regularized,
+        optimizer.constraint,
+    )
 
 
 def _at_last_part(net: Net, optimizer: Optimizer | Wrapper) -> Accumulator:

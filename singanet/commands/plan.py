@@ -21,6 +21,12 @@ def add_command(commands: Any) -> None:
         "--memory-budget", metavar="SIZE", help="such as 600MB; left out, every way is shown"
     )
     parser.add_argument(
+        "--allow",
+        default="recompute,micro-batches",
+        metavar="NAME,...",
+        help="recompute, micro-batches, light-state, offload; the first two",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write a picture of the arena, as SVG"
     )
     parser.set_defaults(command=_run)
@@ -40,7 +46,8 @@ def _run(arguments: argparse.Namespace) -> int:
             advice="`singanet models` lists them",
         )
     optimizer = make_optimizer(arguments.optimizer, 1e-3, 0.0, steps=1, warm_up=0)
-    plan = net.plan(arguments.batch_size, optimizer, arguments.memory_budget)
+    allow = [name.replace("light-", "light ") for name in arguments.allow.split(",")]
+    plan = net.plan(arguments.batch_size, optimizer, arguments.memory_budget, allow=allow)
     print(f"{plan}\n\n{plan.picture()}")
     if arguments.out is not None:
         plan.chosen.step.report.plot(arguments.out)

@@ -58,15 +58,15 @@ class LayerByLayer:
         starts: Callable[[Mapping[int, Array]], None] | None = None,
     ) -> Pass:
         """As `Executor`; ``starts`` is told the gradients that the walk begins from."""
-        if self._recompute.asked(net.plan()):
+        if self._recompute.asked(net.execution_plan()):
             made = self._recompute.forward(net, feed, asked, starts)
             if made is not None:
                 return made
-        return LayerPass(net.plan(), *self._run(net, feed, True, asked), starts)
+        return LayerPass(net.execution_plan(), *self._run(net, feed, True, asked), starts)
 
     def step(self, net: NetCore, request: StepRequest) -> tuple[float, float | None]:
         """As `Executor`, by the net's methods where they are overridden."""
-        feed = check_feed(net.plan(), request.x, net.device, net.dtype)
+        feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
         self.register(net, request.optimizer)
         run: Callable[[], Pass] = partial(MethodPass, net, request.x)
         if net.passes_are_its_own:
@@ -100,7 +100,7 @@ class LayerByLayer:
     def _run(
         self, net: NetCore, feed: Mapping[str, Any], train: bool, asked: tuple[str, ...]
     ) -> tuple[dict[str, Any], list[Any]]:
-        plan = net.plan()
+        plan = net.execution_plan()
         wanted = {*plan.outputs, *asked} if asked else plan.outputs
         with net.device.scope():
             return plan.forward(feed, wanted, net.device.ops, net.rng, train, asked)

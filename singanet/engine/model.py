@@ -55,7 +55,7 @@ class NetCore(Protocol):
     def passes_are_its_own(self) -> bool:
         """Whether `forward` and `backward` are not overridden."""
 
-    def plan(self) -> Plan:
+    def execution_plan(self) -> Plan:
         """The sorted steps, with every parameter filled."""
 
     def params(self) -> list[Param]:

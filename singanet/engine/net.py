@@ -71,6 +71,7 @@ class Net(GraphBuilder):
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self._plan: Plan | None = None
         self._planned_version = -1
+        self._fill: Callable[[Param], Array] = Param.initial
         self._pass: Pass | None = None
         self.programs = self.make_executor()
         self.compiled: object | None = None
@@ -96,15 +97,33 @@ class Net(GraphBuilder):
 
         Those of a nested net stand where it was nested, with its name before theirs.
         """
-        return list({id(step.layer): step.layer for step in self.plan().steps}.values())
+        return list({id(step.layer): step.layer for step in self.execution_plan().steps}.values())
 
-    def plan(self) -> Plan:
+    def execution_plan(self) -> Plan:
         """The plan of the net as it is now, with every parameter filled."""
         if self._plan is None or self._planned_version != self._graph.version:
             self._plan = self.planned()
             self._planned_version = self._graph.version
             self._adopt()
         return self._plan
+
+    @contextmanager
+    def unfilled(self) -> Iterator[None]:
+        """Inside, parameters that have no values yet are zeros, which take next to no memory.
+
+        Afterwards they have none again, so that a net can be planned that is larger than memory.
+        """
+        before, self._fill = self._fill, lambda param: np.zeros(param.shape, param.dtype)
+        layers = {id(step.layer): step.layer for step in self.planned().steps}.values()
+        new = [p for layer in layers for p in layer.params.values() if not p.filled]
+        try:
+            yield
+        finally:
+            self._fill = before
+            if new:
+                self._plan = None
+            for param in new:
+                param.home = None
 
     def planned(self) -> Plan:
         """A plan of the net as it is now, whether its parameters are filled or not."""
@@ -143,7 +162,7 @@ class Net(GraphBuilder):
             else:
                 param.seed, param.dtype = self.seed, self.dtype
                 new.append(param)
-        self._lay(new, Param.initial)
+        self._lay(new, self._fill)
 
     def _walk_back_params(self) -> list[Param]:
         """All parameters in the order in which a walk back yields them, each once."""
@@ -228,7 +247,7 @@ class Net(GraphBuilder):
 
     def frozen(self) -> list[str]:
         """The names of the frozen layers, in topological order."""
-        return [step.name for step in self.plan().steps if step.frozen]
+        return [step.name for step in self.execution_plan().steps if step.frozen]
 
     @property
     def trainable(self) -> bool:
@@ -297,7 +316,7 @@ class Net(GraphBuilder):
         needs. Errors: an unknown, missing or extra name; a shape that does not fit.
         """
         train = is_training(flag)
-        plan = self.plan()
+        plan = self.execution_plan()
         asked = self._names(output)
         feed = checks.check_feed(plan, x, self.device, self.dtype)
         self._forget_pass()
@@ -362,7 +381,7 @@ class Net(GraphBuilder):
         """
         from singanet.engine.step import measure_of, one_pass
 
-        feed = checks.check_feed(self.plan(), x, self.device, self.dtype)
+        feed = checks.check_feed(self.execution_plan(), x, self.device, self.dtype)
         self._forget_pass()
         measure = measure_of(self)
         by_name: dict[str, Gradient] = {}

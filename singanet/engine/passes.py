@@ -34,7 +34,7 @@ class MethodPass:
     """A pass by the net's own methods, one of which its user has overridden or replaced."""
 
     def __init__(self, net: Any, x: Any) -> None:
-        self.plan: Plan = net.plan()
+        self.plan: Plan = net.execution_plan()
         self.shapes: Mapping[str, Any] = {}
         self._net, self._x = net, x
 

@@ -22,7 +22,7 @@ from singanet.net import FeedForwardNet
 from singanet.optimizer.minimize import Update
 from singanet.parallel import AllReduce, Communicator
 from singanet.params.param import Param
-from singanet.program.memory import rehearsed_memory
+from singanet.program.memory import expect_alone, rehearsed_memory
 from singanet.program.peak import PeakMemory
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.recorder import Recorder
@@ -145,6 +145,7 @@ class Executor:
         """
         program = self._named(name)
         expect_host(self.net, f"program {name!r}, memory")
+        expect_alone(f"program {name!r}, memory", program.optimizer)
         whole = {
             node.name: node.layer.dtype
             for node in self.net.nodes()
@@ -166,7 +167,7 @@ class Executor:
             else:
                 recorder.step(feed, {}, None, program.optimizer)
 
-        return rehearsed_memory(view, record, view.carried().recompute)
+        return rehearsed_memory(view, record, program.optimizer, view.carried().recompute)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write all that training goes on from to ``path``; whole or not at all.

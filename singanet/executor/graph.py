@@ -80,7 +80,7 @@ class Drawing:
             for node in self.net.nodes()
             if isinstance(node.layer, LossLayer)
         }
-        plan = self.net.plan()
+        plan = self.net.execution_plan()
         for loss, (scores, _), _ in self.losses.values():
             expect_scores(plan, MultiLoss({scores: loss}))
 

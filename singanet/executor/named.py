@@ -162,7 +162,7 @@ class NamedProgram:
 
     def _counted(self, heads: Sequence[str]) -> list[tuple[Any, Port, Port]]:
         """The losses that ``heads`` are made of, with the places of their scores and targets."""
-        plan = View(self._drawing.net, list(heads), None, ()).plan()
+        plan = View(self._drawing.net, list(heads), None, ()).execution_plan()
         losses = self._drawing.losses
         return [losses[name] for name in plan.by_name if name in losses]
 
@@ -209,7 +209,7 @@ class NamedProgram:
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arrays that the view reads, as its layers take them. Errors: others."""
-        view, plan = self.view, self.view.plan()
+        view, plan = self.view, self.view.execution_plan()
         mine = {name: given[name] for name in plan.inputs}
         return check_feed(plan, mine, view.device, view.dtype, self.where)
 

@@ -128,12 +128,12 @@ class View:
             own.enabled, own.recompute = of_net.enabled, of_net.recompute
         return own
 
-    def plan(self) -> Plan:
+    def execution_plan(self) -> Plan:
         """The steps of the part, worked out anew where other parameters are trained."""
         # A change that comes while this looks is seen the next time.
         now = self.net.version, changes.now
         if self._part is None or self._planned != now:
-            whole = self.net.plan()
+            whole = self.net.execution_plan()
             heads = () if self.loss is None else whole.slots_of(self.loss.heads)
             chosen = self._trained(whole) if heads else []
             ids = [id(param) for param in chosen]
@@ -154,17 +154,19 @@ class View:
 
     def updated(self) -> list[Param]:
         """The parameters that a step changes now."""
-        part = self.plan()
+        part = self.execution_plan()
         return part.params_of(part.backward((), ()))
 
     @property
     def layers(self) -> list[Layer]:
         """The layers of the part."""
-        return list({id(step.layer): step.layer for step in self.plan().steps}.values())
+        return list({id(step.layer): step.layer for step in self.execution_plan().steps}.values())
 
     def params(self) -> list[Param]:
         """All parameters of the part, a shared one once."""
-        params = [param for step in self.plan().steps for param in step.layer.params.values()]
+        params = [
+            param for step in self.execution_plan().steps for param in step.layer.params.values()
+        ]
         return list({id(param): param for param in params}.values())
 
     def param_specs(self) -> list[ParamSpec]:

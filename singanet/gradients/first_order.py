@@ -133,7 +133,7 @@ def asked_of(
             received=f"a {type(net).__name__} that overrides them",
             advice="call its forward and backward",
         )
-    resolver, plan = Resolver(net, where), net.plan()
+    resolver, plan = Resolver(net, where), net.execution_plan()
     heads, of_loss = _heads(resolver, ys, dys)
     loss_scale = of_loss if of_loss is not None else None
     outputs = plan.outputs if loss_scale is not None else []

@@ -55,7 +55,7 @@ class Resolver:
     """Finds what names mean in ``net``; ``where`` is who asks."""
 
     def __init__(self, net: Net, where: str) -> None:
-        self.plan: Plan = net.plan()
+        self.plan: Plan = net.execution_plan()
         self.where = where
         self.params = {param.name: param for param in net.params()}
         self.inputs = {self._input_name(name): name for name in self.plan.inputs}

@@ -119,7 +119,7 @@ def hessian_vector_product(
 
 def _in_double(net: Net) -> Net:
     """The net as one that computes in float64, by NumPy, with the same plan."""
-    net.plan()
+    net.execution_plan()
     double = copy.copy(net)
     double.device, double.dtype, double._pass = Device("cpu", numpy_ops), np.dtype(np.float64), None
     return double

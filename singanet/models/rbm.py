@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -96,6 +96,15 @@ class RBM:
     def forward(self, flag: bool, x: Any) -> Array:
         """`reconstruct`, whatever ``flag``."""
         return self.reconstruct(x)
+
+    def gradients(self, ys: Any, xs: Any, feed: Any, *_: Any, **__: Any) -> NoReturn:
+        """Refused: no output's gradient is what contrastive divergence follows."""
+        raise ArgumentError(
+            "RBM.gradients",
+            expected="a net of layers, whose backward gives gradients",
+            received="a machine that is trained by contrastive divergence",
+            advice="step(x, y, optimizer, on_layer) hands out what it follows instead",
+        )
 
     def step(
         self,

@@ -95,7 +95,7 @@ class Offloaded(LayerByLayer):
 
     def evaluate(self, net: Any, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
         """As `Executor`."""
-        self._begin(lambda: forward_groups(net.plan()))
+        self._begin(lambda: forward_groups(net.execution_plan()))
         return super().evaluate(net, feed, asked)
 
     def forward(
@@ -106,7 +106,7 @@ class Offloaded(LayerByLayer):
         starts: Callable[[Mapping[int, Array]], None] | None = None,
     ) -> Pass:
         """As `Executor`."""
-        plan = net.plan()
+        plan = net.execution_plan()
         self._begin(lambda: self._training_groups(plan))
         return _OffloadedPass(self, super().forward(net, feed, asked, starts))
 
@@ -131,7 +131,7 @@ class Offloaded(LayerByLayer):
 
     def gradients(self, net: Any, asked: Asked) -> Iterator[LayerGradients]:
         """As `Executor`."""
-        self._begin(lambda: self._training_groups(net.plan()))
+        self._begin(lambda: self._training_groups(net.execution_plan()))
         return self.watched(super().gradients(net, asked))
 
     def watched(self, items: Iterable[LayerGradients]) -> Generator[LayerGradients, None, None]:
@@ -261,19 +261,16 @@ class Offloaded(LayerByLayer):
 
     def _expect_room(self, entries: Iterable[Entry]) -> None:
         nbytes = {entry.name: entry.nbytes for entry in entries}
-        needs: dict[int, str] = {}
-        for step in self._net.planned().steps:
-            need = 0
-            for param in step.layer.params.values():
-                if is_large(param):
-                    need += nbytes[f"net/{param.name}"]
-                    need += sum(nbytes.get(name, 0) for name in self._state_names(param.name))
-            needs[need] = step.name
-        most = max(needs, default=0)
+
+        def taken(param: Param) -> int:
+            state = sum(nbytes.get(name, 0) for name in self._state_names(param.name))
+            return nbytes[f"net/{param.name}"] + state
+
+        most, layer = least_keep(self._net, taken)
         if most > self.shelf.keep:
             raise ArgumentError(
                 "net.offload, keep",
-                expected=f"{most} bytes at least: layer {needs[most]!r} with its optimizer's state",
+                expected=f"{most} bytes at least: layer {layer!r} with its optimizer's state",
                 received=f"{self.shelf.keep} bytes",
                 advice=f"pass keep={2 * most} or more, so that a neighbour is read meanwhile",
             )
@@ -319,7 +316,7 @@ class Offloaded(LayerByLayer):
                 if not self.shelf.has_lent(key, array):
                     self.shelf.take_over(key, array)
             self.shelf.put_back(keys, changed)
-            state.keep_in(self._reader(keys))
+            self._keep(state, keys)
         self.shelf.put_back([f"net/{name}" for name in names], changed)
 
     def _states(self, names: Iterable[str]) -> list[ParamState]:
@@ -333,9 +330,11 @@ class Offloaded(LayerByLayer):
             if is_large_entry(known[f"net/{name}"]) and f"optimizer/{name}/step" in known
         ]
 
-    def _reader(self, keys: list[str]) -> Callable[[], list[Array]]:
+    def _keep(self, state: ParamState, keys: list[str]) -> None:
         shelf = self.shelf
-        return lambda: [shelf.read(key).reshape(-1) for key in keys]
+        entries = [shelf.entry(key) for key in keys]
+        kinds = [(prod(entry.shape), entry.dtype) for entry in entries]
+        state.keep_in(lambda: [shelf.read(key).reshape(-1) for key in keys], kinds)
 
     def _expect_state(self, entries: Iterable[Entry]) -> None:
         """Refuse state in the folder that is not that of the optimizer which is bound."""
@@ -368,7 +367,7 @@ class Offloaded(LayerByLayer):
             state.forget()
             if step and param.home is not None:
                 state.shape = param.shape
-                state.keep_in(self._reader(keys))
+                self._keep(state, keys)
             elif step:
                 state.arrays = [_array(self.shelf, key).reshape(-1) for key in keys]
             state.step = step
@@ -420,6 +419,18 @@ def is_large(param: Param) -> bool:
     """Whether ``param`` goes to the folder, and does not only have a copy there."""
     nbytes = prod(param.shape) * param.array_type.itemsize
     return not param.is_state and nbytes > SMALL
+
+
+def least_keep(net: Any, taken: Callable[[Param], int]) -> tuple[int, str]:
+    """The bytes that have to be in memory for the layer with most of them, and its name.
+
+    ``taken`` tells those of a parameter and of its state.
+    """
+    needs = [
+        (sum(taken(param) for param in step.layer.params.values() if is_large(param)), step.name)
+        for step in net.planned().steps
+    ]
+    return max(needs, key=lambda need: need[0], default=(0, ""))
 
 
 def is_large_entry(entry: Entry) -> bool:

@@ -123,16 +123,16 @@ class Shelf:
     def reserve(self, nbytes: int) -> None:
         """Have room for so many bytes that somebody else makes, until the next call."""
         with self._changed:
-            self._reserved = 0
+            # At once, so that nothing is read ahead into the room that others leave.
+            self._reserved = nbytes
             self._wake()
             self._changed.wait_for(
                 lambda: (
                     self._error is not None
-                    or self._make_room(nbytes, -1, outside=True)
-                    or not self._is_writing()
+                    or self._make_room(0, -1, outside=True)
+                    or not self._is_moving()
                 )
             )
-            self._reserved = nbytes
 
     def take_over(self, name: str, array: Array) -> None:
         """Write ``array``, which is nobody else's, as the values of ``name``."""
@@ -235,6 +235,9 @@ class Shelf:
 
     def _is_writing(self) -> bool:
         return any(held.state == "writing" for held in self._held.values())
+
+    def _is_moving(self) -> bool:
+        return any(held.state in ("reading", "writing") for held in self._held.values())
 
     def _is_quiet(self) -> bool:
         return self._thread is None or not any(
@@ -347,13 +350,16 @@ class Shelf:
 
         In a free buffer of that size there is, unless it is for an array from ``outside``.
         """
-        while self._total() + nbytes > self.keep:
-            if not outside and any(buffer.nbytes == nbytes for buffer in self._free):
+        while (total := self._total()) + nbytes > self.keep:
+            free = not outside and any(buffer.nbytes == nbytes for buffer in self._free)
+            if free and total <= self.keep:
                 return True
             if self._free:
                 self._free.pop()
                 continue
-            clean = [each for each in self._held if self._held[each].state == "clean"]
+            # Not what somebody waits for, however late the schedule has it, as for a file.
+            known = self._held.items()
+            clean = [k for k, held in known if held.state == "clean" and k != self._demand]
             victim = max(clean, key=self._schedule.distance, default=None)
             if victim is None or self._schedule.distance(victim) <= distance:
                 return False

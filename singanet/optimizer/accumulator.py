@@ -210,7 +210,8 @@ class Accumulator(Wrapper):
             found.append(_gathered(total, rows))
         return found
 
-    def _own_state(self) -> dict[str, Array]:
+    def own_state(self) -> dict[str, Array]:
+        """As `Wrapper.own_state`: gradients and counts."""
         saved: dict[str, Array] = {}
         for name, count in self._counts.items():
             if count:

@@ -87,7 +87,7 @@ class Adafactor(Optimizer):
         tiny = float(np.finfo(value.dtype).eps) if self.epsilon_1 is None else self.epsilon_1
 
         def blocks() -> Any:
-            return _row_blocks(xp, w, g, regularizer, penalty, scale)
+            return row_blocks(xp, w, g, regularizer, penalty, scale)
 
         second: Factors = Rows(xp, arrays) if value.ndim > 1 else Factors(xp, arrays)
         size = xp.sqrt(sum_of_squares(w) / w.size)
@@ -128,7 +128,7 @@ class Adafactor(Optimizer):
         own[index] = part
 
 
-def _row_blocks(
+def row_blocks(
     xp: Any,
     w: Array,
     g: Array,

@@ -78,7 +78,8 @@ class ClipByRunningNorm(Wrapper):
             self._seen.clear()
         self._seen.update(dict.fromkeys(names))
 
-    def _own_state(self) -> dict[str, Array]:
+    def own_state(self) -> dict[str, Array]:
+        """As `Wrapper.own_state`: the estimate, and what it is of."""
         numbers = dict(zip(_KEYS, (self.estimate, float(self._squares)), strict=True))
         numbers.update((_SEEN + name, 1.0) for name in sorted(self._seen))
         return {key: np.array(number, np.float64) for key, number in numbers.items()}

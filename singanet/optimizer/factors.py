@@ -28,12 +28,12 @@ class Factors:
 
     def divide(self, part: slice, h: Array, out: Array, tiny: float) -> Array:
         """``out`` = g / √max(V, tiny²) for rows ``part``; returns the sum of its squares."""
-        self._root(part, out)
+        self.root(part, out)
         self.xp.maximum(out, tiny, out=out)
         self.xp.divide(h, out, out=out)
         return sum_of_squares(out)
 
-    def _root(self, part: slice, out: Array) -> None:
+    def root(self, part: slice, out: Array) -> None:
         """``out`` = √V for rows ``part``."""
         self.xp.sqrt(self.full, out=out[0])
 
@@ -58,5 +58,6 @@ class Rows(Factors):
             self.columns / self.xp.maximum(self.xp.mean(self.rows), tiny)
         )
 
-    def _root(self, part: slice, out: Array) -> None:
+    def root(self, part: slice, out: Array) -> None:
+        """As `Factors.root`."""
         self.xp.multiply(self._root_rows[part, None], self._root_columns, out=out)

@@ -26,6 +26,7 @@ class ParamState:
     __slots__ = (
         "_arrays",
         "_home",
+        "_kinds",
         "constraint",
         "decay_mult",
         "lr_mult",
@@ -49,6 +50,7 @@ class ParamState:
         self.shape: Shape | None = None
         self._arrays: list[Array] = []
         self._home: Callable[[], list[Array]] | None = None
+        self._kinds: list[tuple[int, np.dtype[Any]]] = []
 
     @property
     def arrays(self) -> list[Array]:
@@ -64,9 +66,21 @@ class ParamState:
         """Whether the arrays are kept elsewhere than in memory."""
         return self._home is not None
 
-    def keep_in(self, home: Callable[[], list[Array]]) -> None:
-        """Let go of the arrays, which ``home`` gives to be read from now on."""
-        self._arrays, self._home = [], home
+    def keep_in(
+        self, home: Callable[[], list[Array]], kinds: Iterable[tuple[int, np.dtype[Any]]]
+    ) -> None:
+        """Let go of the arrays, which ``home`` gives to be read from now on.
+
+        They have the sizes and types ``kinds``.
+        """
+        self._arrays, self._home, self._kinds = [], home, list(kinds)
+
+    def kinds(self) -> tuple[list[int], list[np.dtype[Any]]]:
+        """Sizes and types of the arrays, without getting them."""
+        found = self._kinds
+        if self._home is None:
+            found = [(array.size, array.dtype) for array in self._arrays]
+        return [size for size, _ in found], [dtype for _, dtype in found]
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """With its arrays, wherever they are."""

@@ -104,7 +104,7 @@ class Wrapper(Counted, Configurable, ABC):
 
     def state_dict(self) -> dict[str, Array]:
         """The state of the optimizer inside, and that of the wrapper."""
-        return {**self.optimizer.state_dict(), **self._own_state()}
+        return {**self.optimizer.state_dict(), **self.own_state()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on exactly where the wrapper of the `state_dict` stood."""
@@ -114,7 +114,8 @@ class Wrapper(Counted, Configurable, ABC):
         self.optimizer.load_state_dict({k: a for k, a in state.items() if k not in own})
         self._take(take)
 
-    def _own_state(self) -> dict[str, Array]:
+    def own_state(self) -> dict[str, Array]:
+        """What the wrapper itself has gathered."""
         return {}
 
     def _is_own(self, key: str) -> bool:

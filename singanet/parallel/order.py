@@ -35,7 +35,7 @@ class Order:
 
     def start(self, net: NetCore, settled: Callable[[str, Array], Array]) -> None:
         """Begin anew with ``net``; ``settled`` gives the array of a parameter that is updated."""
-        plan = net.plan()
+        plan = net.execution_plan()
         # What layers share is yielded by the first of them, which a walk back reaches last.
         owned: dict[int, Param] = {}
         self.layers, self.kinds, self.settled = [], {}, settled

@@ -186,7 +186,8 @@ class SparseAllReduce(AllReduce):
             return ratio
         return _FIRST * float((ratio / _FIRST) ** (done / self.warm_up))
 
-    def _own_state(self) -> dict[str, Array]:
+    def own_state(self) -> dict[str, Array]:
+        """As `Wrapper.own_state`: what was not sent yet."""
         return self._unsent.state(self.comm.rank, self.comm.size)
 
     def _is_own(self, key: str) -> bool:

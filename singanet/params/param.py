@@ -27,7 +27,7 @@ from singanet.types import Array, Shape
 
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
 _INIT_KEYS = ("init", "mean", "std", "low", "high", "value", "gain")
-_PIECE = 1 << 20
+_PIECE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)

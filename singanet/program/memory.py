@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ from singanet.base.arguments import checked_count
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
-from singanet.optimizer.stages import reducers
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.stages import reducers, stages_of
 from singanet.program.array_tree import root_of
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
@@ -23,7 +25,7 @@ from singanet.program.trace.recorder import Recorder, rehearse
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
-    from singanet.optimizer import Optimizer, Wrapper
+    from singanet.optimizer.wrapper import Wrapper
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ def planned_memory(
     programs = programs_of(net)
     level = programs.level("net.memory", recompute)
     at_once = programs.at_once or level != "none"
-    return planned_step(net, size, optimizer, extent, level, at_once).memory
+    with net.unfilled():
+        return planned_step(net, size, optimizer, extent, level, at_once).memory
 
 
 def expect_alone(where: str, optimizer: Optimizer | Wrapper | None) -> None:
@@ -85,7 +88,7 @@ def planned_step(
     With targets ``y`` the loss's own arrays are in it. Errors: bytes that the arena cannot be kept
     in. Raises `NotRecordableError`.
     """
-    feed = ones(net.plan(), batch_size, net.device, net.dtype, extent)
+    feed = ones(net.execution_plan(), batch_size, net.device, net.dtype, extent)
 
     def record(recorder: Recorder) -> None:
         if y is None or optimizer is None:
@@ -93,7 +96,24 @@ def planned_step(
         else:
             recorder.step(feed, y, None, optimizer)
 
-    recorder = rehearse(net, record)
+    with _state_stays(optimizer):
+        return _planned(rehearse(net, record), level, at_once)
+
+
+@contextmanager
+def _state_stays(optimizer: Any) -> Iterator[None]:
+    """Let go of state that a rehearsal makes; it is zeros, of parameters without an update."""
+    rule = stages_of(optimizer)[1]
+    before = {s.name for s in rule.states() if s.arrays} if isinstance(rule, Optimizer) else set()
+    try:
+        yield
+    finally:
+        for state in rule.states() if isinstance(rule, Optimizer) else ():
+            if state.name not in before:
+                state.forget()
+
+
+def _planned(recorder: Recorder, level: Recompute, at_once: bool) -> PlannedStep:
     tape = recorder.tape
     by_layers = tape.most_live + tape.most_working
     recording = compiled(recorder, level)
@@ -109,14 +129,12 @@ def planned_step(
     return PlannedStep(memory, work, by_layers, report)
 
 
-def rehearsed_memory(net: Net, record: Callable[[Recorder], None], level: Recompute) -> PeakMemory:
+def rehearsed_memory(
+    net: Net, record: Callable[[Recorder], None], optimizer: Any, level: Recompute
+) -> PeakMemory:
     """The memory of what ``record`` writes down of ``net``, whose first run is by the layers."""
-    recorder = rehearse(net, record)
-    recording = compiled(recorder, level)
-    memory = _memory(recorder, recording, recorder.tape.most_live + recorder.tape.most_working)
-    del recorder, recording
-    trim()
-    return memory
+    with _state_stays(optimizer):
+        return _planned(rehearse(net, record), level, False).memory
 
 
 def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMemory:
@@ -137,6 +155,8 @@ def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMem
     calls = sum(call.parts for call in recording.calls)
     bound = [getattr(call.function, "__self__", None) for call in recording.calls if call.bind]
     # Of a kernel that is no bound method there is no plan.
-    plans = len({id(plan) for plan in bound if plan is not None})
+    plans = [id(plan) for plan in bound if plan is not None]
     layout = recording.layout
-    return peak_memory(layout, params.values(), state.values(), other, calls, by_layers, plans)
+    return peak_memory(
+        layout, params.values(), state.values(), other, calls, by_layers, len({*plans}), len(plans)
+    )

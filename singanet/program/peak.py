@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from singanet.base.text import size_text
+from singanet.base.sizes import bytes_text
 from singanet.program.layout.arena import Layout
 
-CALL_BYTES = 2300
+CALL_BYTES = 2150
 """Bytes resident for the Python objects of one call, bound to its arrays: measured, CPython 3.11.
 
 `tracemalloc` sees 1700 of them; the others are holes that recording leaves in Python's heap.
@@ -16,6 +16,9 @@ CALL_BYTES = 2300
 
 PLAN_BYTES = 90_000
 """Bytes of the machine code and descriptors of one of oneDNN's plans: measured, version 3."""
+
+EXECUTION_BYTES = 10_000
+"""Bytes of the memory objects and arguments that bind one call of such a plan: measured."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class PeakMemory:
         return sum(self.parts.values())
 
     def __str__(self) -> str:
-        shown = " + ".join(f"{size_text(size)} {name}" for name, size in self.parts.items() if size)
-        return f"{size_text(self.total)} = {shown or 'nothing'}"
+        shown = [f"{bytes_text(size)} {name}" for name, size in self.parts.items() if size]
+        return f"{bytes_text(self.total)} = {' + '.join(shown) or 'nothing'}"
 
 
 def peak_memory(
@@ -42,13 +45,14 @@ def peak_memory(
     calls: int = 0,
     by_layers: int = 0,
     plans: int = 0,
+    executions: int = 0,
 ) -> PeakMemory:
     """The peak of a program with ``layout``, beside arrays of the given bytes outside of it.
 
     ``other`` are constants, the caller's own batch, scratch of kernels; ``calls`` the kernels that
-    are kept as Python objects, ``plans`` oneDNN's plans. An array that is listed in two places
-    counts twice. The first step takes ``by_layers`` in the place of arena and program; what that
-    is more is a part of its own.
+    are kept as Python objects, ``plans`` oneDNN's plans, ``executions`` calls of them. An array
+    that is listed in two places counts twice. The first step takes ``by_layers`` in the place of
+    arena and program; what that is more is a part of its own.
     """
     program = calls * CALL_BYTES
     return PeakMemory(
@@ -58,7 +62,7 @@ def peak_memory(
             "optimizer state": sum(optimizer_state),
             "other": sum(other),
             "program": program,
-            "kernels": plans * PLAN_BYTES,
+            "kernels": plans * PLAN_BYTES + executions * EXECUTION_BYTES,
             "first step": max(0, by_layers - layout.nbytes - program),
         }
     )

@@ -116,7 +116,7 @@ class Program:
 
     def _feed(self, x: Any) -> dict[str, Any]:
         net = self.net
-        return checks.check_feed(net.plan(), x, net.device, net.dtype)
+        return checks.check_feed(net.execution_plan(), x, net.device, net.dtype)
 
     @no_collections()
     def _record(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:

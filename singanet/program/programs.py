@@ -42,11 +42,13 @@ CAPACITY = 8
 def programs_of(net: Net) -> Programs:
     """The programs of ``net``. Errors: `CallOrderError` for one that runs by its layers alone."""
     if not isinstance(net.programs, Programs):
+        away = any(param.home is not None for param in net.params())
+        kind = "is offloaded" if away else f"is carried out by a {type(net.programs).__name__}"
         raise CallOrderError(
             "net.programs",
             expected="a net whose steps are recorded",
-            received=f"one that is carried out by a {type(net.programs).__name__}",
-            advice="build a singanet.FeedForwardNet",
+            received=f"one that {kind}",
+            advice="call net.onload() first" if away else "build a singanet.FeedForwardNet",
         )
     return net.programs
 
@@ -118,7 +120,7 @@ class Programs:
     def forward(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
         """As `Executor`: replayed where a program is there."""
         # The order of sums, and so the last bit, depends on how gradients lie.
-        orders = {slot: self._orders.get(slot) for slot in output_slots(net.plan())}
+        orders = {slot: self._orders.get(slot) for slot in output_slots(net.execution_plan())}
         found = None
         if not asked:
             found = self._find(
@@ -152,7 +154,7 @@ class Programs:
         if found is None:
             from singanet.optimizer.stages import by_passes, needs_all_gradients, reducers
 
-            feed = x = check_feed(net.plan(), x, net.device, net.dtype)
+            feed = x = check_feed(net.execution_plan(), x, net.device, net.dtype)
             self._layers.register(net, optimizer)
             by_layers = on_layer is not None or by_passes(optimizer)
             if not by_layers:

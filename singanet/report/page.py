@@ -17,7 +17,7 @@ from singanet.report.run_reader import Run, read_run
 from singanet.report.tables import confusion_table, facts, table, text
 from singanet.training.history import History
 
-_MB = 1 << 20
+_MB = 10**6
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 

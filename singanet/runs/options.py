@@ -17,7 +17,7 @@ from singanet.runs.tasks.split import held
 from singanet.training.sample_weights import checked_class_weight
 
 USUAL_SPLIT = 0.1
-_PASSING = ("out", "resume", "json", "quiet")
+_PASSING = ("offload_folder", "out", "resume", "json", "quiet")
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class RunOptions:
     tensorboard: str | None = None
     quiet: bool = False
     memory_budget: str | None = None
+    offload_folder: str | None = None
     parallel: str = "allreduce"
     ratio: float | None = None
     every: int | None = None
@@ -84,6 +85,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(
         ("monitor", "mixed_precision", "tensorboard", "memory_budget", "parallel"), (str,)
     ),
+    "offload_folder": (str,),
     **dict.fromkeys(("epochs", "batch_size", "accumulate", "seed", "keep", "save_every"), (int,)),
     **dict.fromkeys(("early_stopping", "steps_per_epoch", "initial_epoch", "every"), (int,)),
     **dict.fromkeys(("lr", "weight_decay", "clip", "validation_split", "ratio"), (float, int)),
@@ -164,6 +166,9 @@ def _check(options: RunOptions, recipe: Recipe) -> None:
     as_precision(options.mixed_precision)
     if options.memory_budget is not None:
         checked_bytes("--memory-budget", options.memory_budget)
+    elif options.offload_folder is not None:
+        advice = "add --memory-budget SIZE"
+        raise _wrong("--offload-folder", "a budget, that the net may need it for", "none", advice)
     if options.out is None and (options.resume or options.save_every is not None):
         raise no_folder("--resume" if options.resume else "--save-every")
 

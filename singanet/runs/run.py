@@ -173,7 +173,11 @@ def _within(net: Any, options: RunOptions, recipe: Recipe) -> dict[str, Any]:
             received=options.model,
             advice="leave it out",
         )
-    return {"batch_size": recipe.batch_size, "memory_budget": options.memory_budget}
+    return {
+        "batch_size": recipe.batch_size,
+        "memory_budget": options.memory_budget,
+        "offload_folder": options.offload_folder,
+    }
 
 
 def _tested(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from singanet.checkpoint.entry import Source, sources_of
 from singanet.engine.net import Net
 from singanet.errors import ConfigError
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+from singanet.optimizer.sources import state_sources
 from singanet.saving.model_layout import FIT, OPTIMIZER, PRECISION
 from singanet.saving.objects import (
     kind_of,
@@ -56,16 +59,17 @@ def describe(compiled: Compiled) -> dict[str, Any]:
         ) from error
 
 
-def arrays(compiled: Compiled) -> dict[str, Array]:
-    """Copies of what optimizer and mixed precision have gathered, by their names in the file."""
-    state = compiled.optimizer.state_dict()
-    found = {OPTIMIZER + key: array for key, array in state.items()}
+def sources(compiled: Compiled) -> list[Source]:
+    """What optimizer and mixed precision have gathered, by their names in the file."""
+    state = state_sources(compiled.optimizer)
+    names = {source.name for source in state}
+    found = [replace(source, name=OPTIMIZER + source.name) for source in state]
     for number, wrapper in enumerate(compiled.around.values()):
-        own = {key: array for key, array in wrapper.state_dict().items() if key not in state}
-        found |= {f"{FIT}{number}/{key}": array for key, array in own.items()}
+        own = [source for source in state_sources(wrapper) if source.name not in names]
+        found += [replace(source, name=f"{FIT}{number}/{source.name}") for source in own]
     if compiled.precision is not None:
-        learnt = compiled.precision.state_dict()
-        found |= {PRECISION + key: array for key, array in learnt.items()}
+        learnt = sources_of(compiled.precision.state_dict(), "the training")
+        found += [replace(source, name=PRECISION + source.name) for source in learnt]
     return found
 
 

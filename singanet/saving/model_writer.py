@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.formats import write_state
 from singanet.engine.net import Net
 from singanet.saving import model_settings as settings
@@ -27,8 +30,11 @@ def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) ->
         "generator": net.rng.bit_generator.state,
         "training": None if compiled is None else settings.describe(compiled),
     }
-    state = {MODEL.text: encoded(MODEL, about)}
-    state |= {NET + param.name: param.value for param in distinct(net.params())}
+    state = sources_of({MODEL.text: encoded(MODEL, about)}, "net.save_model")
+    state += [
+        Source(NET + p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek)
+        for p in distinct(net.params())
+    ]
     if compiled is not None:
-        state |= settings.arrays(compiled)
+        state += settings.sources(compiled)
     write_state(path, state, CONTAINER)

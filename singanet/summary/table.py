@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from singanet.base.sizes import bytes_text
 from singanet.summary.footprint import Footprint, measure
 from singanet.summary.rows import Row, layer_rows
 
@@ -99,9 +100,9 @@ def totals(
         beside, layer = footprint.peak(batch_size)
         lines += [
             f"{footprint.all_kept():,} bytes a sample kept for backward",
-            f"a training step of {batch_size:,} samples: {_mb(held + fed + beside)} at its peak,"
-            f" at layer {layer!r} = {_mb(held)} parameters + {_mb(fed)} inputs"
-            f" + {_mb(beside)} activations and gradients",
+            f"a training step of {batch_size:,} samples: {bytes_text(held + fed + beside)} at its"
+            f" peak, at layer {layer!r} = {bytes_text(held)} parameters + {bytes_text(fed)} inputs"
+            f" + {bytes_text(beside)} activations and gradients",
         ]
         if planned is not None:
             lines.append(f"recorded, as steps are from the second on: {planned}")
@@ -109,7 +110,3 @@ def totals(
             "the optimizer's state comes on top, and scratch of the kernels to a step by the layers"
         )
     return lines
-
-
-def _mb(size: int) -> str:
-    return f"{size / (1 << 20):,.2f} MB"

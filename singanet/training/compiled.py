@@ -58,6 +58,11 @@ class Compiled:
             self._wrapped[key] = wrapped(self.optimizer, clip, clip_by, accumulate)
         return self._wrapped[key]
 
+    def exchange(self, optimizer: Optimizer | Wrapper) -> None:
+        """Train with ``optimizer`` from now on; what the last one gathered stays with that."""
+        self.optimizer = optimizer
+        self._wrapped.clear()
+
     def scaled(self, optimizer: Optimizer | Wrapper) -> Optimizer | Wrapper:
         """``optimizer`` as the precision has it; asked again, the same."""
         if self.precision is None:

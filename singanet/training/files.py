@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 
 from singanet.base.files import expect_inside
 from singanet.checkpoint import FORMATS, open_state, write_state
+from singanet.checkpoint.entry import State
 from singanet.errors import CheckpointError, FileAccessError, FileFormatError
 from singanet.types import Array
 
 
-def write_training(path: Path, state: Mapping[str, Array]) -> None:
+def write_training(path: Path, state: State) -> None:
     """Write the state of a training in the format of the suffix. Errors: `FileAccessError`."""
     write_state(path, state)
 

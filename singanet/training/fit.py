@@ -133,7 +133,7 @@ def _expect_enough(net: Model, data: Batches) -> None:
     """Refuse a last batch that is too small for a layer before the first one is trained on."""
     if data.smallest is None or not isinstance(net, Net):
         return
-    for step in net.plan().steps:
+    for step in net.execution_plan().steps:
         if step.in_training and step.layer.fewest_samples > data.smallest:
             raise DataError(
                 f"net.fit, layer {step.name!r}",

@@ -24,6 +24,7 @@ RATES = {
     "AdaGrad": 0.001,
     "RMSProp": 0.001,
     "Adafactor": 0.001,
+    "FactoredAdam": 0.001,
     "LAMB": 0.001,
     "Lion": 0.001,
 }

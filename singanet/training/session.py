@@ -6,16 +6,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from singanet.base.seeding import seeded_apart
+from singanet.checkpoint.entry import Source, sources_of
 from singanet.device import cpu
 from singanet.engine.model import Model
 from singanet.errors import CallOrderError, SingaNetError, StateMismatchError, one_of
 from singanet.metric import Metric
 from singanet.optimizer import Accumulator, MixedPrecision, Optimizer, Wrapper
+from singanet.optimizer.sources import state_sources
 from singanet.optimizer.stages import meet, reducers
 from singanet.training.batches import Batches, WeightedBatch
 from singanet.training.compiled import Compiled
@@ -189,13 +192,25 @@ class Session:
         return inner
 
     def state(self) -> dict[str, Array]:
-        """All that is needed to go on from here, as arrays by name: see `training_state`.
+        """All that is needed to go on from here, as copies by name: see `training_sources`.
 
         A callback that asks for it sets ``runs_last``, so that the others have seen the step. All
         ranks ask at the same point: running state is unified, parameters are compared; those
         other than 0 get nothing.
         Errors: `CallOrderError` within a step, of which a half could be in it.
         """
+        self._expect_whole()
+        return training_state(self)
+
+    def sources(self) -> list[Source]:
+        """What `state` copies, as sources of its arrays, to be written before the next step.
+
+        Errors: as for `state`.
+        """
+        self._expect_whole()
+        return training_sources(self)
+
+    def _expect_whole(self) -> None:
         if self.phase == "step":
             raise CallOrderError(
                 "session.state",
@@ -203,46 +218,56 @@ class Session:
                 received="a call within a step",
                 advice="ask in on_batch_end, on_epoch_end or on_stop",
             )
-        return training_state(self)
 
 
 def training_state(session: Session) -> dict[str, Array]:
+    """Copies on the CPU of what `training_sources` gives."""
+    return {source.name: np.array(source.array()) for source in training_sources(session)}
+
+
+def training_sources(session: Session) -> list[Source]:
     """Parameters, optimizer, generator, position in the data, history, metrics, callbacks.
 
     Keys are ``net/<parameter>``, ``optimizer/<parameter>/<slot>``, ``metric/...``,
     ``precision/...``, ``callback/<place>.<class>/...`` and ``session``, which is JSON as bytes
-    (uint8). The arrays are copies on the CPU. It resumes to the bit. Of several ranks it is rank
-    0's, with position and generator of each, and what else is each rank's own: see `own_entries`.
-    There ``net/...`` is the running state of all, ``local/...`` the rank's; {} on the others.
+    (uint8). It resumes to the bit. Of several ranks it is rank 0's, with position and generator of
+    each, and what else is each rank's own: see `own_entries`. There ``net/...`` is the running
+    state of all, ``local/...`` the rank's; nothing on the others.
     """
-    learnt = {f"optimizer/{k}": _copy(v) for k, v in session.optimizer.state_dict().items()}
+    own = state_sources(session.optimizer)
+    learnt = [replace(each, name=f"optimizer/{each.name}") for each in own]
     if session.compiled.precision is not None:
-        scaling = session.compiled.precision.state_dict()
-        learnt |= {f"precision/{k}": _copy(v) for k, v in scaling.items()}
+        scaling = sources_of(session.compiled.precision.state_dict(), "session.state")
+        learnt += [replace(each, name=f"precision/{each.name}") for each in scaling]
     net, measures = session.net, session.measures
     every: list[dict[str, Any]] = []
     for place, callback in enumerate(session.callbacks):
         start = f"callback/{place}.{type(callback).__name__}"
         if session.runs(callback):
-            learnt |= {f"{start}/{key}": _copy(v) for key, v in callback.state_dict().items()}
+            kept = sources_of(callback.state_dict(), "session.state")
+            learnt += [replace(each, name=f"{start}/{each.name}") for each in kept]
     if session.ranks is None:
-        state = {f"net/{param.name}": _copy(param.value) for param in net.params()} | learnt
+        found = [replace(each, name=f"net/{each.name}") for each in param_sources(net)] + learnt
     else:
         # A training that is saved goes on as one that is not: each rank with its running state.
         moved = [param for param in net.params() if param.is_state and not param.is_constant]
-        learnt |= {f"local/{param.name}": _copy(param.value) for param in moved}
+        arrays = {source.name: np.array(source.array()) for source in learnt}
+        arrays |= {f"local/{param.name}": _copy(param.value) for param in moved}
         every = session.ranks.state_of_all(session)
         measures = session.ranks.merged(measures)
-        state = {f"net/{param.name}": _copy(param.value) for param in net.params()} | learnt
+        # The running state of all stands in the parameters only here.
+        of_all = {f"net/{param.name}": _copy(param.value) for param in net.params()}
         for param in moved:
-            param.value[...] = net.device.put(learnt[f"local/{param.name}"])
-        state |= own_entries(session.ranks.comm, learnt)
+            param.value[...] = net.device.put(arrays[f"local/{param.name}"])
+        arrays |= own_entries(session.ranks.comm, arrays)
         if session.rank:
-            return {}
+            return []
+        found = sources_of({**of_all, **arrays}, "session.state")
+    state: dict[str, Array] = {}
     metrics: dict[str, Any] = {}
     if session.batch:
-        arrays, metrics = save_metrics(measures.metrics)
-        state |= {f"metric/{key}": _copy(v) for key, v in arrays.items()}
+        gathered, metrics = save_metrics(measures.metrics)
+        state |= {f"metric/{key}": v for key, v in gathered.items()}
     about = {
         "format": FORMAT,
         "version": VERSION,
@@ -260,12 +285,20 @@ def training_state(session: Session) -> dict[str, Array]:
         "history": {"epochs": session.history.epochs, "values": dict(session.history)},
     }
     text = json.dumps(about, default=lambda array: np.asarray(array).tolist())
-    state["session"] = np.frombuffer(text.encode(), np.uint8).copy()
-    return state
+    state["session"] = np.frombuffer(text.encode(), np.uint8)
+    return found + sources_of(state, "session.state")
+
+
+def param_sources(net: Model) -> list[Source]:
+    """The parameters of ``net``, one after the other, wherever they are."""
+    return [
+        Source(p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek)
+        for p in net.params()
+    ]
 
 
 def restore(session: Session, state: Mapping[str, Array]) -> None:
-    """Bring ``session`` to where the one of `training_state` stood.
+    """Bring ``session`` to where the one of `training_sources` stood.
 
     Errors: `StateMismatchError` for parameters or callbacks that differ, naming them with both
     shapes, and for state that data, optimizer, metrics or callbacks do not take; `FileFormatError`

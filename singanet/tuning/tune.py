@@ -43,7 +43,11 @@ def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> 
     known = set() if again else set(choices.choices(runtime))
     # That the file can be written is better known before minutes are spent.
     route_file.add(path, version, threads, {})
-    feed, rows, met = ones(net.plan(), size, net.device, net.dtype, extent), [], set[Case]()
+    feed, rows, met = (
+        ones(net.execution_plan(), size, net.device, net.dtype, extent),
+        [],
+        set[Case](),
+    )
     constant: Any = ConstantNet(net, net.device)
     ways: list[tuple[Net, Record]] = [
         (net, lambda r: r.rehearsed_step(feed, None)),

@@ -14,7 +14,7 @@ from singanet.base.sizes import checked_bytes
 from singanet.errors import ArgumentError
 from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Dropout, Flatten, Layer
 from singanet.loss import SquaredError
-from singanet.optimizer import SGD, Accumulator, Adam
+from singanet.optimizer import SGD, Accumulator, Adam, FactoredAdam
 
 
 class Doubled(Layer):
@@ -103,6 +103,73 @@ def test_measures_come_cheapest_in_time_first_and_each_may_be_left_out():
         net.plan(16, sgd, budget, allow=())
 
 
+def wide_net():
+    net = singanet.FeedForwardNet(SquaredError(), seed=0)
+    net.add(Dense("fc0", 256, input_sample_shape=(256,)))
+    for k in range(1, 5):
+        net.add(Dense(f"fc{k}", 256))
+    return net
+
+
+def test_offloading_comes_last_and_state_of_less_size_before_it():
+    net, adam, every = wide_net(), Adam(lr=0.1), ("micro-batches", "light state", "offload")
+    layer, params = 4 * 256 * 256, 4 * 5 * (256 * 256 + 256)
+    plan = net.plan(4, adam, allow=every)
+    names = [way.name for way in plan.table]
+    assert names[0] == "as it is"
+    assert names.index("light state") < names.index("offload")
+    two = net.plan(4, adam, allow=("offload",)).table
+    assert [way.name for way in two] == ["as it is", "offload"]
+    ways = {way.name: way for way in plan.table}
+    # v of five square matrices becomes a row and a column each; that of vectors stays.
+    assert ways["light state"].parts["optimizer state"] == params + 4 * 5 * (2 * 256 + 256)
+    # A layer at a time with its state, the vectors in memory.
+    away = ways["offload"]
+    assert away.keep == 3 * layer
+    assert away.parts["optimizer state"] == 2 * away.parts["parameters"] == 2 * 4 * 5 * 256
+    # The more room, the more of the folder is kept.
+    roomy = net.plan(4, adam, away.peak + 2 * layer, allow=("offload",))
+    assert roomy.chosen.keep == away.keep + 2 * layer
+    assert roomy.peak == away.peak + 2 * layer
+    assert roomy.slowdown > 1
+    light = net.plan(4, adam, ways["light state"].peak, allow=every)
+    assert type(light.chosen.optimizer) is FactoredAdam
+    assert all(way.slowdown > 1 for way in plan.table if "offload" in way.measures)
+
+
+def test_a_refusal_names_what_less_could_be_with():
+    for allow in ((), ("recompute", "micro-batches")):
+        with pytest.raises(ArgumentError, match="and an offload_folder") as caught:
+            wide_net().plan(4, Adam(lr=0.1), "10kB", allow=allow)
+        less = int(re.search(r"or (\d+) and", str(caught.value)).group(1))
+        plan = wide_net().plan(4, Adam(lr=0.1), less, allow=(*allow, "offload"))
+        assert plan.peak == less
+        assert plan.measures[-1] == "offload"
+    with pytest.raises(ArgumentError, match="less state") as caught:
+        wide_net().plan(4, Adam(lr=0.1), "10kB", allow=("offload",))
+    assert "offload_folder" not in str(caught.value)
+
+
+def test_lighter_state_is_told_where_there_is_none():
+    net, used = image_net(), Adam(lr=0.1)
+    net.step(np.ones((2, 3, 12, 12), np.float32), np.ones((2, 4), np.float32), used)
+    for optimizer, why in ((SGD(lr=0.1), "this is a SGD"), (used, "has state already")):
+        notes = net.plan(2, optimizer, allow=("light state",)).notes
+        assert any(why in note for note in notes)
+
+
+def test_no_parameter_is_filled_by_planning():
+    net = wide_net()
+    net.plan(4, Adam(lr=0.1), allow=("offload",))
+    net.memory(4)
+    steps = net.planned().steps
+    assert not any(param.filled for step in steps for param in step.layer.params.values())
+    filled = wide_net()
+    filled.param_values()
+    assert all(map(np.array_equal, net.param_values(), filled.param_values()))
+    assert len(net.buckets()) == len(filled.buckets())
+
+
 def test_statistics_of_a_batch_sums_and_accumulators_are_told_to_forbid_parts():
     for net, optimizer, why in (
         (image_net(norm=True), SGD(lr=0.1), "'norm1' takes statistics of its whole batch"),
@@ -160,11 +227,6 @@ def test_other_arguments_are_checked():
     for allow in ("recompute", ["swap"]):
         with pytest.raises(ArgumentError, match="allow"):
             net.plan(2, SGD(lr=0.1), allow=allow)
-
-
-def test_without_arguments_it_is_the_plan_by_which_the_net_runs():
-    net = image_net()
-    assert [step.name for step in net.plan().steps][:2] == ["conv0", "tanh1"]
 
 
 def test_draws_and_optimizer_stay_as_they_are():

@@ -24,6 +24,8 @@ def test_it_prints_the_table_and_the_memory_over_a_step(capsys, tmp_path):
         (["plan", "mlp", "--memory-budget", "600"], "write for example '600MB'"),
         (["plan", "mlp", "--batch-size", "1", "--memory-budget", "1kB"], "expected at least"),
         (["plan", "rbm"], "expected a net of layers"),
+        (["plan", "mlp", "--allow", "swap"], "expected some of 'recompute'"),
+        (["train", "mlp", "--offload-folder", "there"], "--offload-folder: expected a budget"),
         (["train", "mlp", "--memory-budget", "much"], "--memory-budget: expected bytes"),
         (["train", "rbm", "--memory-budget", "1GB"], "--memory-budget: expected a net of layers"),
     ],
@@ -33,6 +35,27 @@ def test_what_cannot_be_is_one_line(argv, told, capsys):
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
+
+
+def test_every_way_is_shown_that_is_allowed(capsys):
+    argv = ["plan", "mlp", "--batch-size", "4", "--optimizer", "adam"]
+    assert main([*argv, "--allow", "light-state,offload"]) == 0
+    rows = [line.strip("-> ").split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert rows[3:6] == ["as it is", "light state", "offload"]
+
+
+def test_a_training_goes_to_a_folder(capsys, tmp_path, monkeypatch):
+    # The net is small enough for a test, and so for what planning leaves to be most of it.
+    monkeypatch.setattr("singanet.budget.search._PLANNED", 0)
+    argv = ["train", "mlp", "--data", "digits", "--epochs", "1", "--steps-per-epoch", "2"]
+    argv += ["--optimizer", "adam", "--batch-size", "32"]
+    assert main([*argv, "--memory-budget", "1kB"]) == 2
+    less = int(capsys.readouterr().err.split(", or ")[1].split(" ")[0])
+    folder = tmp_path / "net"
+    argv += ["--memory-budget", f"{less}B", "--offload-folder", str(folder)]
+    assert main(argv) == 0
+    assert "offload" in capsys.readouterr().err.splitlines()[0]
+    assert (folder / "latest").exists()
 
 
 def test_a_training_keeps_to_it(capsys):

@@ -384,7 +384,7 @@ def test_every_option_has_its_key(small, tmp_path):
     names = {field.name.replace("_", "-") for field in fields(RunOptions)}
     assert names - {*said} == {
         *("model", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet"),
-        *("drop-last", "tensorboard", "memory-budget", "ratio", "every"),
+        *("drop-last", "tensorboard", "memory-budget", "offload-folder", "ratio", "every"),
     }
 
 

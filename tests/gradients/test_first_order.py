@@ -102,7 +102,7 @@ def test_ready_nets_agree_with_differences(name):
     net = models.build(name, seed=3)
     net.as_type(np.float64)
     rng = RNG(1)
-    feed = ones(net.plan(), 2, net.device, net.dtype, 5)
+    feed = ones(net.execution_plan(), 2, net.device, net.dtype, 5)
     inputs = [key for key, array in feed.items() if array.dtype.kind == "f" and array.ndim > 1]
     for key in inputs:
         feed[key] = rng.standard_normal(feed[key].shape)
@@ -117,7 +117,7 @@ def test_ready_nets_agree_with_differences(name):
     # Of length one, so that few units come over their kinks.
     length = np.sqrt(sum((v**2).sum() for v in along.values()))
     along = {key: v / length for key, v in along.items()}
-    y = net.plan().outputs[0]
+    y = net.execution_plan().outputs[0]
     dy = rng.standard_normal(net.forward(False, feed, [y])[y].shape)
     found = net.gradients(y, list(along), feed, dy)
     starts = {key: p.value.copy() for key, p in params.items()}
@@ -258,7 +258,7 @@ def by_torch(net, nodes, ys, xs, feed, dys):
     }
     for k, (op, i, j) in enumerate(nodes):
         name, x, z = f"n{k}", values.get(listed[i]), values.get(listed[j])
-        if name not in net.plan().by_name:
+        if name not in net.execution_plan().by_name:
             continue
         y = made[op](name, x, z)
         values[name] = y if y.requires_grad else y.requires_grad_()
@@ -285,7 +285,7 @@ def test_random_graphs_are_as_by_layers_and_as_by_torch(drawn):
     nodes, ys, xs, train = drawn
     twins = [built(nodes) for _ in range(2)]
     twins[1].programs.enabled = False
-    here = set(twins[0].plan().by_name)
+    here = set(twins[0].execution_plan().by_name)
     ys = [y for y in ys if y in here or y == "loss"] or ["loss"]
     params = [p.name for p in twins[0].params() if not p.is_state]
     xs = [x for x in xs if x in here]
@@ -551,8 +551,10 @@ def test_a_stop_keeps_gradients_and_contexts_from_what_lies_below():
         net.forward(True, X)
         walk = net.backward(np.ones((6, 4), np.float32))
         assert [item.layer for item in walk] == ["y", "side"]
-    contexts = net.plan().forward({"x": X}, ["y"], net.device.ops, net.rng, True)[1]
-    kept = {s.name: bool(c.saved) for s, c in zip(net.plan().steps, contexts, strict=True)}
+    contexts = net.execution_plan().forward({"x": X}, ["y"], net.device.ops, net.rng, True)[1]
+    kept = {
+        s.name: bool(c.saved) for s, c in zip(net.execution_plan().steps, contexts, strict=True)
+    }
     assert kept["side"]
     assert not kept["below"]
     grads, _ = net.train(X, np.zeros((6, 4), np.float32))

@@ -88,6 +88,35 @@ def test_every_activation_agrees_with_differences(mode):
     expect_close(found, {"input": (ends[0] - ends[1]) / 2e-5}, 1e-7)
 
 
+@pytest.mark.parametrize("mode", ["softplus", "gelu", "silu", "sigmoid", "tanh"])
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_smooth_activations_at_zero(mode, zero):
+    # Where kernels join two branches. The tail of the normal distribution has nine digits here.
+    slope, bend = {
+        "softplus": (0.5, 0.25),
+        "gelu": (0.5, 2 / np.sqrt(2 * np.pi)),
+        "silu": (0.5, 0.5),
+        "sigmoid": (0.25, 0.0),
+        "tanh": (1.0, 0.0),
+    }[mode]
+    net = FeedForwardNet(
+        [Activation("it", mode, input_sample_shape=(1,)), Dense("scale", 1, use_bias=False)],
+        loss=loss.SquaredError(),
+        seed=0,
+    )
+    net.as_type(np.float64)
+    x, v, w = np.full((1, 1), zero), np.full((1, 1), 3.0), 2.0
+    net.param_values()[0][...] = w
+    found = net.hessian_vector_product("it", "input", {"input": x}, {"input": v})
+    assert found["input"].item() == pytest.approx(3 * bend, rel=1e-8, abs=1e-12)
+    # (w f(x) - t)² / 2: w² f'² + (w f - t) w f''.
+    f = net.forward(False, x, ["it"])["it"].item()
+    feed = {"input": x, "targets": np.full((1, 1), 0.7)}
+    found = net.hessian_vector_product("loss", "input", feed, {"input": v})
+    wanted = w**2 * slope**2 + (w * f - 0.7) * w * bend
+    assert found["input"].item() == pytest.approx(3 * wanted, rel=1e-8)
+
+
 LOSSES = ["SoftmaxCrossEntropy", "SigmoidCrossEntropy", "SquaredError", "Huber"]
 
 
@@ -216,6 +245,62 @@ def test_as_torch_func_on_attention():
     )
     found = net.hessian_vector_product("m", xs, x, vectors, dy)
     expect_close(found, {k: expected[k].numpy() for k in xs}, 1e-12)
+
+
+def mlp_and_lstm():
+    return {
+        "mlp": FeedForwardNet(
+            [Dense("a", 4, input_sample_shape=(5,)), Activation("g", "gelu"), Dense("b", 3)], seed=0
+        ),
+        "lstm": FeedForwardNet([LSTM("l", 3, input_sample_shape=(4, 5))], seed=0),
+    }
+
+
+def torch_value(torch, name, net, p, x):
+    """What the net named makes of ``x`` with parameters ``p``, in torch alone."""
+    if name == "mlp":
+        h = torch.nn.functional.gelu(x @ p["a/weight"] + p["a/bias"])
+        return h @ p["b/weight"] + p["b/bias"]
+    w, u, b_x, b_h = (p[param.name] for param in net.params())
+    h = c = torch.zeros(x.shape[0], 3, dtype=x.dtype)
+    outs = []
+    for t in range(x.shape[1]):
+        i, f, g, o = (x[:, t] @ w + b_x + h @ u + b_h).chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        outs.append(h)
+    return torch.stack(outs, 1)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lstm"])
+def test_as_torch_func_on_an_mlp_and_an_lstm(name):
+    torch = pytest.importorskip("torch")
+    net, rng = mlp_and_lstm()[name], RNG(8)
+    xs = ["input", *randomised(net, rng)]
+    x = rng.standard_normal((2, *net.layers[0].in_shapes))
+    tensors = {p.name: torch.tensor(p.value) for p in net.params()} | {"input": torch.tensor(x)}
+    y = net.execution_plan().outputs[0]
+
+    def out(p):
+        return torch_value(torch, name, net, p, p["input"])
+
+    np.testing.assert_allclose(net.forward(False, x), out(tensors).numpy(), rtol=1e-12)
+    dy = rng.standard_normal(tuple(out(tensors).shape))
+    vectors = {name: rng.standard_normal(tuple(tensors[name].shape)) for name in xs}
+    _, expected = torch.func.jvp(
+        torch.func.grad(lambda p: (out(p) * torch.tensor(dy)).sum()),
+        (tensors,),
+        ({k: torch.tensor(vectors[k]) for k in tensors},),
+    )
+    found = net.hessian_vector_product(y, xs, x, vectors, dy)
+    # The tail of the normal distribution, of which gelu is made, has 11 digits.
+    expect_close(found, {k: expected[k].numpy() for k in xs}, 1e-10 if name == "mlp" else 1e-12)
+    jacobian, wanted = net.jacobian(y, xs, x)[y], torch.func.jacrev(out)(tensors)
+    for key in xs:
+        own = jacobian[key]
+        np.testing.assert_allclose(
+            own.reshape(wanted[key].shape), wanted[key].numpy(), rtol=1e-10, atol=1e-12
+        )
 
 
 def test_the_hessian_is_symmetric_and_linear_in_the_vector():

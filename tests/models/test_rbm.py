@@ -100,3 +100,8 @@ def test_samples_of_another_shape_are_refused(machine, shape):
 def test_a_number_of_units_that_is_none_is_refused(hidden):
     with pytest.raises(ArgumentError, match="RBM, argument hidden"):
         RBM((6,), hidden=hidden)
+
+
+def test_gradients_are_refused_by_name(machine):
+    with pytest.raises(ArgumentError, match=r"RBM.gradients: .*contrastive divergence"):
+        machine.gradients("rbm", "rbm/weight", {})

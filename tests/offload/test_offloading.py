@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -495,3 +496,29 @@ def test_mixed_precision_is_refused(tmp_path, x_y):
     net.offload(tmp_path / "net")
     with pytest.raises(CallOrderError, match="mixed precision"):
         net.fit(*x_y, 4, 1, verbose=False)
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_checkpoints_of_fits_are_written_one_array_at_a_time(tmp_path, suffix):
+    wide, depth = 400, 6
+    layers = [Dense(f"fc{k}", wide, input_sample_shape=(wide,)) for k in range(depth)]
+    net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=1)
+    net.compile(Adam(lr=1e-3))
+    whole, layer = 3 * 4 * wide * wide * depth, 3 * 4 * wide * wide
+    tracemalloc.start()
+    try:
+        net.offload(tmp_path / "net", 2 * layer)
+        keeps = ModelCheckpoint(tmp_path / "kept", format=suffix)
+        net.fit(np.ones((4, wide), "f"), np.zeros((4, wide), "f"), callbacks=[keeps], verbose=False)
+        net.save_model(tmp_path / "net.singanet")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # Beside what is kept: a layer's gradient, and its state when it is new.
+    assert net.programs.shelf.peak <= 2 * layer
+    assert peak < 0.45 * whole
+    other = singanet.load_model(tmp_path / "net.singanet")
+    assert same(arrays_of(other), arrays_of(net))
+    # Loaded state is flat until its first update.
+    found, wanted = (each.compiled.optimizer.state_dict() for each in (other, net))
+    assert same({k: v.ravel() for k, v in found.items()}, {k: v.ravel() for k, v in wanted.items()})

@@ -88,6 +88,19 @@ def adafactor(w: Any, gs: Any, lr: float) -> Iterator[Any]:
         yield w
 
 
+def factored_adam(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+    w = w.reshape(len(w), -1)
+    m, r, c = np.zeros_like(w), np.zeros((len(w), 1)), np.zeros((1, w.shape[1]))
+    for t, g in enumerate(gs, 1):
+        g = g.reshape(w.shape)
+        m = 0.8 * m + 0.2 * g
+        r = 0.9 * r + 0.1 * (g**2).mean(axis=1, keepdims=True)
+        c = 0.9 * c + 0.1 * (g**2).mean(axis=0, keepdims=True)
+        v = r @ c / r.mean() / (1 - 0.9**t)
+        w = w * (1 - lr * 0.05) - lr * (m / (1 - 0.8**t)) / (np.sqrt(v) + 0.01)
+        yield w
+
+
 MOMENTS: dict[str, Any] = {"beta_1": 0.8, "beta_2": 0.9, "epsilon": 0.01}
 RULES: dict[str, tuple[Callable[..., Any], Any]] = {
     "nesterov": (nesterov, opt.Nesterov),
@@ -98,6 +111,10 @@ RULES: dict[str, tuple[Callable[..., Any], Any]] = {
     "lion": (lion, lambda lr: opt.Lion(0.8, 0.9, lr=lr, weight_decay=0.05)),
     "lamb": (lamb, lambda lr: opt.LAMB(**MOMENTS, lr=lr, weight_decay=0.05)),
     "adafactor": (adafactor, lambda lr: opt.Adafactor(lr, weight_decay=0.05)),
+    "factored_adam": (
+        factored_adam,
+        lambda lr: opt.FactoredAdam(**MOMENTS, lr=lr, weight_decay=0.05),
+    ),
 }
 
 
@@ -126,6 +143,25 @@ def test_adafactor_of_a_vector_keeps_every_moment() -> None:
         alpha = max(1e-3, np.sqrt((expected**2).mean())) * min(0.02, 1 / np.sqrt(t))
         expected = expected - alpha * u / max(1.0, np.sqrt((u**2).mean()) / 0.5)
         np.testing.assert_allclose(w, expected, rtol=1e-12)
+
+
+def test_factored_adam_of_a_vector_is_adamw() -> None:
+    own, other = (
+        rule(**MOMENTS, lr=0.03, weight_decay=0.1) for rule in (opt.FactoredAdam, opt.AdamW)
+    )
+    w = rng.normal(size=7)
+    expected = w.copy()
+    for _ in range(4):
+        g = rng.normal(size=7)
+        own.update(["w"], [w], [g])
+        other.update(["w"], [expected], [g])
+        np.testing.assert_allclose(w, expected, rtol=1e-12)
+
+
+def test_factored_adam_does_not_move_where_no_gradient_ever_was() -> None:
+    w = np.ones((3, 4), np.float32)
+    opt.FactoredAdam(lr=0.1).update(["w"], [w], [np.zeros_like(w)])
+    assert np.array_equal(w, np.ones((3, 4)))
 
 
 def test_adafactor_state_is_a_row_and_a_column() -> None:

@@ -378,7 +378,7 @@ def test_a_program_by_hand_tells_what_was_exchanged(tmp_path):
         assert figures["bytes"] == nbytes + 8 * 4
         assert figures["seconds under way"] >= figures["seconds waited"] >= 0
         assert 0 <= figures["hidden"] <= 1
-        assert f"communication: {figures['sums']} sums of 0.16 MB" in report.table(0)
+        assert f"communication: {figures['sums']} sums of 164.0 kB" in report.table(0)
         events = json.loads(report.trace(tmp_path / f"{rank}.json"))["traceEvents"]
         assert {event["pid"] for event in events} == {rank}
         begun = [e for e in events if e["ph"] == "b"]

@@ -30,6 +30,6 @@ def test_the_parts_add_up():
 
 def test_the_words_name_what_there_is():
     layout = plan_arena(KERNELS, buffers(100_000))
-    text = str(peak_memory(layout, [3 << 20], other=[2048]))
-    assert text.endswith("MB arena + 3.00 MB parameters + 2.0 KB other")
-    assert str(peak_memory(plan_arena([], []))) == "0 bytes = nothing"
+    text = str(peak_memory(layout, [3_000_000], other=[2048]))
+    assert text.endswith("MB arena + 3.0 MB parameters + 2.0 kB other")
+    assert str(peak_memory(plan_arena([], []))) == "0 B = nothing"

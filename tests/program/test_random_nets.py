@@ -49,6 +49,7 @@ from singanet.optimizer import (
     ClipByLayerNorm,
     ClipByRunningNorm,
     ClipByValue,
+    FactoredAdam,
     MaxNorm,
 )
 
@@ -184,6 +185,7 @@ OPTIMIZERS = {
     "clip layer": lambda: ClipByLayerNorm(momentum(), 0.1),
     "clip running": lambda: ClipByRunningNorm(momentum(), 0.1),
     "lamb": lambda: LAMB(lr=0.01),
+    "factored adam": lambda: FactoredAdam(lr=0.01),
     "adafactor": lambda: Adafactor(lr=0.01),
 }
 

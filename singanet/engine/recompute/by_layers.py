@@ -85,7 +85,7 @@ class Recomputer:
         are remembered as they are now, layers with others do not run again. Errors: a layer that
         must not run again, and is to.
         """
-        plan, whole = net.plan(), getattr(self._local, "whole", False)
+        plan, whole = net.execution_plan(), getattr(self._local, "whole", False)
         if plan is not self._plan:
             self._plan, self._seen, self._known, self._checked = plan, {}, {}, set()
         shapes = tuple((name, str(shapes_of(given))) for name, given in feed.items())
@@ -210,7 +210,7 @@ class RecomputingPass:
         whole: bool,
     ) -> None:
         self._whole = whole
-        self.plan: Plan = net.plan()
+        self.plan: Plan = net.execution_plan()
         self.shapes: Mapping[str, Any] = {}
         self._kernels, self._rng, self._device = net.device.ops, net.rng, net.device
         self._ops, self._feed, self._seen, self._starts = ops, feed, seen, starts

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.text import size_text
+from singanet.base.sizes import bytes_text
 from singanet.engine.feeds import check_feed
 from singanet.program.array_tree import map_arrays, root_of
 from singanet.program.compile import Recording, compiled
@@ -57,7 +57,9 @@ class CompiledNet:
         latest, settings = mine.latest, self._ops.settings()
         if latest is not None and latest.alike(x, settings):
             return self._replayed(mine, latest.program, x)
-        feed = check_feed(self._net.plan(), x, self._net.device, self._net.dtype, "predictor")
+        feed = check_feed(
+            self._net.execution_plan(), x, self._net.device, self._net.dtype, "predictor"
+        )
         key = (*shapes_of_feed(feed), settings)
         program = mine.known.get(key) or self._made(mine, key, feed)
         if program is None:
@@ -69,13 +71,13 @@ class CompiledNet:
     @property
     def inputs(self) -> dict[str, Shapes | None]:
         """Sample shapes by the names of the inputs; -1 is any extent."""
-        plan = self._net.plan()
+        plan = self._net.execution_plan()
         return {name: plan.by_name[name].layer.in_shapes for name in plan.inputs}
 
     @property
     def outputs(self) -> list[str]:
         """The names of the outputs."""
-        return list(self._net.plan().outputs)
+        return list(self._net.execution_plan().outputs)
 
     @property
     def nbytes(self) -> int:
@@ -100,7 +102,7 @@ class CompiledNet:
         inputs = ", ".join(f"{name} {shape}" for name, shape in self.inputs.items())
         outputs, programs = ", ".join(self.outputs), len(self._programs)
         return (
-            f"{type(self).__name__}({inputs} -> {outputs}; {size_text(self.nbytes)} of constants, "
+            f"{type(self).__name__}({inputs} -> {outputs}; {bytes_text(self.nbytes)} of constants, "
             f"{programs} program{'' if programs == 1 else 's'})"
         )
 

@@ -42,7 +42,9 @@ class ConstantNet:
     def __init__(self, net: Net, device: Device, norms: Mapping[str, str] | None = None) -> None:
         self.device, self.dtype = device, net.dtype
         self.rng = copy.deepcopy(net.rng)
-        plan, self.loss = _copied(net.plan() if norms is None else net.planned(), net.loss)
+        plan, self.loss = _copied(
+            net.execution_plan() if norms is None else net.planned(), net.loss
+        )
         self._link = None if self.loss is None or is_own(self.loss) else self.loss.link
         if norms is None:
             # A kernel for several layers would hide a parameter that is NaN.
@@ -53,7 +55,7 @@ class ConstantNet:
         self.constants = _constants(self._loose)
         self.version = 0
 
-    def plan(self) -> Plan:
+    def execution_plan(self) -> Plan:
         """The steps, one for what one kernel does."""
         if self._plan is None:
             self.has_nan = self.constants.hold_nan()
@@ -89,7 +91,9 @@ class ConstantNet:
         # A copy, in which kernels note what they passed over.
         ops = copy.copy(self.device.ops)
         ops.prepared = self._prepared()
-        outputs, _ = self.plan().forward(feed, self.plan().outputs, ops, self.rng, train=False)
+        outputs, _ = self.execution_plan().forward(
+            feed, self.execution_plan().outputs, ops, self.rng, train=False
+        )
         # The link goes by its arrays: as in a program they name these kernels, for the same bits.
         kind: Any = type("Output", (np.ndarray,), {"kernels": staticmethod(lambda: ops)})
         made = self._finished(ops, feed, map_arrays(outputs, lambda y: y.view(kind)))[""]
@@ -110,8 +114,8 @@ class ConstantNet:
         if ops.prepared is not None and ops.prepared.drops_nan:
             _show_nan(ops, given, outputs)
         made: Any = map_arrays(outputs, _widened)
-        if len(self.plan().outputs) == 1:
-            made = made[self.plan().outputs[0]]
+        if len(self.execution_plan().outputs) == 1:
+            made = made[self.execution_plan().outputs[0]]
         if self.loss is not None and self._link is None:
             made = self.loss.link(made)
         return {"": made}

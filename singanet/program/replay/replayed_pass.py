@@ -37,7 +37,7 @@ class ReplayedPass:
         give_back: Callable[[Array], None],
         walked: Callable[[Mapping[int, Array]], None],
     ) -> None:
-        self.plan = net.plan()
+        self.plan = net.execution_plan()
         self.shapes: Mapping[str, Any] = {}
         self.program = program
         self.arena = arena

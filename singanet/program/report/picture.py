@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from singanet.base.files import replacing
-from singanet.base.text import size_text
+from singanet.base.sizes import bytes_text
 from singanet.program.layout.liveness import lifetimes
 from singanet.program.report.shares import PHASES
 
@@ -47,7 +47,7 @@ def plot_arena(report: Figures, path: str | PathLike[str] | None) -> str:
 def arena_svg(report: Figures) -> str:
     """Rectangles from first to last use, at their offsets; a line for the bytes needed."""
     scale = _Scale(max(len(report.kernels), 1), max(report.layout.nbytes, 1))
-    title = f"arena of {size_text(report.layout.nbytes)}, {len(report.kernels):,} kernels"
+    title = f"arena of {bytes_text(report.layout.nbytes)}, {len(report.kernels):,} kernels"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="sn-arena" role="img" '
         f'aria-label="{title}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
@@ -80,9 +80,9 @@ class _Scale:
 def _axes(scale: _Scale) -> Iterator[str]:
     from singanet.picture.line_chart import ticks
 
-    top = scale.nbytes / (1 << 20)
+    top = scale.nbytes / 10**6
     for tick in (t for t in ticks(0, top) if 0 <= t <= top):
-        y = scale.y(tick * (1 << 20))
+        y = scale.y(tick * 10**6)
         yield f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g} MB</text>'
     for kernel in sorted({0, scale.kernels // 2, scale.kernels}):
@@ -106,7 +106,7 @@ def _boxes(report: Figures, scale: _Scale) -> Iterator[str]:
         phase, layer = _made_in(report, number, first)
         left, right = scale.x(max(first, 0)), scale.x(min(last + 1, scale.kernels))
         words = escape(
-            f"{buffer.label or f'buffer {number}'}, {size_text(buffer.nbytes)}, {phase}"
+            f"{buffer.label or f'buffer {number}'}, {bytes_text(buffer.nbytes)}, {phase}"
             f"{f' of {layer}' if layer else ''}, kernels {max(first, 0)} to "
             f"{min(last, len(report.kernels) - 1)}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
-from singanet.base.text import size_text
+from singanet.base.sizes import bytes_text
 from singanet.errors import ArgumentError
 from singanet.program.report.figures import Figures
 from singanet.program.report.report_text import kernel_table, memory_lines, report_html, share_table
@@ -49,7 +49,7 @@ class ProgramReport(Figures):
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        arena = size_text(self.layout.nbytes)
+        arena = bytes_text(self.layout.nbytes)
         return f"<ProgramReport: {len(self.kernels):,} kernels, arena {arena}>"
 
     def __str__(self) -> str:

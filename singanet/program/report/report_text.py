@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from singanet.base.text import megabytes, milliseconds, size_text, text_table
+from singanet.base.sizes import bytes_text
+from singanet.base.text import megabytes, milliseconds, text_table
 from singanet.program.report.shares import OUTSIDE, Share, by_phase, made_bytes
 
 if TYPE_CHECKING:
@@ -23,16 +24,16 @@ def memory_lines(report: Figures) -> list[str]:
         part = 1 - layout.nbytes / report.kept_bytes
         again = [
             f"recomputed by {report.recomputed_kernels:,} kernels; without, "
-            f"the arena takes {size_text(report.kept_bytes)}: {part:.0%} saved"
+            f"the arena takes {bytes_text(report.kept_bytes)}: {part:.0%} saved"
         ]
     return [
         f"{len(report.kernels):,} kernels, {len(report.buffers):,} buffers, "
         f"{report.edges:,} edges, {report.leaves:,} leaves",
-        f"arena {size_text(layout.nbytes)}, {over:.1%} above the least possible{where}",
-        f"before planning {size_text(layout.unplanned_bytes)}: {report.saved:.0%} saved; "
+        f"arena {bytes_text(layout.nbytes)}, {over:.1%} above the least possible{where}",
+        f"before planning {bytes_text(layout.unplanned_bytes)}: {report.saved:.0%} saved; "
         f"results in place: {len(layout.in_place):,}",
-        f"peak {size_text(report.peak_bytes)} = {size_text(layout.nbytes)} arena "
-        f"+ {size_text(report.outside_bytes)} parameters and constants",
+        f"peak {bytes_text(report.peak_bytes)} = {bytes_text(layout.nbytes)} arena "
+        f"+ {bytes_text(report.outside_bytes)} parameters and constants",
         *again,
         *communication_lines(report),
         *(f"note: {note}" for note in report.notes),
@@ -45,7 +46,7 @@ def communication_lines(report: Figures) -> list[str]:
     if traffic is None:
         return []
     return [
-        f"communication: {traffic.sums} sums of {size_text(traffic.nbytes)}, under way "
+        f"communication: {traffic.sums} sums of {bytes_text(traffic.nbytes)}, under way "
         f"{milliseconds(traffic.busy)} ms, waited for {milliseconds(traffic.waited)} ms: "
         f"{traffic.hidden:.0%} hidden"
     ]

@@ -19,6 +19,16 @@ array that is none of floats as it is."""
 
 Partial: TypeAlias = Callable[..., Any]
 
+
+def _side(x: Any) -> Any:
+    """1 from zero on, -1 below: the derivative of |x| to the right.
+
+    With `np.maximum`, whose first operand counts, kernels that meet at zero without a kink, such
+    as max(x, 0) + log(1 + exp(-|x|)), have the derivative that they have there.
+    """
+    return np.where(np.asarray(x) >= 0, 1.0, -1.0).astype(np.asarray(x).dtype, copy=False)
+
+
 _PARTIALS: dict[Any, Sequence[Partial]] = {
     np.add: (lambda x, y: 1.0, lambda x, y: 1.0),
     np.subtract: (lambda x, y: 1.0, lambda x, y: -1.0),
@@ -36,10 +46,10 @@ _PARTIALS: dict[Any, Sequence[Partial]] = {
         lambda x, y: np.exp(x - np.logaddexp(x, y)),
         lambda x, y: np.exp(y - np.logaddexp(x, y)),
     ),
-    np.copysign: (lambda x, y: np.sign(x) * np.sign(y), lambda x, y: 0.0),
+    np.copysign: (lambda x, y: _side(x) * _side(y), lambda x, y: 0.0),
     np.negative: (lambda x: -1.0,),
     np.positive: (lambda x: 1.0,),
-    np.absolute: (np.sign,),
+    np.absolute: (lambda x: _side(x),),
     np.square: (lambda x: 2.0 * x,),
     np.sqrt: (lambda x: 0.5 / np.sqrt(x),),
     np.cbrt: (lambda x: 1.0 / (3.0 * np.square(np.cbrt(x))),),

@@ -61,7 +61,7 @@ class Recorder:
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
         self.net: Net = proxy
-        self.plan: Plan = traced_plan(plan or net.plan(), self.net, self.tape)
+        self.plan: Plan = traced_plan(plan or net.execution_plan(), self.net, self.tape)
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
         self.loss: LossStep | None = None

@@ -10,7 +10,7 @@ from singanet.training.callbacks.callback import Callback
 from singanet.training.resident import peak_bytes, resident_bytes
 from singanet.types import Array, Gradient
 
-_MB = 1 << 20
+_MB = 10**6
 
 
 class MemoryLine(Callback):

@@ -19,6 +19,7 @@ from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_o
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.monitor import Monitor
 from singanet.training.files import check_folder, write_training
+from singanet.training.session import param_sources
 from singanet.types import Array
 
 
@@ -92,7 +93,7 @@ class ModelCheckpoint(Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Write the epoch's file and the best weights, and remove what is too old."""
         if self.monitor is not None and self.monitor.better(logs[self.monitor.name]):
-            weights = {param.name: param.value for param in self.session.net.params()}
+            weights = param_sources(self.session.net)
             if self.session.rank == 0:
                 write_state(self._path("best"), weights)
         ended = self.session.stopping or epoch + 1 == self.session.epochs
@@ -132,7 +133,7 @@ class ModelCheckpoint(Callback):
         return path
 
     def _write(self, name: str) -> None:
-        state = self.session.state()
+        state = self.session.sources()
         if self.session.rank == 0:
             write_training(self._path(name), state)
         self._last_written = self.clock()

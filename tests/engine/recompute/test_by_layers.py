@@ -298,3 +298,31 @@ def test_ready_nets_have_the_same_bits(name, shape, level, recorded):
     rng = np.random.default_rng(0)
     for _ in range(2):
         twins.step(rng.standard_normal((4, *shape)).astype(np.float32), rng.integers(0, 5, 4))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("alexnet", "autoencoder", "deepfm", "preresnet20", "transformer", "wide_deep"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("char_rnn", "lstm")),
+    ],
+)
+def test_other_ready_nets_have_the_same_bits(name):
+    entry, rng = singanet.models.find(name), np.random.default_rng(0)
+    shape = (3, 8, 8) if name == "preresnet20" else entry.input_shape
+
+    def make():
+        return singanet.models.build(name, *((shape, 5) if name == "preresnet20" else ()), seed=0)
+
+    twins = twins_at(make, "optimal", True)
+    for _ in range(2):
+        if entry.task == "text":
+            x = y = rng.integers(0, 60, (2, *shape))
+        elif entry.task == "tabular":
+            numbers = rng.standard_normal((4, shape[1]), np.float32)
+            x = {"categorical": rng.integers(0, 2, (4, shape[0])), "numeric": numbers}
+            y = rng.integers(0, 2, 4)
+        else:
+            x = rng.random((4, *shape), np.float32)
+            y = x if entry.task == "reconstruction" else rng.integers(0, 5, 4)
+        twins.step(x, y)

@@ -29,6 +29,7 @@ ELEMENT_WISE = {
 }
 OF_WHOLE_PARAMETERS = {
     "LAMB": kinds.LAMB,
+    "FactoredAdam": kinds.FactoredAdam,
     "Adafactor": kinds.Adafactor,
     "AccumulatingSGD": lambda **k: kinds.AccumulatingSGD(2, **k),
     "AccumulatingAdam": lambda **k: kinds.AccumulatingAdam(3, **k),

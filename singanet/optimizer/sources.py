@@ -1,0 +1,52 @@
+"""An optimizer's state for files, one array at a time."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from singanet.checkpoint.entry import Source, sources_of
+from singanet.optimizer.hyper import dump_schedules
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.state import ParamState
+from singanet.optimizer.wrapper import Wrapper
+from singanet.types import Array
+
+
+def state_sources(optimizer: Any) -> list[Source]:
+    """What ``optimizer.state_dict()`` gives, without copies and wherever the arrays are.
+
+    A user's own `state_dict` is asked. The arrays are the optimizer's: to be written before its
+    next step.
+    """
+    kind = type(optimizer)
+    if isinstance(optimizer, Wrapper) and kind.state_dict is Wrapper.state_dict:
+        inner = {source.name: source for source in state_sources(optimizer.optimizer)}
+        own = sources_of(optimizer.own_state(), kind.__name__)
+        return list((inner | {source.name: source for source in own}).values())
+    if isinstance(optimizer, Optimizer) and kind.state_dict is Optimizer.state_dict:
+        found = [
+            source
+            for state in optimizer.states()
+            if state.step
+            for source in _of_parameter(state, optimizer.slots)
+        ]
+        return [*found, *sources_of(dump_schedules(optimizer, optimizer.hypers), kind.__name__)]
+    return sources_of(optimizer.state_dict(), kind.__name__)
+
+
+def _of_parameter(state: ParamState, slots: tuple[str, ...]) -> list[Source]:
+    """As `singanet.optimizer.state.dump` has them."""
+    step = np.array(state.step, np.int64)
+    found = [Source(f"{state.name}/step", (), np.dtype("<i8"), lambda: step)]
+    for k, (slot, size, dtype) in enumerate(zip(slots, *state.kinds(), strict=True)):
+        whole = state.shape is not None and size == prod(state.shape)
+        shape = state.shape if whole and state.shape is not None else (size,)
+
+        def fetch(k: int = k) -> Array:
+            return state.arrays[k]
+
+        found.append(Source(f"{state.name}/{slot}", shape, dtype.newbyteorder("<"), fetch))
+    return found
