@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import NAMES, name_trouble
-from singanet.base.collectives import SharedBatch
 from singanet.base.described import Configurable, shown
 from singanet.base.edits import Counted, CountedDict
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
@@ -52,8 +51,8 @@ class Layer(Counted, Configurable):
     It counts for the class that says so, not for those that inherit from it.
     """
 
-    shared: SharedBatch | None = None
-    """The batch that is shared with other processes, of a layer that asks them in its passes."""
+    shared: Any = None
+    """The `SharedBatch` of all processes, of a layer that asks them in its passes, else None."""
 
     def __init__(self, name: str, input_sample_shape: Shapes | None = None) -> None:
         if not isinstance(name, str) or not name:
@@ -78,7 +77,7 @@ class Layer(Counted, Configurable):
         self.in_shapes: Shapes | None = None
         self.out_shapes: Shapes | None = None
 
-    def share(self, batch: SharedBatch) -> None:
+    def share(self, batch: Any) -> None:
         """Know the ``batch`` of which this layer will see a part; most need not.
 
         One that does keeps it as ``shared``, and its training passes are not recorded.

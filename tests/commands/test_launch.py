@@ -93,6 +93,7 @@ def test_ranks_train_as_one_process_and_write_once(small, tmp_path):
         np.testing.assert_allclose(two[name], one[name], 1e-4, 1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_ends_on_all_ranks_with_its_state(small, tmp_path):
     pytest.importorskip("mpi4py", exc_type=ImportError)
     command = [sys.executable, "-m", "singanet", "launch", "-n", "2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from singanet.models import build
 
@@ -33,5 +34,6 @@ def test_one_pixel_is_left_as_it_is():
     assert net.forward(False, np.zeros((2, 1, 1, 5), np.float32)).shape == (2, 3)
 
 
+@pytest.mark.slow
 def test_it_learns_small_images(learns):
     learns(build("googlenet", (1, 8, 8), 4, seed=0), (1, 8, 8), 4, lr=0.01, steps=16)

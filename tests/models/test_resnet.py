@@ -27,7 +27,7 @@ def test_small_images_keep_their_size_at_first():
     assert "conv_pool" not in net
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+@pytest.mark.parametrize("name", ["resnet18", pytest.param("resnet50", marks=pytest.mark.slow)])
 def test_it_learns_small_images(name, learns):
     learns(build(name, (1, 8, 8), 4, seed=0), (1, 8, 8), 4, lr=0.02)
 

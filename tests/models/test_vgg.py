@@ -30,6 +30,7 @@ def test_the_count_is_torchvisions_without_biases_and_singas_head(depth, count):
     assert count(build(f"vgg{depth}")) == (trained, 2 * sum(channels) + 2 * 512)
 
 
+@pytest.mark.slow
 def test_it_learns_small_images(learns):
     learns(build("vgg11", (1, 8, 8), 4, seed=0), (1, 8, 8), 4, steps=20)
 

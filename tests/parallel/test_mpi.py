@@ -216,7 +216,7 @@ def test_two_processes_train_as_one(tmp_path):
         np.testing.assert_allclose(a, one, rtol=100 * near, atol=near)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_recorded_sums_have_the_bits_of_the_layers(ranks, tmp_path):
     ended = job(ranks, RECORDS, tmp_path)
     assert ended.returncode == 0, ended.stderr

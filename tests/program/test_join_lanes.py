@@ -42,7 +42,9 @@ def lanes_of(net):
 
 
 @pytest.mark.parametrize("recompute", ["none", "cheap"])
-@pytest.mark.parametrize("model", ["lenet", "resnet20", "mobilenet"])
+@pytest.mark.parametrize(
+    "model", ["lenet", "resnet20", pytest.param("mobilenet", marks=pytest.mark.slow)]
+)
 def test_replays_have_the_bits_of_the_layers(several, model, recompute, rng):
     shape = (1, 28, 28) if model == "lenet" else (3, 32, 32)
     twins = Twins(lambda: by_numpy(model, shape), lambda: SGD(lr=0.01, momentum=0.9))

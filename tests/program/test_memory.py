@@ -33,9 +33,8 @@ def steps(name, batch, make, count, level="none"):
     ("name", "batch", "make", "level"),
     [
         ("mlp", 512, lambda: SGD(lr=0.1), "none"),
-        ("lenet", 64, lambda: SGD(lr=0.1, momentum=0.9), "none"),
-        ("lenet", 64, lambda: SGD(lr=0.1, momentum=0.9), "cheap"),
         ("lenet", 32, lambda: Adam(lr=0.1), "none"),
+        ("lenet", 32, lambda: SGD(lr=0.1, momentum=0.9), "cheap"),
         pytest.param("resnet20", 32, lambda: SGD(lr=0.1), "none", marks=pytest.mark.slow),
         pytest.param("resnet20", 32, lambda: SGD(lr=0.1), "cheap", marks=pytest.mark.slow),
     ],
