@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from singanet import (
         checkpoint,
         data,
+        executor,
         keras,
         loss,
         metric,
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
         testing,
         training,
     )
+    from singanet.executor import Executor
     from singanet.saving.objects import register
     from singanet.saving.predictor import Predictor, load_predictor
 
 __all__ = [
+    "Executor",
     "FeedForwardNet",
     "Input",
     "LayerGradients",
@@ -38,6 +41,7 @@ __all__ = [
     "data",
     "device",
     "errors",
+    "executor",
     "initializer",
     "kEval",
     "kTrain",
@@ -69,7 +73,17 @@ use_codec(_objects)
 
 _ROOMS = frozenset(
     {
-        *("checkpoint", "data", "keras", "loss", "metric", "model_file", "models", "optimizer"),
+        *(
+            "checkpoint",
+            "data",
+            "executor",
+            "keras",
+            "loss",
+            "metric",
+            "model_file",
+            "models",
+            "optimizer",
+        ),
         *("program", "proto", "report", "testing", "training"),
     }
 )
@@ -81,6 +95,8 @@ def __getattr__(name: str) -> Any:
         return import_module("singanet.saving.objects").register
     if name in ("Predictor", "load_predictor"):
         return getattr(import_module("singanet.saving.predictor"), name)
+    if name == "Executor":
+        return import_module("singanet.executor").Executor
     if name == "load_model":
         return import_module("singanet.model_file").load_model
     if name in _ROOMS:

@@ -10,6 +10,7 @@ import numpy as np
 from singanet.device import Device
 from singanet.engine.plan import Plan, Step
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError, did_you_mean, one_of
+from singanet.layers.dummy import Dummy
 from singanet.types import Array, Shape
 
 
@@ -66,6 +67,8 @@ def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dty
             received=f"an array of type {x.dtype}",
             advice="convert it with array.astype('float32')",
         )
+    if isinstance(step.layer, Dummy) and step.layer.dtype is not None:
+        return device.put(step.layer.typed(x))
     x = device.put(x)
     if not (step.keeps_integers or x.dtype == dtype):
         return x.astype(dtype)

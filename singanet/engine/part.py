@@ -22,21 +22,21 @@ class Part(Plan):
     Forward runs what the heads depend on, and keeps the contexts that lie above the steps
     ``wanted``, whose output gradients are asked for, or above uses of ``params``. Of the steps in
     ``fed`` the arrays that they are fed with are outputs of a step in front, so that their
-    gradients can be ``wanted`` too. ``outputs`` are those that a loss reads, if any.
+    gradients can be ``wanted`` too. ``outputs`` are those that a loss or a caller reads, if any.
     """
 
     def __init__(
         self,
         whole: Plan,
         heads: Collection[int],
-        outputs: Iterable[str],
+        outputs: Collection[str],
         fed: Collection[str],
         wanted: Iterable[str],
         params: Iterable[Param],
     ) -> None:
         self.steps: list[Step] = []
         self.slot_shapes = list(whole.slot_shapes)
-        for step in _before(whole, heads):
+        for step in _before(whole, {*heads, *whole.slots_of(outputs)}):
             self.steps += self._with_input(step) if step.name in fed else [step]
         self.by_name = {step.name: step for step in self.steps}
         self.inputs = [step.name for step in self.steps if step.fed]

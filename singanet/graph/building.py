@@ -55,6 +55,7 @@ class GraphBuilder(metaclass=CheckedType):
         self._last: str | None = None
         self._fixed = False
         self._nested_here: list[GraphBuilder] = []
+        self._drawn: dict[int, str] = {}
 
     def __getitem__(self, name: str) -> Layer:
         """The layer called ``name``; those of a nested net are called ``net/layer``."""
@@ -269,9 +270,11 @@ class GraphBuilder(metaclass=CheckedType):
     def _add_symbols(self, inputs: list[Symbol], outputs: list[Symbol]) -> None:
         """Add all that ``outputs`` depend on; these become the outputs, in this order."""
         names: dict[int, str] = {}
-        uses: dict[int, int] = {}
+        uses: dict[Any, int] = {}
         for call in calls_between(inputs, outputs):
-            count = uses[id(call.layer)] = uses.get(id(call.layer), 0) + 1
+            # Losses are called after their class: the second of one is another layer.
+            who = call.layer.name if getattr(call.layer, "named", True) is False else id(call.layer)
+            count = uses[who] = uses.get(who, 0) + 1
             name = str(call.layer.name) if count == 1 else f"{call.layer.name}@{count}"
             names[call.born] = name
             sources: list[tuple[str, int | None]] = [
@@ -279,10 +282,17 @@ class GraphBuilder(metaclass=CheckedType):
             ]
             part: Any = call.layer
             self.add_node(part, sources, name)
+        self._drawn = names
         self._ports = Ports(
             [names[symbol.call.born] for symbol in inputs],
             [(names[symbol.call.born], symbol.index) for symbol in outputs],
         )
+
+
+def port_of(net: GraphBuilder, symbol: Symbol) -> tuple[str, int] | None:
+    """The node and the output of ``net`` that ``symbol`` drew; None where it drew no part of it."""
+    name = net._drawn.get(symbol.call.born)
+    return None if name is None else (name, symbol.index)
 
 
 def _check_part(where: str, part: Any) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from singanet.errors import ArgumentError, DataError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol, source
@@ -11,11 +14,22 @@ from singanet.types import Array, Shape, Shapes
 
 
 class Dummy(Layer):
-    """y = x; names a place in a net where data go in or gradients come out."""
+    """y = x; names a place in a net where data go in or gradients come out.
+
+    With a ``dtype`` of whole numbers or booleans it is an input for labels or indices, which are
+    fed as that type and have no gradient.
+    """
 
     moves_only = True
 
     any_extent = True
+
+    def __init__(
+        self, name: str, input_sample_shape: Shapes | None = None, dtype: str | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.dtype = None if dtype is None else _checked_type(name, dtype)
+        self.integer_input = dtype is not None
 
     def setup(self, in_shapes: Shapes) -> Shapes:
         """Any sample shape."""
@@ -29,9 +43,50 @@ class Dummy(Layer):
         """dy."""
         return dy, {}
 
+    def typed(self, x: Array) -> Array:
+        """``x`` in the type of the input. Errors: a type of which some values would be others."""
+        if self.dtype is None or x.dtype == self.dtype:
+            return x
+        if not np.can_cast(x.dtype, self.dtype):
+            raise DataError(
+                f"input {self.name!r}",
+                expected=f"{self.dtype}, or what it holds exactly",
+                received=f"an array of type {x.dtype}",
+                advice=f"convert it with array.astype('{self.dtype}')",
+            )
+        return x.astype(self.dtype)
 
-def Input(name: str, sample_shape: Shape) -> Symbol:  # noqa: N802 - reads as the layer it makes
-    """A symbol for an array of ``sample_shape`` (no batch axis) that the user feeds by ``name``."""
-    layer = Dummy(name, input_sample_shape=sample_shape)
+
+def Input(  # noqa: N802 - reads as the layer it makes
+    name: str, sample_shape: Shape, dtype: Any = None
+) -> Symbol:
+    """A symbol for an array of ``sample_shape`` (no batch axis) that the user feeds by ``name``.
+
+    ``dtype`` "int64", or another type of whole numbers or booleans, is for labels and indices,
+    which are then fed and used as such. Numbers to compute with are of the net's float type, for
+    which ``dtype`` is None or any float type. Errors: other types.
+    """
+    found = _type(dtype)
+    floats = dtype is None or (found is not None and found.kind == "f")
+    layer = Dummy(name, sample_shape, None if floats else found.name if found else dtype)
     layer.build(sample_shape)
     return source(layer, layer.out_shapes)  # type: ignore[arg-type]
+
+
+def _type(dtype: Any) -> np.dtype[Any] | None:
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        return None
+
+
+def _checked_type(name: str, dtype: Any) -> np.dtype[Any]:
+    found = _type(dtype)
+    if found is None or found.kind not in "iub":
+        raise ArgumentError(
+            f"input {name!r}, argument dtype",
+            expected="a type of whole numbers or booleans; of floats all are the net's",
+            received=repr(dtype),
+            advice="write 'int64' for labels and indices; leave it out for numbers",
+        )
+    return found

@@ -76,6 +76,13 @@ def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol | tuple[Symbol, 
             received="none",
             advice="start from Input(name, shape)",
         )
+    if len(inputs) == 1 and not _takes_integers(layer) and _is_of_integers(inputs[0]):
+        raise ArgumentError(
+            f"layer {layer.name!r}",
+            expected="floats to compute with",
+            received=f"what comes of {inputs[0].call.layer.name!r}, whole numbers",
+            advice="leave dtype out of that Input, or put an Embedding between",
+        )
     shapes = [symbol.shape for symbol in inputs]
     out_shapes = layer.build(shapes[0] if len(shapes) == 1 else shapes)
     call = Call(layer, inputs)
@@ -106,6 +113,19 @@ def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[C
             advice="name exactly the Input symbols that the outputs are computed from",
         )
     return [found[born] for born in sorted(found)]
+
+
+def _takes_integers(layer: Any) -> bool:
+    """Whether indices may come to it: to a net, or a layer that says so or only moves elements."""
+    return getattr(layer, "integer_input", True) or layer.moves_only or layer.stops_gradient
+
+
+def _is_of_integers(symbol: Symbol) -> bool:
+    """Whether it is an input with a type of whole numbers, perhaps moved about."""
+    call = symbol.call
+    while call.inputs and getattr(call.layer, "moves_only", False):
+        call = call.inputs[0].call
+    return not call.inputs and getattr(call.layer, "integer_input", False)
 
 
 def _listed(names: Iterable[str]) -> str:

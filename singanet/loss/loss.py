@@ -10,6 +10,8 @@ from singanet.base.described import Configurable
 from singanet.base.edits import Counted
 from singanet.base.flags import is_training
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, one_of
+from singanet.layers.symbol import Symbol
+from singanet.loss.layer import drawn
 from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
@@ -64,14 +66,7 @@ class Loss(Counted, Configurable, ABC):
         ops = ops_for(x)
         if sample_weight is not None:
             sample_weight = self._checked_weight(ops, x, sample_weight)
-        losses, saved = self.compute(ops, x, y)
-        count = self.count(x, y)
-        batch = len(x)
-        if losses.ndim > 1:
-            # Not reshape(batch, -1): that cannot be worked out for an empty batch.
-            losses = losses.sum(axis=tuple(range(1, losses.ndim)))
-        if count != batch and count:
-            losses *= batch / count
+        losses, saved, count = self.of_samples(ops, x, y)
         if sample_weight is not None:
             losses *= sample_weight
         if training:
@@ -101,6 +96,35 @@ class Loss(Counted, Configurable, ABC):
         elif scale != 1.0:
             dx *= scale
         return dx
+
+    def of_samples(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any, float]:
+        """Losses of shape (B,), whose mean is that of all positions, as `forward` gives them.
+
+        With what `gradient` needs, and the `count` of positions.
+        """
+        losses, saved = self.compute(ops, x, y)
+        count = self.count(x, y)
+        batch = len(x)
+        if losses.ndim > 1:
+            # Not reshape(batch, -1): that cannot be worked out for an empty batch.
+            losses = losses.sum(axis=tuple(range(1, losses.ndim)))
+        if count != batch and count:
+            losses *= batch / count
+        return losses, saved, count
+
+    def __call__(
+        self, scores: Symbol, y: Symbol, sample_weight: Symbol | None = None, name: str = ""
+    ) -> Symbol:
+        """The loss as a symbol of one number a sample, whose mean is that of `forward`.
+
+        ``scores``, ``y`` and ``sample_weight`` are symbols; no gradient goes to the latter two.
+        ``name`` is that of its layer, by default the class's. Errors: anything but symbols;
+        targets that depend on parameters, unless through a `StopGradient`; a loss whose
+        ``reduction`` is "sum", or that has a `forward` or `backward` of its own.
+        """
+        kind = type(self)
+        own = kind.forward is Loss.forward and kind.backward is Loss.backward
+        return drawn(self, own, scores, y, sample_weight, name)
 
     def forget(self) -> None:
         """Let go of what a training `forward` kept for a `backward` that is not to come."""

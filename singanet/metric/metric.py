@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from singanet.base.described import Configurable
 from singanet.errors import CallOrderError, DataError
+from singanet.metric.symbol import MetricSymbol
 from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
@@ -45,6 +46,10 @@ class Metric(Configurable):
         alone.reset()
         alone.update(x, y)
         return float(alone.result()) if alone.samples else self.of_none
+
+    def __call__(self, scores: Any, y: Any) -> MetricSymbol:
+        """The metric of each batch as a symbol, for an `Executor`. Errors: anything but symbols."""
+        return MetricSymbol(self, scores, y)
 
     def result(self) -> Any:
         """The measure of everything gathered since `reset`: a float unless the class says more.

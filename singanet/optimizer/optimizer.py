@@ -22,6 +22,7 @@ from singanet.optimizer.checks import (
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.hyper import Hyper, at, checked, dump_schedules, load_schedules
 from singanet.optimizer.l2_regularizer import L2Regularizer
+from singanet.optimizer.minimize import Update
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.scale import Scale, plain
 from singanet.optimizer.settings import as_constraint, as_regularizer, configured
@@ -75,6 +76,10 @@ class Optimizer(Counted, Configurable, ABC):
             self.regularizer = L2Regularizer(self.weight_decay)
         self._states: dict[str, ParamState] = {}
         self._buckets = StateBuckets()
+
+    def minimize(self, loss: Any, params: Any = None) -> Update:
+        """The update by the mean of ``loss`` as a symbol, for an `Executor`; see `Update`."""
+        return Update(self, loss, params)
 
     def register(self, name: str, spec: ParamSpec) -> None:
         """Train the parameter ``name`` as ``spec`` says; again, or later, is no mistake."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import Grad
+from singanet.optimizer.minimize import Update
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
 from singanet.params.param import ParamSpec
@@ -88,6 +89,10 @@ class Wrapper(Counted, Configurable, ABC):
     def will_change(self, name: str) -> bool:
         """As `Optimizer.will_change`."""
         return self.optimizer.will_change(name)
+
+    def minimize(self, loss: Any, params: Any = None) -> Update:
+        """As `Optimizer.minimize`."""
+        return Update(self, loss, params)
 
     def register(self, name: str, spec: ParamSpec) -> None:
         """As `Optimizer.register`."""

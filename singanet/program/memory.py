@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -127,6 +127,14 @@ def _planned(recorder: Recorder, level: Recompute, at_once: bool) -> PlannedStep
     # No rehearsal's memory is to stay with the process that it was to tell the memory of.
     trim()
     return PlannedStep(memory, work, by_layers, report)
+
+
+def rehearsed_memory(
+    net: Net, record: Callable[[Recorder], None], optimizer: Any, level: Recompute
+) -> PeakMemory:
+    """The memory of what ``record`` writes down of ``net``, whose first run is by the layers."""
+    with _state_stays(optimizer):
+        return _planned(rehearse(net, record), level, False).memory
 
 
 def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMemory:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from singanet.base.text import snake_case
 from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.engine.step import expect_scores
@@ -16,7 +17,7 @@ from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
 from singanet.optimizer.mixed_precision import ScaledUpdates, as_precision
 from singanet.training.half_kernels import half_device
-from singanet.training.named import as_loss, as_metric, as_optimizer, snake_case
+from singanet.training.named import as_loss, as_metric, as_optimizer
 from singanet.training.steps import wrapped
 
 Given: TypeAlias = "Metric | str | Sequence[Metric | str] | Mapping[str, Any]"

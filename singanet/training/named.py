@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from singanet import loss as losses
 from singanet import metric as metrics
 from singanet import optimizer as optimizers
 from singanet.base.described import Described
+from singanet.base.text import snake_case
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.loss import Loss
 from singanet.metric import Metric
@@ -48,11 +48,6 @@ _METRICS = {
 }
 _THRESHOLD = {"f1": "F1", "precision": "PrecisionScore", "recall": "RecallScore"}
 _YES_OR_NO = (losses.BinaryCrossEntropy, losses.SigmoidCrossEntropy)
-
-
-def snake_case(name: str) -> str:
-    """A class's name as that of a metric in the history: ``MeanAbsoluteError`` with _."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def as_optimizer(given: Any) -> Optimizer | Wrapper:

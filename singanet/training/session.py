@@ -310,7 +310,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     state = as_of_rank(state, session.rank if _is_as_it_was(session, progress) else 0)
     if _is_as_it_was(session, progress):
         state |= {f"net/{name}": array for name, array in _below("local/", state).items()}
-    _check_net(net, state)
+    check_net(net, state)
     by_callback = _callback_states(session, state)
     precision, scaling = session.compiled.precision, _below("precision/", state)
     _check_precision(precision, scaling)
@@ -425,7 +425,8 @@ def _check_precision(precision: MixedPrecision | None, state: Mapping[str, Array
         raise _mismatch("net.compile", f"a training {was}, as the saved one", "the other kind")
 
 
-def _check_net(net: Model, state: Mapping[str, Array]) -> None:
+def check_net(net: Model, state: Mapping[str, Array]) -> None:
+    """Errors: `StateMismatchError` where ``state`` has other parameters than ``net``."""
     saved = {key: tuple(array.shape) for key, array in _below("net/", state).items()}
     own = {param.name: param.shape for param in net.params()}
     for name, shape in own.items():

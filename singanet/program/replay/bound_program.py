@@ -58,7 +58,11 @@ class Bound:
         """Copy ``x``, a dict or the array of a single input, to where the program is fed."""
         given = self.feed.arrays[0]
         if type(x) is dict:
-            copy_into(x, given)
+            for name, target in given.items():
+                if type(target) is np.ndarray:
+                    target[...] = x[name]
+                else:
+                    copy_into(x[name], target)
         else:
             (target,) = given.values()
             target[...] = x

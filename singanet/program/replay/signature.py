@@ -33,8 +33,19 @@ def facts(value: Any) -> Any:
         return value.shape, value.strides, value.dtype
     if value is None:
         return None
-    # Asking for an abstract class takes long.
-    if type(value) is dict or isinstance(value, Mapping):
+    # Asking for an abstract class takes long, and so do calls.
+    if type(value) is dict:
+        array = np.ndarray
+        return frozenset(
+            [
+                (
+                    name,
+                    (part.shape, part.strides, part.dtype) if type(part) is array else facts(part),
+                )
+                for name, part in value.items()
+            ]
+        )
+    if isinstance(value, Mapping):
         return frozenset([(name, facts(part)) for name, part in value.items()])
     return type(value)
 

@@ -1,0 +1,276 @@
+"""`Executor`: named programs over one graph."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from singanet.device import Device
+from singanet.engine.net import expect_host
+from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
+from singanet.executor import state
+from singanet.executor.graph import Drawing, inputs_of, symbols_of
+from singanet.executor.named import NamedProgram
+from singanet.executor.symbols import Draw
+from singanet.layers.dummy import Dummy
+from singanet.layers.symbol import Symbol
+from singanet.net import FeedForwardNet
+from singanet.optimizer.minimize import Update
+from singanet.parallel import AllReduce, Communicator
+from singanet.params.param import Param
+from singanet.program.memory import expect_alone, rehearsed_memory
+from singanet.program.peak import PeakMemory
+from singanet.program.report.report import ProgramReport
+from singanet.program.trace.recorder import Recorder
+
+ASKED = 8
+"""Programs that an executor keeps for outputs asked at run time; the least recently used goes."""
+
+
+class Executor:
+    """Programs by name over one graph of symbols: ``Executor({"train": [loss, step], ...})``.
+
+    A program is a list of what its run gives: symbols of outputs, losses, metrics, gradients, and
+    updates (``optimizer.minimize(loss)``). One that updates trains, with dropout and batch
+    statistics; any other evaluates. All share layers, parameters and the generator.
+
+    ``seed`` fixes initial parameters and draws, as that of a net; ``device`` is where arrays live.
+    With a communicator as ``parallel``, such as ``singanet.parallel.init()``, gradients are reduced
+    over its ranks. ``net`` is the whole graph as a net. Errors: what no program can be asked for;
+    inputs of one name; a parameter that two optimizers update; loaders of one program that differ
+    in their batches. The guide is ``docs/executor.md``.
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[str, Sequence[Any]],
+        seed: int | None = None,
+        device: Device | None = None,
+        parallel: Communicator | None = None,
+    ) -> None:
+        items = _checked(programs)
+        if parallel is not None and not isinstance(parallel, Communicator):
+            raise ArgumentError(
+                "Executor(parallel=)",
+                expected="a communicator, or None",
+                received=type(parallel).__name__,
+                advice="pass singanet.parallel.init()",
+            )
+        self._parallel = parallel
+        self._batch: Any = None
+        self._drawing = Drawing(items, seed)
+        self.net: FeedForwardNet = self._drawing.net
+        if device is not None:
+            self.net.to_device(device)
+        self._programs = {name: self._program(name, asked) for name, asked in items.items()}
+        self._asked: OrderedDict[Any, NamedProgram] = OrderedDict()
+        self._owners: dict[int, tuple[Param, Any, str]] = {}
+        for name, program in self._programs.items():
+            self._expect_one_optimizer(name, program)
+
+    def __repr__(self) -> str:
+        return f"Executor({', '.join(map(repr, self._programs))}: {self.net!r})"
+
+    @property
+    def programs(self) -> list[str]:
+        """The names of the programs."""
+        return list(self._programs)
+
+    def run(
+        self,
+        name: str,
+        feed: Mapping[Symbol | str, Any] | None = None,
+        outputs: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        """The values that program ``name`` gives for the arrays of ``feed``, in the order asked.
+
+        ``feed`` has an array for each input, by symbol or name; inputs of loaders that are not in
+        it are drawn. A loss gives its mean as a float, a metric its value for the batch, an update
+        None, any other symbol an array of its own. Values are those from before the update. Other
+        ``outputs`` take the place of what the program lists. Errors: an unknown program or input,
+        a missing one; arrays of another shape or type; what layers and losses refuse.
+        """
+        program = self._programs.get(name)
+        if program is None or outputs is not None:
+            program = self._asked_for(self._named(name), name, outputs)
+        return program.run(feed)
+
+    def batches(self, name: str) -> int:
+        """How many runs of program ``name`` go through its loaders once. Errors: it has none."""
+        return self._named(name).batches()
+
+    def as_net(self, name: str) -> FeedForwardNet:
+        """The part of the graph that program ``name`` runs, as a net with the same parameters.
+
+        Its outputs are the symbols that the program is asked for, losses and scores among them.
+        """
+        program = self._named(name)
+        symbols = [s for item in program.items for s in symbols_of(item, program.where)]
+        each = {(symbol.call.born, symbol.index): symbol for symbol in symbols}
+        net = FeedForwardNet(
+            inputs=inputs_of(symbols), outputs=list(each.values()), seed=self.net.seed
+        )
+        net.device, net.dtype, net.rng = self.net.device, self.net.dtype, self.net.rng
+        return net
+
+    def report(self, name: str) -> ProgramReport:
+        """What the recorded program ``name``, as it was last run, consists of.
+
+        Errors: `CallOrderError` where nothing is recorded, with the reason if there is one.
+        """
+        programs = self._named(name).view.programs
+        found = programs.reports()
+        if not found:
+            raise CallOrderError(
+                f"program {name!r}, report",
+                expected="a program that was recorded, at its second run with the same shapes",
+                received=one_of(programs.refusals) or "none so far",
+                advice="run it twice before",
+            )
+        return found[-1]
+
+    def plot(self, name: str, path: str | PathLike[str] | None = None) -> str:
+        """A picture of the program's graph as SVG text, see `FeedForwardNet.plot`."""
+        return self.as_net(name).plot(path)
+
+    def memory(self, name: str, shapes: Mapping[Symbol | str, Sequence[int]]) -> PeakMemory:
+        """The bytes that program ``name`` takes for arrays of these ``shapes``, batch axis first.
+
+        It is rehearsed on ones, or zeros for whole numbers, and changes nothing. Errors: as for
+        the feeds of `run`; a net that is not on the CPU.
+        """
+        program = self._named(name)
+        expect_host(self.net, f"program {name!r}, memory")
+        expect_alone(f"program {name!r}, memory", program.optimizer)
+        whole = {
+            node.name: node.layer.dtype
+            for node in self.net.nodes()
+            if isinstance(node.layer, Dummy) and node.layer.dtype is not None
+        }
+        known = self._drawing.names
+        ones = {
+            key: np.zeros(shape, whole[known[key]])
+            if known.get(key) in whole
+            else np.ones(shape, self.net.dtype)
+            for key, shape in shapes.items()
+        }
+        feed = program.checked(program.given(ones, draw=False))
+        view: Any = program.view
+
+        def record(recorder: Recorder) -> None:
+            if program.optimizer is None:
+                recorder.evaluation(feed)
+            else:
+                recorder.step(feed, {}, None, program.optimizer)
+
+        return rehearsed_memory(view, record, program.optimizer, view.carried().recompute)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write all that training goes on from to ``path``; whole or not at all.
+
+        Parameters, each optimizer's state, the positions of loaders, the generator. The format
+        goes by the suffix, as for the state of a training: ``run.npz``. Of several ranks the first
+        one writes; all go on from its draws. Errors: `FileAccessError`.
+        """
+        if self._parallel is not None and self._parallel.rank:
+            return
+        state.save(path, self.net, self._optimizers(), self._draws())
+
+    def load(self, path: str | PathLike[str]) -> None:
+        """Go on to the bit from where the executor that wrote ``path`` stood.
+
+        Errors: `StateMismatchError` for a file of other parameters, optimizers or loaders,
+        `FileFormatError`, `FileAccessError`. After any of them all is as it was.
+        """
+        state.load(path, self.net, self._optimizers(), self._draws())
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _program(self, name: str, items: Sequence[Any]) -> NamedProgram:
+        return NamedProgram(name, items, self._drawing, self._wrapped)
+
+    def _wrapped(self, optimizer: Any) -> Any:
+        if self._parallel is None:
+            return optimizer
+        made = AllReduce(optimizer, self._parallel)
+        # A synchronized layer of two programs sees the batch of whichever runs.
+        self._batch = made.batch = self._batch or made.batch
+        return made
+
+    def _named(self, name: str) -> NamedProgram:
+        if name not in self._programs:
+            raise UnknownNameError(
+                "executor",
+                expected=f"a program: {one_of(self._programs)}",
+                received=repr(name)[:60],
+                advice=did_you_mean(str(name), self._programs, "name it when the executor is made"),
+            )
+        return self._programs[name]
+
+    def _asked_for(
+        self, program: NamedProgram, name: str, outputs: Sequence[Any] | None
+    ) -> NamedProgram:
+        """The program of other ``outputs``, kept for the next time."""
+        items = list(program.items if outputs is None else _listed(f"program {name!r}", outputs))
+        key = name, *map(id, items)
+        found = self._asked.get(key)
+        if found is None:
+            # It holds the items, so that their ids stay their own.
+            found = self._program(name, items)
+            self._expect_one_optimizer(name, found)
+            self._asked[key] = found
+            if len(self._asked) > ASKED:
+                self._asked.popitem(last=False)
+        self._asked.move_to_end(key)
+        return found
+
+    def _expect_one_optimizer(self, name: str, program: NamedProgram) -> None:
+        for key, (param, optimizer) in program.params.items():
+            _, owner, where = self._owners.get(key, (param, optimizer, name))
+            if owner is not optimizer:
+                raise ArgumentError(
+                    f"parameter {param.name!r}",
+                    expected="one optimizer that updates it",
+                    received=f"{owner!r} in program {where!r}, {optimizer!r} in {name!r}",
+                    advice="use one object for both, or minimize(loss, params=[...])",
+                )
+        self._owners |= {
+            key: (param, optimizer, name) for key, (param, optimizer) in program.params.items()
+        }
+
+    def _optimizers(self) -> list[Any]:
+        """The optimizers of all programs, in the order of their names."""
+        updates = [
+            item for p in self._programs.values() for item in p.items if isinstance(item, Update)
+        ]
+        return list({id(update.optimizer): update.optimizer for update in updates}.values())
+
+    def _draws(self) -> list[Draw]:
+        draws = [draw for program in self._programs.values() for draw in program.draws]
+        return list({id(draw): draw for draw in draws}.values())
+
+
+def _checked(programs: Any) -> dict[str, list[Any]]:
+    if not isinstance(programs, Mapping) or not programs:
+        raise ArgumentError(
+            "Executor",
+            expected="a dict of programs by name",
+            received="an empty one" if isinstance(programs, Mapping) else type(programs).__name__,
+            advice="write Executor({'train': [loss, step], 'infer': [scores]})",
+        )
+    return {str(name): _listed(f"program {name!r}", items) for name, items in programs.items()}
+
+
+def _listed(where: str, items: Any) -> list[Any]:
+    if not isinstance(items, (list, tuple)) or not items:
+        raise ArgumentError(
+            where,
+            expected="a list of what it gives",
+            received=f"an empty {type(items).__name__}" if items == [] else type(items).__name__,
+            advice="write [loss, step]; one symbol stands in a list, too",
+        )
+    return list(items)

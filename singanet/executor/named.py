@@ -1,0 +1,365 @@
+"""One program: what it is asked for, and how a run computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import Any
+
+import numpy as np
+
+from singanet.engine.feeds import check_feed
+from singanet.engine.model import StepRequest
+from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
+from singanet.executor.graph import Drawing, inputs_of, symbols_of
+from singanet.executor.several import Several
+from singanet.executor.symbols import DrawnInput, GradientSymbol
+from singanet.executor.view import Objective, Port, View, picked
+from singanet.gradients import gradients
+from singanet.layers.symbol import Symbol
+from singanet.metric.symbol import MetricSymbol
+from singanet.optimizer.minimize import Update
+from singanet.optimizer.stages import gathering, reducers
+from singanet.params.param import Param
+
+_NO_TARGETS: dict[str, Any] = {}
+"""The loss of a program reads outputs alone."""
+
+
+class NamedProgram:
+    """What ``items`` give, as a part of the graph ``drawing``.
+
+    ``params`` are those that it updates, with the optimizer of each; ``wrapped`` puts around an
+    optimizer what its gradients go through before.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        items: Sequence[Any],
+        drawing: Drawing,
+        wrapped: Callable[[Any], Any],
+    ) -> None:
+        self.where = f"program {name!r}"
+        self.items = list(items)
+        self._drawing = drawing
+        symbols = [s for item in self.items for s in symbols_of(item, self.where)]
+        inputs = inputs_of(symbols)
+        self.updates = [item for item in self.items if isinstance(item, Update)]
+        self._asks = [item for item in self.items if isinstance(item, GradientSymbol)]
+        self._names = {
+            key: name for key, name in drawing.names.items() if name in _names_of(inputs)
+        }
+        self.inputs = _names_of(inputs)
+        draws = {id(s.draw): s.draw for s in inputs if isinstance(s, DrawnInput)}
+        self.draws = list(draws.values())
+        self._drawn = [
+            [name for name, _, _ in draw.names if name in self.inputs] for draw in self.draws
+        ]
+        self._expect_batches()
+        self.optimizer: Any = None
+        self.params: dict[int, tuple[Param, Any]] = {}
+        self.view = self._training(wrapped) if self.updates else self._evaluation()
+        self._seen: Any = None
+        alone = [item for item in self.items if not isinstance(item, Update)]
+        lone = len(self.updates) == 1 and all(_is(item, self.updates[0].loss) for item in alone)
+        self._places = [k for k, item in enumerate(self.items) if not isinstance(item, Update)]
+        self._blank: list[Any] = [None] * len(self.items)
+        self._measure = None if lone else self._look
+        self._readers = [] if lone else [self._reader(item) for item in self.items]
+        self._single = self.inputs[0] if len(self.inputs) == 1 else None
+
+    # -- what is run ------------------------------------------------------------------------
+
+    def _evaluation(self) -> View:
+        return View(self._drawing.net, self._nodes([]), None, ())
+
+    def _training(self, wrapped: Callable[[Any], Any]) -> View:
+        drawing = self._drawing
+        if self._asks:
+            raise ArgumentError(
+                self.where,
+                expected="gradients, or updates",
+                received="both, though gradients are those of an evaluation",
+                advice="ask for the gradients in a program of their own, run before",
+            )
+        heads = [drawing.port(update.loss, self.where)[0] for update in self.updates]
+        for head, update in zip(heads, self.updates, strict=True):
+            if isinstance(drawing.net[head].out_shapes, list):
+                raise ArgumentError(
+                    f"{self.where}, loss {head!r}",
+                    expected="a loss that is the only output of its layer",
+                    received=f"output {update.loss.index} of several",
+                    advice="put a Dummy layer behind it, and minimize that",
+                )
+        optimizers, by_name = [], {}
+        for head, update in zip(heads, self.updates, strict=True):
+            optimizers.append(wrapped(update.optimizer))
+            for param in self._updated_by(head, update):
+                if id(param) in self.params:
+                    raise ArgumentError(
+                        f"{self.where}, parameter {param.name!r}",
+                        expected="one update that changes it",
+                        received="two",
+                        advice="say which each is for: minimize(loss, params=[...])",
+                    )
+                self.params[id(param)] = param, update.optimizer
+                by_name[param.name] = optimizers[-1]
+        self._expect_apart(heads)
+        self.optimizer = optimizers[0] if len(optimizers) == 1 else Several(by_name)
+        counts = self._counted(heads) if self._weighs(optimizers) else []
+        read = (port[0] for _, *pair in counts for port in pair)
+        nodes = self._nodes([*dict.fromkeys(heads), *read])
+        loss = Objective(list(dict.fromkeys(heads)), counts, len(nodes) == 1)
+        # What is to be trained later is for `minimize` to name: another program may have it.
+        return View(drawing.net, nodes, loss, [param for param, _ in self.params.values()])
+
+    def _updated_by(self, head: str, update: Update) -> list[Param]:
+        """The parameters that ``update`` changes. Errors: one that it does not reach."""
+        where = f"{self.where}, argument params of minimize"
+        asked = None
+        if update.params is not None:
+            asked = [p for given in update.params for p in self._drawing.params(given, where)]
+        found = View(self._drawing.net, [head], Objective([head], (), True), asked).updated()
+        if not found:
+            raise ArgumentError(
+                f"{self.where}, loss {head!r}",
+                expected="a loss that depends on parameters that are trained",
+                received="none",
+                advice="look at params, trainable, freeze and StopGradient",
+            )
+        missing = [p for p in asked or () if all(p is not one for one in found) and not p.is_state]
+        if missing:
+            raise ArgumentError(
+                f"{self.where}, parameter {missing[0].name!r}",
+                expected=f"one that is trained and that the loss {head!r} depends on",
+                received="one that no gradient comes to",
+                advice="leave it out, or look at trainable, freeze and StopGradient",
+            )
+        return found
+
+    def _expect_apart(self, heads: Sequence[str]) -> None:
+        """Refuse updates whose losses reach each other's parameters: their gradients would mix."""
+        if len(set(heads)) < 2:
+            return
+        by_id = {id(one): heads[k] for k, u in enumerate(self.updates) for one in self._own(u)}
+        for head in dict.fromkeys(heads):
+            every = [param for param, _ in self.params.values()]
+            reached = View(self._drawing.net, [head], Objective([head], (), True), every).updated()
+            for param in reached:
+                if by_id[id(param)] != head:
+                    raise ArgumentError(
+                        f"{self.where}, loss {head!r}",
+                        expected="losses none of which depends on what another one updates",
+                        received=f"one that depends on {param.name!r}, updated by another loss",
+                        advice="put each update into a program of its own, and run one by one",
+                    )
+
+    def _own(self, update: Update) -> list[Param]:
+        return self._updated_by(self._drawing.port(update.loss, self.where)[0], update)
+
+    def _weighs(self, optimizers: Sequence[Any]) -> bool:
+        return any(gathering(each) or reducers(each) for each in optimizers)
+
+    def _counted(self, heads: Sequence[str]) -> list[tuple[Any, Port, Port]]:
+        """The losses that ``heads`` are made of, with the places of their scores and targets."""
+        plan = View(self._drawing.net, list(heads), None, ()).execution_plan()
+        losses = self._drawing.losses
+        return [losses[name] for name in plan.by_name if name in losses]
+
+    def _nodes(self, first: Sequence[str]) -> list[str]:
+        """The nodes that have to be computed, ``first`` among them."""
+        symbols = [
+            symbol
+            for item in self.items
+            if not isinstance(item, (Update, GradientSymbol))
+            for symbol in symbols_of(item, self.where)
+        ]
+        nodes = [self._drawing.port(symbol, self.where)[0] for symbol in symbols]
+        return list(dict.fromkeys([*first, *nodes]))
+
+    # -- running ----------------------------------------------------------------------------
+
+    def run(self, feed: Mapping[Any, Any] | None) -> list[Any]:
+        """The values of a batch, in the order asked."""
+        programs: Any = self.view.carried()
+        given = self.given(feed)
+        if self.view.loss is None:
+            return self._evaluated(given)
+        x = given if self._single is None else given[self._single]
+        request = StepRequest(x, _NO_TARGETS, self.optimizer, None, self._measure)
+        loss, _ = programs.step(self.view, request)
+        if self._measure is None:
+            values = self._blank.copy()
+            for k in self._places:
+                values[k] = loss
+            return values
+        seen, self._seen = self._seen, None
+        return seen
+
+    def _evaluated(self, given: dict[str, Any]) -> list[Any]:
+        view: Any = self.view
+        found = self._gradients(given) if self._asks else {}
+        outputs: dict[str, Any] = {}
+        if view.outputs:
+            outputs = view.programs.evaluate(view, self.checked(given), ())
+        return [
+            found[item] if isinstance(item, GradientSymbol) else read(outputs)
+            for item, read in zip(self.items, self._readers, strict=True)
+        ]
+
+    def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arrays that the view reads, as its layers take them. Errors: others."""
+        view, plan = self.view, self.view.execution_plan()
+        mine = {name: given[name] for name in plan.inputs}
+        return check_feed(plan, mine, view.device, view.dtype, self.where)
+
+    def _gradients(self, given: Mapping[str, Any]) -> dict[GradientSymbol, Any]:
+        """The gradients asked for, those of one y in one walk."""
+        drawing, found = self._drawing, {}
+        for y in {id(ask.y): ask.y for ask in self._asks}.values():
+            asks = [ask for ask in self._asks if ask.y is y]
+            node, k = drawing.port(y, self.where)
+            xs = [self._name_of(ask.x) for ask in asks]
+            needed = {name: given[name] for name in _names_of(inputs_of([y]))}
+            dys = None
+            if drawing.is_loss(y):
+                batch = len(next(iter(needed.values())))
+                dys = np.full(batch, 1.0 / max(batch, 1), drawing.net.dtype)
+            many = isinstance(drawing.net[node].out_shapes, list)
+            made = gradients(drawing.net, (node, k) if many else node, xs, needed, dys)
+            found.update({ask: made[x] for ask, x in zip(asks, xs, strict=True)})
+        return found
+
+    def _name_of(self, x: Symbol | Param | str) -> Any:
+        if not isinstance(x, Symbol):
+            where = f"{self.where}, argument xs of gradients"
+            return self._drawing.params(x, where)[0].name
+        node, k = self._drawing.port(x, self.where)
+        return (node, k) if isinstance(self._drawing.net[node].out_shapes, list) else node
+
+    def _look(self, outputs: Any, y: Any) -> None:
+        """Read what is asked for of the ``outputs`` of a step, before its update."""
+        named = outputs if len(self.view.outputs) > 1 else {self.view.outputs[0]: outputs}
+        self._seen = [read(named) for read in self._readers]
+
+    def _reader(self, item: Any) -> Callable[[Mapping[str, Any]], Any]:
+        if isinstance(item, (Update, GradientSymbol)):
+            return lambda outputs: None
+        if isinstance(item, MetricSymbol):
+            return self._measured(item)
+        port = self._drawing.port(item, self.where)
+        if self._drawing.is_loss(item):
+            return lambda outputs: _mean(picked(outputs, port))
+        # What layers hand on may be theirs, or the caller's own.
+        return lambda outputs: picked(outputs, port).copy()
+
+    def _measured(self, item: MetricSymbol) -> Callable[[Mapping[str, Any]], Any]:
+        metric = item.metric
+        at, of = (self._drawing.port(s, self.where) for s in (item.scores, item.targets))
+        link = self._drawing.link_of(at) if getattr(metric, "linked", False) else None
+
+        def read(outputs: Mapping[str, Any]) -> Any:
+            scores = _wide(picked(outputs, at))
+            return metric.evaluate(scores if link is None else link(scores), picked(outputs, of))
+
+        return read
+
+    # -- feeds ------------------------------------------------------------------------------
+
+    def given(self, feed: Mapping[Any, Any] | None, draw: bool = True) -> dict[str, Any]:
+        """The arrays by input; loaders ``draw`` theirs. Errors: what is missing, or too much."""
+        names = self._names
+        feed = {} if feed is None else feed
+        try:
+            given = {names[key]: value for key, value in feed.items()}
+        except (KeyError, TypeError, AttributeError):
+            raise self._refused(feed) from None
+        if len(given) == len(self.inputs) == len(feed):
+            return given
+        drawn = []
+        for one, mine in zip(self.draws, self._drawn, strict=True):
+            if draw and all(name not in given for name in mine):
+                drawn.append((one, mine))
+        have = {*given, *(name for _, mine in drawn for name in mine)}
+        missing = [name for name in self.inputs if name not in have]
+        if missing or len(given) < len(feed):
+            raise UnknownNameError(
+                f"{self.where}, argument feed",
+                expected=f"the inputs {one_of(self.inputs)}",
+                received=f"none for {missing[0]!r}" if missing else "one by symbol and by name",
+                advice=f"add an array for {missing[0]!r}" if missing else "leave one of them out",
+            )
+        for one, mine in drawn:
+            batch = one.next()
+            given |= {name: batch[name] for name in mine}
+        return given
+
+    def _refused(self, feed: Any) -> Exception:
+        where = f"{self.where}, argument feed"
+        if not isinstance(feed, Mapping):
+            return ArgumentError(
+                where,
+                expected=f"a dict with the inputs {one_of(self.inputs)}",
+                received=type(feed).__name__,
+                advice="pass {symbol or name: array}",
+            )
+        wrong = next(key for key in feed if not _is_known(key, self._names))
+        expected = f"the inputs {one_of(self.inputs)}, by symbol or name"
+        name = wrong.name if isinstance(wrong, Param) else wrong
+        if name in self._drawing.net.param_names():
+            received, advice = f"the parameter {name!r}", "parameters are not fed: assign its value"
+        elif isinstance(wrong, Symbol) and wrong.call.inputs:
+            received, advice = repr(wrong), "feed inputs alone; draw another Input in its place"
+        elif _is_known(wrong, self._drawing.names):
+            received = f"{self._drawing.names[wrong]!r}, which it does not read"
+            advice = "remove it"
+        else:
+            received = repr(wrong)[:80]
+            advice = did_you_mean(str(wrong), self.inputs, "remove it")
+        return UnknownNameError(where, expected=expected, received=received, advice=advice)
+
+    def batches(self) -> int:
+        """Batches in an epoch of the loaders it reads. Errors: there is none, or none can say."""
+        for draw in self.draws:
+            if isinstance(draw.loader, Sized):
+                return len(draw.loader)
+        raise CallOrderError(
+            f"{self.where}, batches",
+            expected="a program that reads a loader of known length",
+            received="none" if not self.draws else type(self.draws[0].loader).__name__,
+            advice="draw its inputs by singanet.executor.from_loader(loader)",
+        )
+
+    def _expect_batches(self) -> None:
+        lengths = [len(d.loader) for d in self.draws if isinstance(d.loader, Sized)]
+        if len(set(lengths)) > 1:
+            raise ArgumentError(
+                self.where,
+                expected="loaders of as many batches an epoch",
+                received=f"loaders of {one_of(map(str, lengths))} batches",
+                advice="give them as many samples for their batch sizes, or put them in one loader",
+            )
+
+
+def _names_of(inputs: Sequence[Symbol]) -> list[str]:
+    return [str(symbol.call.layer.name) for symbol in inputs]
+
+
+def _is(item: Any, symbol: Symbol) -> bool:
+    same = isinstance(item, Symbol) and item.call is symbol.call
+    return same and item.index == symbol.index
+
+
+def _is_known(key: Any, names: Mapping[Any, str]) -> bool:
+    try:
+        return key in names
+    except TypeError:
+        return False
+
+
+def _mean(losses: Any) -> float:
+    return float(losses.mean()) if losses.size else 0.0
+
+
+def _wide(scores: Any) -> Any:
+    return scores.astype("float32") if scores.dtype == "float16" else scores

@@ -1,0 +1,123 @@
+"""All that an executor goes on from, in a file of a training's state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singanet.base.budget import Budget, read_json
+from singanet.device import cpu
+from singanet.errors import FileFormatError, SingaNetError, StateMismatchError, VersionError
+from singanet.executor.symbols import Draw
+from singanet.net import FeedForwardNet
+from singanet.optimizer.stages import stages_of
+from singanet.training.files import read_training, write_training
+from singanet.training.session import check_net
+from singanet.types import Array
+
+FORMAT, VERSION = "singanet executor", 1
+
+
+def save(
+    path: str | PathLike[str], net: FeedForwardNet, optimizers: Sequence[Any], draws: Sequence[Draw]
+) -> None:
+    """See `Executor.save`."""
+    state = {f"net/{param.name}": _copy(param.value) for param in net.params()}
+    for k, optimizer in enumerate(optimizers):
+        arrays = optimizer.state_dict()
+        state |= {f"optimizer/{k}/{key}": _copy(array) for key, array in arrays.items()}
+    about = {
+        "format": FORMAT,
+        "version": VERSION,
+        "seed": int(net.seed),
+        "generator": net.rng.bit_generator.state,
+        "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
+        "loaders": [draw.state_dict() for draw in draws],
+    }
+    text = json.dumps(about, default=lambda array: np.asarray(array).tolist())
+    state["session"] = np.frombuffer(text.encode(), np.uint8).copy()
+    write_training(Path(path), state)
+
+
+def load(
+    path: str | PathLike[str], net: FeedForwardNet, optimizers: Sequence[Any], draws: Sequence[Draw]
+) -> None:
+    """See `Executor.load`. What takes arrays is asked first; parameters come last."""
+    state = read_training(path)
+    about = _about(state)
+    check_net(net, state)
+    kinds = [type(optimizer).__name__ for optimizer in optimizers]
+    for what, saved, own in (
+        ("optimizers", about.get("optimizers"), kinds),
+        ("loaders", [{}] * _count(about.get("loaders")), [{}] * len(draws)),
+    ):
+        if saved != own:
+            raise _mismatch(f"{len(own)} {what}, as saved", f"{saved} in the file, {own} here")
+    generator = type(net.rng.bit_generator)()
+    before = [(each, each.state_dict()) for each in (*optimizers, *draws)]
+    try:
+        generator.state = about["generator"]
+        for k, optimizer in enumerate(optimizers):
+            start = f"optimizer/{k}/"
+            mine = {key: array for key, array in state.items() if key.startswith(start)}
+            optimizer.load_state_dict({key[len(start) :]: array for key, array in mine.items()})
+            rule = stages_of(optimizer)[1]
+            rule.check_loaded({param.name: param.value for param in net.params()})
+        for draw, position in zip(draws, about["loaders"], strict=True):
+            draw.load_state_dict(position)
+        seed = int(about["seed"])
+    except Exception as error:
+        for each, old in before:
+            each.load_state_dict(old)
+        if isinstance(error, SingaNetError):
+            raise
+        raise _mismatch("a state of this executor", f"{type(error).__name__}: {error}") from error
+    net.rng.bit_generator.state, net.seed = generator.state, seed
+    for param in net.params():
+        param.value[...] = net.device.put(state[f"net/{param.name}"])
+
+
+def _copy(array: Array) -> Array:
+    return np.array(cpu().put(array))
+
+
+def _about(state: Mapping[str, Array]) -> dict[str, Any]:
+    entry = np.asarray(state.get("session", np.empty(0, np.float32)))
+    about = read_json(entry.tobytes(), Budget(entry.size, _refused)) if entry.dtype == "u1" else {}
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise _refused("its entry 'session'", "none" if not entry.size else "another one")
+    if about.get("version") != VERSION:
+        raise VersionError(
+            "executor.load",
+            expected=f"version {VERSION}",
+            received=f"version {about.get('version')!r}"[:60],
+            advice="upgrade singanet to go on from it",
+        )
+    return about
+
+
+def _count(loaders: Any) -> int:
+    return len(loaders) if isinstance(loaders, list) else -1
+
+
+def _refused(expected: str, received: str) -> FileFormatError:
+    return FileFormatError(
+        "executor.load",
+        expected=f"what executor.save wrote, undamaged: {expected}",
+        received=received[:120],
+        advice="weights alone are loaded with executor.net.load",
+    )
+
+
+def _mismatch(expected: str, received: str) -> StateMismatchError:
+    return StateMismatchError(
+        "executor.load",
+        expected=expected,
+        received=received[:200],
+        advice="build the executor as the one that was saved; nothing was changed",
+    )

@@ -1,0 +1,111 @@
+"""A loss among the layers of a net, as its symbol draws it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.base.text import snake_case
+from singanet.errors import ArgumentError, CallOrderError, GraphError
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer
+from singanet.layers.symbol import Symbol, apply
+from singanet.types import Array, Shapes
+
+
+class LossLayer(Layer):
+    """One number a sample, ``loss`` of scores, targets and perhaps weights: its three inputs.
+
+    The mean of the numbers is the loss of the batch as `Loss.forward` counts it. Targets and
+    weights have no gradient. Without a ``name`` it is called after the class of the loss.
+    """
+
+    def __init__(self, loss: Any, name: str = "") -> None:
+        super().__init__(name or snake_case(type(loss).__name__))
+        self.named = bool(name)
+        self.loss = loss
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Scores and targets of any shapes, weights () → ()."""
+        if not isinstance(in_shapes, list) or len(in_shapes) not in (2, 3):
+            raise self.shape_error("scores, targets and perhaps weights", str(in_shapes), "")
+        if len(in_shapes) == 3 and in_shapes[2] != ():
+            raise self.shape_error(
+                "one weight a sample, sample shape ()",
+                f"weights of sample shape {in_shapes[2]}",
+                "weigh whole samples: Input('w', ())",
+            )
+        return ()
+
+    def forward(self, ctx: Context, x: Any) -> Array:
+        """(N, ...), (N, ...)[, (N,)] → (N,); scores of float16 are taken as float32."""
+        scores, y, *weight = x
+        half = scores.dtype == "float16"
+        if half:
+            scores = scores.astype("float32")
+        losses, saved, count = self.loss.of_samples(ctx.ops, scores, y)
+        scale = len(scores) / count if count else 1.0
+        if weight:
+            losses *= weight[0]
+        ctx.save(saved=saved, weight=weight, scale=scale, half=half)
+        return losses
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
+        """The gradient of the losses, times ``dy``, by the scores alone."""
+        saved = ctx.saved
+        factor = dy.astype("float32") if saved["half"] else dy
+        if saved["scale"] != 1.0:
+            factor = factor * saved["scale"]
+        for weight in saved["weight"]:
+            factor = weight * factor
+        dx = self.loss.gradient(ctx.ops, saved["saved"])
+        dx *= factor.reshape((-1,) + (1,) * (dx.ndim - 1))
+        return [
+            dx.astype("float16") if saved["half"] else dx,
+            None,
+            *(None for _ in saved["weight"]),
+        ], {}
+
+
+def drawn(loss: Any, own_passes: bool, scores: Any, y: Any, weight: Any, name: str) -> Symbol:
+    """The symbol of ``loss``, see `Loss.__call__`."""
+    kind = type(loss).__name__
+    if loss.reduction != "mean":
+        raise ArgumentError(
+            f"{kind}, as a symbol",
+            expected="reduction='mean', since updates go by the mean",
+            received=f"reduction={loss.reduction!r}",
+            advice="leave it out, and raise the learning rate by the batch's size",
+        )
+    if not own_passes:
+        raise CallOrderError(
+            f"{kind}, as a symbol",
+            expected="a loss made of compute and gradient",
+            received="one with a forward or backward of its own, which a symbol does not call",
+            advice="put what they do into compute and gradient",
+        )
+    for what, symbol in (("y", y), ("sample_weight", weight)):
+        if isinstance(symbol, Symbol) and _is_trained(symbol):
+            raise GraphError(
+                f"{kind}, argument {what}",
+                expected="a symbol without parameters before it, since it gets no gradient",
+                received=f"an output of layer {symbol.call.layer.name!r}",
+                advice="put StopGradient('constant') around it",
+            )
+    found = apply(LossLayer(loss, name), (scores, y, *(() if weight is None else (weight,))))
+    assert isinstance(found, Symbol)
+    return found
+
+
+def _is_trained(symbol: Symbol) -> bool:
+    """Whether a gradient of ``symbol`` would come to parameters."""
+    seen, stack = set(), [symbol.call]
+    while stack:
+        call = stack.pop()
+        layer: Any = call.layer
+        if call.born in seen or getattr(layer, "stops_gradient", False):
+            continue
+        seen.add(call.born)
+        if layer.params() if callable(layer.params) else layer.params:
+            return True
+        stack += [one.call for one in call.inputs]
+    return False

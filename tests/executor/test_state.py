@@ -1,0 +1,93 @@
+"""An executor goes on to the bit from its file, and refuses others'."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import Executor, Input
+from singanet.errors import FileFormatError, StateMismatchError
+from singanet.executor import from_loader
+from singanet.layers import BatchNormalization, Dense, Dropout
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD, Adam, schedules
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((30, 4)).astype(np.float32)
+Y = RNG.integers(0, 3, 30)
+
+
+def executor(seed=0, units=5, rule=Adam, samples=30):
+    x, y = from_loader(singanet.data.ArrayLoader(X[:samples], Y[:samples], 8, seed=3))
+    body = Dropout("drop", 0.3)(BatchNormalization("bn")(Dense("a", units)(x)))
+    top = Dense("b", 3)
+    loss = SoftmaxCrossEntropy()(top(body), y)
+    rate = schedules.Exponential(0.05, 3, 0.5)
+    programs = {
+        "all": [loss, rule(lr=0.01).minimize(loss, ["a/weight", "a/bias"])],
+        "top": [loss, SGD(lr=rate, momentum=0.9).minimize(loss, top)],
+    }
+    return Executor(programs, seed=seed)
+
+
+def values(one):
+    return {param.name: param.value.copy() for param in one.net.params()}
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_training_goes_on_to_the_bit(tmp_path, suffix):
+    one = executor()
+    for _ in range(5):
+        one.run("all"), one.run("top")
+    one.save(tmp_path / f"run{suffix}")
+    wanted = [one.run(name)[0] for _ in range(6) for name in ("all", "top")]
+    other = executor(seed=7)
+    other.run("top")
+    other.load(tmp_path / f"run{suffix}")
+    assert [other.run(name)[0] for _ in range(6) for name in ("all", "top")] == wanted
+    for name, value in values(one).items():
+        assert np.array_equal(value, values(other)[name]), name
+    assert one.net.seed == other.net.seed
+
+
+def test_what_does_not_fit_leaves_all_as_it_was(tmp_path):
+    one = executor()
+    one.run("all"), one.run("top")
+    one.save(tmp_path / "run.npz")
+    one.net.save(tmp_path / "weights.npz")
+    (tmp_path / "half.npz").write_bytes((tmp_path / "run.npz").read_bytes()[:900])
+    cases = [
+        (executor(units=6), "run.npz", StateMismatchError),
+        (executor(rule=SGD), "run.npz", StateMismatchError),
+        (executor(samples=24), "run.npz", singanet.errors.SingaNetError),
+        (executor(), "weights.npz", FileFormatError),
+        (executor(), "half.npz", FileFormatError),
+    ]
+    for other, name, kind in cases:
+        other.run("all"), other.run("top")
+        before, draws = values(other), other.net.rng.bit_generator.state
+        states = [optimizer.state_dict() for optimizer in other._optimizers()]
+        positions = [draw.state_dict() for draw in other._draws()]
+        with pytest.raises(kind):
+            other.load(tmp_path / name)
+        for key, value in values(other).items():
+            assert np.array_equal(value, before[key]), key
+        assert other.net.rng.bit_generator.state == draws
+        assert [draw.state_dict() for draw in other._draws()] == positions
+        for optimizer, state in zip(other._optimizers(), states, strict=True):
+            for key, array in optimizer.state_dict().items():
+                assert np.array_equal(np.ravel(array), np.ravel(state[key])), key
+        other.run("all")
+
+
+def test_weights_are_read_by_a_net(tmp_path):
+    one = executor()
+    one.save(tmp_path / "run.npz")
+    x = Input("x", (4,))
+    net = singanet.FeedForwardNet(
+        inputs=x, outputs=Dense("b", 3)(BatchNormalization("bn")(Dense("a", 5)(x))), seed=9
+    )
+    net.load(tmp_path / "run.npz")
+    for param in net.params():
+        assert np.array_equal(param.value, values(one)[param.name])
