@@ -62,7 +62,8 @@ def test_it_grows_with_the_batch_and_leaves_the_net_alone():
     before = [value.copy() for value in net.param_values()]
     draws = net.rng.bit_generator.state
     small, large = net.memory(8, optimizer), net.memory(64, optimizer)
-    assert large.parts["arena"] > 3 * small.parts["arena"]
+    # Not eight times as large: blocks of convolutions have a size of their own, one a thread.
+    assert large.parts["arena"] > 2 * small.parts["arena"]
     assert large.parts["parameters"] == sum(value.nbytes for value in before)
     assert large.parts["optimizer state"] == large.parts["parameters"]
     assert net.memory(8).parts["optimizer state"] == 0
