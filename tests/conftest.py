@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -25,6 +26,12 @@ from singanet.testing.device_like import device_like
 
 settings.register_profile("singanet", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("singanet")
+
+
+def pytest_collection_finish():
+    """Let the collector leave alone what stays to the end: 15,000 tests are a second's look."""
+    gc.collect()
+    gc.freeze()
 
 
 def _cupy():

@@ -131,9 +131,8 @@ def survives(tmp_path, undisturbed, ranks, how, rank, at, *options):
     return seconds
 
 
-@pytest.mark.parametrize(
-    ("ranks", "how"), [(3, "kill"), pytest.param(3, "stop", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "how"), [(3, "kill"), (3, "stop")])
 def test_a_job_goes_on_to_the_bit_after_a_rank_has_died(ranks, how, tmp_path, undisturbed):
     survives(tmp_path, undisturbed, ranks, how, 1, 7, "--patience", "1")
 

@@ -43,7 +43,8 @@ def lanes_of(net):
 
 @pytest.mark.parametrize("recompute", ["none", "cheap"])
 @pytest.mark.parametrize(
-    "model", ["lenet", "resnet20", pytest.param("mobilenet", marks=pytest.mark.slow)]
+    "model",
+    ["lenet", *(pytest.param(m, marks=pytest.mark.slow) for m in ("resnet20", "mobilenet"))],
 )
 def test_replays_have_the_bits_of_the_layers(several, model, recompute, rng):
     shape = (1, 28, 28) if model == "lenet" else (3, 32, 32)

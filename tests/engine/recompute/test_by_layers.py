@@ -287,7 +287,12 @@ def test_a_forced_layer_of_the_users_that_only_computes_runs_again():
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("level", LEVELS[:3])
 @pytest.mark.parametrize(
-    ("name", "shape"), [("mlp", (1, 28, 28)), ("lenet", (1, 28, 28)), ("resnet20", (3, 8, 8))]
+    ("name", "shape"),
+    [
+        ("mlp", (1, 28, 28)),
+        ("lenet", (1, 28, 28)),
+        pytest.param("resnet20", (3, 8, 8), marks=pytest.mark.slow),
+    ],
 )
 def test_ready_nets_have_the_same_bits(name, shape, level, recorded):
     def make():
