@@ -32,13 +32,14 @@ def drawn(count, seed, most=5):
     ]
 
 
-def exhaustive(stages, room):
-    """The least time of all ways to go backward through ``stages``, none left out or remembered.
+def recursion(stages, remember):
+    """By first stage, last stage and room: the least time of all ways to go backward through them.
 
     Either the first stage is saved; or some first ones run for their output alone, the others go
-    backward, and the first ones begin again.
+    backward, and the first ones begin again. ``remember`` is `cache`, to work out each case once.
     """
 
+    @remember
     def best(first, last, room):
         if first > last:
             return 0.0
@@ -60,7 +61,12 @@ def exhaustive(stages, room):
                 found = min(found, time + right + best(first, split - 1, room))
         return found
 
-    return best(0, len(stages) - 1, room)
+    return best
+
+
+def exhaustive(stages, room):
+    """The least time of all ways, none left out or remembered."""
+    return recursion(stages, lambda best: best)(0, len(stages) - 1, room)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
@@ -105,30 +111,8 @@ def test_equal_stages_as_griewanks_formula_has_them(count, checkpoints):
 
 
 def remembered(stages, rooms):
-    """As `exhaustive`, for more stages: by recursion from the whole chain, each case once."""
-
-    @cache
-    def best(first, last, room):
-        if first > last:
-            return 0.0
-        gradient = stages[last].output if last < len(stages) - 1 else 0
-        found = INFINITE
-        for option in stages[first].options:
-            if max(option.forward + gradient, option.backward) <= room:
-                rest = best(first + 1, last, room - option.saved)
-                found = min(found, stages[first].time + option.cost + rest)
-        need = time = 0
-        for split in range(first + 1, last + 1):
-            before = stages[split - 2].output if split - 1 > first else 0
-            need = max(need, before + stages[split - 1].sweep)
-            time += stages[split - 1].time
-            if need + gradient > room:
-                break
-            right = best(split, last, room - stages[split - 1].output)
-            if time + right < found:
-                found = min(found, time + right + best(first, split - 1, room))
-        return found
-
+    """As `exhaustive`, for more stages: each case once."""
+    best = recursion(stages, cache)
     return [best(0, len(stages) - 1, room) for room in rooms]
 
 
