@@ -9,18 +9,14 @@ import numpy as np
 
 from singanet.ops import ops_for
 from singanet.optimizer.constraint import Constraint
-from singanet.optimizer.element_wise import prepared
-from singanet.optimizer.factors import Factors, Rows
+from singanet.optimizer.factors import as_matrix, factors_of, row_blocks, sweep_rows
 from singanet.optimizer.hyper import Hyper, at, checked
-from singanet.optimizer.norm import BLOCK, sum_of_squares
+from singanet.optimizer.norm import sum_of_squares
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularizer import Regularizer
-from singanet.optimizer.scale import Scale, in_type, on_host
+from singanet.optimizer.scale import Scale, in_type
 from singanet.optimizer.state import ParamState
 from singanet.types import Array, RowSparse, Shape
-
-_MOST = 64
-"""Blocks of a parameter."""
 
 
 class Adafactor(Optimizer):
@@ -81,7 +77,7 @@ class Adafactor(Optimizer):
             return
         xp = ops_for(value).xp
         rate, fresh, kept = scalars
-        w = xp.ascontiguousarray(value).reshape((len(value), -1) if value.ndim > 1 else (1, -1))
+        w = as_matrix(xp, value)
         g = grad.reshape(w.shape)
         regularizer = state.regularizer_at(penalty)
         tiny = float(np.finfo(value.dtype).eps) if self.epsilon_1 is None else self.epsilon_1
@@ -89,7 +85,7 @@ class Adafactor(Optimizer):
         def blocks() -> Any:
             return row_blocks(xp, w, g, regularizer, penalty, scale)
 
-        second: Factors = Rows(xp, arrays) if value.ndim > 1 else Factors(xp, arrays)
+        second = factors_of(xp, value, arrays)
         size = xp.sqrt(sum_of_squares(w) / w.size)
         second.learn(blocks(), w.shape, fresh, tiny)
         squares: Any = 0.0
@@ -116,38 +112,4 @@ class Adafactor(Optimizer):
         scalars: tuple[float, ...],
         scale: Scale,
     ) -> None:
-        rows, columns, full = state.arrays
-        index = grad.indices
-        own = full if value.ndim == 1 else rows
-        w, part = value[index], own[index]
-        arrays = [rows, columns, part] if value.ndim == 1 else [part, columns, full]
-        self._sweep(state, w, grad.rows, arrays, penalty, scalars, scale)
-        if state.constraint is not None:
-            state.constraint.project(w)
-        value[index] = w
-        own[index] = part
-
-
-def row_blocks(
-    xp: Any,
-    w: Array,
-    g: Array,
-    regularizer: Regularizer | None,
-    penalty: float,
-    scale: Scale,
-) -> Any:
-    """Rows of about a block: which, of the value, of the prepared gradient, and scratch."""
-    # Few enough that a program of them is soon recorded: it has to sum in the same order.
-    count = max(1, BLOCK // w.shape[1], -(-len(w) // _MOST)) if on_host(xp) else len(w)
-    a = xp.empty((min(count, len(w)), w.shape[1]), w.dtype)
-    b = xp.empty_like(a)
-    for start in range(0, len(w), count):
-        part = slice(start, start + count)
-        rows = w[part]
-        out, scratch = a[: len(rows)], b[: len(rows)]
-        yield (
-            part,
-            rows,
-            prepared(xp, rows, g[part], regularizer, penalty, scale, out, scratch),
-            scratch,
-        )
+        sweep_rows(self._sweep, state, value, grad, penalty, scalars, scale)

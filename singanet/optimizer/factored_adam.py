@@ -6,10 +6,9 @@ import math
 from typing import Any
 
 from singanet.ops import ops_for
-from singanet.optimizer.adafactor import row_blocks
 from singanet.optimizer.adam import descend
 from singanet.optimizer.constraint import Constraint
-from singanet.optimizer.factors import Factors, Rows
+from singanet.optimizer.factors import as_matrix, factors_of, row_blocks, sweep_rows
 from singanet.optimizer.hyper import Hyper, at, checked
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularizer import Regularizer
@@ -77,15 +76,14 @@ class FactoredAdam(Optimizer):
             return
         xp = ops_for(value).xp
         alpha, beta_1, new, fresh, epsilon, kept = scalars
-        w = xp.ascontiguousarray(value).reshape((len(value), -1) if value.ndim > 1 else (1, -1))
+        w = as_matrix(xp, value)
         g, first = grad.reshape(w.shape), arrays[0].reshape(w.shape)
         regularizer = state.regularizer_at(penalty)
 
         def blocks() -> Any:
             return row_blocks(xp, w, g, regularizer, penalty, scale)
 
-        moments = arrays[1:]
-        second: Factors = Rows(xp, moments) if value.ndim > 1 else Factors(xp, moments)
+        second = factors_of(xp, value, arrays[1:])
         second.learn(blocks(), w.shape, fresh, _TINY)
         for part, rows, h, b in blocks():
             mean = first[part]
@@ -108,13 +106,4 @@ class FactoredAdam(Optimizer):
         scalars: tuple[float, ...],
         scale: Any,
     ) -> None:
-        first, rows, columns, full = state.arrays
-        index = grad.indices
-        means = first.reshape(value.shape)
-        own = full if value.ndim == 1 else rows
-        w, mean, part = value[index], means[index], own[index]
-        moments = [rows, columns, part] if value.ndim == 1 else [part, columns, full]
-        self._sweep(state, w, grad.rows, [mean.reshape(-1), *moments], penalty, scalars, scale)
-        if state.constraint is not None:
-            state.constraint.project(w)
-        value[index], means[index], own[index] = w, mean, part
+        sweep_rows(self._sweep, state, value, grad, penalty, scalars, scale)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from singanet.optimizer.norm import sum_of_squares
-from singanet.types import Array
+from singanet.optimizer.element_wise import prepared
+from singanet.optimizer.norm import BLOCK, sum_of_squares
+from singanet.optimizer.regularizer import Regularizer
+from singanet.optimizer.scale import Scale, on_host
+from singanet.optimizer.state import ParamState
+from singanet.types import Array, RowSparse
+
+_MOST = 64
+"""Blocks of a parameter."""
 
 
 class Factors:
@@ -61,3 +68,65 @@ class Rows(Factors):
     def root(self, part: slice, out: Array) -> None:
         """As `Factors.root`."""
         self.xp.multiply(self._root_rows[part, None], self._root_columns, out=out)
+
+
+def factors_of(xp: Any, value: Array, arrays: list[Array]) -> Factors:
+    """The second moments of the parameter ``value`` with the state ``arrays``."""
+    return Rows(xp, arrays) if value.ndim > 1 else Factors(xp, arrays)
+
+
+def as_matrix(xp: Any, value: Array) -> Array:
+    """``value`` as (shape[0], the rest), a vector as one row; a copy where it has gaps."""
+    return xp.ascontiguousarray(value).reshape((len(value), -1) if value.ndim > 1 else (1, -1))
+
+
+def row_blocks(
+    xp: Any,
+    w: Array,
+    g: Array,
+    regularizer: Regularizer | None,
+    penalty: float,
+    scale: Scale,
+) -> Any:
+    """Rows of about a block: which, of the value, of the prepared gradient, and scratch."""
+    # Few enough that a program of them is soon recorded: it has to sum in the same order.
+    count = max(1, BLOCK // w.shape[1], -(-len(w) // _MOST)) if on_host(xp) else len(w)
+    a = xp.empty((min(count, len(w)), w.shape[1]), w.dtype)
+    b = xp.empty_like(a)
+    for start in range(0, len(w), count):
+        part = slice(start, start + count)
+        rows = w[part]
+        out, scratch = a[: len(rows)], b[: len(rows)]
+        yield (
+            part,
+            rows,
+            prepared(xp, rows, g[part], regularizer, penalty, scale, out, scratch),
+            scratch,
+        )
+
+
+def sweep_rows(
+    sweep: Callable[..., None],
+    state: ParamState,
+    value: Array,
+    grad: RowSparse,
+    penalty: float,
+    scalars: tuple[float, ...],
+    scale: Scale,
+) -> None:
+    """``sweep`` over the rows that ``grad`` names; columns learn from them alone.
+
+    The last three state arrays are those of `Factors`, any before them have a number an element.
+    """
+    *means, rows, columns, full = state.arrays
+    index = grad.indices
+    own = full if value.ndim == 1 else rows
+    whole = [value, own, *(mean.reshape(value.shape) for mean in means)]
+    w, part, *parts = [array[index] for array in whole]
+    moments = [rows, columns, part] if value.ndim == 1 else [part, columns, full]
+    arrays = [*(mean.reshape(-1) for mean in parts), *moments]
+    sweep(state, w, grad.rows, arrays, penalty, scalars, scale)
+    if state.constraint is not None:
+        state.constraint.project(w)
+    for array, changed in zip(whole, (w, part, *parts), strict=True):
+        array[index] = changed
