@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import singanet
 from singanet.data import ArrayLoader
 from singanet.errors import ArgumentError, CallOrderError, RankError
-from singanet.layers import Activation, BatchNormalization, Dense, Embedding, Flatten
+from singanet.layers import Activation, BatchNormalization, Dense
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import (
     SGD,
@@ -22,39 +22,11 @@ from singanet.optimizer import (
 from singanet.parallel import AllReduce, Alone
 from singanet.testing import communicators
 from singanet.training.callbacks import EMA, Callback
+from tests.parallel.nets import expect_same_bits, uneven_net, values_of, words_net
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
 Y = RNG.integers(0, 4, 24)
-
-
-def dense_net(seed=1):
-    return singanet.FeedForwardNet(
-        [
-            Dense("a", 40, input_sample_shape=(6,)),
-            Activation("tanh", mode="tanh"),
-            Dense("b", 500),
-            Activation("relu"),
-            Dense("c", 40, W_specs={"lr_mult": 0.5}),
-            Dense("d", 4),
-        ],
-        loss=SoftmaxCrossEntropy(),
-        seed=seed,
-    )
-
-
-def values_of(net):
-    return {
-        name: value.copy()
-        for name, value in zip(net.param_names(), net.param_values(), strict=True)
-    }
-
-
-def expect_same_bits(nets):
-    first = values_of(nets[0])
-    for net in nets[1:]:
-        for name, value in values_of(net).items():
-            np.testing.assert_array_equal(value, first[name], err_msg=name)
 
 
 def steps_alone(build, optimizer, batches):
@@ -103,8 +75,8 @@ def expect_near(net, nets, rtol=2e-5, atol=2e-6):
 @pytest.mark.parametrize("rule", [lambda: SGD(lr=0.1, momentum=0.9), lambda: Adam(lr=0.003)])
 def test_fifty_steps_have_the_losses_of_one_process(size, rule):
     batches = [(X, Y)] * 50
-    net, losses = steps_alone(dense_net, rule(), batches)
-    nets, together = steps_together(dense_net, lambda c: AllReduce(rule(), c), batches, size)
+    net, losses = steps_alone(uneven_net, rule(), batches)
+    nets, together = steps_together(uneven_net, lambda c: AllReduce(rule(), c), batches, size)
     np.testing.assert_allclose(together, losses, rtol=1e-5, atol=1e-6)
     expect_near(net, nets, rtol=1e-3, atol=1e-4)
 
@@ -121,9 +93,9 @@ CHAINS = {
 def test_clipping_inside_sees_the_gradients_of_all_ranks(chain):
     clip = CHAINS[chain]
     batches = [(X, Y), (X[:11], Y[:11])] * 3
-    net, losses = steps_alone(dense_net, clip(SGD(lr=0.5)), batches)
+    net, losses = steps_alone(uneven_net, clip(SGD(lr=0.5)), batches)
     nets, together = steps_together(
-        dense_net, lambda c: AllReduce(clip(SGD(lr=0.5)), c), batches, 3
+        uneven_net, lambda c: AllReduce(clip(SGD(lr=0.5)), c), batches, 3
     )
     np.testing.assert_allclose(together, losses, rtol=1e-5)
     expect_near(net, nets)
@@ -138,8 +110,8 @@ def test_what_is_accumulated_is_reduced_once_and_weighs_as_it_should(clip):
         sent.append(comm)
         return Accumulator(AllReduce(clip(SGD(lr=0.5)), comm), 3)
 
-    net, losses = steps_alone(dense_net, Accumulator(clip(SGD(lr=0.5)), 3), batches)
-    nets, together = steps_together(dense_net, wrap, batches, 2)
+    net, losses = steps_alone(uneven_net, Accumulator(clip(SGD(lr=0.5)), 3), batches)
+    nets, together = steps_together(uneven_net, wrap, batches, 2)
     np.testing.assert_allclose(together, losses, rtol=1e-5)
     expect_near(net, nets)
     bytes_of_net = sum(value.nbytes for value in net.param_values())
@@ -175,7 +147,7 @@ def test_uneven_shards_and_empty_ones_train_as_one_process(data, size):
 
 def test_a_loop_of_ones_own():
     def work(comm):
-        net, optimizer = dense_net(), AllReduce(SGD(lr=0.1), comm, window=1)
+        net, optimizer = uneven_net(), AllReduce(SGD(lr=0.1), comm, window=1)
         optimizer.meet(net)
         x, y = X[comm.rank :: comm.size], Y[comm.rank :: comm.size]
         for _ in range(4):
@@ -187,18 +159,18 @@ def test_a_loop_of_ones_own():
             optimizer.end()
         return net
 
-    net, _ = steps_alone(dense_net, SGD(lr=0.1), [(X, Y)] * 4)
+    net, _ = steps_alone(uneven_net, SGD(lr=0.1), [(X, Y)] * 4)
     with communicators(3) as comms:
         expect_near(net, comms.run(work))
 
 
 def test_values_are_those_of_rank_0_from_the_first_step_on():
     def work(comm):
-        net = dense_net(seed=comm.rank)
+        net = uneven_net(seed=comm.rank)
         net.step(X, Y, AllReduce(SGD(lr=0.1), comm))
         return net
 
-    net, _ = steps_alone(lambda: dense_net(seed=0), SGD(lr=0.1), [(X, Y)])
+    net, _ = steps_alone(lambda: uneven_net(seed=0), SGD(lr=0.1), [(X, Y)])
     with communicators(2) as comms:
         expect_near(net, comms.run(work))
 
@@ -215,7 +187,7 @@ class Numbers(Callback):
 @pytest.mark.parametrize("more", [{}, {"clip": 0.05, "clip_by": "global"}, {"clip": 0.05}], ids=str)
 def test_fit_with_uneven_shards_counts_every_sample_once(size, more):
     def trained(loader, optimizer):
-        net, numbers = dense_net(), Numbers()
+        net, numbers = uneven_net(), Numbers()
         net.compile(optimizer)
         net.fit(loader, epochs=3, callbacks=[numbers], verbose=False, **more)
         return net, numbers.samples
@@ -233,7 +205,7 @@ def test_fit_with_uneven_shards_counts_every_sample_once(size, more):
 
 def test_mixed_precision_scales_and_skips_on_all_ranks_alike():
     def trained(loader, optimizer, spoil=False):
-        net, ema = dense_net(), EMA(0.5)
+        net, ema = uneven_net(), EMA(0.5)
         x, y = loader
         if spoil:
             # The gradients of one batch are not finite here, and on no other rank.
@@ -262,18 +234,6 @@ def test_mixed_precision_scales_and_skips_on_all_ranks_alike():
         np.testing.assert_array_equal(second.masters[name], master)
     for name, average in ema.averages.items():
         np.testing.assert_array_equal(other_ema.averages[name], average)
-
-
-def words_net():
-    return singanet.FeedForwardNet(
-        [
-            Embedding("e", 50, 5, input_sample_shape=(3,)),
-            Flatten("f"),
-            Dense("d", 4),
-        ],
-        loss=SoftmaxCrossEntropy(),
-        seed=1,
-    )
 
 
 def test_rows_of_embeddings_are_gathered_and_only_those_move():
@@ -367,7 +327,7 @@ def test_frozen_and_shared_parameters():
 
 def test_thawing_a_layer_in_between_is_a_new_meeting():
     def trained(optimizer, rows):
-        net = dense_net()
+        net = uneven_net()
         net.freeze("c")
         for k in range(4):
             if k == 2:
@@ -386,8 +346,8 @@ def test_thawing_a_layer_in_between_is_a_new_meeting():
 @pytest.mark.parametrize(
     ("rank_1", "told"),
     [
-        (lambda: (dense_net(), SGD(lr=0.2)), "lr=0.2"),
-        (lambda: (dense_net(), Adam(lr=0.1)), "Adam"),
+        (lambda: (uneven_net(), SGD(lr=0.2)), "lr=0.2"),
+        (lambda: (uneven_net(), Adam(lr=0.1)), "Adam"),
         (lambda: (words_net(), SGD(lr=0.1)), "d/weight (15, 4)"),
     ],
 )
@@ -395,7 +355,7 @@ def test_what_differs_between_ranks_is_found_before_the_first_step(rank_1, told)
     heard = []
 
     def work(comm):
-        net, rule = rank_1() if comm.rank else (dense_net(), SGD(lr=0.1))
+        net, rule = rank_1() if comm.rank else (uneven_net(), SGD(lr=0.1))
         try:
             AllReduce(rule, comm).meet(net)
         except RankError as error:
@@ -412,7 +372,7 @@ def test_clipping_around_the_reduction_and_accumulation_inside_are_refused():
     with communicators(2) as comms:
         stage = ClipByValue(AllReduce(SGD(lr=0.1), comms[0]), 1.0)
         with pytest.raises(ArgumentError, match=r"AllReduce\(ClipByValue"):
-            dense_net().step(X, Y, stage)
+            uneven_net().step(X, Y, stage)
         with pytest.raises(ArgumentError, match="reduced once"):
             AllReduce(Accumulator(SGD(lr=0.1), 2), comms[0])
 
@@ -424,7 +384,7 @@ def test_a_loop_that_forgets_something_is_told_what():
             optimizer.update([], [], [])
 
     def work(comm):
-        net, optimizer = dense_net(), AllReduce(SGD(lr=0.1), comm)
+        net, optimizer = uneven_net(), AllReduce(SGD(lr=0.1), comm)
         optimizer.meet(net)
         for _ in range(2):
             net.loss.forward(True, net.forward(True, X), Y)
@@ -438,7 +398,7 @@ def test_a_loop_that_forgets_something_is_told_what():
 
 def test_a_rank_at_another_point_of_its_step_is_told_so():
     def work(comm):
-        net = dense_net()
+        net = uneven_net()
         clip = ClipByGlobalNorm(SGD(lr=0.1), 1.0)
         optimizer = AllReduce(clip, comm)
         optimizer.meet(net)
@@ -456,7 +416,7 @@ def test_the_window_bounds_what_is_in_flight_and_the_bits_do_not_depend_on_it():
     nets = []
     for window in (1, 3, 100):
         made, _ = steps_together(
-            dense_net, lambda c, w=window: AllReduce(SGD(lr=0.1), c, w), [(X, Y)] * 3, 2
+            uneven_net, lambda c, w=window: AllReduce(SGD(lr=0.1), c, w), [(X, Y)] * 3, 2
         )
         nets += made
     expect_same_bits(nets)
@@ -480,8 +440,8 @@ def test_running_state_is_each_ranks_own():
 
 
 def test_a_lone_process_trains_as_without():
-    net, losses = steps_alone(dense_net, SGD(lr=0.1), [(X, Y)] * 4)
-    same, same_losses = steps_alone(dense_net, AllReduce(SGD(lr=0.1), Alone()), [(X, Y)] * 4)
+    net, losses = steps_alone(uneven_net, SGD(lr=0.1), [(X, Y)] * 4)
+    same, same_losses = steps_alone(uneven_net, AllReduce(SGD(lr=0.1), Alone()), [(X, Y)] * 4)
     assert same_losses == losses
     expect_same_bits([net, same])
     assert len(same.programs.reports()) == 1
@@ -489,7 +449,7 @@ def test_a_lone_process_trains_as_without():
 
 def test_gradients_of_summed_losses_are_summed():
     def build():
-        net = dense_net()
+        net = uneven_net()
         net.loss = SoftmaxCrossEntropy(reduction="sum")
         return net
 
@@ -499,9 +459,9 @@ def test_gradients_of_summed_losses_are_summed():
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("build", [dense_net, words_net])
+@pytest.mark.parametrize("build", [uneven_net, words_net])
 def test_halves_travel_in_half_the_bytes_and_are_added_in_float32(size, build):
-    x = X if build is dense_net else RNG.integers(0, 50, (24, 3))
+    x = X if build is uneven_net else RNG.integers(0, 50, (24, 3))
     batches, sent = [(x, Y)] * 6, {}
 
     def wrap(comm, dtype):
@@ -512,7 +472,7 @@ def test_halves_travel_in_half_the_bytes_and_are_added_in_float32(size, build):
     nets, together = steps_together(build, lambda c: wrap(c, "float16"), batches, size)
     expect_near(net, nets, rtol=5e-3, atol=1e-3)
     np.testing.assert_allclose(together, losses, rtol=2e-3)
-    if build is dense_net and size == 2:
+    if build is uneven_net and size == 2:
         steps_together(build, lambda c: wrap(c, None), batches, size)
         values = sum(value.nbytes for value in net.param_values())
         half, full = (sent[dtype][0].bytes_sent - values for dtype in ("float16", None))
@@ -544,7 +504,7 @@ def test_what_is_too_large_for_float16_is_cut_and_counted():
 
 def test_models_are_saved_without_the_communicator(tmp_path):
     with communicators(2) as comms:
-        net = dense_net()
+        net = uneven_net()
         net.compile(AllReduce(SGD(lr=0.1), comms[0], window=2))
         net.save_model(tmp_path / "net.singanet")
     optimizer = singanet.load_model(tmp_path / "net.singanet").compiled.optimizer
@@ -554,4 +514,4 @@ def test_models_are_saved_without_the_communicator(tmp_path):
 
 def test_the_memory_of_a_step_is_planned_for_what_is_inside():
     with pytest.raises(ArgumentError, match="inside of it"):
-        dense_net().memory(8, optimizer=AllReduce(SGD(lr=0.1), Alone()))
+        uneven_net().memory(8, optimizer=AllReduce(SGD(lr=0.1), Alone()))

@@ -8,31 +8,17 @@ from hypothesis import strategies as st
 import singanet
 from singanet.data import ArrayLoader
 from singanet.errors import ArgumentError, CallOrderError, DataError, RankError
-from singanet.layers import Activation, Dense, Embedding, Flatten
+from singanet.layers import Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
 from singanet.parallel import AllReduce, Alone, LocalSGD, PartialUpdate
 from singanet.testing import communicators
 from singanet.training.callbacks import EMA, ModelCheckpoint
+from tests.parallel.nets import dense_net, expect_same_bits, together
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
 Y = RNG.integers(0, 4, 24)
-
-
-def dense_net(seed=1, wide=500):
-    return singanet.FeedForwardNet(
-        [
-            Dense("a", 40, input_sample_shape=(6,)),
-            Activation("tanh", mode="tanh"),
-            Dense("b", wide),
-            Activation("relu"),
-            Dense("c", 40),
-            Dense("d", 4),
-        ],
-        loss=SoftmaxCrossEntropy(),
-        seed=seed,
-    )
 
 
 def small_net():
@@ -49,16 +35,6 @@ def reversed_order(net):
     """As a walk back comes to them: the last layer first."""
     layers = [layer for layer in net.layers if layer.params]
     return [param for layer in reversed(layers) for param in layer.params.values()]
-
-
-def expect_same_bits(nets):
-    for net in nets[1:]:
-        np.testing.assert_array_equal(flat_of(net), flat_of(nets[0]))
-
-
-def together(work, size=2):
-    with communicators(size) as comms:
-        return comms.run(work)
 
 
 def put(net, flat):

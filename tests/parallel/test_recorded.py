@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet.errors import CallOrderError, RankError
-from singanet.layers import Activation, Dense, Embedding, Flatten, Layer
+from singanet.layers import Activation, Dense, Layer
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import (
     SGD,
@@ -23,6 +23,7 @@ from singanet.optimizer import (
 from singanet.parallel import AllReduce
 from singanet.testing import communicators
 from singanet.training.callbacks import EMA
+from tests.parallel.nets import uneven_net, words_net
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
@@ -30,31 +31,7 @@ Y = RNG.integers(0, 4, 24)
 WORDS = RNG.integers(0, 30, (24, 3))
 
 
-def dense_net(more=()):
-    return singanet.FeedForwardNet(
-        [
-            Dense("a", 40, input_sample_shape=(6,)),
-            Activation("tanh", mode="tanh"),
-            Dense("b", 500),
-            Activation("relu"),
-            Dense("c", 40, W_specs={"lr_mult": 0.5}),
-            *more,
-            Dense("d", 4),
-        ],
-        loss=SoftmaxCrossEntropy(),
-        seed=1,
-    )
-
-
-def words_net():
-    return singanet.FeedForwardNet(
-        [Embedding("e", 50, 5, input_sample_shape=(3,)), Flatten("f"), Dense("d", 4)],
-        loss=SoftmaxCrossEntropy(),
-        seed=1,
-    )
-
-
-def trained(comm, wrap, records, build=dense_net, x=X, counts=(24,) * 6):
+def trained(comm, wrap, records, build=uneven_net, x=X, counts=(24,) * 6):
     """The net, the optimizer and the losses of a rank; its steps are recorded where it ``records``.
 
     ``counts`` are the samples of all ranks in each step.
@@ -132,7 +109,7 @@ def test_fifty_recorded_steps_have_the_losses_of_one_process(size):
     made = of_ranks(size, range(size), wrap, counts=(24,) * 50)
     again = of_ranks(size, range(size), wrap, counts=(24,) * 50)
     expect_same(made, again)
-    net, rule = dense_net(), SGD(lr=0.1, momentum=0.9)
+    net, rule = uneven_net(), SGD(lr=0.1, momentum=0.9)
     alone = [net.step(X, Y, rule)[0] for _ in range(50)]
     together = np.mean([losses for _, _, losses in made], axis=0)
     np.testing.assert_allclose(together, alone, rtol=0, atol=1e-6)
@@ -184,7 +161,7 @@ def test_random_nets_batches_and_ranks_agree(layers, rule, size, window, counts,
 @pytest.mark.parametrize("recompute", ["none", "cheap"])
 def test_mixed_precision_skips_on_all_ranks_and_averages_follow(recompute):
     def fitted(comm, records):
-        net, ema = dense_net(), EMA(0.5)
+        net, ema = uneven_net(), EMA(0.5)
         net.programs.enabled, net.programs.recompute = records, recompute
         x = X.copy()
         # The gradients of one batch are not finite on the rank that has this sample alone.
@@ -251,7 +228,7 @@ class Twice(Layer):
 
 def test_layers_in_python_run_between_the_sums():
     wrap = lambda comm: AllReduce(SGD(lr=0.01), comm)  # noqa: E731
-    more = {"build": lambda: dense_net([Twice("twice")])}
+    more = {"build": lambda: uneven_net(more=[Twice("twice")])}
     recorded = of_ranks(2, (0, 1), wrap, **more)
     expect_same(of_ranks(2, (), wrap, **more), recorded)
     assert "layer 'twice'" in recorded[0][0].programs.notes[0]
@@ -317,7 +294,7 @@ def test_a_batch_that_counts_nothing_weighs_nothing_and_one_that_counts_more_wei
     y[1::2] = -1  # nothing on rank 1
 
     def work(comm, records):
-        net = dense_net()
+        net = uneven_net()
         net.loss = Masked()
         net.programs.enabled = records
         optimizer = AllReduce(SGD(lr=0.1), comm)
@@ -329,7 +306,7 @@ def test_a_batch_that_counts_nothing_weighs_nothing_and_one_that_counts_more_wei
     for records in (True, False):
         with communicators(2) as comms:
             made += comms.run(lambda comm, r=records: work(comm, r))
-    alone = dense_net()
+    alone = uneven_net()
     alone.loss = Masked()
     rule = SGD(lr=0.1)
     for _ in range(5):
@@ -344,7 +321,7 @@ def test_a_batch_that_counts_nothing_weighs_nothing_and_one_that_counts_more_wei
 
 def test_freezing_in_between_is_a_new_program():
     def work(comm, records):
-        net, optimizer = dense_net(), AllReduce(SGD(lr=0.1), comm)
+        net, optimizer = uneven_net(), AllReduce(SGD(lr=0.1), comm)
         net.programs.enabled = records
         for k in range(9):
             if k == 3:
@@ -363,7 +340,7 @@ def test_freezing_in_between_is_a_new_program():
 
 def test_a_program_by_hand_tells_what_was_exchanged(tmp_path):
     def work(comm):
-        net, optimizer = dense_net(), AllReduce(SGD(lr=0.1), comm, window=2)
+        net, optimizer = uneven_net(), AllReduce(SGD(lr=0.1), comm, window=2)
         net.step(X, Y, optimizer)
         program = net.record(X, Y, optimizer)
         for _ in range(3):
@@ -391,7 +368,7 @@ def test_a_program_by_hand_tells_what_was_exchanged(tmp_path):
 def test_a_program_by_hand_before_the_first_step_is_refused():
     def work(comm):
         with pytest.raises(CallOrderError, match="other processes"):
-            dense_net().record(X, Y, AllReduce(SGD(lr=0.1), comm))
+            uneven_net().record(X, Y, AllReduce(SGD(lr=0.1), comm))
 
     with communicators(2) as comms:
         comms.run(work)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import singanet
 from singanet.data import ArrayLoader
 from singanet.errors import ArgumentError, RankError, ShapeError
-from singanet.layers import Activation, Dense, Embedding, Flatten
-from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.layers import Dense
+from singanet.loss import SquaredError
 from singanet.optimizer import (
     SGD,
     Accumulator,
@@ -22,53 +22,16 @@ from singanet.optimizer import (
 )
 from singanet.parallel import AllReduce, Alone, SparseAllReduce
 from singanet.testing import communicators
+from tests.parallel.nets import dense_net, expect_same_bits, together, values_of, words_net
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
 Y = RNG.integers(0, 4, 24)
 
 
-def dense_net(seed=1, wide=500):
-    return singanet.FeedForwardNet(
-        [
-            Dense("a", 40, input_sample_shape=(6,)),
-            Activation("tanh", mode="tanh"),
-            Dense("b", wide),
-            Activation("relu"),
-            Dense("c", 40),
-            Dense("d", 4),
-        ],
-        loss=SoftmaxCrossEntropy(),
-        seed=seed,
-    )
-
-
-def words_net():
-    return singanet.FeedForwardNet(
-        [Embedding("e", 50, 5, input_sample_shape=(3,)), Flatten("f"), Dense("d", 4)],
-        loss=SoftmaxCrossEntropy(),
-        seed=1,
-    )
-
-
 def one_matrix(rows=30, columns=7):
     layer = Dense("w", columns, input_sample_shape=(rows,), use_bias=False)
     return singanet.FeedForwardNet([layer], loss=SquaredError(), seed=0)
-
-
-def values_of(net):
-    return {p.name: p.value.copy() for p in net.params()}
-
-
-def expect_same_bits(nets):
-    for net in nets[1:]:
-        for name, value in values_of(net).items():
-            np.testing.assert_array_equal(value, values_of(nets[0])[name], err_msg=name)
-
-
-def together(work, size=2):
-    with communicators(size) as comms:
-        return comms.run(work)
 
 
 def fed(optimizer, net, steps):

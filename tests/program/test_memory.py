@@ -30,7 +30,7 @@ def steps(name, batch, make, count, level="none"):
 
 
 def peak_of_a_step(name, batch, make, before, level="none"):
-    """The net, its optimizer, and the most bytes that it all takes from the step after ``before``."""
+    """Net, optimizer, and the most bytes that all takes in the step after ``before`` others."""
     gc.collect()
     tracemalloc.start()
     try:
