@@ -18,6 +18,7 @@ from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
 from singanet.offload import offload
+from singanet.optimizer import Optimizer, Wrapper
 from singanet.program.array_tree import arrays_in
 from singanet.program.programs import Programs, programs_of
 from singanet.program.replay.heap import trim
@@ -79,13 +80,7 @@ def fit_within(
     light = light_optimizer(compiled.optimizer)
     callbacks = list(callbacks)
     size = _batch_size(x, batch_size)
-    before = private_bytes()
-    if before is not None:
-        # What is there already counts.
-        layers = {id(step.layer): step.layer for step in net.planned().steps}.values()
-        params = [param for layer in layers for param in layer.params.values() if param.filled]
-        before -= sum(value.nbytes for value in {id(p): p.value for p in params}.values())
-        before -= sum(array.nbytes for array in optimizer.state_dict().values())
+    before = _bytes_without(net, optimizer)
     targets = None
     if y is not None:
         # As many targets as a batch has, also of fewer samples.
@@ -128,6 +123,20 @@ def fit_within(
             micro_batch=parts,
             **arguments,
         )
+
+
+def _bytes_without(net: Net, optimizer: Optimizer | Wrapper) -> int | None:
+    """What the process holds beside parameters and state; None where the system does not tell.
+
+    What of these is there already counts in the budget.
+    """
+    held = private_bytes()
+    if held is None:
+        return None
+    layers = {id(step.layer): step.layer for step in net.planned().steps}.values()
+    params = [param for layer in layers for param in layer.params.values() if param.filled]
+    own = sum(value.nbytes for value in {id(p): p.value for p in params}.values())
+    return held - own - sum(array.nbytes for array in optimizer.state_dict().values())
 
 
 def _resized(y: Any, size: int) -> Any:
