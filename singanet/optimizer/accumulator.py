@@ -174,6 +174,11 @@ class Accumulator(Wrapper):
         fills = self._counts.get(name, 0) + 1 >= self.every
         return fills and self.optimizer.will_change(name)
 
+    @property
+    def pending(self) -> bool:
+        """Whether gradients wait here for those of other micro-batches."""
+        return any(self._counts.values())
+
     def fills_next(self) -> bool:
         """Whether the next gradients are the last of their ``every``."""
         return max(self._counts.values(), default=0) + 1 >= self.every

@@ -129,6 +129,11 @@ class AllReduce(RankReducer):
         if not self.alone:
             self._close(self._round or self._opened("step"))
 
+    def recover(self, was: tuple[int, int]) -> None:
+        """As `Reducer`."""
+        super().recover(was)
+        self._round = self._last = None
+
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """As `Reducer`. The gradients are summed for it, and once more for the updates."""
         if self.alone:

@@ -56,6 +56,16 @@ def by_itself() -> Iterator[None]:
         _by_itself.reset(token)
 
 
+class Kept(Protocol):
+    """What a fit keeps to go back to where a rank dies."""
+
+    def due(self) -> bool:
+        """Whether this rank has worked long enough since the last `take`."""
+
+    def take(self) -> None:
+        """Keep how it stands now: all ranks do at once."""
+
+
 class Ranks:
     """The processes of a fit or an evaluation, which call each method at the same point.
 
@@ -68,7 +78,7 @@ class Ranks:
     def __init__(self, stages: Sequence[Reducer]) -> None:
         self.stages = stages
         self.comm = stages[0].comm
-        self.rank, self.size = self.comm.rank, self.comm.size
+        self.kept: Kept | None = None
         self.asked: str | None = None
         self.at_once = self.interrupted = self.within = self.agreed = False
         self.samples = 0
@@ -77,6 +87,16 @@ class Ranks:
         self._loss = 0.0
         self._sums = np.zeros((0, 2))
         self._traffic: list[float] = []
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is; another one once a rank has died."""
+        return self.comm.rank
+
+    @property
+    def size(self) -> int:
+        """How many there are now."""
+        return self.comm.size
 
     def of_first(self, value: Any, what: str) -> Any:
         """The ``value`` of rank 0: plain data or arrays."""
@@ -148,13 +168,16 @@ class Ranks:
         self._traffic = [session.batch, *self._counted()]
         while True:
             batch = self._drawn(own)
-            flags = [batch is not None, self.asked is not None, self.at_once, self.interrupted]
+            due = self.kept is not None and self.kept.due()
+            flags = [batch is not None, self.asked is not None, self.at_once, self.interrupted, due]
             sums = session.measures.sums()
             told = np.array([*flags, session.measures.samples, *sums.reshape(-1)], np.float64)
-            having, asking, at_once, interrupted, samples, *rest = self.comm.all_reduce(
+            having, asking, at_once, interrupted, due, samples, *rest = self.comm.all_reduce(
                 told, what="the next batch"
             ).tolist()
             self.samples, self._loss = int(samples), _mean(np.reshape(rest, sums.shape))
+            if due and self.kept is not None:
+                self.kept.take()
             if interrupted:
                 self.decide(session)
             if not having:
