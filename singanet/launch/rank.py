@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from singanet.launch.folder import JobFolder
-from singanet.parallel.board import JOB, LOGS, RESTART, own_board
+from singanet.parallel.board import JOB, LOGS, RESTART, on_new_first, own_board
 
 INTERRUPTED = 130
 _ASKED = (INTERRUPTED, 143)
@@ -40,6 +40,8 @@ def main(arguments: Sequence[str]) -> None:
     if memory.is_dir():
         os.environ[_MEMORY] = str(memory)
     own_board()
+    if rank:
+        on_new_first(lambda: _redirect(folder, 0))
     try:
         _run(arguments)
     except SystemExit as stop:
@@ -54,6 +56,7 @@ def main(arguments: Sequence[str]) -> None:
         layer = _layer_of(error)
         kind = type(error).__name__ + (f" in layer {layer!r}" if layer else "")
     else:
+        own_board().ends()
         return
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -61,6 +64,7 @@ def main(arguments: Sequence[str]) -> None:
     if status in _ASKED:
         sys.exit(status)  # all were asked, and end together: rank 0 may still save
     if not status:
+        own_board().ends()
         return
     _report(folder, rank, status, kind, text)
     if rank:

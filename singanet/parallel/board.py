@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -81,6 +82,20 @@ def own_board() -> Board:
     if folder is None or rank is None or not os.path.isdir(folder):
         return Board(None)
     return Board(page_of(Path(folder), int(rank)))
+
+
+_when_first: list[Callable[[], object]] = []
+
+
+def on_new_first(act: Callable[[], object]) -> None:
+    """Let ``act`` be done where this process becomes rank 0, since those before it have died."""
+    _when_first.append(act)
+
+
+def become_first() -> None:
+    """Do what was asked for by `on_new_first`."""
+    while _when_first:
+        _when_first.pop()()
 
 
 def page_of(folder: Path, rank: int) -> Path:

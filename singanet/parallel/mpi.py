@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import BackendError, RankError, RankLostError
-from singanet.parallel.board import DEADLINE, ELASTIC, own_board
+from singanet.parallel.board import DEADLINE, ELASTIC, become_first, own_board
 from singanet.parallel.communicator import (
     Communicator,
     ReduceOp,
@@ -217,6 +217,8 @@ class MpiCommunicator(Communicator):
             with suppress(MPI.Exception):  # another one has died
                 self.farewells = _Farewells(self) if self.size > 1 else None
                 repaired = True
+        if not self.rank:
+            become_first()
 
     def _drain(self) -> None:
         """Let nothing that was under way touch memory any longer, and keep it where it may."""

@@ -135,7 +135,7 @@ class Repairs:
                 f"rank {one_of(map(str, gone))} of {was[1]} has died: the training goes on with "
                 f"{ranks.size}, from step {session.step}",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=7,
             )
 
 
@@ -151,7 +151,7 @@ def repairs_of(session: Session, hooks: Hooks) -> Repairs | None:
                     "a rank that dies ends this training: its data are each rank's own, and "
                     "cannot be shared anew; pass arrays, or a loader with rank= and world_size=",
                     RuntimeWarning,
-                    stacklevel=2,
+                    stacklevel=5,
                 )
             return None
     made = ranks.kept = Repairs(session, ranks, hooks)
