@@ -53,7 +53,10 @@ def main(arguments: Sequence[str]) -> None:
         text = _told(error)
         sys.stderr.write(text)
         status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-        layer = _layer_of(error)
+        # Here, as most ranks end well without what layers take to load.
+        from singanet.parallel.last_words import layer_of
+
+        layer = layer_of(error)
         kind = type(error).__name__ + (f" in layer {layer!r}" if layer else "")
     else:
         own_board().ends()
@@ -126,15 +129,6 @@ def _told(error: BaseException) -> str:
 
 def _starts(file: str) -> bool:
     return file == __file__ or "runpy" in file
-
-
-def _layer_of(error: BaseException) -> str:
-    """The name of the innermost layer in whose code ``error`` was raised; "" for none."""
-    from singanet.layers import Layer
-
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    layers = [each for frame in frames if isinstance(each := frame.f_locals.get("self"), Layer)]
-    return layers[-1].name if layers else ""
 
 
 def _end_of(log: Path | None) -> str:

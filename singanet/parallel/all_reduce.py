@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -152,7 +153,8 @@ class AllReduce(RankReducer):
         """As `Reducer`."""
         if self.comm.size == 1:
             return refused
-        heard = announced(self.comm, "agree", refused=refused is not None).wait()
+        left = math.prod(s.left for s in self._around if isinstance(s, Accumulator))
+        heard = announced(self.comm, "agree", left, refused is not None).wait()
         return refused or ("of another rank" if heard.refused else None)
 
     def join(self) -> None:

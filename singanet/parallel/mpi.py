@@ -23,6 +23,7 @@ from singanet.parallel.communicator import (
     checked_peer,
     late,
 )
+from singanet.parallel.last_words import layer_of
 from singanet.parallel.mpi_sum import LARGE, Sums
 from singanet.parallel.timeline import Timeline, own_part
 from singanet.types import Array
@@ -51,6 +52,9 @@ _LOST = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
 
 _DRAIN = 1.0
 """Seconds in which what was under way has to end once it is given up."""
+
+_TURN = 0.5
+"""Seconds after which ranks other than 0 tell of an error that ends them, one after the other."""
 
 PATIENCE = 5.0
 """Seconds for which a rank waits for one that has ended: its last messages may be on the way."""
@@ -82,7 +86,7 @@ class MpiCommunicator(Communicator):
         # Ranks that are not in it may end while those of a part go on.
         self.farewells = _Farewells(self) if comm is None and self.size > 1 else None
         if self.size > 1:
-            _end_all_on_error(self.rank)
+            _end_all_on_error(self)
         part = own_part(self.rank) if comm is None else None
         if part is not None:
             self.timeline = Timeline(part, self)
@@ -372,15 +376,20 @@ class _Farewells:
 _hooked = False
 
 
-def _end_all_on_error(rank: int) -> None:
-    """Let an error that ends this process end all of them, told once."""
+def _end_all_on_error(comm: MpiCommunicator) -> None:
+    """Let an error that ends this process end all of them, told once with rank, step and layer."""
     global _hooked
     if _hooked:
         return
     _hooked = True
 
     def end(kind: Any, error: Any, trace: Any) -> None:
-        sys.stderr.write(f"rank {rank} ended by an error:\n")
+        if comm.rank:
+            # Where rank 0 has raised it too, it tells of it and ends this rank meanwhile.
+            time.sleep(_TURN + comm.rank / comm.size)
+        layer = layer_of(error)
+        where = f"step {comm.step}" + (f", in layer {layer!r}" if layer else "")
+        sys.stderr.write(f"rank {comm.rank} ended by an error ({where}):\n")
         traceback.print_exception(kind, error, trace)
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)

@@ -63,6 +63,14 @@ class Announcement:
                 received=f"{told}, {int(summed)} with losses that are sums",
                 advice="let all ranks run the same code with the same arguments",
             )
+        if came and came[0][0] == "agree" and len({n for n in weights if n}) > 1:
+            left = [int(n) for n in weights]
+            raise RankError(
+                f"rank {self._comm.rank} of {self._comm.size}, step {self._comm.step}",
+                expected="as many micro-batches an update on all ranks, in mixed precision",
+                received=f"{left} left of each rank's",
+                advice="accumulate alike on all ranks; one without samples walks empty batches",
+            )
         even = not summed and len(set(weights)) == 1 and weights[0] > 0
         total = 1.0 if summed else float(len(weights)) if even else sum(weights)
         # Where nothing counts, sums are of zeros.
@@ -73,7 +81,10 @@ class Announcement:
 def announced(
     comm: Communicator, kind: str, count: float | None = 0.0, refused: bool = False
 ) -> Announcement:
-    """Tell what this rank comes for: one of `_KINDS`, or nothing. ``count`` None is a sum."""
+    """Tell what this rank comes for: one of `_KINDS`, or nothing. ``count`` None is a sum.
+
+    For "agree" it is how many micro-batches are left of the update, this one too.
+    """
     came = [float(kind == each) for each in _KINDS]
     weights = [0.0] * comm.size
     weights[comm.rank] = count or 0.0

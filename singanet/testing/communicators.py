@@ -40,14 +40,12 @@ class FakeCommunicator(Communicator):
     `die`; the others repair themselves then.
     """
 
-    elastic = True
-
     def __init__(self, world: _World, rank: int) -> None:
         self._join(world, rank)
 
     def _join(self, world: _World, rank: int) -> None:
         self.rank, self.size = rank, world.size
-        self.deadline = world.deadline
+        self.deadline, self.elastic = world.deadline, world.elastic
         self._world = world
 
     @property
@@ -73,6 +71,8 @@ class FakeCommunicator(Communicator):
 
     def repair(self) -> None:
         """As `Communicator`."""
+        if not self.elastic:
+            super().repair()
         world = self._world
         with world.changed:
             world.left.add(self.rank)
@@ -219,13 +219,19 @@ class Ranks(list[FakeCommunicator]):
 
 @contextmanager
 def communicators(
-    count: int, deadline: float = 300.0, bandwidth: float = 1e9, patience: float = 60.0
+    count: int,
+    deadline: float = 300.0,
+    bandwidth: float = 1e9,
+    patience: float = 60.0,
+    elastic: bool = False,
 ) -> Iterator[Ranks]:
     """``count`` ranks in this process, each for a thread: ``comms.run(work)`` starts them.
 
     ``deadline`` is of virtual seconds; ``patience`` of real ones, for threads that never come.
+    Of ``elastic`` ranks some may `FakeCommunicator.die`, and a fit goes on with the others.
     """
-    world = _World(checked_count("communicators", "count", count, 1), deadline, bandwidth, patience)
+    count = checked_count("communicators", "count", count, 1)
+    world = _World(count, deadline, bandwidth, patience, elastic)
     try:
         yield Ranks(FakeCommunicator(world, rank) for rank in range(count))
     finally:
@@ -235,8 +241,10 @@ def communicators(
 class _World:
     """What the ranks have in common; ``changed`` guards all of it."""
 
-    def __init__(self, size: int, deadline: float, bandwidth: float, patience: float) -> None:
-        self.size, self.deadline = size, deadline
+    def __init__(
+        self, size: int, deadline: float, bandwidth: float, patience: float, elastic: bool
+    ) -> None:
+        self.size, self.deadline, self.elastic = size, deadline, elastic
         self.bandwidth, self.patience = bandwidth, patience
         self.changed = threading.Condition(threading.RLock())
         self.clocks = [0.0] * size
@@ -279,7 +287,7 @@ class _World:
             self.over = self.over or f"rank {min(missing)} has ended, and repairs nothing"
         if not hasattr(self, "next") and not missing:
             ranks = sorted(self.left - self.lost)
-            made = _World(len(ranks), self.deadline, self.bandwidth, self.patience)
+            made = _World(len(ranks), self.deadline, self.bandwidth, self.patience, True)
             made.clocks = [max(self.clocks)] * len(ranks)
             self.next = made, ranks
         return hasattr(self, "next") or bool(self.over)

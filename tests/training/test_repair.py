@@ -3,7 +3,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import singanet
@@ -73,10 +73,11 @@ def trained(comm, deaths=None, data=None, optimizer=parallel.AllReduce, callback
 
 def repaired(size, deaths, **options):
     """What the ranks that are left end with."""
-    with communicators(size) as comms, warnings.catch_warnings():
+    with communicators(size, elastic=True) as comms, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "rank .* has died", RuntimeWarning)
         results = comms.run(lambda comm: trained(comm, deaths, **options))
-    assert [rank for rank, result in enumerate(results) if result is None] == sorted(deaths)
+    # Who is to die late may not come to that.
+    assert {rank for rank, result in enumerate(results) if result is None} <= set(deaths)
     return [result for result in results if result is not None]
 
 
@@ -94,8 +95,9 @@ def alone():
     return trained(parallel.Alone())
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None, phases=[Phase.generate])
 @given(data=st.data())
+@pytest.mark.slow
 def test_the_others_train_as_one_process_does_wherever_a_rank_dies(data, alone):
     size = data.draw(st.integers(2, 4), "ranks")
     dying = data.draw(st.permutations(range(size)), "who")[: data.draw(st.integers(1, size - 1))]
@@ -104,12 +106,20 @@ def test_the_others_train_as_one_process_does_wherever_a_rank_dies(data, alone):
         as_one(found, alone)
 
 
+@pytest.mark.parametrize(("size", "deaths"), [(2, {0: 4}), (3, {1: 21}), (4, {0: 46, 3: 30})])
+def test_the_others_train_as_one_process_does(size, deaths, alone):
+    left = repaired(size, deaths)
+    assert len(left) == size - len(deaths)
+    for found in left:
+        as_one(found, alone)
+
+
 @pytest.mark.parametrize("at", [1, 7, STEPS])
 def test_a_death_within_the_walk_back_of_a_step_by_the_layers(at, alone):
     def work(comm):
         return trained(comm, callbacks=[lambda comm: Dies(comm, at if comm.rank == 1 else None)])
 
-    with communicators(3) as comms, pytest.warns(RuntimeWarning, match="rank '1' of 3 has died: "):
+    with communicators(3, elastic=True) as comms, pytest.warns(RuntimeWarning, match="rank '1' of 3 has died: "):
         first, none, third = comms.run(work)
     assert none is None
     as_one(first, alone)
@@ -201,7 +211,7 @@ def test_data_that_cannot_be_shared_anew_are_refused_at_once():
     def own_part(comm):
         return lambda epoch: [(x[comm.rank :: 3], y[comm.rank :: 3])] * 4
 
-    with communicators(3) as comms, pytest.warns(RuntimeWarning, match="each rank's own"):
+    with communicators(3, elastic=True) as comms, pytest.warns(RuntimeWarning, match="each rank's own"):
         with pytest.raises(RankLostError, match="the death of rank '1'"):
             comms.run(lambda comm: trained(comm, {1: 20}, data=own_part))
 
