@@ -47,8 +47,12 @@ _SPIN = 5e-5
 _LONG = 0.01
 """Seconds of waiting that are told to others."""
 
-_LOST = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
-"""What MPI says of an operation to which a rank belongs that has died (ULFM)."""
+_LOST = (
+    *(MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED),
+    *(MPI.ERR_OTHER, MPI.ERR_INTERN),
+)
+"""What MPI says of an operation to which a rank belongs that has died (ULFM); the last two are
+what Open MPI's collective operations sometimes make of it where they go on to their next round."""
 
 _DRAIN = 1.0
 """Seconds in which what was under way has to end once it is given up."""

@@ -67,9 +67,10 @@ class Batches(ABC):
         return None
 
     def can_share_out(self, ranks: int) -> bool:
-        """Whether `share_out` will find each sample once: now they are those of one of ``ranks``."""
+        """Whether `share_out` will find each sample once; they are now of one of ``ranks``."""
         return False
 
+    @abstractmethod
     def share_out(self, rank: int, ranks: int) -> None:
         """Be those of ``rank`` of so many, from the position that is loaded next."""
 

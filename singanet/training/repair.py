@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.collectives import gathered
-from singanet.engine.net import Net
-from singanet.errors import RankLostError, one_of
+from singanet.errors import RankError, RankLostError, one_of
 from singanet.optimizer import Accumulator
 from singanet.optimizer.stages import reducers, stages_of
 from singanet.training.hooks import Hooks
@@ -110,10 +109,16 @@ class Repairs:
         for stage in {*ranks.stages, *reducers(session.optimizer)}:
             stage.recover(was)
         every = gathered(comm, (was[0], self._copies[-1].number), "who is left")
+        gone = sorted(set(range(was[1])) - {rank for rank, _ in every})
+        if not gone:
+            raise RankError(
+                f"rank {was[0]} of {was[1]}, step {session.step}",
+                expected="a rank that has died, as an operation was broken off",
+                received="all of them",
+                advice="end all ranks, and go on from a checkpoint",
+            )
         common = min(number for _, number in every)
         copy = next(each for each in self._copies if each.number == common)
-        if isinstance(session.net, Net):
-            session.net.programs.clear()
         for data in (session.data, session.validation):
             if data is not None:
                 data.share_out(ranks.rank, ranks.size)
@@ -129,7 +134,6 @@ class Repairs:
         session.is_whole()
         # Who has gone back keeps nothing that others might not have.
         self._copies, self._next = [copy], 0.0
-        gone = sorted(set(range(was[1])) - {rank for rank, _ in every})
         if ranks.rank == 0:
             warnings.warn(
                 f"rank {one_of(map(str, gone))} of {was[1]} has died: the training goes on with "

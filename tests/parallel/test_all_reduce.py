@@ -531,8 +531,7 @@ def test_micro_batches_that_differ_by_rank_are_refused_before_gradients_are_exch
         sums = gathered.optimizer.traffic.sums
         gathered.every = 2 + comm.rank
         with pytest.raises(RankError, match=r"as many micro-batches .*\[2, 3\] left"):
-            for k in range(4):
-                net.step(X[k : k + 3], Y[k : k + 3], optimizer)
+            net.step(X[:3], Y[:3], optimizer)
         assert gathered.optimizer.traffic.sums == sums
         for now, was in zip(net.param_values(), before, strict=True):
             np.testing.assert_array_equal(now, was)

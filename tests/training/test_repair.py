@@ -119,7 +119,10 @@ def test_a_death_within_the_walk_back_of_a_step_by_the_layers(at, alone):
     def work(comm):
         return trained(comm, callbacks=[lambda comm: Dies(comm, at if comm.rank == 1 else None)])
 
-    with communicators(3, elastic=True) as comms, pytest.warns(RuntimeWarning, match="rank '1' of 3 has died: "):
+    with (
+        communicators(3, elastic=True) as comms,
+        pytest.warns(RuntimeWarning, match="rank '1' of 3 has died: "),
+    ):
         first, none, third = comms.run(work)
     assert none is None
     as_one(first, alone)
@@ -211,9 +214,12 @@ def test_data_that_cannot_be_shared_anew_are_refused_at_once():
     def own_part(comm):
         return lambda epoch: [(x[comm.rank :: 3], y[comm.rank :: 3])] * 4
 
-    with communicators(3, elastic=True) as comms, pytest.warns(RuntimeWarning, match="each rank's own"):
-        with pytest.raises(RankLostError, match="the death of rank '1'"):
-            comms.run(lambda comm: trained(comm, {1: 20}, data=own_part))
+    with (
+        communicators(3, elastic=True) as comms,
+        pytest.warns(RuntimeWarning, match="each rank's own"),
+        pytest.raises(RankLostError, match="the death of rank '1'"),
+    ):
+        comms.run(lambda comm: trained(comm, {1: 20}, data=own_part))
 
 
 def test_a_communicator_that_is_not_elastic_says_so():
