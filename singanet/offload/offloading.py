@@ -8,8 +8,6 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from singanet.base.files import explained
 from singanet.base.lock import NAME, hold, let_go
 from singanet.base.sizes import checked_bytes
@@ -17,7 +15,7 @@ from singanet.checkpoint import Entry
 from singanet.checkpoint.formats import LATEST
 from singanet.checkpoint.names import check_unique
 from singanet.checkpoint.streaming import bytes_of
-from singanet.engine.net import Net, expect_host
+from singanet.engine.net import Net
 from singanet.errors import CallOrderError, FileAccessError, FileFormatError, StateMismatchError
 from singanet.offload.executor import (
     SESSION,
@@ -28,6 +26,7 @@ from singanet.offload.executor import (
     session_bytes,
 )
 from singanet.offload.generation import Generation
+from singanet.offload.room import on_host, room_on
 from singanet.offload.shelf import FILES, Shelf
 from singanet.params.param import Param
 
@@ -36,7 +35,6 @@ def offload(
     net: Net, folder: str | os.PathLike[str], keep: int | str, optimizer: Any, resume: bool
 ) -> None:
     """`FeedForwardNet.offload`; on any error net and folder are as they were."""
-    expect_host(net, "net.offload")
     nbytes = checked_bytes("net.offload, keep", keep)
     place = Path(folder)
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
@@ -139,7 +137,7 @@ def _offload(
     except BaseException:
         latest.close()
         raise
-    shelf = Shelf(folder, keep, latest, following)
+    shelf = Shelf(folder, keep, latest, following, room_on(net.device))
     executor = Offloaded(net, shelf, net.programs)
     executor.ends_with(weakref.finalize(shelf, _end, latest, following, folder, owner))
     # While it may fail: these arrays are in memory anyway.
@@ -173,7 +171,7 @@ def _write_first(net: Net, folder: Path, params: list[Param]) -> None:
         made.lay_out(entries_of(params))
         for param in params:
             array = param.value if param.filled else param.initial()
-            made.write(f"net/{param.name}", bytes_of(np.ascontiguousarray(array)))
+            made.write(f"net/{param.name}", bytes_of(on_host(array)))
             del array
         made.write(SESSION, bytes_of(session_bytes(net)))
         made.flush()
