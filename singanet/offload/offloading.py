@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from singanet.checkpoint import Entry
 from singanet.checkpoint.formats import LATEST
 from singanet.checkpoint.names import check_unique
 from singanet.checkpoint.streaming import bytes_of
-from singanet.engine.net import Net
+from singanet.engine.net import Net, expect_host
 from singanet.errors import CallOrderError, FileAccessError, FileFormatError, StateMismatchError
 from singanet.offload.executor import (
     SESSION,
@@ -25,16 +26,23 @@ from singanet.offload.executor import (
     is_large,
     session_bytes,
 )
-from singanet.offload.generation import Generation
+from singanet.offload.generation import Generation, Scratch
 from singanet.offload.room import on_host, room_on
 from singanet.offload.shelf import FILES, Shelf
 from singanet.params.param import Param
 
 
 def offload(
-    net: Net, folder: str | os.PathLike[str], keep: int | str, optimizer: Any, resume: bool
+    net: Net,
+    folder: str | os.PathLike[str],
+    keep: int | str,
+    optimizer: Any,
+    resume: bool,
+    activations: bool = False,
 ) -> None:
     """`FeedForwardNet.offload`; on any error net and folder are as they were."""
+    if activations:
+        expect_host(net, "net.offload, activations")
     nbytes = checked_bytes("net.offload, keep", keep)
     place = Path(folder)
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
@@ -51,7 +59,7 @@ def offload(
     try:
         hold(place, owner, owner)
         try:
-            _offload(net, place, nbytes, params, optimizer, resume, owner)
+            _offload(net, place, nbytes, params, optimizer, resume, owner, activations)
         except BaseException:
             let_go(place, owner)
             if not resume:
@@ -123,6 +131,7 @@ def _offload(
     optimizer: Any,
     resume: bool,
     owner: object,
+    activations: bool,
 ) -> None:
     for param in params:
         if not param.filled:
@@ -138,8 +147,10 @@ def _offload(
         latest.close()
         raise
     shelf = Shelf(folder, keep, latest, following, room_on(net.device))
-    executor = Offloaded(net, shelf, net.programs)
-    executor.ends_with(weakref.finalize(shelf, _end, latest, following, folder, owner))
+    executor = Offloaded(net, shelf, net.programs, activations)
+    executor.ends_with(
+        weakref.finalize(shelf, _end, (latest, following, shelf.scratch), folder, owner)
+    )
     # While it may fail: these arrays are in memory anyway.
     before = [(param, param.value if param.filled else None) for param in params if is_large(param)]
     try:
@@ -181,9 +192,9 @@ def _write_first(net: Net, folder: Path, params: list[Param]) -> None:
         (folder / LATEST).write_text(FILES[0], "ascii")
 
 
-def _end(latest: Generation, following: Generation, folder: Path, owner: object) -> None:
-    latest.close()
-    following.close()
+def _end(files: Iterable[Generation | Scratch], folder: Path, owner: object) -> None:
+    for file in files:
+        file.close()
     let_go(folder, owner)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 import singanet
 from singanet.device import Device, cuda
-from singanet.errors import FileAccessError
+from singanet.errors import BackendError, FileAccessError
 from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SquaredError
 from singanet.ops import ops_for
@@ -93,8 +92,7 @@ def test_a_training_goes_on_from_the_folder_and_from_checkpoints(tmp_path, devic
     kept = ModelCheckpoint(tmp_path / "kept", monitor=None)
     net.fit(x, y, batch_size=4, epochs=2, initial_epoch=1, callbacks=[kept], verbose=False)
     plain.fit(x, y, batch_size=4, epochs=2, initial_epoch=1, verbose=False)
-    del net, kept, each
-    gc.collect()
+    net.programs.end()
     again = net_on(device)
     again.compile(Adam(lr=0.01))
     again.offload(tmp_path / "net", KEEP, resume=True)
@@ -122,3 +120,10 @@ def test_a_step_that_the_folder_fails_is_undone(tmp_path, device, monkeypatch):
             net.step(*batch, rule)
     expect_same(arrays_of(net), before)
     net.step(*batch, rule)
+
+
+def test_activations_stay_on_the_device(tmp_path, device):
+    net = net_on(device)
+    with pytest.raises(BackendError, match=r"activations: expected a net on the CPU"):
+        net.offload(tmp_path / "net", KEEP, activations=True)
+    assert not (tmp_path / "net").exists()
