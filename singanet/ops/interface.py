@@ -180,6 +180,14 @@ class Ops(Protocol):
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Call ``function``, which raises an error for values that will not do."""
 
+    def look_up(
+        self, function: Callable[[Array, Array], None], indices: Array, shape: Shape, dtype: Any
+    ) -> Array:
+        """An array of ``shape`` and ``dtype`` that ``function(indices, array)`` fills on the host.
+
+        It is called at each step anew, as rows may be others then.
+        """
+
     # Products
 
     def matmul(self, a: Array, b: Array, *, out: Array | None = None) -> Array:

@@ -101,6 +101,7 @@ class NumpyOps:
     keep_mask = random.keep_mask
     bernoulli = random.bernoulli
     check = random.check
+    look_up = random.look_up
     matmul = linear.matmul
     affine = linear.affine
     affine_constant = linear.affine_constant

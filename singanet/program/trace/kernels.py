@@ -81,6 +81,17 @@ class RecordingKernels(NumpyOps):
         place = tape.ref(array)
         call.bind = lambda array_of: look.at(array_of(place))
 
+    def look_up(
+        self, function: Callable[[Array, Array], None], indices: Array, shape: Shape, dtype: Any
+    ) -> Array:
+        """Ask now, where values are needed, and at each replay."""
+        tape = recording()
+        rows: Array = np.empty(shape, dtype)
+        tape.evaluator.run(function, plain(indices), rows)
+        tape.adopt(rows)
+        tape.add(function, (indices,), {}, (rows,), "last", name="look up").barrier = True
+        return rows.view(Traced)
+
 
 class Look:
     """A check of values whose errors are ``refine``d, where that is given."""
