@@ -1,0 +1,198 @@
+"""Rows of numbers that somebody holds and updates, wherever that is."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singanet.errors import DataError, ShapeError
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.stages import stages_of
+from singanet.optimizer.wrapper import Wrapper
+from singanet.parallel.communicator import Done, Request
+from singanet.params.param import Param
+from singanet.types import Array, RowSparse
+
+_BLOCK = 1 << 16
+"""Elements that are drawn at a time."""
+
+
+class Table(ABC):
+    """``rows`` × ``width`` numbers of ``dtype``, read and updated some rows at a time.
+
+    ``rows`` in calls are int64 row numbers (n,), each once; values and gradients are
+    (n, ``width``). A row's clock counts the updates that it has had. ``start_...`` returns a
+    `Request`; the method without it waits. Calls of one worker take effect in their order.
+    """
+
+    rows: int
+    width: int
+    dtype: np.dtype[Any]
+
+    @abstractmethod
+    def start_pull(self, rows: Array) -> Request:
+        """Values (n, width) and clocks (n,) of ``rows``; both are copies."""
+
+    @abstractmethod
+    def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
+        """Update ``rows`` once by their gradients, by the rule of whoever holds them.
+
+        Their clocks grow by 1, or by ``clocks_added`` (n,) where gradients are sums of several.
+        """
+
+    @abstractmethod
+    def start_push_pull(
+        self, rows: Array, grads: Array, wanted: Array, clocks_added: Array | None = None
+    ) -> Request:
+        """`push` of ``rows``, then `pull` of the rows ``wanted``, in one message."""
+
+    @abstractmethod
+    def start_newer(self, rows: Array, clocks: Array, bound: int) -> Request:
+        """Of ``rows``, those whose clocks are more than ``bound`` ahead of ``clocks``.
+
+        Their positions in ``rows``, rising, their values and their clocks.
+        """
+
+    def pull(self, rows: Array) -> tuple[Array, Array]:
+        """As `start_pull`, waited for."""
+        values, clocks = self.start_pull(rows).wait()
+        return values, clocks
+
+    def push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> None:
+        """As `start_push`, waited for."""
+        self.start_push(rows, grads, clocks_added).wait()
+
+    def push_pull(
+        self, rows: Array, grads: Array, wanted: Array, clocks_added: Array | None = None
+    ) -> tuple[Array, Array]:
+        """As `start_push_pull`, waited for."""
+        values, clocks = self.start_push_pull(rows, grads, wanted, clocks_added).wait()
+        return values, clocks
+
+    def newer(self, rows: Array, clocks: Array, bound: int) -> tuple[Array, Array, Array]:
+        """As `start_newer`, waited for."""
+        positions, values, newer = self.start_newer(rows, clocks, bound).wait()
+        return positions, values, newer
+
+
+class Shard(Table):
+    """The rows ``owned`` of a parameter, their clocks, and the rule that updates them.
+
+    Values begin as those of ``param`` in one process would, to the bit. ``optimizer`` may be any,
+    stages included, and may have other shards; its state is by the name of the parameter. In
+    a ``folder`` values and state are memory-mapped files there, and need not fit in memory.
+    """
+
+    def __init__(
+        self,
+        param: Param,
+        optimizer: Optimizer | Wrapper,
+        owned: slice = slice(None),
+        folder: Path | None = None,
+    ) -> None:
+        self.param, self.optimizer, self.name = param, optimizer, param.name
+        whole = param.shape[0] if param.shape else 1
+        kept = range(whole)[owned]
+        self.rows, self.width = len(kept), math.prod(param.shape[1:])
+        self.dtype = param.dtype
+        self.clocks = np.zeros(self.rows, np.int64)
+        shape = (self.rows, *param.shape[1:]) if param.shape else ()
+        self.values = _room(folder, f"{self.name}.values", shape, self.dtype)
+        self._table = self.values.reshape(self.rows, self.width)
+        self._fill(kept)
+        optimizer.register(self.name, param.spec)
+        rule = stages_of(optimizer)[1]
+        if folder is not None:
+            sizes = zip(rule.slots, rule.slot_sizes(shape), strict=True)
+            rule.state(self.name).arrays = [
+                _room(folder, f"{self.name}.{slot}", (size,), self.dtype) for slot, size in sizes
+            ]
+
+    def _fill(self, kept: range) -> None:
+        """Initial values of the rows ``kept`` of all."""
+        if not self.values.size:
+            return
+        block = max(1, _BLOCK // self.width) * self.width
+        for start, piece in self.param.initial_pieces(block):
+            rows, first = piece.reshape(-1, self.width), start // self.width
+            edges = (first, first + len(rows))
+            low, high = (max(0, -(-(edge - kept.start) // kept.step)) for edge in edges)
+            if own := kept[low:high]:
+                rows = rows[own[0] - first : own[-1] - first + 1 : kept.step]
+                self._table[low : low + len(own)] = rows
+
+    def start_pull(self, rows: Array) -> Request:
+        """As `Table`. Errors: `DataError` for a row that there is not."""
+        rows = self._checked(rows)
+        return Done((self._table[rows], self.clocks[rows]))
+
+    def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
+        """As `Table`. Errors, before anything is changed: rows that are not there, or come twice;
+        gradients of another shape.
+        """
+        rows = self._checked(rows)
+        if grads.shape != (len(rows), self.width):
+            raise ShapeError(
+                f"table {self.name!r}, push",
+                expected=f"gradients of shape {(len(rows), self.width)}",
+                received=f"shape {grads.shape}",
+                advice="pass a row of gradients for each of the rows",
+            )
+        if not (rows[1:] > rows[:-1]).all():
+            order = np.argsort(rows)
+            rows, grads = rows[order], grads[order]
+            clocks_added = None if clocks_added is None else clocks_added[order]
+        shaped = grads.reshape(len(rows), *self.param.shape[1:])
+        self.optimizer.update([self.name], [self.values], [RowSparse(rows, shaped)])
+        self.clocks[rows] += 1 if clocks_added is None else clocks_added
+        return Done()
+
+    def start_push_pull(
+        self, rows: Array, grads: Array, wanted: Array, clocks_added: Array | None = None
+    ) -> Request:
+        """As `Table`."""
+        wanted = self._checked(wanted)
+        self.start_push(rows, grads, clocks_added)
+        return self.start_pull(wanted)
+
+    def start_newer(self, rows: Array, clocks: Array, bound: int) -> Request:
+        """As `Table`."""
+        rows = self._checked(rows)
+        ahead = np.flatnonzero(self.clocks[rows] - clocks > bound)
+        return Done((ahead, self._table[rows[ahead]], self.clocks[rows[ahead]]))
+
+    def push_dense(self, grad: Array, scale: float = 1.0) -> None:
+        """Update all rows by ``scale`` · ``grad``, of the shape of ``values``."""
+        self.optimizer.update([self.name], [self.values], [grad], scale)
+        self.clocks += 1
+
+    def _checked(self, rows: Array) -> Array:
+        rows = np.asarray(rows)
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise ShapeError(
+                f"table {self.name!r}",
+                expected="row numbers, an array of integers of one axis",
+                received=f"an array of {rows.dtype} of shape {rows.shape}",
+                advice="pass numpy.unique(ids)",
+            )
+        if len(rows) and not (0 <= rows.min() and rows.max() < self.rows):
+            raise DataError(
+                f"table {self.name!r}",
+                expected=f"row numbers from 0 to {self.rows - 1}",
+                received=f"from {rows.min()} to {rows.max()}",
+                advice="look ids up in the table that they belong to",
+            )
+        return rows
+
+
+def _room(folder: Path | None, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Zeros, in a new file of ``folder`` where there is one."""
+    if folder is None or not math.prod(shape):
+        return np.zeros(shape, dtype)
+    path = folder / name.replace("/", ".")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return np.memmap(path, dtype, "w+", shape=shape or (1,)).reshape(shape)
