@@ -25,7 +25,7 @@ class Cache(Configurable):
 
     def __init__(
         self,
-        policy: str = "lru",
+        policy: str = "lfu",
         capacity: float = 0.1,
         pull_bound: int = 100,
         push_bound: int = 100,

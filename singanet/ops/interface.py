@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.ops.direction import Direction, RecurrentGradients
 from singanet.ops.window import Pair, Window
-from singanet.types import Array, Shape
+from singanet.types import Array, RowSparse, Shape
 
 ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
     "relu": "y",
@@ -144,6 +144,9 @@ class Ops(Protocol):
         Equal indices are added in the order in which they stand, so the sums are the same to
         the last bit in every run.
         """
+
+    def add_rows(self, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
+        """Indices and rows of the sum of two gradients of one table, as `sum_rows` gives them."""
 
     def add_to_rows(self, array: Array, indices: Array, rows: Array) -> Array:
         """A copy of ``array`` with ``rows`` added at the distinct ``indices``."""

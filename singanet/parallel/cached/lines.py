@@ -29,7 +29,7 @@ class CachedRows(TableRows):
 
     def __init__(self, spec: ParamSpec, table: Table, cache: Cache, rule: Optimizer) -> None:
         super().__init__(spec.name, table)
-        if not isinstance(rule, ElementWise):
+        if getattr(type(rule), "_sweep", None) is not ElementWise._sweep:
             raise ArgumentError(
                 f"parameter {spec.name!r}, cache",
                 expected="a rule that treats each row by itself, such as SGD, AdaGrad or Adam",

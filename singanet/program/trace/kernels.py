@@ -14,10 +14,10 @@ from singanet.ops import NumpyOps, Ops
 from singanet.program.array_tree import address
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.module import TracingModule
-from singanet.program.trace.sparse_rows import record_sum_rows
+from singanet.program.trace.sparse_rows import record_add_rows, record_sum_rows
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, new, plain, recording
-from singanet.types import Array, Shape
+from singanet.types import Array, RowSparse, Shape
 
 _PAGE = 4096
 
@@ -70,6 +70,10 @@ class RecordingKernels(NumpyOps):
     def sum_rows(self, indices: Array, rows: Array) -> tuple[Array, Array]:
         """As at each replay, of as many rows as there are then."""
         return record_sum_rows(recording(), indices, rows)
+
+    def add_rows(self, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
+        """As at each replay."""
+        return record_add_rows(recording(), a, b)
 
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Look at the values now and at each replay."""
