@@ -131,9 +131,7 @@ class Shard(Table):
         return Done((self._table[rows], self.clocks[rows]))
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
-        """As `Table`. Errors, before anything is changed: rows that are not there, or come twice;
-        gradients of another shape.
-        """
+        """As `Table`. Errors: rows that are not there or come twice, gradients that do not fit."""
         rows = self._checked(rows)
         if grads.shape != (len(rows), self.width):
             raise ShapeError(
@@ -179,7 +177,7 @@ class Shard(Table):
                 received=f"an array of {rows.dtype} of shape {rows.shape}",
                 advice="pass numpy.unique(ids)",
             )
-        if len(rows) and not (0 <= rows.min() and rows.max() < self.rows):
+        if len(rows) and not (rows.min() >= 0 and rows.max() < self.rows):
             raise DataError(
                 f"table {self.name!r}",
                 expected=f"row numbers from 0 to {self.rows - 1}",
