@@ -111,7 +111,7 @@ def test_a_shard_in_files_trains_alike(tmp_path):
 
 def test_dense_gradients():
     shard, value = Shard(table(), SGD(lr=0.5)), table().value
-    shard.push_dense(grads(10), 2.0)
+    shard.update(grads(10), 2.0)
     np.testing.assert_allclose(shard.values, value - grads(10), rtol=1e-6)
     assert shard.clocks.tolist() == [1] * 10
 
