@@ -243,7 +243,7 @@ class ParameterServer(RankReducer):
         """Say that all gradients of this step were pushed."""
         servers = self._expect_servers()
         servers.follow()
-        servers.finish(1.0 if self._count is None else float(self._count))
+        servers.finish(self._count)
 
     def _land(self, number: int) -> dict[str, Any]:
         """What is new of the parameters of an entry, by name: values, or some rows of them."""
@@ -258,8 +258,6 @@ class ParameterServer(RankReducer):
                 found[param.name] = xp.asarray(next(rest)).reshape(param.shape)
             elif how == ROWS:
                 found[param.name] = RowSparse(xp.asarray(next(rest)), xp.asarray(next(rest)))
-        if not self._flying:
-            self.traffic.busy += time.perf_counter() - self._began
         return found
 
     def _ended(self) -> None:

@@ -40,6 +40,7 @@ class Kind(IntEnum):
     SNAPSHOT = 13
     LOADS = 14
     SET = 15
+    WRITE = 16
 
 
 class Message(NamedTuple):

@@ -127,7 +127,8 @@ class Servers:
         if self._opening.snapshots is not None and first and state is None:
             steps = [set(unpickled(a[0])) for a in self._all(Kind.OPEN, self._as_data(None))]
             self.restored = max(set.intersection(*steps), default=None)
-        restore = self.restored if first else None
+        # What is opened later begins from there, too; what is there already does not.
+        restore = self.restored if first or not replicas else None
         asked = [
             self._ask(server, Kind.OPEN, arrays=self._as_data(held[server], restore))
             for server in self.servers
@@ -178,9 +179,9 @@ class Servers:
         need = 0 if now else self.finished + 1
         return self._ask(server, Kind.STEP, need=need, arrays=[layout, *arrays], what="a step")
 
-    def finish(self, weight: float) -> None:
-        """All gradients of a step were pushed; they are of so many samples."""
-        arrays = [np.array([weight])]
+    def finish(self, weight: float | None) -> None:
+        """All gradients of a step were pushed: of a mean over so many samples; None: of a sum."""
+        arrays = [np.array([] if weight is None else [weight], np.float64)]
         for server in self.servers:
             self._ask(server, Kind.FINISH, arrays=arrays)
         self.finished += 1
@@ -321,6 +322,16 @@ class RemoteTable(Table):
             return positions[order], values[order], newer[order]
 
         return self._start(Kind.NEWER, parts, merged)
+
+    def start_write(self, rows: Array, values: Array) -> Request:
+        """As `Table`."""
+        rows = self._checked(rows)
+        parts = [
+            (server, at, [local, values[at]])
+            for server, at, local in self.split.places(rows)
+            if len(local)
+        ]
+        return self._start(Kind.WRITE, parts, lambda _: None)
 
     def _values_of(self, rows: Array) -> Callable[[Any], tuple[Array, Array]]:
         def merged(answers: Sequence[tuple[Array | slice, Any]]) -> tuple[Array, Array]:

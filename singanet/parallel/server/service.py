@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ class _Step:
     grads: dict[int, dict[int, list[tuple[Gradient, Array | None]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
-    weights: dict[int, float] = field(default_factory=dict)
+    weights: dict[int, float | None] = field(default_factory=dict)
 
 
 class Service:
@@ -94,6 +94,7 @@ class Service:
 
     def hold(self, opening: Opening) -> None:
         """Make the shards of ``opening``, from its snapshot where it names one."""
+        made = []
         for held in opening.held or ():
             known = self.shards.get(held.number)
             if known is not None and known.values.shape == held.param.shape:
@@ -101,12 +102,15 @@ class Service:
                 continue
             shard = Shard(held.param, self.optimizer, held.owned, opening.folder)
             self.shards[held.number] = shard
+            made.append(shard)
             if held.replicated:
                 self._unread[held.number] = [None] * len(self.progress.finished)
         if opening.restore is not None and self._snapshots is not None:
-            self._snapshots.restore(opening.restore, self.shards.values(), self.optimizer)
-            steps = [opening.restore] * len(self.progress.finished)
-            self.progress.finished, self._applied = steps, opening.restore
+            first = len(made) == len(self.shards)
+            self._snapshots.restore(opening.restore, made, self.optimizer if first else None)
+            if first:
+                steps = [opening.restore] * len(self.progress.finished)
+                self.progress.finished, self._applied = steps, opening.restore
 
     def take(self, worker: int, message: Message) -> list[tuple[int, Message]]:
         """Do what ``worker`` asks for; the answers that are due, and whose they are."""
@@ -115,8 +119,8 @@ class Service:
         if message.kind in _PUSHES:
             self._push(worker, message)
         elif message.kind is Kind.FINISH:
-            weight = float(message.arrays[0][0])
-            self._steps[self.progress.finished[worker]].weights[worker] = weight
+            weight = message.arrays[0].tolist()
+            self._steps[self.progress.finished[worker]].weights[worker] = (*weight, None)[0]
             self.progress.finish(worker)
         elif message.kind is Kind.LEAVE:
             self.progress.leave(worker)
@@ -183,16 +187,14 @@ class Service:
         """Update by the steps that all workers have finished."""
         while self._applied < self.progress.least:
             step = self._steps.pop(self._applied, _Step())
-            weights = list(step.weights.values())
-            even = len(set(weights)) == 1 and weights[0] > 0
-            total = float(len(weights)) if even else sum(weights)
+            factors, scale = _factors(step.weights)
             for number, by_worker in sorted(step.grads.items()):
                 weighed = [
-                    (grad, 1.0 if even else step.weights[worker], added)
+                    (grad, factors[worker], added)
                     for worker, given in sorted(by_worker.items())
                     for grad, added in given
                 ]
-                self._update(number, *_sum(self.shards[number], weighed, 1.0 / (total or 1.0)))
+                self._update(number, *_sum(self.shards[number], weighed, scale))
             self._applied += 1
             if self._snapshots is not None and self._snapshots.due(self._applied):
                 self.write_snapshot()
@@ -233,6 +235,10 @@ class Service:
     def _newer(self, worker: int, message: Message) -> list[Array]:
         rows, clocks, bound = message.arrays
         return list(self.shards[message.subject].newer(rows, clocks, int(bound[0])))
+
+    def _write(self, worker: int, message: Message) -> list[Array]:
+        self.shards[message.subject].write(*message.arrays)
+        return []
 
     def _put(self, worker: int, message: Message) -> list[Array]:
         shard = self.shards[message.subject]
@@ -276,6 +282,7 @@ _ANSWERS: dict[Kind, Callable[[Service, int, Message], list[Array]]] = {
     Kind.PUSH_PULL: Service._pulled,
     Kind.NEWER: Service._newer,
     Kind.PUT: Service._put,
+    Kind.WRITE: Service._write,
     Kind.STATE: Service._state,
     Kind.LOAD: Service._load,
     Kind.SNAPSHOT: Service._snapshot,
@@ -304,6 +311,20 @@ def _failure(worker: int, message: Message, error: Exception) -> tuple[int, Mess
 def failed(message: Message, error: Exception) -> Message:
     """The answer to ``message`` where it led to ``error``."""
     return message._replace(kind=Kind.FAILED, arrays=[pickled(str(error))])
+
+
+def _factors(weights: Mapping[int, float | None]) -> tuple[dict[int, float], float]:
+    """What the gradients of each worker are multiplied by, and then their sum.
+
+    Where all weigh the same, each weighs 1, which costs no product; None is part of a sum.
+    """
+    found = {worker: weight or 0.0 for worker, weight in weights.items()}
+    if None in weights.values():
+        return dict.fromkeys(weights, 1.0), 1.0
+    if len(set(found.values())) == 1 and min(found.values()) > 0:
+        return dict.fromkeys(weights, 1.0), 1.0 / len(found)
+    # Where nothing counts, sums are of zeros.
+    return found, 1.0 / (sum(found.values()) or 1.0)
 
 
 def _sum(

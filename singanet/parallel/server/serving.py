@@ -83,7 +83,7 @@ class Server:
 
 def rows_in(message: Message) -> int:
     """Rows of tables that ``message`` brings, or asks for."""
-    if message.kind in (Kind.PUSH, Kind.PULL, Kind.NEWER):
+    if message.kind in (Kind.PUSH, Kind.PULL, Kind.NEWER, Kind.WRITE):
         return len(message.arrays[0])
     if message.kind is Kind.PUSH_PULL:
         return len(message.arrays[0]) + len(message.arrays[2])

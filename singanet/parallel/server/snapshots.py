@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from singanet.checkpoint.formats import open_state, write_state
@@ -12,6 +12,7 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.server.table import Shard
 
+_OPTIMIZER = "optimizer/"
 _KEPT = 2
 """Snapshots of a server that stay: where servers were killed, all have the last but one."""
 
@@ -36,34 +37,38 @@ class Snapshots:
 
     def write(self, step: int, shards: Iterable[Shard], optimizer: Optimizer | Wrapper) -> None:
         """Values, clocks and state after ``step`` steps; all but the last two files go then."""
-        arrays = {f"optimizer/{key}": array for key, array in optimizer.state_dict().items()}
+        arrays = {f"{_OPTIMIZER}{key}": array for key, array in optimizer.state_dict().items()}
         for shard in shards:
             arrays |= {f"values/{shard.name}": shard.values, f"clocks/{shard.name}": shard.clocks}
         write_state(self._path(step), arrays)
         for old in self.steps()[:-_KEPT]:
             self._path(old).unlink(missing_ok=True)
 
-    def restore(self, step: int, shards: Collection[Shard], optimizer: Optimizer | Wrapper) -> None:
-        """Go on as after ``step``. Errors: a file that is damaged, or of other parameters."""
+    def restore(
+        self, step: int, shards: Iterable[Shard], optimizer: Optimizer | Wrapper | None
+    ) -> None:
+        """Let ``shards``, and ``optimizer``, go on as after ``step``.
+
+        Errors: a file that is damaged, or of other parameters.
+        """
         path = self._path(step)
         with open_state(path) as reader:
-            state = {name: reader.read(name) for name in reader.entries}
-        expected = {f"values/{shard.name}": shard.values.shape for shard in shards}
-        found = {key: a.shape for key, a in state.items() if key.startswith("values/")}
-        if found != expected:
-            raise StateMismatchError(
-                f"snapshot {str(path)!r}",
-                expected=f"the parameters {expected}"[:200],
-                received=f"{found}"[:200],
-                advice="train the net that it was written for, or take an empty folder",
-            )
-        prefix = "optimizer/"
-        optimizer.load_state_dict(
-            {key[len(prefix) :]: array for key, array in state.items() if key.startswith(prefix)}
-        )
+            for shard in shards:
+                entry = reader.entries.get(f"values/{shard.name}")
+                if entry is None or entry.shape != shard.values.shape:
+                    raise StateMismatchError(
+                        f"snapshot {str(path)!r}",
+                        expected=f"{shard.name} of shape {shard.values.shape}",
+                        received="none" if entry is None else f"shape {entry.shape}",
+                        advice="train the net that it was written for, or take an empty folder",
+                    )
+                shard.values[...] = reader.read(f"values/{shard.name}")
+                shard.clocks[...] = reader.read(f"clocks/{shard.name}")
+            if optimizer is not None:
+                names = [name for name in reader.entries if name.startswith(_OPTIMIZER)]
+                state = {name[len(_OPTIMIZER) :]: reader.read(name) for name in names}
+                optimizer.load_state_dict(state)
         for shard in shards:
-            shard.values[...] = state[f"values/{shard.name}"]
-            shard.clocks[...] = state[f"clocks/{shard.name}"]
             shard.keep_state()
 
     def _path(self, step: int) -> Path:

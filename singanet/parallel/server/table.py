@@ -57,6 +57,10 @@ class Table(ABC):
         Their positions in ``rows``, rising, their values and their clocks.
         """
 
+    @abstractmethod
+    def start_write(self, rows: Array, values: Array) -> Request:
+        """Put ``values`` (n, width) in the place of ``rows``, whose clocks grow by 1."""
+
     def pull(self, rows: Array) -> tuple[Array, Array]:
         """As `start_pull`, waited for."""
         values, clocks = self.start_pull(rows).wait()
@@ -65,6 +69,10 @@ class Table(ABC):
     def push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> None:
         """As `start_push`, waited for."""
         self.start_push(rows, grads, clocks_added).wait()
+
+    def write(self, rows: Array, values: Array) -> None:
+        """As `start_write`, waited for."""
+        self.start_write(rows, values).wait()
 
     def push_pull(
         self, rows: Array, grads: Array, wanted: Array, clocks_added: Array | None = None
@@ -155,6 +163,13 @@ class Shard(Table):
         rows = self._checked(rows)
         ahead = np.flatnonzero(self.clocks[rows] - clocks > bound)
         return Done((ahead, self._table[rows[ahead]], self.clocks[rows[ahead]]))
+
+    def start_write(self, rows: Array, values: Array) -> Request:
+        """As `Table`."""
+        rows = self._checked(rows)
+        self._table[rows] = values
+        self.clocks[rows] += 1
+        return Done()
 
     def update(self, grad: Gradient, scale: float = 1.0, clocks_added: Array | None = None) -> None:
         """Update once by ``scale`` · ``grad``, which is of all rows, or of some that rise."""
