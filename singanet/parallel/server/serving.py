@@ -65,7 +65,10 @@ class Server:
 
     def _opened(self, message: Message) -> Message:
         """Open the service, or say which snapshots of it there are."""
-        opening: Opening = unpickled(message.arrays[0])
+        try:
+            opening: Opening = unpickled(message.arrays[0])
+        except Exception as error:  # noqa: BLE001 - told to the worker
+            return failed(message, error)
         own, servers = self._ranks.ranks.index(self._world.rank), len(self._ranks.ranks)
         snapshots = None
         if opening.snapshots is not None:
