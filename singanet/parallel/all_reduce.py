@@ -9,10 +9,8 @@ from typing import Any
 from singanet.base.arguments import checked_count
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, CallOrderError
-from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.checks import Grad, check_lists
 from singanet.optimizer.global_norm import norm_of
-from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reduction, Traffic
 from singanet.optimizer.stages import two_passes
@@ -95,15 +93,7 @@ class AllReduce(RankReducer):
 
         Errors: as `RankReducer`; `ArgumentError` for clipping around the reduction.
         """
-        for stage in around:
-            if stage.reads_gradients and not isinstance(stage, (Accumulator, ScaledUpdates)):
-                kind, own = type(stage).__name__, type(self).__name__
-                raise ArgumentError(
-                    f"{kind} around {own}",
-                    expected="what looks at gradients inside, where they are those of all ranks",
-                    received=f"{kind} around",
-                    advice=f"write {own}({kind}(...))",
-                )
+        self._expect_outside(around)
         if self.met(net, around):
             self._round = None
 
@@ -194,9 +184,6 @@ class AllReduce(RankReducer):
             else:
                 return
 
-    def _scaling(self) -> list[ScaledUpdates]:
-        return [stage for stage in self._around if isinstance(stage, ScaledUpdates)]
-
     def _opened(self, kind: str) -> Round:
         """A round of all sums, as this rank's gradients are to weigh in it."""
         self._expect_met()
@@ -234,15 +221,7 @@ class AllReduce(RankReducer):
 
     def _apply(self, handed: Iterable[Handed]) -> None:
         for names, values, grads, factor in handed:
-            changed = [name for name in names if self.optimizer.will_change(name)]
-            for stage in self._scaling():
-                for name, value in zip(names, values, strict=True):
-                    stage.precision.master(name, value)
-            targets = [self.settled(n, v) for n, v in zip(names, values, strict=True)]
-            self.optimizer.update(names, targets, grads, float(factor))
-            by_name = dict(zip(names, values, strict=True))
-            for outer in reversed(self._around):
-                outer.updated(changed, [by_name[name] for name in changed])
+            self._hand_on(names, values, grads, float(factor))
 
     def _scaled(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Any], factor: Any

@@ -15,7 +15,7 @@ from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicator import Done, Request
 from singanet.params.param import Param
-from singanet.types import Array, RowSparse
+from singanet.types import Array, Gradient, RowSparse
 
 _BLOCK = 1 << 16
 """Elements that are drawn at a time."""
@@ -106,19 +106,14 @@ class Shard(Table):
         whole = param.shape[0] if param.shape else 1
         kept = range(whole)[owned]
         self.rows, self.width = len(kept), math.prod(param.shape[1:])
-        self.dtype = param.dtype
+        self.dtype, self._folder = param.dtype, folder
         self.clocks = np.zeros(self.rows, np.int64)
         shape = (self.rows, *param.shape[1:]) if param.shape else ()
         self.values = _room(folder, f"{self.name}.values", shape, self.dtype)
         self._table = self.values.reshape(self.rows, self.width)
         self._fill(kept)
         optimizer.register(self.name, param.spec)
-        rule = stages_of(optimizer)[1]
-        if folder is not None:
-            sizes = zip(rule.slots, rule.slot_sizes(shape), strict=True)
-            rule.state(self.name).arrays = [
-                _room(folder, f"{self.name}.{slot}", (size,), self.dtype) for slot, size in sizes
-            ]
+        self.keep_state()
 
     def _fill(self, kept: range) -> None:
         """Initial values of the rows ``kept`` of all."""
@@ -139,9 +134,7 @@ class Shard(Table):
         return Done((self._table[rows], self.clocks[rows]))
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
-        """As `Table`. Errors, before anything is changed: rows that are not there, or come twice;
-        gradients of another shape.
-        """
+        """As `Table`. Errors: rows that are not there or come twice, gradients that do not fit."""
         rows = self._checked(rows)
         if grads.shape != (len(rows), self.width):
             raise ShapeError(
@@ -154,9 +147,7 @@ class Shard(Table):
             order = np.argsort(rows)
             rows, grads = rows[order], grads[order]
             clocks_added = None if clocks_added is None else clocks_added[order]
-        shaped = grads.reshape(len(rows), *self.param.shape[1:])
-        self.optimizer.update([self.name], [self.values], [RowSparse(rows, shaped)])
-        self.clocks[rows] += 1 if clocks_added is None else clocks_added
+        self.update(RowSparse(rows, grads), clocks_added=clocks_added)
         return Done()
 
     def start_push_pull(
@@ -180,10 +171,28 @@ class Shard(Table):
         self.clocks[rows] += 1
         return Done()
 
-    def push_dense(self, grad: Array, scale: float = 1.0) -> None:
-        """Update all rows by ``scale`` · ``grad``, of the shape of ``values``."""
+    def update(self, grad: Gradient, scale: float = 1.0, clocks_added: Array | None = None) -> None:
+        """Update once by ``scale`` · ``grad``, which is of all rows, or of some that rise."""
+        if isinstance(grad, RowSparse):
+            grad = RowSparse(grad.indices, grad.rows.reshape(-1, *self.param.shape[1:]))
         self.optimizer.update([self.name], [self.values], [grad], scale)
-        self.clocks += 1
+        rows = grad.indices if isinstance(grad, RowSparse) else slice(None)
+        self.clocks[rows] += 1 if clocks_added is None else clocks_added
+
+    def keep_state(self) -> None:
+        """Put the state of the rule, as when it was loaded, into the files of the ``folder``."""
+        rule = stages_of(self.optimizer)[1]
+        state = rule.state(self.name)
+        if self._folder is None:
+            return
+        loaded = state.arrays or [0.0] * len(rule.slots)
+        sizes = rule.slot_sizes(self.values.shape)
+        arrays = []
+        for slot, size, array in zip(rule.slots, sizes, loaded, strict=True):
+            place = _room(self._folder, f"{self.name}.{slot}", (size,), self.dtype)
+            place[...] = array
+            arrays.append(place)
+        state.arrays = arrays
 
     def _checked(self, rows: Array) -> Array:
         rows = np.asarray(rows)
@@ -194,7 +203,7 @@ class Shard(Table):
                 received=f"an array of {rows.dtype} of shape {rows.shape}",
                 advice="pass numpy.unique(ids)",
             )
-        if len(rows) and not (0 <= rows.min() and rows.max() < self.rows):
+        if len(rows) and not (rows.min() >= 0 and rows.max() < self.rows):
             raise DataError(
                 f"table {self.name!r}",
                 expected=f"row numbers from 0 to {self.rows - 1}",
