@@ -15,7 +15,7 @@ def shapes_of_feed(feed: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(
         (name, *((part.shape, part.strides, part.dtype) for part in given))
         if isinstance(given, (list, tuple))
-        else (name, given.shape, given.strides, given.dtype)
+        else (name, facts(given))
         for name, given in feed.items()
     )
 
