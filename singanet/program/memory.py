@@ -16,10 +16,10 @@ from singanet.optimizer.stages import reducers, stages_of
 from singanet.program.array_tree import root_of
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
+from singanet.program.heap import trim
 from singanet.program.peak import PeakMemory, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
-from singanet.program.replay.heap import trim
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.recorder import Recorder, rehearse
 
@@ -115,7 +115,7 @@ def _state_stays(optimizer: Any) -> Iterator[None]:
 
 def _planned(recorder: Recorder, level: Recompute, at_once: bool) -> PlannedStep:
     tape = recorder.tape
-    by_layers = tape.most_live + tape.most_working
+    by_layers = tape.most_live
     recording = compiled(recorder, level)
     memory = _memory(recorder, recording, 0 if at_once else by_layers)
     calls = [call for call in recording.calls if call.function is not None]

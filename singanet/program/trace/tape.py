@@ -79,8 +79,8 @@ class Tape:
         self._known: dict[int, _Root | _Part] = {}
         self._forget = _forgetting(self)
         # What the step takes by the layers: as many bytes of new arrays live at a time, beside the
-        # kernels' working memory, which they share there.
-        self.live = self.most_live = self.most_working = 0
+        # memory that all kernels so far have worked in, which stays as large as it has become.
+        self.live = self.most_live = self._working = 0
         # What layers in Python hold of their own at each replay.
         self.beside = 0
         # Programs have tens of thousands of places, most of them met often: each is one object.
@@ -102,12 +102,16 @@ class Tape:
         known = self._enter(array, Token(array.nbytes, fill=fill))
         known.nbytes = array.nbytes
         self.live += known.nbytes
-        self.most_live = max(self.most_live, self.live)
+        self._count()
 
     def adopt_working(self, array: Array) -> None:
         """As `adopt`, of memory in which a kernel works, and which it leaves to the next."""
         self._enter(array, Token(array.nbytes))
-        self.most_working = max(self.most_working, array.nbytes)
+        self._working = max(self._working, array.nbytes)
+        self._count()
+
+    def _count(self) -> None:
+        self.most_live = max(self.most_live, self.live + self._working)
 
     def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
         """Know ``array`` as memory from outside of the program."""
