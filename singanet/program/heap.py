@@ -38,11 +38,10 @@ def small_pages() -> Iterator[None]:
     Of an array that is never touched the allocator writes the first bytes, and takes a page: of
     two megabytes, where NumPy has asked the system for large ones.
     """
-    multiarray: Any = np._core.multiarray
-    choose = getattr(multiarray, "_set_madvise_hugepage", None)
-    before = None if choose is None else choose(False)
+    numpy: Any = np
+    choose = getattr(numpy._core.multiarray, "_set_madvise_hugepage", lambda chosen: chosen)
+    before = choose(False)
     try:
         yield
     finally:
-        if before:
-            choose(True)
+        choose(before)
