@@ -83,7 +83,7 @@ class Tape:
         # What the step takes by the layers: as many bytes of new arrays live at a time, beside the
         # memory that all kernels so far have worked in, which stays as large as it has become.
         self.live = self.most_live = self._working = 0
-        # How that lies in memory, where it is asked, beside optimizer state that is made on the way.
+        # How that lies in memory, where it is asked, beside state that is made on the way.
         self.heap: HeapUse | None = None
         self.grown, self._aside, self._workplace = 0, False, (-1, 0)
         # What layers in Python hold of their own at each replay.
