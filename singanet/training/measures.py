@@ -88,7 +88,7 @@ class Measures:
             metric.update(own, targets)
 
     def count(self, out: Any, y: Any) -> None:
-        """Note what the loss of a batch that `add_loss` is told of is a mean over."""
+        """Note what the loss of a batch, found before, is a mean over; then `add_loss` is told."""
         if self.of is not None:
             counts, before = counted(self.of, out, y), self._counts
             if self._has_parts:
