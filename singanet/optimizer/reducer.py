@@ -143,6 +143,11 @@ class Reducer(Wrapper):
     def alone(self) -> bool:
         """Whether gradients are handed on as they are, as there is no other process."""
 
+    @property
+    def local(self) -> bool:
+        """Whether gradients are handed on as they are, and only `end` asks other processes."""
+        return False
+
     def reduction(self) -> Reduction | None:
         """What a program makes of a step, None where steps are not recorded, or not yet."""
         return None

@@ -160,6 +160,11 @@ class Round:
         return self.weight * self.factor
 
     @property
+    def scale(self) -> float:
+        """What sums that are handed out are to be multiplied by, once it is known."""
+        return self.factor
+
+    @property
     def under_way(self) -> bool:
         """Whether anything was begun that did not land."""
         return bool(self._flying)
@@ -176,6 +181,19 @@ class Round:
             self._busy = time.perf_counter()
         self._begin(flight)
         self._flying.append(flight)
+
+    def start_flat(self, params: list[Param], buffer: Array, scales: Sequence[Scale]) -> None:
+        """Begin the entry of ``params``, whose dense gradients a program has in ``buffer``."""
+        buffer[-len(params) :] = 1
+        self.start(Flight(params, params, buffer, scales, {}))
+
+    def finish_flat(self, buffer: Array) -> None:
+        """Wait until ``buffer`` holds what all ranks have of the entry that was begun first."""
+        flight = self.land()
+        assert flight.sums is not None
+        summed = flight.sums.wait()
+        if summed is not buffer:
+            buffer[...] = summed
 
     def test(self) -> None:
         """Carry on what is under way."""

@@ -152,8 +152,8 @@ class SparseAllReduce(AllReduce):
         return super().alone and not self.momentum
 
     def reduction(self) -> Reduction | None:
-        """As `Reducer`: its steps are not recorded."""
-        return None
+        """As `Reducer`; None where a lone process sums momentum."""
+        return None if self.comm.size == 1 else super().reduction()
 
     def _round_of(self, kind: str, heard: Announcement, weight: float) -> Round:
         self._last = SparseRound(
