@@ -363,7 +363,7 @@ class ParameterServer(RankReducer):
 class _FromServers:
     """A `Reduction`: buffers of gradients go to the servers, and come back with values."""
 
-    factor = 1.0
+    factor = share = 1.0
     under_way = False
 
     def __init__(self, owner: ParameterServer) -> None:

@@ -11,7 +11,8 @@ from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.layers import Add, Cache, Dense, Embedding, Flatten, Input, Slice
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, AdaGrad, Adam, ClipByLayerNorm, ClipByValue
-from singanet.parallel.cached import Hybrid
+from singanet.parallel import Hybrid
+from singanet.training.callbacks import ModelCheckpoint
 from tests.parallel.cached.tables import batches, words_net
 
 EXACT = Cache("lfu", 15, 0, 0)
@@ -90,6 +91,30 @@ def test_fit_evaluates_and_predicts_by_the_tables(cache):
     np.testing.assert_allclose(histories[1]["loss"], histories[0]["loss"], rtol=1e-5)
     np.testing.assert_allclose(histories[1]["val_loss"], histories[0]["val_loss"], rtol=1e-5)
     np.testing.assert_allclose(served.predict(x), plain.predict(x), rtol=1e-4, atol=1e-6)
+
+
+def test_a_training_goes_on_from_its_checkpoint_with_the_tables_and_their_state(tmp_path):
+    data = batches(10)
+    x, y = (np.concatenate(part) for part in zip(*data, strict=True))
+
+    def fitted(folder, epochs, resume=None):
+        net, kept = words_net(EXACT), ModelCheckpoint(tmp_path / folder)
+        net.compile(Hybrid(Adam(lr=0.05)))
+        net.fit(x, y, 16, epochs, callbacks=[kept], resume=resume, verbose=False)
+        return values(net)
+
+    fitted("first", 2)
+    expect_equal(fitted("second", 4, resume=tmp_path / "first"), fitted("whole", 4))
+
+
+def test_hyper_parameters_that_are_assigned_reach_tables_and_caches():
+    plain, served = words_net(), words_net(EXACT)
+    optimizer, hybrid = SGD(lr=0.5), Hybrid(SGD(lr=0.5))
+    trained(plain, optimizer)
+    trained(served, hybrid)
+    optimizer.lr = hybrid.optimizer.lr = 0.01
+    assert trained(served, hybrid) == trained(plain, optimizer)
+    expect_equal(values(served), values(plain))
 
 
 def test_evaluation_changes_neither_cache_nor_count():
