@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from singanet.base.collectives import gathered
+from singanet.base.csr import is_sparse
 from singanet.engine.model import Model
 from singanet.errors import ArgumentError, RankError, SingaNetError
 from singanet.metric import Metric
@@ -333,6 +334,8 @@ def sampled(data: Any) -> Any:
         return {name: sampled(part) for name, part in data.items()}
     if data is None:
         return None
+    if is_sparse(data):
+        return sampled({"indptr": data.indptr, "indices": data.indices, "values": data.values})
     rows = np.linspace(0, len(data) - 1, min(_ROWS, len(data))).astype(int)
     some = ops_for(data).host(data[rows])
     return f"{data.dtype} {tuple(data.shape)} {_digest(some)}"

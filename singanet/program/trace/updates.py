@@ -191,10 +191,14 @@ class Updates:
 
     def _ruled(self, name: str, value: Array, grad: Any, scale: Any) -> str | None:
         """Record the update of one parameter by the rule, or let it wait; why not, if so."""
-        why = self._unfit(self.rule.state(name), value, grad)
+        state = self.rule.state(name)
+        why = self._unfit(state, value, grad)
         if why is not None:
             return why
+        is_new = not state.arrays
         state = self.rule.settle(name, value)
+        if is_new:
+            self.tape.grow(sum(array.nbytes for array in state.arrays))
         source = source_of(grad)
         if source is not None:
             self._rows(name, value, source, scale)
