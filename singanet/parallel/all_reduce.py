@@ -20,6 +20,7 @@ from singanet.parallel.communicator import Communicator
 from singanet.parallel.half import Halves
 from singanet.parallel.rank_reducer import RankReducer
 from singanet.parallel.round import Announcement, Round, announced
+from singanet.params.served import served_by
 from singanet.types import Array
 
 
@@ -30,7 +31,8 @@ class AllReduce(RankReducer):
     into buffers of their own, small ones side by side, and summed while the walk back goes on,
     ``window`` sums at a time; sums that are there are updated by at the next call of `update`,
     all others in `end`. What one rank did not reach counts as zeros there, what no rank reached
-    is not updated. Row-sparse gradients stay so: their rows are gathered. Steps are recorded; then
+    is not updated. Row-sparse gradients stay so: their rows are gathered; those of rows that a
+    table has go there at the end, weighed as the others. Steps are recorded; then
     gradients are summed where they lie. ``traffic`` counts what was exchanged.
 
     With ``dtype="float16"`` gradients travel in half the bytes and are added in float32; it is for
@@ -64,6 +66,7 @@ class AllReduce(RankReducer):
         self._halves = None if dtype is None else Halves()
         self._round: Round | None = None
         self._last: Round | None = None
+        self._served: list[tuple[str, Array, Grad, float]] = []
         self.traffic = Traffic()
 
     def reduction(self) -> Reduction | None:
@@ -111,7 +114,11 @@ class AllReduce(RankReducer):
         check_lists(type(self).__name__, names, values, grads)
         if self._round is None:
             self._round = self._opened("step")
-        self._round.give(names, grads, scale)
+            self._served.clear()
+        given = [*zip(names, values, grads, strict=True)]
+        self._served += [(*each, scale) for each in given if served_by(each[1]) is not None]
+        rest = [(name, grad) for name, value, grad in given if served_by(value) is None]
+        self._round.give([name for name, _ in rest], [grad for _, grad in rest], scale)
         self._apply(self._round.finished())
 
     def end(self) -> None:
@@ -125,9 +132,17 @@ class AllReduce(RankReducer):
             yield from items
             return
         opened = self._opened("preview")
-        for names, _, grads in items:
+        for names, values, grads in items:
+            for name, value in zip(names, values, strict=True):
+                if served_by(value) is not None:
+                    raise ArgumentError(
+                        f"{type(self).__name__}, parameter {name!r}",
+                        expected="a norm of gradients that all ranks see",
+                        received="rows that a table has, others on each rank",
+                        advice="clip by value, or by the norm of each layer",
+                    )
             opened.give(names, grads, 1.0)
-            del names, grads
+            del names, values, grads
             for handed in opened.finished():
                 yield self._scaled(*handed)
         for handed in opened.rest():
@@ -192,8 +207,11 @@ class AllReduce(RankReducer):
     def _close(self, opened: Round) -> None:
         try:
             self._apply(opened.rest())
+            for name, value, grad, scale in self._served:
+                self.optimizer.update([name], [value], [grad], scale * opened.share)
         finally:
             self._round, self._said = None, False
+            self._served.clear()
         self.comm.step += 1
 
     def _ended(self) -> None:

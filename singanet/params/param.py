@@ -22,6 +22,7 @@ from singanet.errors import (
     one_of,
 )
 from singanet.initializer import Initializer, from_spec
+from singanet.params.served import ServedRows
 from singanet.params.store import place_of, slice_of
 from singanet.types import Array, Shape
 
@@ -156,6 +157,11 @@ class Param:
         self._home = home
         self._value = None
         changes.add()
+
+    @property
+    def served(self) -> ServedRows | None:
+        """The table that keeps the rows, where that is elsewhere."""
+        return self.home if isinstance(self.home, ServedRows) else None
 
     @property
     def value(self) -> Array:
