@@ -15,6 +15,7 @@ from singanet.errors import ArgumentError
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
 from singanet.parallel import init
+from singanet.parallel.start import servers
 from singanet.runs.callbacks import FiniteLoss, RunFigures
 from singanet.runs.figures import write_json
 from singanet.runs.folder import expect_no_run, folder_callbacks, state_in, write_outcome
@@ -142,7 +143,7 @@ def _fit(
         warm_up=updates,
         accumulate=options.accumulate,
     )
-    alone = task.part.world_size == 1
+    alone = task.part.world_size == 1 and servers() is None
     optimizer = rule if alone else reduced(rule, options.parallel, options.ratio, options.every)
     net.compile(optimizer, mixed_precision=options.mixed_precision)
     return net.fit(
