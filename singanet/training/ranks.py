@@ -101,7 +101,9 @@ class Ranks:
     def expect_same_parameters(self, net: Model) -> None:
         """Errors: `RankError` on all ranks, with the first parameter in which one differs."""
         own = {
-            param.name: _digest(ops_for(param.value).host(param.value)) for param in net.params()
+            param.name: _digest(ops_for(param.value).host(param.value))
+            for param in net.params()
+            if param.served is None
         }
         every = gathered(self.comm, own, "the comparison of parameters")
         for rank, other in enumerate(every):

@@ -21,6 +21,7 @@ from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.program.array_tree import arrays_in, map_arrays
 from singanet.program.guard import Guard
+from singanet.program.heap import small_pages
 from singanet.program.ir import MarkName, NotRecordableError
 from singanet.program.orders import Order, output_slots, zeros_in
 from singanet.program.trace.draws import Draws
@@ -371,7 +372,8 @@ def rehearse(net: Net, record: Callable[[Recorder], None], plan: Plan | None = N
     with no_collections():
         recorder = Recorder(net, AbstractEvaluator(), plan)
         try:
-            record(recorder)
+            with small_pages():
+                record(recorder)
         except (NotRecordableError, SingaNetError):
             raise
         except Exception:  # noqa: BLE001 - whatever it is comes again with values, or does not
