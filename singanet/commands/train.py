@@ -33,7 +33,7 @@ def add_command(commands: Any) -> None:
         "--data",
         metavar="DATA",
         help="digits, FILE.npz, a folder of MNIST or CIFAR; for language models plays or a text "
-        "file; for tables census; left out, what comes with the package",
+        "file; for tables census, movielens or clicks; left out, what comes with the package",
     )
     _add_method(parser)
     _add_course(parser)

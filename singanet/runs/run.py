@@ -145,7 +145,7 @@ def _fit(
     )
     alone = task.part.world_size == 1 and servers() is None
     optimizer = rule if alone else reduced(rule, options.parallel, options.ratio, options.every)
-    net.compile(optimizer, mixed_precision=options.mixed_precision)
+    net.compile(optimizer, metrics=task.metrics, mixed_precision=options.mixed_precision)
     return net.fit(
         batches,
         epochs=recipe.epochs,
@@ -189,10 +189,11 @@ def _tested(
     trained: RunFigures,
     history: History,
 ) -> RunResult:
-    loss, metric = net.evaluate(task.test_batches())
+    evaluation = net.evaluate(task.test_batches())
+    loss, metric = evaluation
     comm = init()
     samples = int(comm.all_reduce(np.array([trained.samples]), what="the samples of all ranks")[0])
-    tested = EpochResult(loss or 0.0, metric, 0)
+    tested = EpochResult(loss or 0.0, metric, 0, evaluation.logs)
     figures = {
         "model": options.model,
         "data": task.name,
@@ -205,6 +206,8 @@ def _tested(
         "peak_gradient_bytes": trained.peak,
         "parameter_bytes": parameter_bytes(net),
     }
+    for name in task.metrics or ():
+        figures[f"test_{name}"] = evaluation.logs[name]
     if comm.size > 1:
         figures["ranks"] = comm.size
     if options.out is not None and comm.rank == 0:
