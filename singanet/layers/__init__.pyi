@@ -2,6 +2,7 @@
 
 from singanet.layers.activation import Activation
 from singanet.layers.batch_normalization import BatchNormalization
+from singanet.layers.cache import Cache
 from singanet.layers.concat import Concat
 from singanet.layers.context import Context
 from singanet.layers.conv1d import Conv1D
@@ -54,6 +55,7 @@ __all__ = [
     "AvgPooling1D",
     "AvgPooling2D",
     "BatchNormalization",
+    "Cache",
     "Concat",
     "Context",
     "Conv1D",

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from singanet.base.csr import is_sparse
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted
 from singanet.base.flags import is_training
@@ -62,6 +63,13 @@ class Loss(Counted, Configurable, ABC):
                 expected="outputs that are floats with a batch axis",
                 received=f"outputs of type {x.dtype} and shape {x.shape}",
                 advice="let the net end in a layer that yields floats",
+            )
+        if is_sparse(y):
+            raise DataError(
+                type(self).__name__,
+                expected="targets in an array",
+                received=f"a sparse {type(y).__name__}",
+                advice="pass y.toarray(), or the labels as integers",
             )
         ops = ops_for(x)
         if sample_weight is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.ops.direction import Direction, RecurrentGradients
 from singanet.ops.window import Pair, Window
-from singanet.types import Array, Shape
+from singanet.types import Array, RowSparse, Shape
 
 ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
     "relu": "y",
@@ -153,6 +153,9 @@ class Ops(Protocol):
         the last bit in every run.
         """
 
+    def add_rows(self, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
+        """Indices and rows of the sum of two gradients of one table, as `sum_rows` gives them."""
+
     def add_to_rows(self, array: Array, indices: Array, rows: Array) -> Array:
         """A copy of ``array`` with ``rows`` added at the distinct ``indices``."""
 
@@ -187,6 +190,14 @@ class Ops(Protocol):
 
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Call ``function``, which raises an error for values that will not do."""
+
+    def look_up(
+        self, function: Callable[[Array, Array], None], indices: Array, shape: Shape, dtype: Any
+    ) -> Array:
+        """An array of ``shape`` and ``dtype`` that ``function(indices, array)`` fills on the host.
+
+        It is called at each step anew, as rows may be others then.
+        """
 
     # Products
 

@@ -3,6 +3,7 @@
 from singanet.parallel.all_reduce import AllReduce
 from singanet.parallel.communicator import Alone, Communicator, Exchanged, ReduceOp, Request
 from singanet.parallel.local_updates import LocalSGD, PartialUpdate
+from singanet.parallel.parameter_server import ParameterServer
 from singanet.parallel.sparse_all_reduce import SparseAllReduce
 from singanet.parallel.start import init
 
@@ -12,6 +13,7 @@ __all__ = [
     "Communicator",
     "Exchanged",
     "LocalSGD",
+    "ParameterServer",
     "PartialUpdate",
     "ReduceOp",
     "Request",
