@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -22,11 +21,12 @@ from singanet.optimizer.sources import state_sources
 from singanet.optimizer.stages import meet, reducers
 from singanet.training.batches import Batches, WeightedBatch
 from singanet.training.compiled import Compiled
+from singanet.training.files import session_entry
 from singanet.training.history import History
 from singanet.training.measures import Measures
 from singanet.training.micro_batches import MicroBatches
 from singanet.training.own_state import as_of_rank, is_own, own_entries
-from singanet.training.progress import FORMAT, VERSION, Progress, parse_progress
+from singanet.training.progress import FORMAT, Progress, parse_progress
 from singanet.training.ranks import Ranks
 from singanet.training.steps import Step, stepper, with_empty_batches
 from singanet.types import Array
@@ -270,7 +270,6 @@ def training_sources(session: Session) -> list[Source]:
         state |= {f"metric/{key}": v for key, v in gathered.items()}
     about = {
         "format": FORMAT,
-        "version": VERSION,
         "epoch": session.epoch,
         "batch": session.batch,
         "step": session.step,
@@ -284,8 +283,7 @@ def training_sources(session: Session) -> list[Source]:
         "ranks": every,
         "history": {"epochs": session.history.epochs, "values": dict(session.history)},
     }
-    text = json.dumps(about, default=lambda array: np.asarray(array).tolist())
-    state["session"] = np.frombuffer(text.encode(), np.uint8)
+    state["session"] = session_entry(about)
     return found + sources_of(state, "session.state")
 
 
@@ -333,7 +331,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         for callback, own in by_callback:
             callback.load_state_dict(own)
         for param in net.params():
-            param.value[...] = net.device.put(state[f"net/{param.name}"])
+            param.put(net.device.put(state[f"net/{param.name}"]))
     if session.ranks is not None:
         seen = progress.ranks[session.rank].samples if _is_as_it_was(session, progress) else 0
         session.ranks.go_on(seen, session.measures)

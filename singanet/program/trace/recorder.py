@@ -62,6 +62,11 @@ class Recorder:
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
         self.net: Net = proxy
+        for step in (plan or net.execution_plan()).steps:
+            if step.layer.sparse:
+                raise NotRecordableError(
+                    f"the sparse input {step.name!r}, whose entries are others in each batch"
+                )
         self.plan: Plan = traced_plan(plan or net.execution_plan(), self.net, self.tape)
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
