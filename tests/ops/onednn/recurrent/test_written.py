@@ -74,10 +74,10 @@ def test_a_net_is_told_what_it_touches(library_path):
         pytest.skip("nets use other kernels here")
     net = singanet.FeedForwardNet(SquaredError(), seed=0)
     net.add(LSTM("lstm", 64, input_sample_shape=(60, 40)))
-    told = net.memory(8, SGD(lr=0.1)).parts
+    told = net.memory(4, SGD(lr=0.1)).parts
     net.programs.at_once = True
-    x = np.zeros((8, 60, 40), np.float32)
-    net.step(x, np.zeros((8, 60, 64), np.float32), SGD(lr=0.1))
+    x = np.zeros((4, 60, 40), np.float32)
+    net.step(x, np.zeros((4, 60, 64), np.float32), SGD(lr=0.1))
     asked = net.programs.reports()[-1].layout.nbytes
     assert 0.2 * asked < told["arena"] < 0.7 * asked
     assert told["kernels"] > 4_000_000
