@@ -290,7 +290,7 @@ def training_sources(session: Session) -> list[Source]:
 def param_sources(net: Model) -> list[Source]:
     """The parameters of ``net``, one after the other, wherever they are."""
     return [
-        Source(p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek)
+        Source(p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek, p.parts)
         for p in net.params()
     ]
 

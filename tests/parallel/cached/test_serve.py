@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -192,6 +193,24 @@ def test_files_have_the_rows_of_the_tables(tmp_path, suffix):
         np.testing.assert_array_equal(
             served.forward(False, batches(1)[0][0]), other.forward(False, batches(1)[0][0])
         )
+
+
+def test_a_table_is_streamed_into_a_file(tmp_path, monkeypatch):
+    """No more of it is in the worker's memory than a piece, here 1 of 16 MB."""
+    net = singanet.FeedForwardNet(
+        [Embedding("emb", 1 << 17, 32, input_sample_shape=(6,)), Flatten("flat"), Dense("fc", 3)],
+        seed=3,
+    )
+    monkeypatch.setattr("singanet.parallel.cached.rows._PIECE", 1 << 20)
+    Hybrid(SGD(lr=0.5)).meet(net)
+    tracemalloc.start()
+    net.save(tmp_path / "net.safetensors")
+    net.save_model(tmp_path / "net.singanet")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 5e6
+    other = singanet.load_model(tmp_path / "net.singanet")
+    expect_equal(values(other), values(net))
 
 
 def test_values_that_a_net_had_go_into_the_table(tmp_path):
