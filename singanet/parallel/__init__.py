@@ -3,6 +3,7 @@
 from singanet.parallel.all_reduce import AllReduce
 from singanet.parallel.communicator import Alone, Communicator, Exchanged, ReduceOp, Request
 from singanet.parallel.local_updates import LocalSGD, PartialUpdate
+from singanet.parallel.pipeline import Pipeline, schedule, simulate, stage
 from singanet.parallel.sparse_all_reduce import SparseAllReduce
 from singanet.parallel.start import init
 
@@ -13,8 +14,12 @@ __all__ = [
     "Exchanged",
     "LocalSGD",
     "PartialUpdate",
+    "Pipeline",
     "ReduceOp",
     "Request",
     "SparseAllReduce",
     "init",
+    "schedule",
+    "simulate",
+    "stage",
 ]

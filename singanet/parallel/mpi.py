@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from singanet.parallel.communicator import (
     ReduceOp,
     Request,
     checked_array,
+    checked_group,
     checked_peer,
     late,
 )
@@ -149,6 +150,13 @@ class MpiCommunicator(Communicator):
     def start_barrier(self, what: str = "a barrier") -> Request:
         """As `Communicator`."""
         return self._under_way(self._comm.Ibarrier(), None, what)
+
+    def group(self, ranks: Sequence[int]) -> MpiCommunicator:
+        """As `Communicator`."""
+        part = self._comm.Split(checked_group(self, ranks)[0], self.rank)
+        made = MpiCommunicator(part, self.deadline)
+        part.Free()
+        return made
 
     def _under_way(
         self,

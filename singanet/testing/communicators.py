@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from singanet.parallel.communicator import (
     ReduceOp,
     Request,
     checked_array,
+    checked_group,
     checked_peer,
 )
 from singanet.types import Array
@@ -129,6 +130,19 @@ class FakeCommunicator(Communicator):
                 world.receivers.setdefault(mail, deque()).append(receipt)
         return _Flying(self, receipt, array, what)
 
+    def group(self, ranks: Sequence[int]) -> FakeCommunicator:
+        """As `Communicator`; a group has a clock of its own."""
+        found = tuple(checked_group(self, ranks))
+        world = self._world
+        with world.changed:
+            world.look(self, "a group")
+            number = world.grouped[self.rank]
+            world.grouped[self.rank] += 1
+            if (number, found) not in world.groups:
+                facts = world.deadline, world.bandwidth, world.patience
+                world.groups[number, found] = _World(len(found), *facts)
+            return FakeCommunicator(world.groups[number, found], found.index(self.rank))
+
     def _collective(
         self,
         kind: str,
@@ -212,6 +226,8 @@ class _World:
         self.mail: dict[tuple[int, int, int], deque[tuple[Array, float]]] = {}
         self.receivers: dict[tuple[int, int, int], deque[_Receipt]] = {}
         self.waiting: dict[int, Any] = {}
+        self.grouped = [0] * size
+        self.groups: dict[tuple[int, tuple[int, ...]], _World] = {}
         self.ended: set[int] = set()
         self.over = ""
 
@@ -229,6 +245,9 @@ class _World:
         with self.changed:
             self.over = self.over or why
             self.changed.notify_all()
+            groups = list(self.groups.values())
+        for world in groups:
+            world.end(why)
 
     def look(self, comm: FakeCommunicator, what: str) -> None:
         """Errors: `RankError` where all is over."""
