@@ -174,7 +174,8 @@ class Session:
 
     def meet(self) -> None:
         """Begin with the values of rank 0, where that was not done: what is loaded stays then."""
-        meet(self.compiled.scaled(self._outermost), self.net)
+        net = self.net if self.ranks is None else self.ranks.here(self.net)
+        meet(self.compiled.scaled(self._outermost), net)
 
     def join(self) -> None:
         """Say that this process has no more batches for now; others may have."""
@@ -250,19 +251,21 @@ def training_sources(session: Session) -> list[Source]:
         found = [replace(each, name=f"net/{each.name}") for each in param_sources(net)] + learnt
     else:
         # A training that is saved goes on as one that is not: each rank with its running state.
-        moved = [param for param in net.params() if param.is_state and not param.is_constant]
+        here = session.ranks.here(net).params()
+        moved = [param for param in here if param.is_state and not param.is_constant]
         arrays = {source.name: np.array(source.array()) for source in learnt}
         arrays |= {f"local/{param.name}": _copy(param.value) for param in moved}
         every = session.ranks.state_of_all(session)
         measures = session.ranks.merged(measures)
         # The running state of all stands in the parameters only here.
-        of_all = {f"net/{param.name}": _copy(param.value) for param in net.params()}
+        of_all = {f"net/{param.name}": _copy(param.value) for param in here}
         for param in moved:
             param.value[...] = net.device.put(arrays[f"local/{param.name}"])
-        arrays |= own_entries(session.ranks.comm, arrays)
+        own = {**of_all, **arrays} if session.ranks.apart else arrays
+        arrays |= own_entries(session.ranks.comm, own)
         if session.rank:
             return []
-        found = sources_of({**of_all, **arrays}, "session.state")
+        found = sources_of(session.ranks.whole({**of_all, **arrays}), "session.state")
     state: dict[str, Array] = {}
     metrics: dict[str, Any] = {}
     if session.batch:
@@ -318,19 +321,24 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         if steps is not None and progress.batch > steps:
             received = f"batch {progress.batch}"
             raise _mismatch("net.fit, resume", f"at most {steps} batches an epoch", received)
-        session.optimizer.load_state_dict(_below("optimizer/", state))
-        session.rule.check_loaded({param.name: param.value for param in net.params()})
+        here = net.params() if session.ranks is None else session.ranks.here(net).params()
+        learnt = _below("optimizer/", state)
+        away = {param.name for param in net.params()} - {param.name for param in here}
+        session.optimizer.load_state_dict(
+            {key: array for key, array in learnt.items() if key.rpartition("/")[0] not in away}
+        )
+        session.rule.check_loaded({param.name: param.value for param in here})
         if precision is not None:
             precision.load_state_dict(scaling)
         # What was gathered so far counts once.
-        if progress.batch and session.rank == 0:
+        if progress.batch and (session.ranks is None or session.ranks.has_measured):
             metrics, arrays = session.measures.metrics, _below("metric/", state)
             load_metrics(metrics, progress.metrics, arrays)
             session.measures.losses = dict(progress.losses)
             session.measures.samples = progress.samples
         for callback, own in by_callback:
             callback.load_state_dict(own)
-        for param in net.params():
+        for param in here:
             param.value[...] = net.device.put(state[f"net/{param.name}"])
     if session.ranks is not None:
         seen = progress.ranks[session.rank].samples if _is_as_it_was(session, progress) else 0

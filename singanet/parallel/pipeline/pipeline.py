@@ -24,7 +24,7 @@ from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.stages import apply_updates, two_passes
-from singanet.parallel.communicator import Communicator
+from singanet.parallel.communicator import Communicator, Exchanged
 from singanet.parallel.pipeline.partition import Cost, assigned, measured
 from singanet.parallel.pipeline.run import StageRun
 from singanet.parallel.pipeline.schedules import alive
@@ -84,6 +84,8 @@ class Pipeline:
         self.count, self.schedule = self.comm.size // rows, schedule
         self.replica, self.stage = divmod(self.comm.rank, self.count)
         self.net, self.before = net, net.programs
+        self.share = self.replica, rows
+        self.measuring = range(self.count - 1, self.comm.size, self.count)
         plan = self._checked(net)
         ops = scheduled(self.schedule, self.count, self.micro_batches)
         held = [alive(each) for each in ops]
@@ -201,6 +203,21 @@ class Pipeline:
         """As `Executor`. Errors: always."""
         raise self._refused("net.gradients")
 
+    # -- what a training asks -------------------------------------------------------------------
+
+    @property
+    def exchanged(self) -> Exchanged:
+        """The bytes that this process has sent and received, with whomever."""
+        every = (self.comm, self.row, self.replicas)
+        distinct = {id(comm): comm for comm in every}.values()
+        return Exchanged(
+            sum(comm.bytes_sent for comm in distinct), sum(comm.bytes_received for comm in distinct)
+        )
+
+    def owner(self, name: str) -> int:
+        """The first rank that updates the parameter. Errors: KeyError for none of the net's."""
+        return self._users[name][0]
+
     # -- the whole net --------------------------------------------------------------------------
 
     def on_first(self, work: Callable[[], T]) -> T | None:
@@ -296,10 +313,14 @@ class Pipeline:
         return self.part
 
     def _cuts(self, feed: Mapping[str, Any]) -> list[slice]:
-        """Micro-batches of the samples of ``feed``, the first ones larger by one at most."""
+        """Micro-batches of the samples of ``feed``, the first ones larger by one at most.
+
+        They are fewer where samples are few, or layers need several at once.
+        """
         first = next(iter(feed.values()))
         samples = len(first[0] if isinstance(first, (list, tuple)) else first)
-        count = max(1, min(self.micro_batches, samples))
+        least = max(layer.fewest_samples for layer in self.net.layers)
+        count = max(1, min(self.micro_batches, samples // least))
         ends = [0, *np.cumsum([samples // count + (i < samples % count) for i in range(count)])]
         return [slice(int(a), int(b)) for a, b in pairwise(ends)]
 
