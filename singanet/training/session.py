@@ -261,8 +261,8 @@ def training_sources(session: Session) -> list[Source]:
         of_all = {f"net/{param.name}": _copy(param.value) for param in here}
         for param in moved:
             param.value[...] = net.device.put(arrays[f"local/{param.name}"])
-        own = {**of_all, **arrays} if session.ranks.apart else arrays
-        arrays |= own_entries(session.ranks.comm, own)
+        apart = {**of_all, **arrays} if session.ranks.apart else arrays
+        arrays |= own_entries(session.ranks.comm, apart)
         if session.rank:
             return []
         found = sources_of(session.ranks.whole({**of_all, **arrays}), "session.state")

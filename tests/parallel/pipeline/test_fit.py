@@ -40,11 +40,8 @@ def make(*more):
 
 def fit(net, rule, epochs=3, samples=50, **said):
     net.compile(rule, metrics=[Accuracy(), SecondClass()])
-    history = net.fit(
-        X[:samples], Y[:samples], 16, epochs, validation_data=(X[:11], Y[:11]), verbose=False, clip=1.0,
-        clip_by="global", **said,
-    )  # fmt: skip
-    return history
+    said |= {"validation_data": (X[:11], Y[:11]), "clip": 1.0, "clip_by": "global"}
+    return net.fit(X[:samples], Y[:samples], 16, epochs, verbose=False, **said)
 
 
 def expect_same_history(history, other):
