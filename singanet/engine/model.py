@@ -60,6 +60,9 @@ class Placed(Protocol):
     def exchanged(self) -> tuple[int, int]:
         """The bytes that this process has sent and received."""
 
+    def on_first(self, work: Callable[[], Any]) -> Any:
+        """``work()`` on rank 0, where all parameters can be read meanwhile. All ranks call it."""
+
     def owner(self, name: str) -> int:
         """The rank that updates the parameter, the first of several."""
 

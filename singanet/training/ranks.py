@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
@@ -292,6 +292,13 @@ class Ranks:
     def here(self, net: Model) -> Any:
         """What of ``net`` is on this rank: all of it, but where layers lie on several."""
         return net if self._placed is None else self._placed.part
+
+    def on_first(self, work: Callable[[], object]) -> None:
+        """``work()`` on rank 0, where the parameters of all can be read meanwhile."""
+        if self._placed is not None:
+            self._placed.on_first(work)
+        elif self.rank == 0:
+            work()
 
     @property
     def apart(self) -> bool:

@@ -19,6 +19,7 @@ from singanet.metric import Metric
 from singanet.optimizer import Accumulator, MixedPrecision, Optimizer, Wrapper
 from singanet.optimizer.sources import state_sources
 from singanet.optimizer.stages import meet, reducers
+from singanet.params.param import Param
 from singanet.training.batches import Batches, WeightedBatch
 from singanet.training.compiled import Compiled
 from singanet.training.files import session_entry
@@ -142,6 +143,18 @@ class Session:
         """What rank 0 says, on all ranks, which call it at the same point: plain data, arrays."""
         return value if self.ranks is None else self.ranks.of_first(value, "what rank 0 decides")
 
+    def on_first(self, work: Callable[[], object]) -> None:
+        """``work()`` on rank 0, where the parameters of all can be read; all ranks call it."""
+        if self.ranks is None:
+            work()
+        else:
+            self.ranks.on_first(work)
+
+    def params(self) -> list[Param]:
+        """The parameters of the net that are on this rank: all, but of a net on stages."""
+        here = self.net if self.ranks is None else self.ranks.here(self.net)
+        return list(here.params())
+
     @property
     def can_write(self) -> bool:
         """Whether a state can be had after the error that ends the fit: all ranks know of it."""
@@ -174,8 +187,8 @@ class Session:
 
     def meet(self) -> None:
         """Begin with the values of rank 0, where that was not done: what is loaded stays then."""
-        net = self.net if self.ranks is None else self.ranks.here(self.net)
-        meet(self.compiled.scaled(self._outermost), net)
+        here = self.net if self.ranks is None else self.ranks.here(self.net)
+        meet(self.compiled.scaled(self._outermost), here)
 
     def join(self) -> None:
         """Say that this process has no more batches for now; others may have."""
@@ -251,7 +264,7 @@ def training_sources(session: Session) -> list[Source]:
         found = [replace(each, name=f"net/{each.name}") for each in param_sources(net)] + learnt
     else:
         # A training that is saved goes on as one that is not: each rank with its running state.
-        here = session.ranks.here(net).params()
+        here = session.params()
         moved = [param for param in here if param.is_state and not param.is_constant]
         arrays = {source.name: np.array(source.array()) for source in learnt}
         arrays |= {f"local/{param.name}": _copy(param.value) for param in moved}
@@ -321,7 +334,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         if steps is not None and progress.batch > steps:
             received = f"batch {progress.batch}"
             raise _mismatch("net.fit, resume", f"at most {steps} batches an epoch", received)
-        here = net.params() if session.ranks is None else session.ranks.here(net).params()
+        here = session.params()
         learnt = _below("optimizer/", state)
         away = {param.name for param in net.params()} - {param.name for param in here}
         session.optimizer.load_state_dict(
