@@ -5,6 +5,7 @@ from singanet.parallel.communicator import Alone, Communicator, Exchanged, Reduc
 from singanet.parallel.local_updates import LocalSGD, PartialUpdate
 from singanet.parallel.pipeline import Pipeline, schedule, simulate, stage
 from singanet.parallel.sparse_all_reduce import SparseAllReduce
+from singanet.parallel.split import SplitDense, SplitEmbedding
 from singanet.parallel.start import init
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "ReduceOp",
     "Request",
     "SparseAllReduce",
+    "SplitDense",
+    "SplitEmbedding",
     "init",
     "schedule",
     "simulate",
