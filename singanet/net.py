@@ -403,6 +403,7 @@ class FeedForwardNet(Net):
         folder: str | PathLike[str],
         keep: int | str = "256MB",
         *,
+        activations: bool = False,
         optimizer: Optimizer | Wrapper | None = None,
         resume: bool = False,
     ) -> None:
@@ -410,7 +411,8 @@ class FeedForwardNet(Net):
 
         Each layer's are read ahead and written back while its neighbours compute; results are the
         same bits. After every step the folder is a checkpoint, which `load` reads; ``resume`` goes
-        on from that of an earlier process. ``keep`` is bytes, or a text with a unit. The state is
+        on from that of an earlier process. With ``activations`` what layers keep for backward goes
+        to the folder too, and counts. ``keep`` is bytes, or a text with a unit. The state is
         that of ``optimizer``, of the compiled one, or of the one that `step` gets. On any error
         net and folder are as they were: a folder that holds something else, is read-only, in use
         or on a full disk (`FileAccessError`); a ``keep`` too small for a layer; the files of
@@ -419,7 +421,7 @@ class FeedForwardNet(Net):
         """
         from singanet.offload import offload
 
-        offload(self, folder, keep, optimizer, resume)
+        offload(self, folder, keep, optimizer, resume, activations)
 
     def onload(self) -> None:
         """Bring parameters and optimizer state back into memory; the folder stays a checkpoint.

@@ -20,8 +20,8 @@ from singanet.errors import ArgumentError
 from singanet.offload import offload
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.program.array_tree import arrays_in
+from singanet.program.heap import trim
 from singanet.program.programs import Programs, programs_of
-from singanet.program.replay.heap import trim
 from singanet.training.arrays import by_name, output_names
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
 from singanet.training.callbacks.memory_check import MemoryCheck

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any
 
 from singanet.engine.foreign import expect_gradients
-from singanet.engine.plan import Plan, Step
+from singanet.engine.plan import ContextStore, Plan, Step
 from singanet.errors import CallOrderError, ShapeError
 from singanet.layers.context import Context
 from singanet.ops.interface import Ops
@@ -19,6 +19,7 @@ class BackwardWalk:
     """The state of one backward pass; it owns the contexts and the gradients under way.
 
     ``before`` is called with the number of each step before it goes backward, visited or not.
+    ``store`` has the arrays of the contexts, None where they are in memory.
     """
 
     def __init__(
@@ -28,8 +29,10 @@ class BackwardWalk:
         slot_grads: dict[int, Array],
         wanted: Collection[str],
         before: Callable[[int], None] | None = None,
+        store: ContextStore | None = None,
     ) -> None:
         self.plan = plan
+        self.store = store
         self.before = before
         self.contexts = contexts
         self.slot_grads = {slot: [grad] for slot, grad in slot_grads.items()}
@@ -76,6 +79,8 @@ class BackwardWalk:
         by_suffix: Mapping[str, Gradient] | None = None
         # None where all that read this output take no gradient, as indices do.
         if dy is not None:
+            if self.store is not None:
+                self.store.bring(ctx)
             ctx.needs_input_grad = sources_useful
             # A user's subclass may look at what the layer it overrides gives.
             ctx.needs_param_grads = trained or step.foreign

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import NetCore, StepRequest
 from singanet.engine.passes import LayerPass, MethodPass, Pass
+from singanet.engine.plan import ContextStore
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
@@ -56,13 +57,18 @@ class LayerByLayer:
         feed: Mapping[str, Any],
         asked: tuple[str, ...],
         starts: Callable[[Mapping[int, Array]], None] | None = None,
+        store: ContextStore | None = None,
     ) -> Pass:
-        """As `Executor`; ``starts`` is told the gradients that the walk begins from."""
-        if self._recompute.asked(net.execution_plan()):
+        """As `Executor`; ``starts`` is told the gradients that the walk begins from.
+
+        The arrays of contexts are in ``store``, if any; none of these is recomputed.
+        """
+        if store is None and self._recompute.asked(net.execution_plan()):
             made = self._recompute.forward(net, feed, asked, starts)
             if made is not None:
                 return made
-        return LayerPass(net.execution_plan(), *self._run(net, feed, True, asked), starts)
+        left = self._run(net, feed, True, asked, store)
+        return LayerPass(net.execution_plan(), *left, starts, store)
 
     def step(self, net: NetCore, request: StepRequest) -> tuple[float, float | None]:
         """As `Executor`, by the net's methods where they are overridden."""
@@ -82,11 +88,13 @@ class LayerByLayer:
         with self._recompute.within_step():
             return train_step(net, forward, request)
 
-    def gradients(self, net: NetCore, asked: Asked) -> Iterator[LayerGradients]:
+    def gradients(
+        self, net: NetCore, asked: Asked, store: ContextStore | None = None
+    ) -> Iterator[LayerGradients]:
         """As `Executor`; `singanet.engine.gradients` is loaded late, as it knows the step."""
         from singanet.engine.gradients import by_layers
 
-        return by_layers(net, asked)
+        return by_layers(net, asked, store)
 
     def register(self, net: NetCore, optimizer: Any) -> None:
         """Tell ``optimizer`` the settings of the parameters, once for a net as it is."""
@@ -98,9 +106,14 @@ class LayerByLayer:
             self._registered = (optimizer, net.version)
 
     def _run(
-        self, net: NetCore, feed: Mapping[str, Any], train: bool, asked: tuple[str, ...]
+        self,
+        net: NetCore,
+        feed: Mapping[str, Any],
+        train: bool,
+        asked: tuple[str, ...],
+        store: ContextStore | None = None,
     ) -> tuple[dict[str, Any], list[Any]]:
         plan = net.execution_plan()
         wanted = {*plan.outputs, *asked} if asked else plan.outputs
         with net.device.scope():
-            return plan.forward(feed, wanted, net.device.ops, net.rng, train, asked)
+            return plan.forward(feed, wanted, net.device.ops, net.rng, train, asked, store)

@@ -13,6 +13,7 @@ from singanet.engine.backward import BackwardWalk, total
 from singanet.engine.model import NetCore, StepRequest
 from singanet.engine.part import Part
 from singanet.engine.passes import LayerPass
+from singanet.engine.plan import ContextStore
 from singanet.engine.step import Seen, gradients_of_loss
 from singanet.errors import ShapeError
 from singanet.ops.interface import Ops
@@ -101,11 +102,18 @@ class Asked:
             del item, mine
 
 
-def by_layers(net: NetCore, asked: Asked) -> Iterator[LayerGradients]:
-    """The answers, layer by layer from the last on; their arrays are nobody else's."""
+def by_layers(
+    net: NetCore, asked: Asked, store: ContextStore | None = None
+) -> Iterator[LayerGradients]:
+    """The answers, layer by layer from the last on; their arrays are nobody else's.
+
+    Those of contexts are in ``store``, if any.
+    """
     part, ops, dtype = asked.part, net.device.ops, net.dtype
     with net.device.scope():
-        outputs, contexts = part.forward(asked.feed, asked.seen, ops, net.rng, asked.train)
+        outputs, contexts = part.forward(
+            asked.feed, asked.seen, ops, net.rng, asked.train, store=store
+        )
         dys = []
         for head in asked.heads:
             dys.append(ops.xp.empty(asked.shape_of(head, outputs), dtype))
@@ -117,7 +125,7 @@ def by_layers(net: NetCore, asked: Asked) -> Iterator[LayerGradients]:
             of_loss = gradients_of_loss(net, made, Seen(asked.targets), request)
         start = asked.start(of_loss, ops.xp.asarray(asked.loss_scale or 0, dtype), dys, ops)
         del outputs, dys, of_loss
-        walk = BackwardWalk(part, contexts, start, asked.wanted)
+        walk = BackwardWalk(part, contexts, start, asked.wanted, store=store)
         del contexts
     for item in asked.answers(walk):
         # Layers hand arrays on that others have, too.

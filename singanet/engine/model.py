@@ -98,7 +98,7 @@ class NetCore(Protocol):
     def param_specs(self) -> list[ParamSpec]:
         """Their training settings."""
 
-    def rehearsal(self) -> AbstractContextManager[None]:
+    def rehearsal(self, only_failed: bool = False) -> AbstractContextManager[None]:
         """What undoes the draws and the running state of the forwards inside."""
 
 

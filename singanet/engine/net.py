@@ -423,20 +423,24 @@ class Net(GraphBuilder):
         return self.programs.step(self, request)
 
     @contextmanager
-    def rehearsal(self) -> Iterator[None]:
+    def rehearsal(self, only_failed: bool = False) -> Iterator[None]:
         """Undo at the end what the forwards inside did to the generator and to running state.
 
-        A pass that is run again after it draws the same numbers and moves the state once.
+        A pass that is run again after it draws the same numbers and moves the state once. With
+        ``only_failed`` it is undone where an error ends it.
         """
         draws = self.rng.bit_generator.state
         state = [p for p in self.params() if p.is_state and not p.is_constant]
         before = [(param, param.value.copy()) for param in state]
+        done = False
         try:
             yield
+            done = only_failed
         finally:
-            self.rng.bit_generator.state = draws
-            for param, value in before:
-                param.value[...] = value
+            if not done:
+                self.rng.bit_generator.state = draws
+                for param, value in before:
+                    param.value[...] = value
 
 
 def expect_host(net: Net, where: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.feeds import shapes_of
-from singanet.engine.plan import Plan
+from singanet.engine.plan import ContextStore, Plan
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
 
@@ -69,7 +69,7 @@ class MethodPass:
 class LayerPass:
     """The contexts that layers left, one for every step of ``plan``.
 
-    ``starts`` is told the gradients that a walk begins from.
+    ``starts`` is told the gradients that a walk begins from; ``store`` has the contexts' arrays.
     """
 
     def __init__(
@@ -78,12 +78,13 @@ class LayerPass:
         outputs: dict[str, Any],
         contexts: list[Any],
         starts: Callable[[Mapping[int, Array]], None] | None = None,
+        store: ContextStore | None = None,
     ) -> None:
         self.plan = plan
         self.shapes: Mapping[str, Any] = {name: shapes_of(value) for name, value in outputs.items()}
         self._outputs = outputs
         self._contexts = contexts
-        self._starts = starts
+        self._starts, self._store = starts, store
 
     def hand_out(self) -> dict[str, Any]:
         """As `Pass`."""
@@ -96,7 +97,7 @@ class LayerPass:
         """As `Pass`. Errors: the forward kept nothing where the walk has to go through."""
         if self._starts is not None:
             self._starts(slot_grads)
-        walk = BackwardWalk(self.plan, self._contexts, slot_grads, asked)
+        walk = BackwardWalk(self.plan, self._contexts, slot_grads, asked, store=self._store)
         self._contexts = []
         return walk.run()
 

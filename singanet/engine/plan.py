@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from singanet.engine.foreign import apart, expect_output, is_foreign
+from singanet.errors import GraphError
 from singanet.graph.nodes import Node
 from singanet.layers.activation import Activation
 from singanet.layers.context import Context
@@ -21,6 +22,16 @@ _CASES = 64
 """What a plan remembers at most: nets whose layers are switched at random have many cases."""
 
 _Case = TypeVar("_Case")
+
+
+class ContextStore(Protocol):
+    """Where contexts have their arrays between forward and backward, if not in memory."""
+
+    def put(self, ctx: Context) -> None:
+        """Take what ``ctx`` holds; called for the contexts of a forward in their order."""
+
+    def bring(self, ctx: Context) -> None:
+        """Have in ``ctx`` again what it held; called for those that are needed, the last first."""
 
 
 class Step:
@@ -68,7 +79,7 @@ class Step:
         """The live parameter arrays by suffix."""
         found = {}
         for suffix, param in self.layer.params.items():
-            if param.home is not None:
+            if param.home is not None and param.served is None:
                 return WhereTheyAre(self.layer.params)
             found[suffix] = param.value
         return found
@@ -161,8 +172,20 @@ class Plan:
         self._let_integers_through()
         self._pair_relus()
 
+    def _expect_dense(self, name: str) -> None:
+        """Errors: an output that is a sparse input."""
+        if self.by_name[name].layer.sparse:
+            raise GraphError(
+                f"net, output {name!r}",
+                expected="arrays that layers have computed",
+                received="a sparse input",
+                advice="put a Dense behind it",
+            )
+
     def _connect(self) -> None:
         """Work out who makes and reads what, and which steps gradients come from."""
+        for name in self.outputs:
+            self._expect_dense(name)
         self.producer = [-1] * len(self.slot_shapes)
         for i, step in enumerate(self.steps):
             for slot in step.out_slots:
@@ -302,11 +325,12 @@ class Plan:
         rng: np.random.Generator,
         train: bool,
         asked: Collection[str] = (),
+        store: ContextStore | None = None,
     ) -> tuple[dict[str, Any], list[Any]]:
         """Run every layer; return the outputs of the ``wanted`` nodes, and the contexts.
 
         An output is dropped as soon as the last layer that reads it has run. Contexts are kept
-        for gradients that go as far down as the nodes ``asked`` for.
+        for gradients that go as far down as the nodes ``asked`` for, their arrays in ``store``.
         """
         keeps = self.keeps(train, asked)
         slots: list[Any] = [None] * len(self.slot_shapes)
@@ -319,8 +343,13 @@ class Plan:
                 x = [slots[slot] for slot in step.in_slots]
             else:
                 x = slots[step.in_slots[0]]
+            if store is not None and step.foreign:
+                # It may work in place, on what is under way to the store.
+                x = [part.copy() for part in x] if step.many_in else x.copy()
             y, ctx = run_step(step, x, feed, ops, rng, train, keep, wanted)
             del x
+            if store is not None:
+                store.put(ctx)
             if step.many_out:
                 for slot, part in zip(step.out_slots, y, strict=True):
                     slots[slot] = part

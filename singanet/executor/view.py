@@ -173,9 +173,9 @@ class View:
         """Their training settings."""
         return [param.spec for param in self.params()]
 
-    def rehearsal(self) -> AbstractContextManager[None]:
+    def rehearsal(self, only_failed: bool = False) -> AbstractContextManager[None]:
         """The net's."""
-        return self.net.rehearsal()
+        return self.net.rehearsal(only_failed)
 
 
 def picked(outputs: Mapping[str, Any], port: Port) -> Any:

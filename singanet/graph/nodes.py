@@ -180,6 +180,14 @@ class Graph:
             in_shapes: Shapes = shapes[0] if len(shapes) == 1 else shapes
         else:
             in_shapes = _declared_shape(node)
+        for source, _ in inputs:
+            if source.layer.sparse and not node.layer.takes_sparse:
+                raise GraphError(
+                    f"layer {node.name!r}, a {type(node.layer).__name__}",
+                    expected="arrays to compute with",
+                    received=f"the sparse input {source.name!r}, which Dense layers alone read",
+                    advice="put a Dense between, or leave sparse out and feed x.toarray()",
+                )
         node.out_shapes = node.layer.build(in_shapes)
         node.inputs = inputs
         for source, _ in inputs:

@@ -42,6 +42,12 @@ class Layer(Counted, Configurable):
     stops_gradient = False
     """Whether no gradient goes to the inputs: for what it alone reads nothing is kept or made."""
 
+    sparse = False
+    """Whether it is an input for sparse matrices."""
+
+    takes_sparse = False
+    """Whether ``forward`` takes a `CSRMatrix`, too."""
+
     fewest_samples = 1
     """How many samples a training batch has at least: `fit` looks at it before the first step."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,11 @@ from singanet.checkpoint.streaming import bytes_of
 from singanet.engine.executor import Executor, LayerByLayer
 from singanet.engine.model import StepRequest
 from singanet.engine.passes import Pass
-from singanet.engine.plan import Plan
+from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
+from singanet.offload.contexts import OffloadedContexts
+from singanet.offload.room import on_host
 from singanet.offload.shelf import Shelf
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
@@ -26,6 +29,7 @@ from singanet.optimizer.state import ParamState
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.params.store import SMALL
+from singanet.program.array_tree import arrays_in
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -66,12 +70,16 @@ class Offloaded(LayerByLayer):
     """Runs the layers one after the other, each with its arrays read ahead and written back.
 
     ``before`` is the executor of the net in memory. Parameters of up to 64 KiB, running state and
-    what optimizers keep other than in ``slots`` stay in memory.
+    what optimizers keep other than in ``slots`` stay in memory. With ``activations`` what contexts
+    hold goes to the folder as well, and nothing is recomputed.
     """
 
-    def __init__(self, net: Any, shelf: Shelf, before: Executor[Any]) -> None:
+    def __init__(
+        self, net: Any, shelf: Shelf, before: Executor[Any], activations: bool = False
+    ) -> None:
         super().__init__(Recomputer(getattr(before, "recompute", "none")))
         self.shelf = shelf
+        self.activations = activations
         self.before = before
         self.rule: Optimizer | None = None
         self._net = net
@@ -104,11 +112,16 @@ class Offloaded(LayerByLayer):
         feed: Mapping[str, Any],
         asked: tuple[str, ...],
         starts: Callable[[Mapping[int, Array]], None] | None = None,
+        store: ContextStore | None = None,
     ) -> Pass:
-        """As `Executor`."""
+        """As `Executor`. Errors: the folder fails, and the net is as it was."""
         plan = net.execution_plan()
         self._begin(lambda: self._training_groups(plan))
-        return _OffloadedPass(self, super().forward(net, feed, asked, starts))
+        if not self.activations:
+            return _OffloadedPass(self, super().forward(net, feed, asked, starts), None)
+        own = self._store(plan, feed)
+        with net.rehearsal(only_failed=True), _abandoned_on_error(own):
+            return _OffloadedPass(self, super().forward(net, feed, asked, starts, own), own)
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
         """As `Executor`. Errors: mixed precision; where the folder fails, the step is undone."""
@@ -129,16 +142,28 @@ class Offloaded(LayerByLayer):
         finally:
             self._sees_updates = False
 
-    def gradients(self, net: Any, asked: Asked) -> Iterator[LayerGradients]:
+    def gradients(
+        self, net: Any, asked: Asked, store: ContextStore | None = None
+    ) -> Iterator[LayerGradients]:
         """As `Executor`."""
-        self._begin(lambda: self._training_groups(net.execution_plan()))
-        return self.watched(super().gradients(net, asked))
+        plan = net.execution_plan()
+        self._begin(lambda: self._training_groups(plan))
+        own = self._store(asked.part, asked.feed) if self.activations else None
+        return self.watched(super().gradients(net, asked, own), own)
 
-    def watched(self, items: Iterable[LayerGradients]) -> Generator[LayerGradients, None, None]:
+    def watched(
+        self, items: Iterable[LayerGradients], store: OffloadedContexts | None
+    ) -> Generator[LayerGradients, None, None]:
         """``items``, whose parameters and state are there while they are updated.
 
-        At the end the folder becomes a checkpoint, unless nothing was updated.
+        At the end the folder becomes a checkpoint, unless nothing was updated. ``store`` has what
+        contexts hold.
         """
+        with _abandoned_on_error(store):
+            yield from self._watched(items)
+        self.shelf.sweep()
+
+    def _watched(self, items: Iterable[LayerGradients]) -> Generator[LayerGradients, None, None]:
         moved = False
         for item in items:
             names, handed = list(item.names), [item]
@@ -212,8 +237,8 @@ class Offloaded(LayerByLayer):
         """Take what is not large from the latest generation: parameters, and the generator."""
         for param in self._net.params():
             if f"net/{param.name}" in self.shelf.latest.entries and param.home is None:
-                param.value[...] = _array(self.shelf, f"net/{param.name}")
-        text = _array(self.shelf, SESSION).tobytes()
+                param.value[...] = self._array(f"net/{param.name}")
+        text = on_host(self._array(SESSION)).tobytes()
         self._net.rng.bit_generator.state = json.loads(text)["generator"]
 
     def ends_with(self, finish: Callable[[], object]) -> None:
@@ -279,12 +304,26 @@ class Offloaded(LayerByLayer):
         slots = () if self.rule is None else self.rule.slots
         return [f"optimizer/{name}/{slot}" for slot in slots]
 
+    def _store(self, plan: Plan, feed: Mapping[str, Any]) -> OffloadedContexts:
+        """Where a pass over ``plan`` has what its contexts hold."""
+        here = [*arrays_in(dict(feed)), *(p.value for p in self._net.params() if p.home is None)]
+
+        def groups(names: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+            return [*self._backward_groups(plan, names), *forward_groups(plan)]
+
+        return OffloadedContexts(self.shelf, here, groups)
+
     def _training_groups(self, plan: Plan) -> list[tuple[str, ...]]:
         """What each layer needs in forward, then in backward."""
-        back = plan.backward(plan.slots_of(plan.outputs), ())
-        groups = forward_groups(plan)
-        for i in reversed(back.needs_context):
-            group: list[str] = []
+        return [*forward_groups(plan), *self._backward_groups(plan)]
+
+    def _backward_groups(
+        self, plan: Plan, contexts: Sequence[tuple[str, ...]] = ()
+    ) -> list[tuple[str, ...]]:
+        """What each layer needs in backward, and its context, the last layer first."""
+        groups = []
+        for i in reversed(plan.backward(plan.slots_of(plan.outputs), ()).needs_context):
+            group: list[str] = list(contexts[i]) if contexts else []
             for param in plan.steps[i].layer.params.values():
                 if param.home is not None:
                     group.append(f"net/{param.name}")
@@ -362,14 +401,14 @@ class Offloaded(LayerByLayer):
             state = self.rule.state(param.name)
             if start not in entries:
                 continue
-            step = int(_array(self.shelf, start))
+            step = int(self._array(start))
             keys = self._state_names(param.name)
             state.forget()
             if step and param.home is not None:
                 state.shape = param.shape
                 self._keep(state, keys)
             elif step:
-                state.arrays = [_array(self.shelf, key).reshape(-1) for key in keys]
+                state.arrays = [self._array(key).reshape(-1) for key in keys]
             state.step = step
 
     def _small(self) -> dict[str, Array]:
@@ -390,14 +429,21 @@ class Offloaded(LayerByLayer):
         found[SESSION] = session_bytes(self._net)
         return {name: found[name].astype(known[name].dtype, copy=False) for name in found}
 
+    def _array(self, name: str) -> Array:
+        """An array that is not large, from the latest generation."""
+        entry = self.shelf.latest.entries[name]
+        found = np.empty(entry.shape, entry.dtype)
+        self.shelf.latest.read(name, bytes_of(found))
+        return self.shelf.room.put(found)
+
 
 class _OffloadedPass:
     """The pass ``made``, whose items have their arrays in memory while somebody has them."""
 
-    def __init__(self, executor: Offloaded, made: Pass) -> None:
+    def __init__(self, executor: Offloaded, made: Pass, store: OffloadedContexts | None) -> None:
         self.plan: Plan = made.plan
         self.shapes: Mapping[str, Any] = made.shapes
-        self._executor, self._made = executor, made
+        self._executor, self._made, self._store = executor, made, store
 
     def hand_out(self) -> dict[str, Any]:
         """As `Pass`."""
@@ -408,11 +454,23 @@ class _OffloadedPass:
     ) -> Generator[LayerGradients, None, None]:
         """As `Pass`."""
         walk = self._made.backward(net, slot_grads, asked)
-        return self._executor.watched(walk)
+        return self._executor.watched(walk, self._store)
 
     def release(self) -> None:
         """As `Pass`."""
         self._made.release()
+        self._executor.shelf.sweep()
+
+
+@contextmanager
+def _abandoned_on_error(store: OffloadedContexts | None) -> Iterator[None]:
+    """Let go of what ``store`` has if the block fails: who has the error has the contexts, too."""
+    try:
+        yield
+    except Exception:
+        if store is not None:
+            store.abandon()
+        raise
 
 
 def is_large(param: Param) -> bool:
@@ -462,11 +520,3 @@ def session_bytes(net: Any) -> Array:
 def _entry(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Entry:
     nbytes = prod(shape) * dtype.itemsize
     return Entry(name, shape, dtype, nbytes)
-
-
-def _array(shelf: Shelf, name: str) -> Array:
-    """An array that is not large, from the latest generation."""
-    entry = shelf.latest.entries[name]
-    found = np.empty(entry.shape, entry.dtype)
-    shelf.latest.read(name, bytes_of(found))
-    return found

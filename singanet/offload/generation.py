@@ -1,12 +1,16 @@
-"""One of the two files of a folder: a safetensors file whose arrays are written in place."""
+"""The files of a folder: two with parameters, written in place, and one without a name."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from singanet.base.files import explained
 from singanet.checkpoint import Entry
@@ -20,8 +24,33 @@ MARK = "singanet offload"
 FORM = "1"
 
 
+class PlacedFile:
+    """Bytes at places of an open ``file``, unbuffered, which errors call ``path``.
+
+    Several threads may read and write.
+    """
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self.path, self.raw = path, file
+        self._lock = threading.Lock()
+
+    def read(self, at: int, out: memoryview) -> None:
+        """Fill ``out`` from byte ``at`` on."""
+        with self._lock, explained(self.path, "read"):
+            self.raw.seek(at)
+            read_exactly(self.raw, out, str(self.path))
+
+    def write(self, at: int, data: memoryview) -> None:
+        """Write ``data`` from byte ``at`` on."""
+        with self._lock, explained(self.path, "write"):
+            self.raw.seek(at)
+            written = 0
+            while written < len(data):
+                written += self.raw.write(data[written:])
+
+
 class Generation:
-    """The arrays of ``entries``, at their places in the file at ``path``.
+    """The arrays of ``entries``, at their places in the safetensors file at ``path``.
 
     ``behind`` are those of which the other generation has later values, or that have none here.
     Several threads may read and write.
@@ -32,9 +61,9 @@ class Generation:
         self.entries: dict[str, Entry] = {}
         self.behind: set[str] = set()
         self._offsets: dict[str, int] = {}
-        self._lock = threading.Lock()
         with explained(path, "write"):
-            self._file = path.open("r+b" if path.exists() else "x+b", buffering=0)
+            file = path.open("r+b" if path.exists() else "x+b", buffering=0)
+        self._file = PlacedFile(path, file)
 
     @classmethod
     def opened(cls, path: Path) -> Generation:
@@ -51,10 +80,11 @@ class Generation:
         path = self.path
         where = f"offloaded net {str(path)!r}"
         size = path.stat().st_size
-        length = int.from_bytes(self._file.read(8), "little")
+        file = self._file.raw
+        length = int.from_bytes(file.read(8), "little")
         if not 0 < length <= min(LONGEST, size - 8):
             raise broken(where, "a table at the start", f"{size} bytes in all")
-        metadata, found = parse(self._file.read(length), size - 8 - length, where)
+        metadata, found = parse(file.read(length), size - 8 - length, where)
         if metadata.get(MARK) != FORM:
             raise broken(where, f"a file of form {FORM} by net.offload", f"{metadata}"[:80])
         self.entries = {entry.name: entry for _, _, entry in found}
@@ -84,39 +114,83 @@ class Generation:
             end += entry.nbytes
         self.entries, self.behind = {}, set()
         with explained(self.path, "write"):
-            os.ftruncate(self._file.fileno(), end)
+            os.ftruncate(self._file.raw.fileno(), end)
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self._file.fileno(), 0, end)
-        self._put(0, memoryview(start))
+                os.posix_fallocate(self._file.raw.fileno(), 0, end)
+        self._file.write(0, memoryview(start))
         self.entries, self._offsets, self.behind = wanted, offsets, set(wanted)
 
     def read(self, name: str, out: memoryview, start: int = 0) -> None:
         """Fill ``out`` with the bytes of an array, from byte ``start`` of it on."""
-        with self._lock, explained(self.path, "read"):
-            self._file.seek(self._offsets[name] + start)
-            read_exactly(self._file, out, str(self.path))
+        self._file.read(self._offsets[name] + start, out)
 
     def write(self, name: str, data: memoryview, start: int = 0) -> None:
         """Write bytes of an array, from byte ``start`` of it on."""
         at = self._offsets[name] + start
-        self._put(at, data)
+        self._file.write(at, data)
         if hasattr(os, "posix_fadvise"):
             # Linux begins to bring the pages to the disk, and a later flush waits for less.
             with contextlib.suppress(OSError):
-                os.posix_fadvise(self._file.fileno(), at, len(data), os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(self._file.raw.fileno(), at, len(data), os.POSIX_FADV_DONTNEED)
 
     def flush(self) -> None:
         """Make durable what was written."""
         with explained(self.path, "write"):
-            getattr(os, "fdatasync", os.fsync)(self._file.fileno())
+            getattr(os, "fdatasync", os.fsync)(self._file.raw.fileno())
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._file.raw.close()
 
-    def _put(self, at: int, data: memoryview) -> None:
-        with self._lock, explained(self.path, "write"):
-            self._file.seek(at)
-            written = 0
-            while written < len(data):
-                written += self._file.write(data[written:])
+
+class Scratch:
+    """Arrays of a few steps, in a file of ``folder`` that is there while one of them is.
+
+    The system removes it with the process: it has no name, or, on Windows, is open for removal.
+    ``entries`` are bytes; ``stored`` are those that were written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.entries: dict[str, Entry] = {}
+        self.stored: set[str] = set()
+        self._offsets: dict[str, int] = {}
+        self._made = self._end = 0
+        self._file: PlacedFile | None = None
+
+    def add(self, nbytes: int) -> str:
+        """The name of a new array."""
+        name = f"activation/{self._made}"
+        self._made += 1
+        self.entries[name] = Entry(name, (nbytes,), np.dtype(np.uint8), nbytes)
+        self._offsets[name] = self._end
+        self._end += nbytes
+        return name
+
+    def remove(self, name: str) -> None:
+        """Forget an array; with the last one the file goes."""
+        self.entries.pop(name, None)
+        self._offsets.pop(name, None)
+        self.stored.discard(name)
+        if not self.entries:
+            self.close()
+
+    def read(self, name: str, out: memoryview) -> None:
+        """Fill ``out`` with an array that was written."""
+        if self._file is not None:
+            self._file.read(self._offsets[name], out)
+
+    def write(self, name: str, data: memoryview) -> None:
+        """Write an array. Errors: `FileAccessError`."""
+        if self._file is None:
+            with explained(self.folder, "write"):
+                file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115
+            self._file = PlacedFile(self.folder, file)
+        self._file.write(self._offsets[name], data)
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._end = 0
+        if self._file is not None:
+            self._file.raw.close()
+            self._file = None

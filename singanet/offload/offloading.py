@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from singanet.base.files import explained
 from singanet.base.lock import NAME, hold, let_go
@@ -27,16 +26,23 @@ from singanet.offload.executor import (
     is_large,
     session_bytes,
 )
-from singanet.offload.generation import Generation
+from singanet.offload.generation import Generation, Scratch
+from singanet.offload.room import on_host, room_on
 from singanet.offload.shelf import FILES, Shelf
 from singanet.params.param import Param
 
 
 def offload(
-    net: Net, folder: str | os.PathLike[str], keep: int | str, optimizer: Any, resume: bool
+    net: Net,
+    folder: str | os.PathLike[str],
+    keep: int | str,
+    optimizer: Any,
+    resume: bool,
+    activations: bool = False,
 ) -> None:
     """`FeedForwardNet.offload`; on any error net and folder are as they were."""
-    expect_host(net, "net.offload")
+    if activations:
+        expect_host(net, "net.offload, activations")
     nbytes = checked_bytes("net.offload, keep", keep)
     place = Path(folder)
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
@@ -53,7 +59,7 @@ def offload(
     try:
         hold(place, owner, owner)
         try:
-            _offload(net, place, nbytes, params, optimizer, resume, owner)
+            _offload(net, place, nbytes, params, optimizer, resume, owner, activations)
         except BaseException:
             let_go(place, owner)
             if not resume:
@@ -125,6 +131,7 @@ def _offload(
     optimizer: Any,
     resume: bool,
     owner: object,
+    activations: bool,
 ) -> None:
     for param in params:
         if not param.filled:
@@ -139,9 +146,11 @@ def _offload(
     except BaseException:
         latest.close()
         raise
-    shelf = Shelf(folder, keep, latest, following)
-    executor = Offloaded(net, shelf, net.programs)
-    executor.ends_with(weakref.finalize(shelf, _end, latest, following, folder, owner))
+    shelf = Shelf(folder, keep, latest, following, room_on(net.device))
+    executor = Offloaded(net, shelf, net.programs, activations)
+    executor.ends_with(
+        weakref.finalize(shelf, _end, (latest, following, shelf.scratch), folder, owner)
+    )
     # While it may fail: these arrays are in memory anyway.
     before = [(param, param.value if param.filled else None) for param in params if is_large(param)]
     try:
@@ -173,7 +182,7 @@ def _write_first(net: Net, folder: Path, params: list[Param]) -> None:
         made.lay_out(entries_of(params))
         for param in params:
             array = param.value if param.filled else param.initial()
-            made.write(f"net/{param.name}", bytes_of(np.ascontiguousarray(array)))
+            made.write(f"net/{param.name}", bytes_of(on_host(array)))
             del array
         made.write(SESSION, bytes_of(session_bytes(net)))
         made.flush()
@@ -183,9 +192,9 @@ def _write_first(net: Net, folder: Path, params: list[Param]) -> None:
         (folder / LATEST).write_text(FILES[0], "ascii")
 
 
-def _end(latest: Generation, following: Generation, folder: Path, owner: object) -> None:
-    latest.close()
-    following.close()
+def _end(files: Iterable[Generation | Scratch], folder: Path, owner: object) -> None:
+    for file in files:
+        file.close()
     let_go(folder, owner)
 
 

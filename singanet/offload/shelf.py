@@ -2,26 +2,26 @@
 
 Two files, the generations, take turns. A step reads the one and writes what it changes to the
 other; at its end the rest is copied and the text file ``latest`` is replaced by one that names
-the other. So there is a whole checkpoint at any moment, and each array is written once a step. One
-thread reads ahead and writes back.
+the other. So there is a whole checkpoint at any moment, and each array is written once a step. What
+contexts hold between forward and backward goes to a file without a name. One thread reads ahead
+and writes back.
 """
 
 from __future__ import annotations
 
-import mmap
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from singanet.base.files import replacing
 from singanet.checkpoint import Entry
 from singanet.checkpoint.formats import LATEST
 from singanet.checkpoint.streaming import bytes_of
-from singanet.offload.generation import Generation
+from singanet.offload.generation import Generation, Scratch
+from singanet.offload.room import Room, on_host
 from singanet.offload.schedule import Schedule
 from singanet.types import Array
 
@@ -41,28 +41,34 @@ class _Held:
     def __init__(self, array: Array, buffer: Array | None, state: str) -> None:
         self.array = array
         self.buffer = buffer
-        self.state = state  # "reading", "clean", "lent", "writing"
+        self.state = state  # "reading", "clean", "lent", "writing", or "unwritten": if it has to
 
 
 class Shelf:
     """The arrays of a folder by name; at most ``keep`` bytes of them in memory that are not lent.
 
-    ``latest`` is the generation that is a checkpoint, ``next`` the one that becomes it; the arrays
-    ``fresh`` have their last values in the latter.
+    That memory is ``room``. ``latest`` is the generation that is a checkpoint, ``next`` the one
+    that becomes it; the arrays ``fresh`` have their last values in the latter.
     """
 
-    def __init__(self, folder: Path, keep: int, latest: Generation, following: Generation) -> None:
+    def __init__(
+        self, folder: Path, keep: int, latest: Generation, following: Generation, room: Room
+    ) -> None:
         self.folder = folder
         self.keep = keep
+        self.room = room
         self.latest = latest
         self.next = following
+        self.scratch = Scratch(folder)
         self.fresh: set[str] = set()
         self._schedule = Schedule()
         self._held: dict[str, _Held] = {}
         self._free: list[Array] = []
         self._writes: deque[str] = deque()
+        self._unwritten: dict[str, None] = {}
+        self._gone: deque[str] = deque()
         self._demand: str | None = None
-        self._error: Exception | None = None
+        self._error: tuple[str, Exception] | None = None
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._reserved = 0
@@ -78,14 +84,65 @@ class Shelf:
 
     def entry(self, name: str) -> Entry:
         """Type and shape of an array."""
-        return self.next.entries.get(name) or self.latest.entries[name]
+        for known in (self.scratch, self.next):
+            if name in known.entries:
+                return known.entries[name]
+        return self.latest.entries[name]
+
+    def put(self, data: Array) -> str:
+        """The name of ``data``, bytes that nobody changes, until `forget`; `get` has them.
+
+        They are written when there is no room for them. Errors: what the thread met.
+        """
+        self.sweep()
+        self.reserve(data.nbytes)
+        with self._changed:
+            self._complain()
+            name = self.scratch.add(data.nbytes)
+        self.take_over(name, data)
+        return name
+
+    def get(self, name: str) -> Array:
+        """The bytes that were `put`."""
+        with self._changed:
+            return self._get(name, ("reading",)).array
+
+    def forget(self, name: str) -> None:
+        """Have bytes that were `put` dropped by the next `sweep`; any thread may call it."""
+        self._gone.append(name)
+
+    def abandon(self, names: Collection[str]) -> None:
+        """Drop what was `put` under ``names``, and errors that came of writing it."""
+        self._gone.extend(names)
+        with self._changed:
+            for name in names:
+                self._unwritten.pop(name, None)
+            held = [self._held[name] for name in names if name in self._held]
+            self._changed.wait_for(lambda: not any(each.state == "writing" for each in held))
+            if self._error is not None and self._error[0] in names:
+                self._error = None
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Drop what is to be forgotten."""
+        with self._changed:
+            for _ in range(len(self._gone)):
+                name = self._gone.popleft()
+                held = self._held.get(name)
+                if held is not None and held.state in ("reading", "writing"):
+                    self._gone.append(name)
+                    continue
+                if held is not None:
+                    self._evict(name)
+                self._unwritten.pop(name, None)
+                self.scratch.remove(name)
 
     def read(self, name: str) -> Array:
         """The array, read-only."""
         with self._changed:
             held = self._get(name, ("reading",))
             found = held.array.view()
-        found.flags.writeable = False
+        self.room.lock(found)
         return found
 
     def lend(self, name: str) -> Array:
@@ -106,7 +163,7 @@ class Shelf:
                 if held is None or held.state != "lent":
                     continue
                 mine = held.array.view()
-                held.array.flags.writeable = False
+                self.room.lock(held.array)
                 held.array, held.state = mine, "clean"
                 if changed:
                     self._write_later(name, held)
@@ -118,7 +175,7 @@ class Shelf:
             held = self._held.get(name)
             if held is None or held.state != "lent":
                 return False
-            return np.may_share_memory(held.array, array)
+            return bool(self.room.xp.may_share_memory(held.array, array))
 
     def reserve(self, nbytes: int) -> None:
         """Have room for so many bytes that somebody else makes, until the next call."""
@@ -146,7 +203,7 @@ class Shelf:
     def write(self, name: str, array: Array) -> None:
         """Write ``array`` as the values of ``name``, before this returns."""
         entry = self.entry(name)
-        data = np.ascontiguousarray(array, entry.dtype).reshape(entry.shape)
+        data = on_host(array).astype(entry.dtype, copy=False).reshape(entry.shape)
         with self._changed:
             self._drop_when_idle(name)
         self.next.write(name, bytes_of(data))
@@ -163,10 +220,11 @@ class Shelf:
     def commit(self, small: Mapping[str, Array]) -> None:
         """Make the folder a checkpoint of all that was written, and of the arrays ``small``."""
         self._drain()
+        self.sweep()
         for name in sorted(self.next.behind - small.keys()):
             self._copy(name)
         for name, array in small.items():
-            self.next.write(name, bytes_of(np.ascontiguousarray(array)))
+            self.next.write(name, bytes_of(on_host(array)))
         self.next.flush()
         with replacing(self.folder / LATEST) as beside:
             beside.write_text(self.next.path.name, "ascii")
@@ -184,7 +242,7 @@ class Shelf:
             self._changed.wait_for(self._is_quiet)
             self._error = None
             for name in list(self._held):
-                if name in self.fresh or self._held[name].state != "clean":
+                if name in self.fresh or self._held[name].state not in ("clean", "unwritten"):
                     del self._held[name]
             self.next.behind |= self.fresh
             self.fresh = set()
@@ -197,6 +255,7 @@ class Shelf:
             self._changed.wait_for(self._is_quiet)
             self._held.clear()
             self._free.clear()
+            self.scratch.close()
 
     def _get(self, name: str, busy: tuple[str, ...]) -> _Held:
         self._schedule.advance(name)
@@ -237,7 +296,8 @@ class Shelf:
         return any(held.state == "writing" for held in self._held.values())
 
     def _is_moving(self) -> bool:
-        return any(held.state in ("reading", "writing") for held in self._held.values())
+        moving = ("reading", "writing", "unwritten")
+        return any(held.state in moving for held in self._held.values())
 
     def _is_quiet(self) -> bool:
         return self._thread is None or not any(
@@ -247,7 +307,7 @@ class Shelf:
 
     def _complain(self) -> None:
         if self._error is not None:
-            error, self._error = self._error, None
+            error, self._error = self._error[1], None
             raise error
 
     def _copy(self, name: str) -> None:
@@ -284,11 +344,17 @@ class Shelf:
                     return
                 held = self._held[job]
                 reads = held.state == "reading"
-                generation = self.latest if reads and job not in self.fresh else self.next
+                file: Generation | Scratch = self.next
+                if job in self.scratch.entries:
+                    file = self.scratch
+                elif reads and job not in self.fresh:
+                    file = self.latest
             error: Exception | None = None
             try:
-                move = generation.read if reads else generation.write
-                move(job, bytes_of(held.array))
+                if reads:
+                    self.room.fill(held.array, partial(file.read, job))
+                else:
+                    self.room.drain(held.array, partial(file.write, job))
             except Exception as caught:  # noqa: BLE001 - whoever waits for it gets to hear of it
                 error = caught
             with self._changed:
@@ -297,15 +363,19 @@ class Shelf:
 
     def _done(self, name: str, held: _Held, read: bool, error: Exception | None) -> None:
         if error is not None:
-            self._error = error
+            self._error = name, error
             if read:
                 del self._held[name]
             else:
                 held.state = "lent"  # and so written once more, at the next chance
         else:
             held.state = "clean"
-            if not read:
+            if not read and name in self.scratch.entries:
+                self.scratch.stored.add(name)
+            elif not read:
                 self._is_fresh(name)
+        if self._gone:
+            self.sweep()
         self._changed.notify_all()
 
     def _next_job(self) -> str | None:
@@ -313,14 +383,21 @@ class Shelf:
         if self._error is not None:
             return None
         wanted = self._demand
+        # Half of what there is room for need not be written, unless it becomes too much.
+        spills = self._unwritten and self._total() > self.keep // 2
         if (
             wanted is not None
             and wanted not in self._held
-            and (self._make_room(self.entry(wanted).nbytes, -1) or not self._writes)
+            and (self._make_room(self.entry(wanted).nbytes, -1) or not (self._writes or spills))
         ):
             return self._start_reading(wanted)
         if self._writes:
             return self._writes.popleft()
+        if spills:
+            name = next(iter(self._unwritten))
+            del self._unwritten[name]
+            self._held[name].state = "writing"
+            return name
         for distance, name in self._schedule.coming():
             if name not in self._held and self._is_stored(name):
                 fits = self._make_room(self.entry(name).nbytes, distance)
@@ -328,7 +405,7 @@ class Shelf:
         return None
 
     def _is_stored(self, name: str) -> bool:
-        return name in self.fresh or name in self.latest.entries
+        return name in self.fresh or name in self.latest.entries or name in self.scratch.stored
 
     def _start_reading(self, name: str) -> str:
         entry = self.entry(name)
@@ -338,6 +415,10 @@ class Shelf:
         return name
 
     def _write_later(self, name: str, held: _Held) -> None:
+        if name in self.scratch.entries:
+            held.state = "unwritten"
+            self._unwritten[name] = None
+            return
         held.state = "writing"
         self._writes.append(name)
 
@@ -376,5 +457,4 @@ class Shelf:
         for k, buffer in enumerate(self._free):
             if buffer.nbytes == nbytes:
                 return self._free.pop(k)
-        # Pages of their own, which the system has back as soon as they are let go.
-        return np.frombuffer(mmap.mmap(-1, nbytes) if nbytes else b"", np.uint8)
+        return self.room.new(nbytes)

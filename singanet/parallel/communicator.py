@@ -99,6 +99,21 @@ class Communicator(ABC):
         All ranks call it at the same point, each with a group of its own; groups do not overlap.
         """
 
+    def next_message(
+        self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
+    ) -> tuple[int, Array] | None:
+        """The rank that has sent, and the bytes of, the next message by ``tag``, of any length.
+
+        None where there is none and it does not ``wait``, or where all of ``sources``, who
+        alone send by this tag, have ended.
+        """
+        raise ArgumentError(
+            f"{what} by a {type(self).__name__}",
+            expected="a communicator whose ranks can wait for any of the others",
+            received=repr(self),
+            advice="use that of parallel.init() on the host, or one of testing.communicators(n)",
+        )
+
     def all_reduce(self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce") -> Array:
         """As `start_all_reduce`, waited for."""
         reduced: Array = self.start_all_reduce(array, op, what).wait()
@@ -236,7 +251,7 @@ def checked_peer(where: str, rank: int, size: int) -> int:
 
 
 def checked_group(comm: Communicator, ranks: Sequence[int]) -> list[int]:
-    """``ranks``, ascending. Errors: one twice, one that there is not, or this one left out."""
+    """``ranks``, ascending. Errors: one that is not there, or twice, or this one not among them."""
     found = sorted({checked_peer("comm.group", int(rank), comm.size) for rank in ranks})
     if comm.rank not in found or len(found) != len(ranks):
         raise ArgumentError(

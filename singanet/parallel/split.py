@@ -16,7 +16,7 @@ from singanet.layers.layer import Layer, ParamSpecs
 from singanet.parallel.communicator import Communicator
 from singanet.parallel.start import init
 from singanet.params.param import Param
-from singanet.types import Array, RowSparse, Shape, Shapes
+from singanet.types import Array, Gradient, RowSparse, Shape, Shapes
 
 Split: TypeAlias = Literal["columns", "rows"]
 
@@ -72,7 +72,7 @@ class SplitDense(Dense):
         y = self.shared.summed(ctx, ctx.ops.matmul(own, self._matrix(ctx)), self.name)
         return ctx.ops.add(y, ctx.params["bias"]) if self.use_bias else y
 
-    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Gradient]]:
         """As `Dense`, of this rank's slice; dx on all ranks."""
         columns = self.split == "columns"
         dx, grads = super().backward(ctx, self.shared.mine(ctx, dy) if columns else dy)

@@ -16,11 +16,12 @@ from singanet.optimizer.stages import reducers, stages_of
 from singanet.program.array_tree import root_of
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
+from singanet.program.heap import trim
 from singanet.program.peak import PeakMemory, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
-from singanet.program.replay.heap import trim
 from singanet.program.report.report import ProgramReport
+from singanet.program.trace.heap_use import HeapUse
 from singanet.program.trace.recorder import Recorder, rehearse
 
 if TYPE_CHECKING:
@@ -91,13 +92,15 @@ def planned_step(
     feed = ones(net.execution_plan(), batch_size, net.device, net.dtype, extent)
 
     def record(recorder: Recorder) -> None:
+        if not at_once:
+            _count_first(recorder)
         if y is None or optimizer is None:
             recorder.rehearsed_step(feed, optimizer)
         else:
             recorder.step(feed, y, None, optimizer)
 
     with _state_stays(optimizer):
-        return _planned(rehearse(net, record), level, at_once)
+        return _planned(rehearse(net, record), level)
 
 
 @contextmanager
@@ -113,11 +116,12 @@ def _state_stays(optimizer: Any) -> Iterator[None]:
                 state.forget()
 
 
-def _planned(recorder: Recorder, level: Recompute, at_once: bool) -> PlannedStep:
+def _planned(recorder: Recorder, level: Recompute) -> PlannedStep:
     tape = recorder.tape
-    by_layers = tape.most_live + tape.most_working
+    by_layers = tape.most_live
     recording = compiled(recorder, level)
-    memory = _memory(recorder, recording, 0 if at_once else by_layers)
+    first = 0 if tape.heap is None else tape.heap.most - tape.grown
+    memory = _memory(recorder, recording, first)
     calls = [call for call in recording.calls if call.function is not None]
     work = sum(work_of(call, tape.tokens) for call in calls)
     report = ProgramReport(
@@ -133,8 +137,19 @@ def rehearsed_memory(
     net: Net, record: Callable[[Recorder], None], optimizer: Any, level: Recompute
 ) -> PeakMemory:
     """The memory of what ``record`` writes down of ``net``, whose first run is by the layers."""
+
+    def counted(recorder: Recorder) -> None:
+        _count_first(recorder)
+        record(recorder)
+
     with _state_stays(optimizer):
-        return _planned(rehearse(net, record), level, False).memory
+        return _planned(rehearse(net, counted), level).memory
+
+
+def _count_first(recorder: Recorder) -> None:
+    """Have what ``recorder`` will write down counted as it runs by the layers, too."""
+    # Arrays as large as the parameters came and went when these were made.
+    recorder.tape.heap = HeapUse(max((value.nbytes for _, value in recorder.params), default=0))
 
 
 def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMemory:

@@ -52,9 +52,9 @@ def peak_memory(
     ``other`` are constants, the caller's own batch, scratch of kernels; ``calls`` the kernels that
     are kept as Python objects, ``plans`` oneDNN's plans, ``executions`` calls of them. An array
     that is listed in two places counts twice. The first step takes ``by_layers`` in the place of
-    arena and program; what that is more is a part of its own.
+    arena, program and what binds plans to it; what that is more is a part of its own.
     """
-    program = calls * CALL_BYTES
+    program, bound = calls * CALL_BYTES, executions * EXECUTION_BYTES
     return PeakMemory(
         {
             "arena": layout.nbytes,
@@ -62,7 +62,7 @@ def peak_memory(
             "optimizer state": sum(optimizer_state),
             "other": sum(other),
             "program": program,
-            "kernels": plans * PLAN_BYTES + executions * EXECUTION_BYTES,
-            "first step": max(0, by_layers - layout.nbytes - program),
+            "kernels": plans * PLAN_BYTES + bound,
+            "first step": max(0, by_layers - layout.nbytes - program - bound),
         }
     )

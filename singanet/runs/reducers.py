@@ -8,15 +8,25 @@ from typing import Any, NamedTuple
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer
-from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
+from singanet.parallel import (
+    AllReduce,
+    LocalSGD,
+    ParameterServer,
+    PartialUpdate,
+    SparseAllReduce,
+)
 
 
 class Way(NamedTuple):
-    """What makes the stage, which of its arguments each option is, and what it is given anyway."""
+    """What makes the stage, which of its arguments each option is, and what it is given anyway.
+
+    ``served`` says whether some of the ranks hold parameters for the others.
+    """
 
     make: Callable[..., Reducer]
     options: dict[str, str]
     fixed: dict[str, Any]
+    served: bool = False
 
 
 REDUCERS = {
@@ -25,6 +35,7 @@ REDUCERS = {
     "sparse": Way(SparseAllReduce, {"ratio": "ratio"}, {}),
     "partial": Way(PartialUpdate, {"every": "partitions"}, {}),
     "local": Way(LocalSGD, {"every": "every"}, {}),
+    "ps": Way(ParameterServer, {}, {}, served=True),
 }
 
 
@@ -53,6 +64,19 @@ def check_reducer(name: str, ratio: float | None, every: int | None) -> None:
                 received=f"{value} with --parallel {name}",
                 advice=f"leave --{option} out",
             )
+
+
+def expect_servers(name: str, servers: int) -> None:
+    """Errors: ranks that serve where none are asked, or none where they are."""
+    served = name in REDUCERS and REDUCERS[name].served
+    if served != bool(servers):
+        having = [each for each, way in REDUCERS.items() if way.served]
+        raise ArgumentError(
+            "--servers",
+            expected=f"ranks that hold parameters, with --parallel {one_of(having)}",
+            received=f"{servers} with --parallel {name}",
+            advice="write singanet launch -n 3 --servers 1 train MODEL --parallel ps",
+        )
 
 
 def reduced(

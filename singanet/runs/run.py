@@ -15,6 +15,7 @@ from singanet.errors import ArgumentError
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
 from singanet.parallel import Pipeline, init
+from singanet.parallel.start import servers
 from singanet.runs.callbacks import FiniteLoss, RunFigures
 from singanet.runs.figures import write_json
 from singanet.runs.folder import expect_no_run, folder_callbacks, state_in, write_outcome
@@ -159,9 +160,9 @@ def _fit(
         warm_up=updates,
         accumulate=options.accumulate,
     )
-    alone = task.part.world_size == 1
+    alone = task.part.world_size == 1 and servers() is None
     optimizer = rule if alone else reduced(rule, options.parallel, options.ratio, options.every)
-    net.compile(optimizer, mixed_precision=options.mixed_precision)
+    net.compile(optimizer, metrics=task.metrics, mixed_precision=options.mixed_precision)
     return net.fit(
         batches,
         epochs=recipe.epochs,
@@ -205,12 +206,13 @@ def _tested(
     trained: RunFigures,
     history: History,
 ) -> RunResult:
-    loss, metric = net.evaluate(task.test_batches())
+    evaluation = net.evaluate(task.test_batches())
+    loss, metric = evaluation
     comm = init()
     # Stages see the same samples, other ranks each their own.
     seen = trained.samples if options.parallel != PIPELINE or comm.rank == 0 else 0
     samples = int(comm.all_reduce(np.array([seen]), what="the samples of all ranks")[0])
-    tested = EpochResult(loss or 0.0, metric, 0)
+    tested = EpochResult(loss or 0.0, metric, 0, evaluation.logs)
     figures = {
         "model": options.model,
         "data": task.name,
@@ -223,6 +225,8 @@ def _tested(
         "peak_gradient_bytes": trained.peak,
         "parameter_bytes": parameter_bytes(net),
     }
+    for name in task.metrics or ():
+        figures[f"test_{name}"] = evaluation.logs[name]
     if comm.size > 1:
         figures["ranks"] = comm.size
     if options.out is not None and comm.rank == 0:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.csr import by_rows, is_sparse
 from singanet.device import Device
 from singanet.engine.model import Model
 from singanet.errors import (
@@ -62,23 +63,28 @@ def as_array(where: str, value: Any) -> Array:
     return array
 
 
+def _as_input(where: str, value: Any) -> Any:
+    return by_rows(where, value) if is_sparse(value) else as_array(where, value)
+
+
 def by_name(where: str, data: Any, names: Sequence[str], all_of_them: bool) -> Any:
     """``data`` as an array, or as a dict of arrays by the layer names ``names``.
 
     A list stands for arrays in the order of ``names`` where there are several of these. The dict
-    of a single layer is unwrapped. Errors: an unknown name; a missing one with ``all_of_them``;
-    a list of another length.
+    of a single layer is unwrapped. Inputs, which are wanted ``all_of_them``, may be sparse. Errors:
+    an unknown name; a missing one with ``all_of_them``; a list of another length.
     """
+    take = _as_input if all_of_them else as_array
     if isinstance(data, Mapping):
         _check_keys(where, data, names, all_of_them)
-        found = {name: as_array(f"{where}[{name!r}]", part) for name, part in data.items()}
+        found = {name: take(f"{where}[{name!r}]", part) for name, part in data.items()}
         return found[names[0]] if list(names) == list(found) and len(names) == 1 else found
     if isinstance(data, (list, tuple)) and data and hasattr(data[0], "shape") and data[0].ndim:
         if len(names) > 1 and len(data) == len(names):
             pairs = zip(names, data, strict=True)
-            return {name: as_array(f"{where}[{name!r}]", part) for name, part in pairs}
+            return {name: take(f"{where}[{name!r}]", part) for name, part in pairs}
         if len(names) == 1 and len(data) == 1:
-            return as_array(where, data[0])
+            return take(where, data[0])
         if len(names) > 1:
             raise ShapeError(
                 where,
@@ -86,7 +92,7 @@ def by_name(where: str, data: Any, names: Sequence[str], all_of_them: bool) -> A
                 received=f"a list of {len(data)}",
                 advice="pass a dict by layer name",
             )
-    return as_array(where, data)
+    return take(where, data)
 
 
 def cut(data: Any, part: slice) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from singanet.base.collectives import gathered
+from singanet.base.csr import is_sparse
 from singanet.engine.model import Model, Placed, placed_by
 from singanet.errors import ArgumentError, RankError, SingaNetError
 from singanet.metric import Metric
@@ -110,8 +111,11 @@ class Ranks:
 
     def expect_same_parameters(self, net: Model) -> None:
         """Errors: `RankError` on all ranks, with the first parameter in which one differs."""
-        here = self.here(net).params()
-        own = {param.name: _digest(ops_for(param.value).host(param.value)) for param in here}
+        own = {
+            param.name: _digest(ops_for(param.value).host(param.value))
+            for param in self.here(net).params()
+            if param.served is None
+        }
         every = gathered(self.comm, own, "the comparison of parameters")
         first: dict[str, str] = {}
         for rank, other in enumerate(every):
@@ -395,6 +399,8 @@ def sampled(data: Any) -> Any:
         return {name: sampled(part) for name, part in data.items()}
     if data is None:
         return None
+    if is_sparse(data):
+        return sampled({"indptr": data.indptr, "indices": data.indices, "values": data.values})
     rows = np.linspace(0, len(data) - 1, min(_ROWS, len(data))).astype(int)
     some = ops_for(data).host(data[rows])
     return f"{data.dtype} {tuple(data.shape)} {_digest(some)}"

@@ -352,7 +352,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         for callback, own in by_callback:
             callback.load_state_dict(own)
         for param in here:
-            param.value[...] = net.device.put(state[f"net/{param.name}"])
+            param.put(net.device.put(state[f"net/{param.name}"]))
     if session.ranks is not None:
         seen = progress.ranks[session.rank].samples if _is_as_it_was(session, progress) else 0
         session.ranks.go_on(seen, session.measures)

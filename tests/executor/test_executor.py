@@ -612,6 +612,21 @@ def test_report_memory_plot_and_net_of_a_program():
         executor.memory("train", {"z": (8, 6)})
 
 
+def test_the_mean_weighs_samples_by_a_number_and_not_by_an_array_of_it():
+    x, y = batch()
+    executor = classifier(SGD(0.1))[0]
+    for _ in range(3):
+        executor.run("train", {"x": x, "y": y})
+    kernels = executor.report("train").kernels
+    (scaled,) = [
+        kernel
+        for kernel in kernels
+        if (kernel.layer, kernel.phase, kernel.name)
+        == ("softmax_cross_entropy", "backward", "multiply")
+    ]
+    assert len(scaled.reads) == 1
+
+
 def test_a_net_is_a_symbol():
     body = FeedForwardNet([Dense("a", 5, input_sample_shape=(6,)), Dense("b", 3)], name="body")
     x, y = Input("x", (6,)), Input("y", (), dtype="int64")

@@ -238,9 +238,11 @@ KILLED = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from test_offloading import net_of, batch, KEEP
+import singanet.offload.contexts
 from singanet.optimizer import Adam
+singanet.offload.contexts.SMALL = 0
 net, rule, x_y = net_of(), Adam(lr=0.01), batch()
-net.offload(sys.argv[1], KEEP)
+net.offload(sys.argv[1], KEEP, activations=True)
 while True:
     net.step(*x_y, rule)
     print(rule.state("fc0/weight").step, flush=True)
@@ -257,6 +259,8 @@ def test_a_killed_process_loses_at_most_a_step(tmp_path, x_y):
             net_of().offload(tmp_path / "net", resume=True, optimizer=Adam(lr=0.01))
         process.kill()
         told = int([line, *process.stdout.readlines()][-1])
+    files = {path.name.partition(".")[0] for path in (tmp_path / "net").iterdir()}
+    assert files - {"a", "b", "latest", ""} == set()
     net, rule = net_of(), Adam(lr=0.01)
     net.offload(tmp_path / "net", KEEP, optimizer=rule, resume=True)
     steps = rule.state("fc0/weight").step
@@ -275,7 +279,7 @@ def test_a_full_disk_undoes_the_step(tmp_path, monkeypatch, x_y, at):
     net.step(*x_y, rule)
     before, state, draws = arrays_of(net), rule.state_dict(), net.rng.bit_generator.state
     writes = iter(range(1000))
-    real = singanet.offload.generation.Generation._put
+    real = singanet.offload.generation.PlacedFile.write
 
     def full(self, offset, data):
         if next(writes) >= at:
@@ -283,7 +287,7 @@ def test_a_full_disk_undoes_the_step(tmp_path, monkeypatch, x_y, at):
         real(self, offset, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("singanet.offload.generation.Generation._put", full)
+        patch.setattr("singanet.offload.generation.PlacedFile.write", full)
         with pytest.raises(FileAccessError):
             net.step(*x_y, rule)
     assert same(arrays_of(net), before)

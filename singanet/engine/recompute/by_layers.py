@@ -101,15 +101,8 @@ class Recomputer:
         if len(ops) == 2 * len(units):
             return None
         made = RecomputingPass(net, units, ops, feed, asked, seen, starts, whole)
-        state = [(p.value, p.value.copy()) for p in net.params() if p.is_state]
-        draws = net.rng.bit_generator.state
-        try:
+        with net.rehearsal(only_failed=True):
             made.run(self._checked)
-        except BaseException:
-            net.rng.bit_generator.state = draws
-            for value, copy in state:
-                value[...] = copy
-            raise
         return made
 
 

@@ -14,10 +14,10 @@ from singanet.ops import NumpyOps, Ops
 from singanet.program.array_tree import address
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.module import TracingModule
-from singanet.program.trace.sparse_rows import record_sum_rows
+from singanet.program.trace.sparse_rows import record_add_rows, record_sum_rows
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, new, plain, recording
-from singanet.types import Array, Shape
+from singanet.types import Array, RowSparse, Shape
 
 _PAGE = 4096
 
@@ -71,6 +71,10 @@ class RecordingKernels(NumpyOps):
         """As at each replay, of as many rows as there are then."""
         return record_sum_rows(recording(), indices, rows)
 
+    def add_rows(self, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
+        """As at each replay."""
+        return record_add_rows(recording(), a, b)
+
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Look at the values now and at each replay."""
         tape = recording()
@@ -80,6 +84,17 @@ class RecordingKernels(NumpyOps):
         call.barrier = True
         place = tape.ref(array)
         call.bind = lambda array_of: look.at(array_of(place))
+
+    def look_up(
+        self, function: Callable[[Array, Array], None], indices: Array, shape: Shape, dtype: Any
+    ) -> Array:
+        """Ask now, where values are needed, and at each replay."""
+        tape = recording()
+        rows: Array = np.empty(shape, dtype)
+        tape.evaluator.run(function, plain(indices), rows)
+        tape.adopt(rows)
+        tape.add(function, (indices,), {}, (rows,), "last", name="look up").barrier = True
+        return rows.view(Traced)
 
 
 class Look:

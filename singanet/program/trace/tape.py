@@ -18,6 +18,7 @@ from singanet.params.store import place_of
 from singanet.program.array_tree import address, base_of, map_arrays, root_of
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
 from singanet.program.trace.evaluator import ConcreteEvaluator
+from singanet.program.trace.heap_use import HeapUse
 from singanet.types import Array
 
 Place = Literal["out", "first", "last", "hidden"]
@@ -29,7 +30,8 @@ _active = threading.local()
 class _Root(weakref.ref[Any]):
     """An array that owns its memory, for as long as it lives, and the token of that memory."""
 
-    __slots__ = ("key", "nbytes", "token")
+    __slots__ = ("block", "key", "nbytes", "token")
+    block: tuple[int, int] | None
     key: int
     token: int
     nbytes: int
@@ -79,8 +81,11 @@ class Tape:
         self._known: dict[int, _Root | _Part] = {}
         self._forget = _forgetting(self)
         # What the step takes by the layers: as many bytes of new arrays live at a time, beside the
-        # kernels' working memory, which they share there.
-        self.live = self.most_live = self.most_working = 0
+        # memory that all kernels so far have worked in, which stays as large as it has become.
+        self.live = self.most_live = self._working = 0
+        # How that lies in memory, where it is asked, beside state that is made on the way.
+        self.heap: HeapUse | None = None
+        self.grown, self._aside, self._workplace = 0, False, (-1, 0)
         # What layers in Python hold of their own at each replay.
         self.beside = 0
         # Programs have tens of thousands of places, most of them met often: each is one object.
@@ -101,13 +106,29 @@ class Tape:
         """Know the memory of the new ``array`` by a number; it is planned from now on."""
         known = self._enter(array, Token(array.nbytes, fill=fill))
         known.nbytes = array.nbytes
+        if self.heap is not None and not self._aside:
+            known.block = self.heap.take(known.nbytes)
         self.live += known.nbytes
-        self.most_live = max(self.most_live, self.live)
+        self._count()
 
     def adopt_working(self, array: Array) -> None:
         """As `adopt`, of memory in which a kernel works, and which it leaves to the next."""
         self._enter(array, Token(array.nbytes))
-        self.most_working = max(self.most_working, array.nbytes)
+        if array.nbytes > self._working:
+            self._working = array.nbytes
+            self._count()
+            if self.heap is not None:
+                self.heap.give_back(self._workplace)
+                self._workplace = self.heap.take(array.nbytes)
+
+    def grow(self, nbytes: int) -> None:
+        """Count state of the optimizer's, which is made now and stays."""
+        self.grown += nbytes
+        if self.heap is not None:
+            self.heap.take(nbytes)
+
+    def _count(self) -> None:
+        self.most_live = max(self.most_live, self.live + self._working)
 
     def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
         """Know ``array`` as memory from outside of the program."""
@@ -129,13 +150,13 @@ class Tape:
     @contextmanager
     def in_blocks(self) -> Iterator[None]:
         """What is recorded inside runs block by block by the layers: new arrays are small there."""
-        most = self.most_live
+        most, self._aside = self.most_live, True
         yield
-        self.most_live = most
+        self.most_live, self._aside = most, False
 
     def _enter(self, root: Array, token: Token) -> _Root:
         known = _Root(root, self._forget)
-        known.key, known.token, known.nbytes = id(root), len(self.tokens), 0
+        known.key, known.token, known.nbytes, known.block = id(root), len(self.tokens), 0, None
         self._known[known.key] = known
         self.tokens.append(token)
         return known
@@ -295,6 +316,8 @@ def _forgetting(tape: Tape) -> Callable[[Any], None]:
         if tape is None:
             return
         tape.live -= gone.nbytes
+        if gone.block is not None and tape.heap is not None:
+            tape.heap.give_back(gone.block)
         known: Any = tape._known.get(gone.key)
         # Another array may have got this id since.
         if known is gone:

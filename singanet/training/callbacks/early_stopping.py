@@ -59,15 +59,15 @@ class EarlyStopping(Callback):
         """Bring the best parameters back."""
         if self._kept and self.session.error is None:
             for param in self.session.params():
-                param.value[...] = self._kept[param.name]
+                param.put(self._kept[param.name])
         self._kept = {}
 
     def _keep(self) -> None:
         for param in self.session.params():
             if param.name in self._kept:
-                self._kept[param.name][...] = param.value
+                self._kept[param.name][...] = param.peek()
             else:
-                self._kept[param.name] = param.value.copy()
+                self._kept[param.name] = param.peek().copy()
 
     def state_dict(self) -> dict[str, Array]:
         """The best so far with its parameters, and how long it has stood."""

@@ -1,0 +1,122 @@
+"""What contexts hold between forward and backward, in a folder."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from singanet.layers.context import Context
+from singanet.offload.shelf import Shelf
+from singanet.params.store import SMALL
+from singanet.program.array_tree import address, map_leaves, root_of
+from singanet.types import Array, Shape
+
+Groups = Callable[[list[tuple[str, ...]]], list[tuple[str, ...]]]
+"""What a walk back needs together, in order, by the names of what each context holds."""
+
+
+class _Memory:
+    """Bytes that were put into ``shelf``, for as long as somebody has this."""
+
+    __slots__ = ("__weakref__", "name", "shelf")
+
+    def __init__(self, shelf: Shelf, name: str) -> None:
+        self.shelf, self.name = shelf, name
+
+    def __del__(self) -> None:
+        self.shelf.forget(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Away:
+    """An array that lies in ``memory`` from byte ``offset`` on."""
+
+    memory: _Memory
+    offset: int
+    dtype: np.dtype[Any]
+    shape: Shape
+    strides: Shape
+
+    def array(self) -> Array:
+        """It, in memory."""
+        data = self.memory.shelf.get(self.memory.name)
+        return np.ndarray(self.shape, self.dtype, data, self.offset, self.strides)
+
+
+class OffloadedContexts:
+    """As `ContextStore`, for one pass: arrays go to ``shelf``, by the memory in which they lie.
+
+    What contexts hold of the same memory goes there once. In memory stay what is no array or is
+    not NumPy's alone, memory of up to 64 KiB, and what somebody else has anyway: the arrays
+    ``here``. ``groups`` tells the order of the walk back.
+    """
+
+    def __init__(self, shelf: Shelf, here: Iterable[Array], groups: Groups) -> None:
+        self._shelf, self._groups = shelf, groups
+        self._here = {id(root_of(array)) for array in here}
+        self._names: list[tuple[str, ...]] = []
+        self._all: set[str] = set()
+        # Of what may be met again in the forward: what is in memory may have been written.
+        self._known: dict[int, tuple[weakref.ref[Array], _Memory]] = {}
+
+    def put(self, ctx: Context) -> None:
+        """As `ContextStore`. Errors: `FileAccessError`."""
+        names: list[str] = []
+
+        def moved(array: Array) -> Any:
+            away = self._away(array)
+            if away is None:
+                return array
+            names.append(away.memory.name)
+            return away
+
+        _replace(ctx.saved, np.ndarray, moved)
+        self._names.append(tuple(dict.fromkeys(names)))
+        self._all.update(names)
+
+    def abandon(self) -> None:
+        """Drop everything, since no walk follows or goes on."""
+        self._shelf.abandon(self._all)
+
+    def bring(self, ctx: Context) -> None:
+        """As `ContextStore`. Errors: `FileAccessError`."""
+        if self._names:
+            self._shelf.follow(self._groups(self._names))
+            self._names, self._known = [], {}
+        self._shelf.sweep()
+        _replace(ctx.saved, _Away, _Away.array)
+
+    def _away(self, array: Array) -> _Away | None:
+        """``array``, once its memory is in the shelf; None where it stays."""
+        root = root_of(array)
+        if type(array) is not np.ndarray or type(root) is not np.ndarray or root.base is not None:
+            return None
+        if root.nbytes <= SMALL or root.dtype.hasobject or id(root) in self._here:
+            return None
+        known = self._known.get(id(root))
+        if known is None or known[0]() is not root:
+            flat = as_strided(root, (root.size,), (root.itemsize,)).view(np.uint8)
+            memory = _Memory(self._shelf, self._shelf.put(flat))
+            known = self._known[id(root)] = weakref.ref(root), memory
+        offset = address(array) - address(root)
+        return _Away(known[1], offset, array.dtype, array.shape, array.strides)
+
+
+def _replace(saved: dict[str, Any], kind: type, change: Callable[[Any], Any]) -> None:
+    """Change all of ``kind`` in ``saved``; lists and dicts without stay the objects they are."""
+    for key, value in saved.items():
+        others: list[Any] = []
+
+        def seen(leaf: Any, others: list[Any] = others) -> Any:
+            made = change(leaf)
+            others += [made] * (made is not leaf)
+            return made
+
+        changed = map_leaves(value, kind, seen)
+        if others:
+            saved[key] = changed

@@ -1,0 +1,340 @@
+"""What layers keep for backward may lie in the folder: the same bits, and nothing is left there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tracemalloc
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import singanet
+from singanet.errors import FileAccessError
+from singanet.layers import (
+    Activation,
+    Add,
+    BatchNormalization,
+    Concat,
+    Conv2D,
+    Dense,
+    Dropout,
+    Flatten,
+    Input,
+    Layer,
+    MaxPooling2D,
+)
+from singanet.layers.context import Context
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.offload.contexts import OffloadedContexts
+from singanet.offload.generation import PlacedFile
+from singanet.ops.numpy import NumpyOps
+from singanet.optimizer import SGD, Adam
+
+SAMPLES, WIDTH, DEPTH, KEEP = 256, 160, 6, 1_500_000
+"""An activation has 164 kB, parameters of a layer with the state of Adam 307 kB."""
+
+
+def dense_net(extra=()) -> singanet.FeedForwardNet:
+    layers = [Dense("in", WIDTH, input_sample_shape=(WIDTH,))]
+    for k in range(DEPTH):
+        layers += [Dense(f"fc{k}", WIDTH), BatchNormalization(f"norm{k}"), Dropout(f"drop{k}", 0.2)]
+    return singanet.FeedForwardNet([*layers, *extra], loss=SquaredError(), seed=3)
+
+
+def batch(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    x, y = np.random.default_rng(seed).standard_normal((2, SAMPLES, WIDTH), np.float32)
+    return x, y
+
+
+def image_net() -> singanet.FeedForwardNet:
+    """One convolution in three places, with skips, dropout and statistics of the batch."""
+    x = Input("x", (3, 16, 16))
+    first, shared = Conv2D("c0", 8, 3, pad=1)(x), Conv2D("shared", 8, 3, pad=1)
+    at = Activation("r0")(first)
+    for k in range(3):
+        y = Dropout(f"d{k}", 0.3)(BatchNormalization(f"b{k}")(shared(at)))
+        at = Activation(f"r{k + 1}")(Add(f"a{k}")(y, at))
+    parts = [MaxPooling2D(f"p{k}", 2, 2)(each) for k, each in enumerate((at, first))]
+    out = Dense("top", 10)(Flatten("flat")(Concat("both", axis=1)(*parts)))
+    return singanet.FeedForwardNet(inputs=x, outputs=out, loss=SoftmaxCrossEntropy(), seed=1)
+
+
+def data_of(name: str) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    if name == "images":
+        return rng.standard_normal((16, 3, 16, 16), np.float32), rng.integers(0, 10, 16)
+    ids = rng.integers(0, 90, (8, *singanet.models.find(name).input_shape))
+    return ids, ids if singanet.models.find(name).task == "text" else rng.integers(0, 2, 8)
+
+
+def arrays_of(net: singanet.FeedForwardNet) -> dict[str, np.ndarray]:
+    return {param.name: param.peek().copy() for param in net.params()}
+
+
+def same(found: dict, wanted: dict) -> bool:
+    return found.keys() == wanted.keys() and all(
+        np.array_equal(found[name], wanted[name]) for name in wanted
+    )
+
+
+def is_clean(net: singanet.FeedForwardNet, folder) -> bool:
+    """Whether nothing of a pass is left, neither in memory nor in the folder."""
+    scratch = net.programs.shelf.scratch
+    return (
+        not scratch.entries
+        and scratch._file is None
+        and {path.name for path in folder.iterdir() if path.suffix != ".lock"}
+        <= {"a.safetensors", "b.safetensors", "latest", singanet.base.lock.NAME}
+    )
+
+
+@pytest.mark.parametrize("name", ["images", "lstm", "transformer"])
+def test_steps_are_those_in_memory(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("singanet.offload.contexts.SMALL", 1000)
+    nets = [image_net() if name == "images" else singanet.models.build(name, seed=0) for _ in "ab"]
+    plain, net = nets
+    here, there = Adam(lr=0.01), Adam(lr=0.01)
+    batch = data_of(name)
+    net.offload(tmp_path / "net", 250_000 if name == "images" else "4MB", activations=True)
+    for _ in range(2):
+        assert net.step(*batch, there) == plain.step(*batch, here)
+        assert is_clean(net, tmp_path / "net")
+    assert same(arrays_of(net), arrays_of(plain))
+    assert same(there.state_dict(), here.state_dict())
+    net.onload()
+    assert net.step(*batch, there) == plain.step(*batch, here)
+
+
+@pytest.mark.parametrize("extra", [{"clip": 0.5, "clip_by": "global", "accumulate": 2}])
+def test_fits_are_those_in_memory(tmp_path, extra):
+    x, y = batch()
+    plain, net = dense_net(), dense_net()
+    for each in (plain, net):
+        each.compile(Adam(lr=0.01))
+    net.offload(tmp_path / "net", KEEP, activations=True)
+    found, wanted = (each.fit(x, y, 64, 1, verbose=False, **extra) for each in (net, plain))
+    assert found == wanted
+    assert same(arrays_of(net), arrays_of(plain))
+    assert net.programs.shelf.peak <= KEEP
+
+
+def test_most_of_the_activations_are_not_in_memory(tmp_path):
+    x, y = batch()
+    peaks = []
+    for activations in (False, True):
+        net, rule = dense_net(), SGD(lr=0.1)
+        net.offload(tmp_path / f"{activations}", 500_000, activations=activations)
+        tracemalloc.start()
+        try:
+            for _ in range(2):
+                net.step(x, y, rule)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        assert net.programs.shelf.peak <= 500_000
+    activation = x.nbytes
+    assert peaks[0] > 2 * DEPTH * activation
+    # What is kept, and what the layer at work has and makes.
+    assert peaks[1] < 500_000 + 8 * activation
+
+
+def test_gradients_and_own_loops_are_those_in_memory(tmp_path):
+    x, y = batch()
+    plain, net = dense_net(), dense_net()
+    net.offload(tmp_path / "net", KEEP, activations=True)
+    feed = {"in": x, "targets": y}
+    for wanted in (["fc0/weight", "fc4"], ["in"]):
+        found = net.gradients("loss", wanted, feed, train=True)
+        assert same(found, plain.gradients("loss", wanted, feed, train=True))
+    for each in (plain, net):
+        each.forward(True, x)  # no backward comes
+        walk = each.backward(each.forward(True, x) - y)
+        next(walk)
+        walk.close()
+        each.backward(each.forward(True, x) - y)  # none is begun
+        for _, values, grads in each.backward(each.forward(True, x, ["fc3"])["drop5"] - y, ["fc3"]):
+            for value, grad in zip(values, grads, strict=True):
+                value -= np.float32(0.01) * grad
+    assert same(arrays_of(net), arrays_of(plain))
+    assert is_clean(net, tmp_path / "net")
+
+
+class Pair(NamedTuple):
+    first: np.ndarray
+    second: object
+
+
+class Odd(Layer):
+    """A user's layer that works in place, and keeps all kinds of things."""
+
+    def setup(self, in_shape):
+        return in_shape
+
+    def forward(self, ctx, x):
+        self.log = ["forward"]
+        ctx.save(
+            x=x.copy()[:, ::-1],
+            pair=Pair(x.T, {"half": [x[::2, 1:], 7]}),
+            log=self.log,
+            text=np.array(["a", {}], object),
+            masked=np.ma.masked_less(x, 0.5),
+            function=lambda array: array * 2,
+        )
+        return x * np.abs(x)
+
+    def backward(self, ctx, dy):
+        saved = ctx.saved
+        saved["log"].append("backward")
+        assert self.log == ["forward", "backward"]
+        assert saved["text"].tolist() == ["a", {}]
+        assert type(saved["masked"]) is np.ma.MaskedArray
+        pair = saved["pair"]
+        assert type(pair) is Pair
+        assert pair.second["half"][1] == 7
+        np.testing.assert_array_equal(pair.first[1:, ::2], pair.second["half"][0].T)
+        np.testing.assert_array_equal(pair.first.T[:, ::-1], saved["x"])
+        dx = saved["function"](dy * np.abs(pair.first.T))
+        saved["x"][...] = 0  # its own to write on
+        return dx, {}
+
+
+class InPlace(Layer):
+    """Halves what it is given, where it is."""
+
+    def setup(self, in_shape):
+        return in_shape
+
+    def forward(self, ctx, x):
+        x *= 0.5
+        return x
+
+    def backward(self, ctx, dy):
+        return dy * 0.5, {}
+
+
+@pytest.mark.parametrize("kind", [Odd, InPlace])
+def test_layers_of_the_users_own(tmp_path, kind):
+    x, y = batch()
+    ends = [[Activation("s", "sigmoid"), kind("own"), Dense("last", WIDTH)] for _ in "ab"]
+    plain, net = map(dense_net, ends)
+    # In a program such a layer has arrays of its own.
+    plain.programs.enabled, plain.programs.at_once = kind is InPlace, True
+    net.offload(tmp_path / "net", 400_000, activations=True)
+    here, there = Adam(lr=0.01), Adam(lr=0.01)
+    for _ in range(2):
+        assert net.step(x, y, there) == plain.step(x, y, here)
+    assert same(arrays_of(net), arrays_of(plain))
+
+
+@pytest.mark.parametrize("at", range(0, 60, 20))
+def test_a_full_disk_undoes_the_step(tmp_path, monkeypatch, at):
+    x, y = batch()
+    net, rule, plain, own = dense_net(), Adam(lr=0.01), dense_net(), Adam(lr=0.01)
+    net.offload(tmp_path / "net", 400_000, activations=True)
+    net.step(x, y, rule)
+    before, state, draws = arrays_of(net), rule.state_dict(), net.rng.bit_generator.state
+    writes = iter(range(1000))
+    real = PlacedFile.write
+
+    def full(self, offset, data):
+        if next(writes) >= at:
+            raise FileAccessError("file", expected="a place", received="no space", advice="free")
+        real(self, offset, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PlacedFile, "write", full)
+        with pytest.raises(FileAccessError):
+            net.step(x, y, rule)
+    assert same(arrays_of(net), before)
+    assert same(rule.state_dict(), state)
+    assert net.rng.bit_generator.state == draws
+    for _ in range(2):
+        wanted = plain.step(x, y, own)
+    assert net.step(x, y, rule) == wanted
+    assert same(arrays_of(net), arrays_of(plain))
+    assert is_clean(net, tmp_path / "net")
+
+
+def test_a_forward_of_ones_own_that_fails_changes_nothing(tmp_path, monkeypatch):
+    x, _ = batch()
+    net = dense_net()
+    net.offload(tmp_path / "net", 400_000, activations=True)
+    before, draws = arrays_of(net), net.rng.bit_generator.state
+
+    def full(**options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.TemporaryFile", full)
+        with pytest.raises(FileAccessError, match="No space"):
+            net.forward(True, x)
+    assert same(arrays_of(net), before)
+    assert net.rng.bit_generator.state == draws
+    assert net.forward(True, x).shape == x.shape
+
+
+def test_a_vanished_folder_is_told_and_loses_nothing(tmp_path):
+    x, y = batch()
+    net, rule, plain, own = dense_net(), Adam(lr=0.01), dense_net(), Adam(lr=0.01)
+    net.offload(tmp_path / "net", KEEP, activations=True)
+    assert net.step(x, y, rule) == plain.step(x, y, own)
+    shutil.rmtree(tmp_path / "net")
+    with pytest.raises(FileAccessError, match="net"):
+        net.step(x, y, rule)
+    assert same(arrays_of(net), arrays_of(plain))
+    (tmp_path / "net").mkdir()
+    net.onload()
+    assert net.step(x, y, rule) == plain.step(x, y, own)
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    net = singanet.FeedForwardNet([Dense("fc", 200, input_sample_shape=(200,))])
+    net.offload(tmp_path_factory.mktemp("shelf") / "net", 200_000, activations=True)
+    yield net.programs.shelf
+    net.onload()
+
+
+SLICES = st.tuples(
+    st.integers(0, 3), st.integers(0, 3), st.sampled_from([-3, -2, -1, 1, 2, 3])
+).map(lambda t: slice(t[0], -t[1] or None, t[2]) if t[2] > 0 else slice(None, None, t[2]))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    kind=st.sampled_from(["f4", "f8", "f2", "i8", "?", "i1"]),
+    shape=st.permutations((13, 40, 50)),
+    axes=st.permutations(range(3)),
+    cuts=st.lists(st.tuples(SLICES, SLICES, SLICES), min_size=1, max_size=4),
+    order=st.sampled_from("CFK"),
+)
+def test_views_come_back_as_they_were(shelf, kind, shape, axes, cuts, order):
+    base = np.random.default_rng(0).integers(0, 100, shape).astype(kind).transpose(axes)
+    base = base.copy(order)
+    views = [base[cut] for cut in cuts] + [base.T, np.broadcast_to(base, (2, *base.shape))]
+    wanted = [view.copy() for view in views]
+    store = OffloadedContexts(shelf, [], lambda names: names)
+    contexts = []
+    for view in views:
+        ctx = Context(NumpyOps(np), np.random.default_rng(), {}, train=True)
+        ctx.save(view=view, other=np.ones(30_000, np.float32) * len(contexts))
+        store.put(ctx)
+        contexts.append(ctx)
+    if base.nbytes > 1 << 16:
+        assert len({id(ctx.saved["view"].memory) for ctx in contexts}) == 1
+    del base, view, views
+    for k in reversed(range(len(contexts))):
+        store.bring(contexts[k])
+        found = contexts[k].saved
+        assert found["view"].dtype == wanted[k].dtype
+        np.testing.assert_array_equal(found["view"], wanted[k])
+        assert (found["other"] == k).all()
+        contexts[k] = found = None
+    shelf.sweep()
+    assert not shelf.scratch.entries
+    assert shelf.peak <= 200_000 + 13 * 40 * 50 * 8
