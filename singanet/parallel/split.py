@@ -36,6 +36,8 @@ class SplitDense(Dense):
     Errors: fewer columns or rows than ranks; `RankError` where ranks are given other samples.
     """
 
+    takes_sparse = False
+
     def __init__(
         self,
         name: str,

@@ -23,13 +23,14 @@ class StagePlan(Plan):
 
     What earlier stages make enters as if it were fed, under the names of the steps that made it:
     ``received`` has these names by stage, ``sent`` the names of the own steps that later stages
-    read. All outputs of the net come to the last stage.
+    read. All outputs of the net come to the last stage. Inputs are fed wherever they are read.
     """
 
     def __init__(self, whole: Plan, stages: Sequence[int], stage: int) -> None:
         names = [step.name for step in whole.steps]
         entering = {k: _entering(whole, stages, k) for k in range(max(stages) + 1)}
         self.slot_shapes = list(whole.slot_shapes)
+        read = _read(whole, stages, stage)
         self.received = _by_stage(names, stages, entering[stage])
         self.sent = {
             k: [names[i] for i in found if stages[i] == stage]
@@ -37,7 +38,11 @@ class StagePlan(Plan):
             if any(stages[i] == stage for i in found)
         }
         self.entries = [names[i] for i in entering[stage]]
-        own = [step for step, k in zip(whole.steps, stages, strict=True) if k == stage]
+        own = [
+            step
+            for i, step in enumerate(whole.steps)
+            if stages[i] == stage or (i in read and _is_input(step))
+        ]
         self.own = [_apart(step, {each.name for each in own}) for step in own]
         self.steps = [_entry(whole.steps[i]) for i in entering[stage]] + self.own
         self.by_name = {step.name: step for step in self.steps}
@@ -49,15 +54,23 @@ class StagePlan(Plan):
         self._connect()
 
 
-def _entering(whole: Plan, stages: Sequence[int], k: int) -> list[int]:
-    """The steps of earlier stages whose outputs stage ``k`` reads."""
-    slots = {
-        s for step, own in zip(whole.steps, stages, strict=True) if own == k for s in step.in_slots
-    }
+def _read(whole: Plan, stages: Sequence[int], k: int) -> set[int]:
+    """The steps whose outputs stage ``k`` reads."""
+    here = [step for step, own in zip(whole.steps, stages, strict=True) if own == k]
+    slots = {slot for step in here for slot in step.in_slots}
     if k == max(stages):
         slots.update(whole.slots_of(whole.outputs))
-    made = {whole.producer[slot] for slot in slots}
-    return sorted(i for i in made if stages[i] != k)
+    return {whole.producer[slot] for slot in slots}
+
+
+def _entering(whole: Plan, stages: Sequence[int], k: int) -> list[int]:
+    """The steps of earlier stages whose outputs stage ``k`` reads."""
+    read = sorted(_read(whole, stages, k))
+    return [i for i in read if stages[i] != k and not _is_input(whole.steps[i])]
+
+
+def _is_input(step: Step) -> bool:
+    return step.fed and type(step.layer) is Dummy
 
 
 def _by_stage(

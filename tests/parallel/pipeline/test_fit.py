@@ -81,7 +81,7 @@ class Ends(Callback):
             self.session.stop("rank 1 has seen enough")
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_rank_0_writes_the_whole_training_which_goes_on_to_the_bit(replicas, tmp_path):
     def train(comm, *callbacks, cuts=("b",), resume=None):
         net = make(BatchNormalization("n"))

@@ -107,7 +107,7 @@ def expect_close(net, other, **tolerances):
         np.testing.assert_allclose(values(net)[name], value, err_msg=name, **tolerances)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     st.sets(st.sampled_from(["a2", "b", "b2", "c", "c2", "d"]), min_size=1, max_size=3),
     st.integers(1, 9),

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError, UnknownNameError
@@ -10,6 +10,7 @@ NAMES = st.sampled_from(["gpipe", "1f1b"])
 TIMES = st.integers(1, 9)
 
 
+@settings(max_examples=30, deadline=None)
 @given(NAMES, STAGES, MICRO)
 def test_every_stage_takes_each_micro_batch_forward_before_it_goes_back(name, stages, micro):
     for ops in schedule(name, stages, micro):
@@ -21,6 +22,7 @@ def test_every_stage_takes_each_micro_batch_forward_before_it_goes_back(name, st
         )  # Op is a tuple
 
 
+@settings(max_examples=30, deadline=None)
 @given(NAMES, STAGES, MICRO, TIMES, TIMES)
 def test_bubble_of_equal_stages(name, p, m, forward, backward):
     made = simulate(name, p, m, forward, backward)
@@ -30,6 +32,7 @@ def test_bubble_of_equal_stages(name, p, m, forward, backward):
     assert made.seconds == pytest.approx((m + p - 1) * (forward + backward))
 
 
+@settings(max_examples=30, deadline=None)
 @given(STAGES, MICRO)
 def test_contexts_alive(p, m):
     assert simulate("gpipe", p, m).alive == [m] * p
@@ -37,6 +40,7 @@ def test_contexts_alive(p, m):
     assert simulate("1f1b", p, m, context_bytes=10).nbytes == [10 * min(p - k, m) for k in range(p)]
 
 
+@settings(max_examples=30, deadline=None)
 @given(NAMES, MICRO, st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=5), st.integers(0, 3))
 def test_stages_of_other_times_keep_their_order_and_what_they_wait_for(name, m, times, wire):
     forward, backward = (list(each) for each in zip(*times, strict=True))
