@@ -88,6 +88,7 @@ class MpiCommunicator(Communicator):
         self.board = own_board()
         self.timeline: Timeline | None = None
         self.step = 0
+        self._members = list(range(self.size))
         # Ranks that are not in it may end while those of a part go on.
         self.farewells = _Farewells(self) if comm is None and self.size > 1 else None
         if self.size > 1:
@@ -261,6 +262,8 @@ class MpiCommunicator(Communicator):
         part = self._comm.Split(checked_group(self, ranks)[0], self.rank)
         made = MpiCommunicator(part, self.deadline)
         part.Free()
+        made.farewells = self.farewells
+        made._members = [self._members[rank] for rank in sorted(ranks)]
         return made
 
     def next_message(
@@ -275,7 +278,8 @@ class MpiCommunicator(Communicator):
             return bool(found)
 
         def over() -> bool:
-            return came() or (self.farewells is not None and self.farewells.all_said(sources))
+            ranks = [self._members[rank] for rank in sources]
+            return came() or (self.farewells is not None and self.farewells.all_said(ranks))
 
         if not came() and wait:
             self.until(over, what)
@@ -374,7 +378,9 @@ class _Flying:
 
     def _present(self) -> None:
         if self._comm.farewells is not None:
-            self._comm.farewells.expect_present(self._what, self._peer)
+            members = self._comm._members
+            ranks = members if self._peer is None else [members[self._peer]]
+            self._comm.farewells.expect_present(self._what, ranks)
 
 
 class _Farewells:
@@ -388,12 +394,12 @@ class _Farewells:
         self._process, self._due = os.getpid(), 0.0
         atexit.register(self._say)
 
-    def expect_present(self, what: str, peer: int | None) -> None:
-        """Errors: `RankError` where ``peer``, None for any, has ended."""
+    def expect_present(self, what: str, ranks: Sequence[int]) -> None:
+        """Errors: `RankError` where any of ``ranks`` has ended."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + 0.5
-        for rank in self._others if peer is None else [peer]:
+        for rank in ranks:
             with self._comm._losing(what):
                 ended = rank in self._heard and self._heard[rank].Test()
             if ended:

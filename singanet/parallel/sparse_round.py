@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import ops_for
+from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Handed
 from singanet.parallel.round import Round, listed
 from singanet.parallel.unsent import Unsent
@@ -78,7 +79,8 @@ class SparseRound(Round):
     def finish_flat(self, buffer: Array) -> None:
         """As `Round`."""
         for _, _, grads, _ in self._land():
-            parts = np.concatenate([grad.reshape(-1) for grad in grads])
+            dense: Any = grads  # what was given so is
+            parts = np.concatenate([grad.reshape(-1) for grad in dense])
             buffer[: parts.size] = parts
 
     def _start(self, params: list[Param]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from singanet.errors import SingaNetError
 from singanet.optimizer.checks import check_fit
@@ -390,6 +390,6 @@ class Updates:
         call.barrier = True
 
 
-def _passes_on(stage: Any) -> bool:
+def _passes_on(stage: Any) -> TypeGuard[Reducer]:
     """Whether a reducer hands gradients on as they are."""
     return isinstance(stage, Reducer) and (stage.alone or stage.local)
