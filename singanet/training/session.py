@@ -219,6 +219,7 @@ class Session:
     def sources(self) -> list[Source]:
         """What `state` copies, as sources of its arrays, to be written before the next step.
 
+        Each has to be asked for its array: of several ranks the others wait until theirs are.
         Errors: as for `state`.
         """
         self._expect_whole()
