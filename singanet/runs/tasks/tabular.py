@@ -25,8 +25,7 @@ EVALUATION_BATCH = 1024
 def _clicks(rest: str) -> TabularDataset:
     scale, _, rows = rest.partition(":")
     try:
-        sizes = {"scale": float(scale)} if scale else {}
-        return clicks(int(rows or 100_000), **sizes)
+        return clicks(int(rows or 100_000), float(scale or 1))
     except ValueError as error:
         if isinstance(error, SingaNetError):
             raise
