@@ -17,6 +17,7 @@ from singanet.layers import Activation, Add, Dense, Dropout, Dummy
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import MeanAbsoluteError
 from singanet.optimizer import SGD, Adam
+from singanet.testing import communicators
 from singanet.types import RowSparse
 
 COLUMNS = 12
@@ -159,6 +160,29 @@ def test_an_executor_is_fed_by_loaders_of_sparse_data():
     ]
     for one, other in zip(*slopes, strict=True):
         np.testing.assert_allclose(np.asarray(one), other, atol=1e-6)
+
+
+def test_ranks_reduce_the_rows_that_any_of_them_named():
+    one, own = net(False), SGD(0.3)
+    batches = [(table(6, k), labels(6, k)) for k in range(3)]
+    batches.append((table(1, 7), labels(1, 7)))
+    for x, y in batches:
+        one.step(x.toarray(), y, own)
+
+    def trained(communicator):
+        x, y = Input("x", (COLUMNS,), sparse=True), Input("y", (), dtype="int64")
+        loss = SoftmaxCrossEntropy()(scores(x), y)
+        programs = {"train": [loss, SGD(0.3).minimize(loss)]}
+        executor = Executor(programs, seed=0, parallel=communicator)
+        for matrix, targets in batches:
+            # Of the last batch the second rank has no sample.
+            mine = slice(communicator.rank, None, 2)
+            executor.run("train", {x: matrix[mine], y: targets[mine]})
+        return executor.net
+
+    with communicators(2) as ranks:
+        for found in ranks.run(trained):
+            assert_close(found, one)
 
 
 def test_sparse_and_plain_inputs_meet_behind_dense_layers():
