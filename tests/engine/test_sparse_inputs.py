@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 import singanet
 from singanet import Executor, FeedForwardNet, Input
 from singanet.data import ArrayLoader
+from singanet.device import Device
 from singanet.errors import ArgumentError, CallOrderError, DataError, GraphError, ShapeError
 from singanet.executor import from_loader, gradients
 from singanet.layers import Activation, Add, Dense, Dropout, Dummy
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import MeanAbsoluteError
+from singanet.ops import ops_for
 from singanet.optimizer import SGD, Adam
 from singanet.testing import communicators
 from singanet.types import RowSparse
@@ -195,6 +197,18 @@ def test_sparse_and_plain_inputs_meet_behind_dense_layers():
     wanted = data.toarray() @ both["shared"].params["weight"].value
     wanted += plain @ both["other"].params["weight"].value
     np.testing.assert_allclose(made, wanted, atol=1e-5)
+
+
+def test_on_a_device_steps_are_those_of_the_host(xp):
+    made, x, y = [net(True), net(True)], table(), labels()
+    made[1].to_device(Device("like", ops_for(xp.zeros(1))))
+    for _ in range(3):
+        found = [
+            one.step(x, given, SGD(0.1))[0]
+            for one, given in zip(made, (y, xp.asarray(y)), strict=True)
+        ]
+        assert found[0] == pytest.approx(found[1], rel=1e-5)
+    assert isinstance(made[1].forward(False, x), type(xp.zeros(1)))
 
 
 def test_it_is_kept_in_files(tmp_path):
