@@ -25,7 +25,7 @@ EVALUATION_BATCH = 1024
 def _clicks(rest: str) -> TabularDataset:
     scale, _, rows = rest.partition(":")
     try:
-        return clicks(int(rows or 100_000), float(scale or 1))
+        return clicks(int(rows or 100_000), float(scale or 1.0))
     except ValueError as error:
         if isinstance(error, SingaNetError):
             raise
