@@ -21,8 +21,7 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
-from singanet.initializer import Initializer, from_spec
-from singanet.initializer.spec import INIT_KEYS
+from singanet.initializer import INIT_KEYS, Initializer, from_spec
 from singanet.params.served import ServedRows
 from singanet.params.store import place_of, slice_of
 from singanet.types import Array, Shape
