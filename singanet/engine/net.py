@@ -293,9 +293,9 @@ class Net(GraphBuilder):
         if any(param.home is not None for param in self.params()):
             raise CallOrderError(
                 where,
-                expected="a net in memory",
-                received="one that is offloaded",
-                advice="call net.onload() first",
+                expected="a net in memory, whole",
+                received="one that is offloaded, or lies on several ranks",
+                advice="call net.onload(), or pipeline.gather(), first",
             )
 
     def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
