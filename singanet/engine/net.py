@@ -290,13 +290,7 @@ class Net(GraphBuilder):
         self._lay(params, lambda param: param.value.astype(wanted))
 
     def _expect_in_memory(self, where: str) -> None:
-        if any(param.home is not None for param in self.params()):
-            raise CallOrderError(
-                where,
-                expected="a net in memory, whole",
-                received="one that is offloaded, or lies on several ranks",
-                advice="call net.onload(), or pipeline.gather(), first",
-            )
+        expect_in_memory(self.params(), where)
 
     def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
         """Take in arrays of this device and type, as the nested nets do from now on."""
@@ -441,6 +435,23 @@ class Net(GraphBuilder):
                 self.rng.bit_generator.state = draws
                 for param, value in before:
                     param.value[...] = value
+
+
+def expect_in_memory(params: Iterable[Param], where: str) -> None:
+    """Refuse ``params`` of which one is elsewhere. Errors: `CallOrderError`."""
+    away = [param for param in params if param.home is not None]
+    if away:
+        served = away[0].served is not None
+        raise CallOrderError(
+            where,
+            expected="a net in memory",
+            received=f"one whose table {away[0].name!r} is served"
+            if served
+            else "one that is offloaded or on several ranks, or shares parameters with one",
+            advice="take copy.deepcopy(net), which has it in memory"
+            if served
+            else "call net.onload() first, or pipeline.gather()",
+        )
 
 
 def expect_host(net: Net, where: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,13 +21,12 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
-from singanet.initializer import Initializer, from_spec
+from singanet.initializer import INIT_KEYS, Initializer, from_spec
 from singanet.params.served import ServedRows
 from singanet.params.store import place_of, slice_of
 from singanet.types import Array, Shape
 
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
-_INIT_KEYS = ("init", "mean", "std", "low", "high", "value", "gain")
 _PIECE = 1 << 16
 
 
@@ -232,6 +231,11 @@ class Param:
         home = self.home
         return self.value if home is None else home.read()
 
+    @property
+    def parts(self) -> Callable[[], Iterator[Array]] | None:
+        """What gives the array in runs of rows, for one whose rows a table has."""
+        return None if self.served is None else self.served.parts
+
     def put(self, array: Array) -> None:
         """Write ``array``, of the same shape, over the values, wherever they are."""
         home = self.home
@@ -329,12 +333,12 @@ def make_param(
         return specs
     given = dict(specs or {})
     for key in given:
-        if key not in _SPEC_KEYS + _INIT_KEYS:
+        if key not in _SPEC_KEYS + INIT_KEYS:
             raise UnknownNameError(
                 where,
-                expected=f"spec keys among {one_of(_SPEC_KEYS + _INIT_KEYS, 20)}",
+                expected=f"spec keys among {one_of(_SPEC_KEYS + INIT_KEYS, 20)}",
                 received=f"{key!r}",
-                advice=did_you_mean(key, _SPEC_KEYS + _INIT_KEYS, "remove it"),
+                advice=did_you_mean(key, _SPEC_KEYS + INIT_KEYS, "remove it"),
             )
     settings = {key: given[key] for key in _SPEC_KEYS if key in given and key != "trainable"}
     settings.setdefault("name", f"{layer}/{suffix}")

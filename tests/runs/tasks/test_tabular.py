@@ -60,6 +60,7 @@ def test_ratings_are_read_from_a_folder(tmp_path):
         load_task(ENTRY, f"movielens:{tmp_path}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["wide_deep", "deepfm", "dcn"])
 def test_ids_with_the_fields_of_criteo_tell_of_clicks(name):
     figures = run(RunOptions(name, "clicks:0.0005:12000", epochs=2, quiet=True)).figures
