@@ -46,7 +46,13 @@ class ParamSpec:
 
 
 class Home(Protocol):
-    """Where an array is while it is not in memory, as in a file."""
+    """Where an array is while it is not in memory, as in a file.
+
+    ``place`` says so, and ``way_back`` what brings it back, as errors have it.
+    """
+
+    place: str
+    way_back: str
 
     @property
     def dtype(self) -> np.dtype[Any]:
