@@ -258,6 +258,14 @@ class Param:
             value[start : start + piece.size] = piece
         return value.reshape(self.shape)
 
+    @property
+    def drawing_bytes(self) -> int:
+        """What `initial` takes for a moment beside the array that it makes."""
+        count = math.prod(self.shape)
+        if self.initializer.draws_one_by_one(self.fans):
+            count = min(count, _PIECE)
+        return 8 * count * self.initializer.copies
+
     def initial_pieces(self, size: int, name: str = "") -> Iterator[tuple[int, Array]]:
         """`initial` in flat pieces of ``size`` elements, each with the place of its first.
 
