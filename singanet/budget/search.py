@@ -17,6 +17,7 @@ from singanet.program.ir import NotRecordableError
 from singanet.program.memory import PlannedStep, expect_alone, planned_step
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import CannotKeepError, Recompute
+from singanet.program.replay.heap import large_arrays_apart
 from singanet.training.arrays import cut
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ USUAL = MEASURES[:2]
 """Those that are allowed where nothing is said: they keep the results, and need no folder."""
 
 
+@large_arrays_apart()
 def plan_memory(
     net: Net,
     batch_size: int,
@@ -195,6 +197,8 @@ class _Search:
             if micro < self.size and optimizer is not None:
                 optimizer = _at_last_part(self.net, optimizer)
             y = cut(self.y, slice(0, micro))
+            # Kernels that are prepared for batches of other sizes.
+            self.net.device.ops.trim(prepared=True)
             step = planned_step(self.net, micro, optimizer, self.extent, level, True, y)
             self.steps[key] = step
             self.base = self.base or step.work

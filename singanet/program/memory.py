@@ -19,7 +19,7 @@ from singanet.program.cost import work_of
 from singanet.program.peak import PeakMemory, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
-from singanet.program.replay.heap import trim
+from singanet.program.replay.heap import large_arrays_apart, trim
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.recorder import Recorder, rehearse
 
@@ -74,6 +74,7 @@ def expect_alone(where: str, optimizer: Optimizer | Wrapper | None) -> None:
         )
 
 
+@large_arrays_apart()
 def planned_step(
     net: Net,
     batch_size: int,
@@ -129,6 +130,7 @@ def _planned(recorder: Recorder, level: Recompute, at_once: bool) -> PlannedStep
     return PlannedStep(memory, work, by_layers, report)
 
 
+@large_arrays_apart()
 def rehearsed_memory(
     net: Net, record: Callable[[Recorder], None], optimizer: Any, level: Recompute
 ) -> PeakMemory:
