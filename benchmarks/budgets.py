@@ -33,7 +33,7 @@ from singanet.errors import ArgumentError
 from singanet.layers import Dropout
 from singanet.models import build, entries
 from singanet.optimizer import SGD, Adam
-from singanet.program.replay.heap import trim
+from singanet.program.heap import trim
 
 PARTS = (1.0, 0.8, 0.6, 0.4)
 MB = 1e6

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.cli import main
+from singanet.__main__ import main
 from singanet.data import digits
 from singanet.models import entries
 
-RUN = [sys.executable, "-c", "import sys; from singanet.cli import main; sys.exit(main())"]
+RUN = [sys.executable, "-m", "singanet"]
 KEYS = [
     "model",
     "data",

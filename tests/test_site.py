@@ -62,7 +62,7 @@ def test_the_architecture_has_the_rooms_in_their_order():
         r"^layers = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S
     )
     levels = re.findall(r'"(.+?)"', contract[1])
-    drawn = re.search(r"^cli > .*?(?=^```)", page, re.M | re.S)[0]
+    drawn = re.search(r"^__main__ > .*?(?=^```)", page, re.M | re.S)[0]
     assert [level.strip() for level in drawn.split(">")] == levels
     tree = re.search(r"^singanet/\n.*?(?=^```)", page, re.M | re.S)[0]
     assert set(re.findall(r"\w+", contract[1])) <= set(re.findall(r"\w+", tree))

@@ -19,9 +19,9 @@ from singanet.errors import ArgumentError
 from singanet.offload import offload
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.program.array_tree import arrays_in
+from singanet.program.heap import large_arrays_apart, trim
 from singanet.program.programs import Programs, programs_of
 from singanet.program.recompute.choice import Recompute
-from singanet.program.replay.heap import large_arrays_apart, trim
 from singanet.training.arrays import by_name, output_names
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
 from singanet.training.callbacks.memory_check import MemoryCheck

@@ -17,7 +17,6 @@ from singanet.program.ir import NotRecordableError
 from singanet.program.memory import PlannedStep, expect_alone, planned_step
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import CannotKeepError, Recompute
-from singanet.program.replay.heap import large_arrays_apart
 from singanet.training.arrays import cut
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ USUAL = MEASURES[:2]
 """Those that are allowed where nothing is said: they keep the results, and need no folder."""
 
 
-@large_arrays_apart()
 def plan_memory(
     net: Net,
     batch_size: int,

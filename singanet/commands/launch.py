@@ -27,6 +27,7 @@ def add_command(commands: Any) -> None:
     )
     add = parser.add_argument
     add("-n", "--ranks", type=int, required=True, metavar="N", help="how many processes")
+    add("--servers", type=int, default=0, metavar="N", help="so many of them hold parameters")
     add("--hosts", type=Path, metavar="FILE", help="machines: lines such as node1 slots=4")
     add("--restarts", type=int, default=0, metavar="N", help="begin anew so often where it fails")
     add("--log-dir", type=Path, metavar="DIR", help="what ranks other than 0 write: rank-1.log")
@@ -52,6 +53,7 @@ def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Nam
             program,
             hosts=arguments.hosts,
             restarts=arguments.restarts,
+            servers=arguments.servers,
             log_dir=arguments.log_dir,
             trace=arguments.trace,
             patience=arguments.patience,
@@ -66,6 +68,7 @@ def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Nam
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     for name, value, least in (
         ("-n", arguments.ranks, 1),
+        ("--servers", arguments.servers, 0),
         ("--restarts", arguments.restarts, 0),
         ("--patience", arguments.patience, 0),
         ("--stall", arguments.stall, 0),
@@ -73,6 +76,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
     ):
         if not value >= least:
             parser.error(f"argument {name}: {value} is less than {least}")
+    if arguments.servers >= arguments.ranks:
+        parser.error(f"argument --servers: of {arguments.ranks} ranks one has to train")
 
 
 def _program(
@@ -96,6 +101,7 @@ def _program(
         return words, frozenset({2}), lambda program: program
     # Here and not by each rank: an error is said before anything is started.
     from singanet.runs.config import gathered
+    from singanet.runs.reducers import expect_servers
 
     given = vars(commands.choices["train"].parse_args(words[1:]))
     options = gathered({key: value for key, value in given.items() if key != "command"})
@@ -106,5 +112,6 @@ def _program(
             received="none",
             advice="add --out RUN_DIR to the options of train",
         )
+    expect_servers(str(options.get("parallel", "allreduce")), arguments.servers)
     going_on = [] if "resume" in options else ["--resume"]
     return ["-m", "singanet", *words], _FINAL, lambda program: [*program, *going_on]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from singanet.data import image_tool
 from singanet.data.array_loader import ArrayLoader
 from singanet.data.cifar import cifar10, cifar100
+from singanet.data.clicks import CRITEO_FIELDS, clicks
 from singanet.data.dataset import Dataset
 from singanet.data.digits import digits
 from singanet.data.folder_loader import FolderLoader
@@ -15,6 +16,7 @@ from singanet.data.image_tool import ImageTool
 from singanet.data.load import load, load_test
 from singanet.data.loader import Batch, Loader
 from singanet.data.mnist import mnist
+from singanet.data.movielens import movielens
 from singanet.data.npz import read_npz
 from singanet.data.prefetch import Prefetch
 from singanet.data.tabular import TabularDataset, tabular
@@ -22,6 +24,7 @@ from singanet.data.text import TextDataset, plays
 from singanet.data.text_loader import TextLoader
 
 __all__ = [
+    "CRITEO_FIELDS",
     "ArrayLoader",
     "Batch",
     "Dataset",
@@ -36,11 +39,13 @@ __all__ = [
     "TextLoader",
     "cifar10",
     "cifar100",
+    "clicks",
     "digits",
     "image_tool",
     "load",
     "load_test",
     "mnist",
+    "movielens",
     "plays",
     "read_idx",
     "read_npz",

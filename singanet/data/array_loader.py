@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.csr import by_rows, is_sparse
 from singanet.base.described import Described
 from singanet.data.loader import Batch, checked_rank, restored_position
 from singanet.errors import DataError
@@ -16,6 +17,8 @@ from singanet.types import Array
 
 class ArrayLoader(Described):
     """Batches ``(x, y)`` of arrays or dicts of arrays that share their first axis.
+
+    ``x`` may be sparse: a matrix of SciPy's, whose batches are `singanet.base.csr.CSRMatrix`.
 
     Each epoch has one permutation, drawn from ``(seed, epoch)`` alone. Of it rank *r* takes
     the positions r, r + world_size, ..., so every sample is in exactly one rank's shard and
@@ -47,7 +50,8 @@ class ArrayLoader(Described):
         split_batches: bool = False,
     ) -> None:
         where = "ArrayLoader"
-        self.x, self.y = x, y
+        self.x: Array | Mapping[str, Array] = _by_rows(x)
+        self.y = y
         self.samples = _common_length(x, y)
         self.batch_size = checked_count(where, "batch_size", batch_size, 1)
         self.shuffle = bool(shuffle)
@@ -141,6 +145,13 @@ class ArrayLoader(Described):
         if not self.shuffle:
             return np.arange(self.samples)
         return np.random.default_rng([self.seed, epoch]).permutation(self.samples)
+
+
+def _by_rows(x: Any) -> Any:
+    """``x`` with sparse matrices in the form of which rows are taken."""
+    if isinstance(x, Mapping):
+        return {name: _by_rows(part) for name, part in x.items()}
+    return by_rows("ArrayLoader, x", x) if is_sparse(x) else x
 
 
 def _take(data: Array | Mapping[str, Array], rows: Array) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ class TabularDataset:
 
     ``x_*`` are dicts: ``"categorical"``, int32 (N, C), column *c* in [0, cardinalities[c]);
     ``"numeric"``, float32 (N, D), with mean 0 and variance 1 over the training rows. ``y_*``:
-    int32 (N,), 0 or 1. ``categories`` tells what the numbers of each categorical column mean.
+    int32 (N,), 0 or 1. ``categories`` tells what the numbers of each categorical column mean; those
+    of ids without a meaning are a range.
     """
 
     name: str
@@ -29,7 +31,7 @@ class TabularDataset:
     y_train: Array
     x_test: dict[str, Array]
     y_test: Array
-    categories: dict[str, tuple[str, ...]]
+    categories: dict[str, Sequence[object]]
     numeric: tuple[str, ...]
     label: tuple[str, str]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.csr import by_rows, is_sparse
 from singanet.device import Device
 from singanet.engine.plan import Plan, Step
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError, did_you_mean, one_of
@@ -45,7 +46,16 @@ def _check_input(step: Step, x: Any, device: Device, dtype: np.dtype[Any]) -> An
     return _check_array(step, x, shapes or (), device, dtype)
 
 
-def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dtype[Any]) -> Array:
+def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dtype[Any]) -> Any:
+    if step.layer.sparse is not is_sparse(x):
+        raise ArgumentError(
+            f"layer {step.name!r}, input",
+            expected="a sparse matrix of SciPy" if step.layer.sparse else "an array",
+            received=type(x).__name__,
+            advice="convert it with scipy.sparse.csr_array"
+            if step.layer.sparse
+            else "draw Input(..., sparse=True), or feed x.toarray()",
+        )
     if not hasattr(x, "dtype") or not hasattr(x, "shape"):
         raise ArgumentError(
             f"layer {step.name!r}, input",
@@ -67,6 +77,8 @@ def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dty
             received=f"an array of type {x.dtype}",
             advice="convert it with array.astype('float32')",
         )
+    if is_sparse(x):
+        return by_rows(f"layer {step.name!r}, input", x).mapped(device.put, dtype)
     if isinstance(step.layer, Dummy) and step.layer.dtype is not None:
         return device.put(step.layer.typed(x))
     x = device.put(x)

@@ -19,6 +19,13 @@ def ones(
     feed: dict[str, Any] = {}
     for name in plan.inputs:
         step = plan.by_name[name]
+        if step.layer.sparse:
+            raise ArgumentError(
+                f"net, layer {name!r}",
+                expected="inputs whose shapes tell what a step computes",
+                received="a sparse one, of which that depends on its entries",
+                advice="ask the net that reads arrays in its place: leave sparse out",
+            )
         value, kind = (0, np.int64) if step.keeps_integers else (1, dtype)
         declared = step.layer.in_shapes or ()
         shapes = declared if isinstance(declared, list) else [declared]

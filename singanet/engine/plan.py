@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from singanet.engine.foreign import apart, expect_output, is_foreign
+from singanet.errors import GraphError
 from singanet.graph.nodes import Node
 from singanet.layers.activation import Activation
 from singanet.layers.context import Context
@@ -78,7 +79,7 @@ class Step:
         """The live parameter arrays by suffix."""
         found = {}
         for suffix, param in self.layer.params.items():
-            if param.home is not None:
+            if param.home is not None and param.served is None:
                 return WhereTheyAre(self.layer.params)
             found[suffix] = param.value
         return found
@@ -171,8 +172,20 @@ class Plan:
         self._let_integers_through()
         self._pair_relus()
 
+    def _expect_dense(self, name: str) -> None:
+        """Errors: an output that is a sparse input."""
+        if self.by_name[name].layer.sparse:
+            raise GraphError(
+                f"net, output {name!r}",
+                expected="arrays that layers have computed",
+                received="a sparse input",
+                advice="put a Dense behind it",
+            )
+
     def _connect(self) -> None:
         """Work out who makes and reads what, and which steps gradients come from."""
+        for name in self.outputs:
+            self._expect_dense(name)
         self.producer = [-1] * len(self.slot_shapes)
         for i, step in enumerate(self.steps):
             for slot in step.out_slots:

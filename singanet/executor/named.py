@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.csr import is_sparse
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import StepRequest
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
@@ -223,7 +224,8 @@ class NamedProgram:
             needed = {name: given[name] for name in _names_of(inputs_of([y]))}
             dys = None
             if drawing.is_loss(y):
-                batch = len(next(iter(needed.values())))
+                first = next(iter(needed.values()))
+                batch = first.shape[0] if is_sparse(first) else len(first)
                 dys = np.full(batch, 1.0 / max(batch, 1), drawing.net.dtype)
             many = isinstance(drawing.net[node].out_shapes, list)
             made = gradients(drawing.net, (node, k) if many else node, xs, needed, dys)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from singanet.base.budget import Budget, read_json
 from singanet.device import cpu
-from singanet.errors import FileFormatError, SingaNetError, StateMismatchError, VersionError
+from singanet.errors import FileFormatError, SingaNetError, StateMismatchError
 from singanet.executor.symbols import Draw
 from singanet.net import FeedForwardNet
 from singanet.optimizer.stages import stages_of
-from singanet.training.files import read_training, write_training
+from singanet.training.files import read_session, read_training, session_entry, write_training
 from singanet.training.session import check_net
 from singanet.types import Array
 
-FORMAT, VERSION = "singanet executor", 1
+FORMAT = "singanet executor"
 
 
 def save(
@@ -33,14 +31,12 @@ def save(
         state |= {f"optimizer/{k}/{key}": _copy(array) for key, array in arrays.items()}
     about = {
         "format": FORMAT,
-        "version": VERSION,
         "seed": int(net.seed),
         "generator": net.rng.bit_generator.state,
         "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
         "loaders": [draw.state_dict() for draw in draws],
     }
-    text = json.dumps(about, default=lambda array: np.asarray(array).tolist())
-    state["session"] = np.frombuffer(text.encode(), np.uint8).copy()
+    state["session"] = session_entry(about)
     write_training(Path(path), state)
 
 
@@ -49,7 +45,7 @@ def load(
 ) -> None:
     """See `Executor.load`. What takes arrays is asked first; parameters come last."""
     state = read_training(path)
-    about = _about(state)
+    about = read_session(state, FORMAT, "executor.load", _refused)
     check_net(net, state)
     kinds = [type(optimizer).__name__ for optimizer in optimizers]
     for what, saved, own in (
@@ -79,26 +75,11 @@ def load(
         raise _mismatch("a state of this executor", f"{type(error).__name__}: {error}") from error
     net.rng.bit_generator.state, net.seed = generator.state, seed
     for param in net.params():
-        param.value[...] = net.device.put(state[f"net/{param.name}"])
+        param.put(net.device.put(state[f"net/{param.name}"]))
 
 
 def _copy(array: Array) -> Array:
     return np.array(cpu().put(array))
-
-
-def _about(state: Mapping[str, Array]) -> dict[str, Any]:
-    entry = np.asarray(state.get("session", np.empty(0, np.float32)))
-    about = read_json(entry.tobytes(), Budget(entry.size, _refused)) if entry.dtype == "u1" else {}
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise _refused("its entry 'session'", "none" if not entry.size else "another one")
-    if about.get("version") != VERSION:
-        raise VersionError(
-            "executor.load",
-            expected=f"version {VERSION}",
-            received=f"version {about.get('version')!r}"[:60],
-            advice="upgrade singanet to go on from it",
-        )
-    return about
 
 
 def _count(loaders: Any) -> int:

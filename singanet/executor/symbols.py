@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.csr import is_sparse
 from singanet.data.loader import Batch, Loader
 from singanet.errors import ArgumentError, DataError
 from singanet.layers.dummy import Input
@@ -126,7 +127,8 @@ def _symbols(draw: Draw, k: int, part: Any, name: str) -> Any:
 
 def _symbol(draw: Draw, k: int, key: str | None, array: Any, name: str) -> DrawnInput:
     array = np.asarray(array) if not hasattr(array, "dtype") else array
-    plain = Input(name, tuple(array.shape[1:]), dtype=array.dtype)
+    sparse = is_sparse(array)
+    plain = Input(name, tuple(array.shape[1:]), None if sparse else array.dtype, sparse)
     made = DrawnInput(plain.call, plain.index, plain.shape)
     made.draw = draw
     draw.names.append((name, k, key))

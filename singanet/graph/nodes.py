@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from singanet.errors import ArgumentError, GraphError, did_you_mean, one_of
 from singanet.layers.layer import Layer
+from singanet.layers.symbol import drawn_stage
 from singanet.types import Shape, Shapes
 
 
@@ -28,7 +29,10 @@ class Source:
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One use of a layer in a net; ``within`` is the use of a nested net that it is part of."""
+    """One use of a layer in a net; ``within`` is the use of a nested net that it is part of.
+
+    ``stage`` is that of a pipeline in which it was drawn, if it was said.
+    """
 
     name: str
     layer: Layer
@@ -38,6 +42,7 @@ class Node:
     out_shapes: Shapes | None = None
     consumers: int = 0
     within: str | None = None
+    stage: int | None = None
 
     @property
     def settled(self) -> bool:
@@ -77,7 +82,8 @@ class Graph:
             turn = self._turns.get(source, 0) + turns.get(source, 0)
             taken.append(Source(source, index, turn))
             turns[source] = turns.get(source, 0) + (index is None)
-        node = Node(name, layer, len(self.nodes), tuple(taken), within=within)
+        place = len(self.nodes)
+        node = Node(name, layer, place, tuple(taken), within=within, stage=drawn_stage())
         self.nodes[name] = node
         try:
             settled = self._settle(node)
@@ -174,6 +180,14 @@ class Graph:
             in_shapes: Shapes = shapes[0] if len(shapes) == 1 else shapes
         else:
             in_shapes = _declared_shape(node)
+        for source, _ in inputs:
+            if source.layer.sparse and not node.layer.takes_sparse:
+                raise GraphError(
+                    f"layer {node.name!r}, a {type(node.layer).__name__}",
+                    expected="arrays to compute with",
+                    received=f"the sparse input {source.name!r}, which Dense layers alone read",
+                    advice="put a Dense between, or leave sparse out and feed x.toarray()",
+                )
         node.out_shapes = node.layer.build(in_shapes)
         node.inputs = inputs
         for source, _ in inputs:

@@ -24,6 +24,7 @@ from singanet.parallel.board import (
     JOB,
     LOGS,
     RESTART,
+    SERVERS,
     TRACE,
     Told,
     process_state,
@@ -54,10 +55,11 @@ def _unchanged(program: Sequence[str]) -> Sequence[str]:
 class JobOptions:
     """What to start and how; ``program`` is ``-m NAME`` or a script, and its arguments.
 
-    ``hosts`` is a hosts file; ``log_dir`` gets what ranks other than 0 write,
-    ``trace`` a Chrome trace. A rank that is
-    stopped for ``patience`` seconds ends the job; a wait of ``stall`` seconds is told, one of
-    ``deadline`` seconds is an error. A failed job is begun anew up to ``restarts`` times, with the
+    ``hosts`` is a hosts file; ``log_dir`` gets what ranks other than 0 write, ``trace`` a Chrome
+    trace. The last ``servers`` of the ranks hold parameters for the others, and do not run the
+    program. A rank that is stopped for ``patience`` seconds ends the job; a wait of ``stall``
+    seconds is told, one of ``deadline`` seconds is an error. A failed job is begun anew up to
+    ``restarts`` times, with the
     program that ``resumed`` makes of it, unless its exit status is ``final``.
     """
 
@@ -70,6 +72,7 @@ class JobOptions:
     patience: float = 5.0
     stall: float = 60.0
     deadline: float = 300.0
+    servers: int = 0
     final: frozenset[int] = frozenset()
     resumed: Callable[[Sequence[str]], Sequence[str]] = _unchanged
 
@@ -83,6 +86,8 @@ def launch(options: JobOptions) -> int:
     found, local = mpirun.find_mpirun(), mpirun.local_ranks(options.ranks, hosts)
     threads = os.environ.get("OMP_NUM_THREADS") or str(mpirun.threads_a_rank(local))
     settings = {"OMP_NUM_THREADS": threads, DEADLINE: str(options.deadline)}
+    if options.servers:
+        settings[SERVERS] = str(options.servers)
     if options.log_dir is not None:
         settings[LOGS] = str(options.log_dir.absolute())
     if options.trace is not None:

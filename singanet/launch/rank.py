@@ -1,7 +1,8 @@
 """What each process of a job runs: ``python -m singanet.launch.rank -m singanet train ...``.
 
-It is `python`, but for three things: what ranks other than 0 write goes to files, an error or
-``sys.exit`` of one rank ends all, and what ended it is reported to the launcher.
+It is `python`, but for four things: what ranks other than 0 write goes to files, an error or
+``sys.exit`` of one rank ends all, what ended it is reported to the launcher, and ranks that serve
+run nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from singanet.launch.folder import JobFolder
-from singanet.parallel.board import JOB, LOGS, RESTART, own_board
+from singanet.parallel.board import JOB, LOGS, RESTART, SERVERS, own_board
 
 INTERRUPTED = 130
 _ASKED = (INTERRUPTED, 143)
@@ -40,8 +41,12 @@ def main(arguments: Sequence[str]) -> None:
     if memory.is_dir():
         os.environ[_MEMORY] = str(memory)
     own_board()
+    serves = rank >= int(os.environ["OMPI_COMM_WORLD_SIZE"]) - int(os.environ.get(SERVERS, "0"))
     try:
-        _run(arguments)
+        if serves:
+            _serve()
+        else:
+            _run(arguments)
     except SystemExit as stop:
         status, kind, text = _status(stop.code), "", _end_of(log)
         if isinstance(stop.code, str):
@@ -67,6 +72,19 @@ def main(arguments: Sequence[str]) -> None:
         # The same error of rank 0 is seen as it is; mpirun ends it as soon as this rank has gone.
         time.sleep(0.5)
     os._exit(status)  # MPI_Finalize would wait for the others
+
+
+def _serve() -> None:
+    """Hold parameters for the ranks that run the program, until they have ended."""
+    # It loads MPI, and what a program of others need not load.
+    from singanet.parallel.server import serve
+    from singanet.parallel.start import init, servers
+
+    # All ranks take part in making the groups.
+    init()
+    ranks = servers()
+    assert ranks is not None
+    serve(ranks)
 
 
 def _run(arguments: Sequence[str]) -> None:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from singanet.base.csr import CSRMatrix
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
-from singanet.types import Array, Shape, Shapes
+from singanet.params.gradients import dense_gradient
+from singanet.types import Array, Gradient, RowSparse, Shape, Shapes
 
 
 class Dense(Layer):
     """y = x W + b for samples of one axis.
 
-    ``weight`` has shape (in, out), or (out, in) with ``W_transpose``; ``bias`` has shape (out,).
+    ``weight`` has shape (in, out), or (out, in) with ``W_transpose``; ``bias`` has shape (out,). Of
+    a sparse x only the rows of W that it names are read, and the gradient of W is `RowSparse`,
+    without ``W_transpose``.
     """
+
+    takes_sparse = True
 
     def __init__(
         self,
@@ -56,17 +62,32 @@ class Dense(Layer):
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, in) → (N, num_output)."""
         ctx.save(x=x)
+        if isinstance(x, CSRMatrix):
+            return self._of_sparse(ctx, x)
         return ctx.ops.affine(x, self._matrix(ctx), ctx.params.get("bias"))
 
-    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Gradient]]:
         """dW = xᵀ dy, db = the sum of dy, dx = dy Wᵀ."""
         ops, x = ctx.ops, ctx.saved["x"]
-        grads = {}
-        if ctx.needs_param_grads:
+        grads: dict[str, Gradient] = {}
+        if ctx.needs_param_grads and isinstance(x, CSRMatrix):
+            parts = ops.gather_rows(dy, x.entry_rows()) * x.values[:, None]
+            rows = RowSparse(*ops.sum_rows(x.indices, parts))
+            shape = x.shape[1], self.num_output
+            grads["weight"] = dense_gradient(ops, rows, shape).T if self.W_transpose else rows
+        elif ctx.needs_param_grads:
             grads["weight"] = ops.matmul(dy.T, x) if self.W_transpose else ops.matmul(x.T, dy)
-            if self.use_bias:
-                grads["bias"] = ops.column_sums(dy)
+        if ctx.needs_param_grads and self.use_bias:
+            grads["bias"] = ops.column_sums(dy)
         return ops.matmul(dy, self._matrix(ctx).T) if ctx.needs_input_grad else None, grads
+
+    def _of_sparse(self, ctx: Context, x: CSRMatrix) -> Array:
+        """The sums of the rows of W that each sample names, times its values there."""
+        ops, weight, bias = ctx.ops, self._matrix(ctx), ctx.params.get("bias")
+        parts = ops.gather_rows(weight, x.indices) * x.values[:, None]
+        y = ops.zeros((len(x), self.num_output), parts)
+        y = ops.add_to_rows(y, *ops.sum_rows(x.entry_rows(), parts))
+        return y if bias is None else y + bias
 
     def _matrix(self, ctx: Context) -> Array:
         """The weight as (in, out)."""

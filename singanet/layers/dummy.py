@@ -17,7 +17,8 @@ class Dummy(Layer):
     """y = x; names a place in a net where data go in or gradients come out.
 
     With a ``dtype`` of whole numbers or booleans it is an input for labels or indices, which are
-    fed as that type and have no gradient.
+    fed as that type and have no gradient. With ``sparse`` it is an input for SciPy's sparse
+    matrices, which `Dense` layers alone read.
     """
 
     moves_only = True
@@ -25,14 +26,25 @@ class Dummy(Layer):
     any_extent = True
 
     def __init__(
-        self, name: str, input_sample_shape: Shapes | None = None, dtype: str | None = None
+        self,
+        name: str,
+        input_sample_shape: Shapes | None = None,
+        dtype: str | None = None,
+        sparse: bool = False,
     ) -> None:
         super().__init__(name, input_sample_shape)
+        self.sparse = sparse
         self.dtype = None if dtype is None else _checked_type(name, dtype)
         self.integer_input = dtype is not None
 
     def setup(self, in_shapes: Shapes) -> Shapes:
-        """Any sample shape."""
+        """Any sample shape; (n,) where it is sparse."""
+        if self.sparse and (self.dtype is not None or not _is_vector(in_shapes)):
+            raise self.shape_error(
+                "floats of sample shape (n,), as its input is sparse",
+                f"{in_shapes}" if self.dtype is None else f"dtype {self.dtype}",
+                "leave sparse out, or feed a row a sample",
+            )
         return in_shapes
 
     def forward(self, ctx: Context, x: Any) -> Any:
@@ -58,19 +70,25 @@ class Dummy(Layer):
 
 
 def Input(  # noqa: N802 - reads as the layer it makes
-    name: str, sample_shape: Shape, dtype: Any = None
+    name: str, sample_shape: Shape, dtype: Any = None, sparse: bool = False
 ) -> Symbol:
     """A symbol for an array of ``sample_shape`` (no batch axis) that the user feeds by ``name``.
 
     ``dtype`` "int64", or another type of whole numbers or booleans, is for labels and indices,
     which are then fed and used as such. Numbers to compute with are of the net's float type, for
-    which ``dtype`` is None or any float type. Errors: other types.
+    which ``dtype`` is None or any float type. With ``sparse`` SciPy's sparse matrices of
+    ``sample_shape`` (n,) are fed, CSR, CSC or COO, for `Dense` layers to read. Errors: other types.
     """
     found = _type(dtype)
     floats = dtype is None or (found is not None and found.kind == "f")
-    layer = Dummy(name, sample_shape, None if floats else found.name if found else dtype)
+    kind = None if floats else found.name if found else dtype
+    layer = Dummy(name, sample_shape, kind, sparse)
     layer.build(sample_shape)
     return source(layer, layer.out_shapes)  # type: ignore[arg-type]
+
+
+def _is_vector(shape: Any) -> bool:
+    return isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 0
 
 
 def _type(dtype: Any) -> np.dtype[Any] | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from singanet.errors import DataError
+from singanet.errors import ArgumentError, DataError
 from singanet.layers.arguments import expect_int, expect_one_input
+from singanet.layers.cache import Cache
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, RowSparse, Shape, Shapes
@@ -18,6 +19,9 @@ class Embedding(Layer):
     ``weight`` has shape (vocabulary_size, num_output); its gradient is `RowSparse`, so that a
     step costs by the rows it used. A `Dense` with ``W_transpose=True`` and
     ``W_specs=embedding.params["weight"]`` shares the table.
+
+    Where its rows are served, as by `parallel.Hybrid`, those of a batch come when they are looked
+    up; with a ``cache`` some of them stay.
     """
 
     integer_input = True
@@ -31,8 +35,17 @@ class Embedding(Layer):
         num_output: int,
         W_specs: ParamSpecs = None,
         input_sample_shape: Shape | None = None,
+        cache: Cache | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
+        if cache is not None and not isinstance(cache, Cache):
+            raise ArgumentError(
+                f"layer {name!r}, argument cache",
+                expected="a Cache, or None",
+                received=repr(cache),
+                advice="write cache=Cache(capacity=0.1)",
+            )
+        self.cache = cache
         self.vocabulary_size = expect_int(name, "vocabulary_size", vocabulary_size)
         self.num_output = expect_int(name, "num_output", num_output)
         self.W_specs = W_specs
@@ -52,7 +65,11 @@ class Embedding(Layer):
         self._expect_integers(x)
         ctx.ops.check(self._expect_rows, x)
         ctx.save(x=x)
-        return ctx.ops.gather_rows(ctx.params["weight"], x)
+        rows = self.params["weight"].served
+        if rows is None:
+            return ctx.ops.gather_rows(ctx.params["weight"], x)
+        look_up = rows.look_up if ctx.train else rows.see
+        return ctx.ops.look_up(look_up, x, (*x.shape, self.num_output), rows.dtype)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, RowSparse]]:
         """The gradients of the rows that were used, added up for each; none for the indices."""

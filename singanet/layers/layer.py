@@ -42,6 +42,12 @@ class Layer(Counted, Configurable):
     stops_gradient = False
     """Whether no gradient goes to the inputs: for what it alone reads nothing is kept or made."""
 
+    sparse = False
+    """Whether it is an input for sparse matrices."""
+
+    takes_sparse = False
+    """Whether ``forward`` takes a `CSRMatrix`, too."""
+
     fewest_samples = 1
     """How many samples a training batch has at least: `fit` looks at it before the first step."""
 
@@ -52,7 +58,10 @@ class Layer(Counted, Configurable):
     """
 
     shared: Any = None
-    """The `SharedBatch` of all processes, of a layer that asks them in its passes, else None."""
+    """What a layer asks other processes by in its passes, which are not recorded, else None.
+
+    By a `SharedBatch` it asks in training alone.
+    """
 
     def __init__(self, name: str, input_sample_shape: Shapes | None = None) -> None:
         if not isinstance(name, str) or not name:

@@ -20,6 +20,7 @@ from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
 from singanet.offload.contexts import OffloadedContexts
+from singanet.offload.room import on_host
 from singanet.offload.shelf import Shelf
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
@@ -236,8 +237,8 @@ class Offloaded(LayerByLayer):
         """Take what is not large from the latest generation: parameters, and the generator."""
         for param in self._net.params():
             if f"net/{param.name}" in self.shelf.latest.entries and param.home is None:
-                param.value[...] = _array(self.shelf, f"net/{param.name}")
-        text = _array(self.shelf, SESSION).tobytes()
+                param.value[...] = self._array(f"net/{param.name}")
+        text = on_host(self._array(SESSION)).tobytes()
         self._net.rng.bit_generator.state = json.loads(text)["generator"]
 
     def ends_with(self, finish: Callable[[], object]) -> None:
@@ -400,14 +401,14 @@ class Offloaded(LayerByLayer):
             state = self.rule.state(param.name)
             if start not in entries:
                 continue
-            step = int(_array(self.shelf, start))
+            step = int(self._array(start))
             keys = self._state_names(param.name)
             state.forget()
             if step and param.home is not None:
                 state.shape = param.shape
                 self._keep(state, keys)
             elif step:
-                state.arrays = [_array(self.shelf, key).reshape(-1) for key in keys]
+                state.arrays = [self._array(key).reshape(-1) for key in keys]
             state.step = step
 
     def _small(self) -> dict[str, Array]:
@@ -427,6 +428,13 @@ class Offloaded(LayerByLayer):
                 found |= zip(keys, state.arrays, strict=True)
         found[SESSION] = session_bytes(self._net)
         return {name: found[name].astype(known[name].dtype, copy=False) for name in found}
+
+    def _array(self, name: str) -> Array:
+        """An array that is not large, from the latest generation."""
+        entry = self.shelf.latest.entries[name]
+        found = np.empty(entry.shape, entry.dtype)
+        self.shelf.latest.read(name, bytes_of(found))
+        return self.shelf.room.put(found)
 
 
 class _OffloadedPass:
@@ -512,11 +520,3 @@ def session_bytes(net: Any) -> Array:
 def _entry(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Entry:
     nbytes = prod(shape) * dtype.itemsize
     return Entry(name, shape, dtype, nbytes)
-
-
-def _array(shelf: Shelf, name: str) -> Array:
-    """An array that is not large, from the latest generation."""
-    entry = shelf.latest.entries[name]
-    found = np.empty(entry.shape, entry.dtype)
-    shelf.latest.read(name, bytes_of(found))
-    return found

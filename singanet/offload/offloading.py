@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from singanet.base.files import explained
 from singanet.base.lock import NAME, hold, let_go
 from singanet.base.sizes import checked_bytes
@@ -29,6 +27,7 @@ from singanet.offload.executor import (
     session_bytes,
 )
 from singanet.offload.generation import Generation, Scratch
+from singanet.offload.room import on_host, room_on
 from singanet.offload.shelf import FILES, Shelf
 from singanet.params.param import Param
 
@@ -42,7 +41,8 @@ def offload(
     activations: bool = False,
 ) -> None:
     """`FeedForwardNet.offload`; on any error net and folder are as they were."""
-    expect_host(net, "net.offload")
+    if activations:
+        expect_host(net, "net.offload, activations")
     nbytes = checked_bytes("net.offload, keep", keep)
     place = Path(folder)
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
@@ -146,7 +146,7 @@ def _offload(
     except BaseException:
         latest.close()
         raise
-    shelf = Shelf(folder, keep, latest, following)
+    shelf = Shelf(folder, keep, latest, following, room_on(net.device))
     executor = Offloaded(net, shelf, net.programs, activations)
     executor.ends_with(
         weakref.finalize(shelf, _end, (latest, following, shelf.scratch), folder, owner)
@@ -182,7 +182,7 @@ def _write_first(net: Net, folder: Path, params: list[Param]) -> None:
         made.lay_out(entries_of(params))
         for param in params:
             array = param.value if param.filled else param.initial()
-            made.write(f"net/{param.name}", bytes_of(np.ascontiguousarray(array)))
+            made.write(f"net/{param.name}", bytes_of(on_host(array)))
             del array
         made.write(SESSION, bytes_of(session_bytes(net)))
         made.flush()

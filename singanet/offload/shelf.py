@@ -9,20 +9,19 @@ and writes back.
 
 from __future__ import annotations
 
-import mmap
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from singanet.base.files import replacing
 from singanet.checkpoint import Entry
 from singanet.checkpoint.formats import LATEST
 from singanet.checkpoint.streaming import bytes_of
 from singanet.offload.generation import Generation, Scratch
+from singanet.offload.room import Room, on_host
 from singanet.offload.schedule import Schedule
 from singanet.types import Array
 
@@ -48,13 +47,16 @@ class _Held:
 class Shelf:
     """The arrays of a folder by name; at most ``keep`` bytes of them in memory that are not lent.
 
-    ``latest`` is the generation that is a checkpoint, ``next`` the one that becomes it; the arrays
-    ``fresh`` have their last values in the latter.
+    That memory is ``room``. ``latest`` is the generation that is a checkpoint, ``next`` the one
+    that becomes it; the arrays ``fresh`` have their last values in the latter.
     """
 
-    def __init__(self, folder: Path, keep: int, latest: Generation, following: Generation) -> None:
+    def __init__(
+        self, folder: Path, keep: int, latest: Generation, following: Generation, room: Room
+    ) -> None:
         self.folder = folder
         self.keep = keep
+        self.room = room
         self.latest = latest
         self.next = following
         self.scratch = Scratch(folder)
@@ -140,7 +142,7 @@ class Shelf:
         with self._changed:
             held = self._get(name, ("reading",))
             found = held.array.view()
-        found.flags.writeable = False
+        self.room.lock(found)
         return found
 
     def lend(self, name: str) -> Array:
@@ -161,7 +163,7 @@ class Shelf:
                 if held is None or held.state != "lent":
                     continue
                 mine = held.array.view()
-                held.array.flags.writeable = False
+                self.room.lock(held.array)
                 held.array, held.state = mine, "clean"
                 if changed:
                     self._write_later(name, held)
@@ -173,7 +175,7 @@ class Shelf:
             held = self._held.get(name)
             if held is None or held.state != "lent":
                 return False
-            return np.may_share_memory(held.array, array)
+            return bool(self.room.xp.may_share_memory(held.array, array))
 
     def reserve(self, nbytes: int) -> None:
         """Have room for so many bytes that somebody else makes, until the next call."""
@@ -201,7 +203,7 @@ class Shelf:
     def write(self, name: str, array: Array) -> None:
         """Write ``array`` as the values of ``name``, before this returns."""
         entry = self.entry(name)
-        data = np.ascontiguousarray(array, entry.dtype).reshape(entry.shape)
+        data = on_host(array).astype(entry.dtype, copy=False).reshape(entry.shape)
         with self._changed:
             self._drop_when_idle(name)
         self.next.write(name, bytes_of(data))
@@ -222,7 +224,7 @@ class Shelf:
         for name in sorted(self.next.behind - small.keys()):
             self._copy(name)
         for name, array in small.items():
-            self.next.write(name, bytes_of(np.ascontiguousarray(array)))
+            self.next.write(name, bytes_of(on_host(array)))
         self.next.flush()
         with replacing(self.folder / LATEST) as beside:
             beside.write_text(self.next.path.name, "ascii")
@@ -349,8 +351,10 @@ class Shelf:
                     file = self.latest
             error: Exception | None = None
             try:
-                move = file.read if reads else file.write
-                move(job, bytes_of(held.array))
+                if reads:
+                    self.room.fill(held.array, partial(file.read, job))
+                else:
+                    self.room.drain(held.array, partial(file.write, job))
             except Exception as caught:  # noqa: BLE001 - whoever waits for it gets to hear of it
                 error = caught
             with self._changed:
@@ -453,5 +457,4 @@ class Shelf:
         for k, buffer in enumerate(self._free):
             if buffer.nbytes == nbytes:
                 return self._free.pop(k)
-        # Pages of their own, which the system has back as soon as they are let go.
-        return np.frombuffer(mmap.mmap(-1, nbytes) if nbytes else b"", np.uint8)
+        return self.room.new(nbytes)

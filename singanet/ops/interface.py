@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.ops.direction import Direction, RecurrentGradients
 from singanet.ops.window import Pair, Window
-from singanet.types import Array, Shape
+from singanet.types import Array, RowSparse, Shape
 
 ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
     "relu": "y",
@@ -21,6 +21,14 @@ ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
     "gelu": "x",
     "silu": "x",
     "softplus": "x",
+    "relu6": "y",
+    "hard_sigmoid": "y",
+    "hard_swish": "x",
+    "selu": "x",
+    "celu": "x",
+    "softsign": "x",
+    "mish": "x",
+    "gelu_tanh": "x",
 }
 """Whether `Ops.activation_backward` wants the input x or the output y, by the activation's name."""
 
@@ -148,6 +156,9 @@ class Ops(Protocol):
         the last bit in every run.
         """
 
+    def add_rows(self, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
+        """Indices and rows of the sum of two gradients of one table, as `sum_rows` gives them."""
+
     def add_to_rows(self, array: Array, indices: Array, rows: Array) -> Array:
         """A copy of ``array`` with ``rows`` added at the distinct ``indices``."""
 
@@ -182,6 +193,14 @@ class Ops(Protocol):
 
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Call ``function``, which raises an error for values that will not do."""
+
+    def look_up(
+        self, function: Callable[[Array, Array], None], indices: Array, shape: Shape, dtype: Any
+    ) -> Array:
+        """An array of ``shape`` and ``dtype`` that ``function(indices, array)`` fills on the host.
+
+        It is called at each step anew, as rows may be others then.
+        """
 
     # Products
 
@@ -221,7 +240,7 @@ class Ops(Protocol):
     def activation(self, mode: str, x: Array, slope: float = 0.01) -> Array:
         """The function ``mode``, one of `ACTIVATIONS`, of every element.
 
-        ``slope`` is leaky_relu's negative slope, or elu's alpha.
+        ``slope`` is leaky_relu's negative slope, or the alpha of elu and celu.
         """
 
     def activation_backward(self, mode: str, dy: Array, kept: Array, slope: float = 0.01) -> Array:
@@ -247,6 +266,12 @@ class Ops(Protocol):
 
     def softmax_backward(self, dy: Array, y: Array, axis: int = -1) -> Array:
         """y (dy - sum(dy y)) along ``axis``."""
+
+    def log_softmax(self, x: Array, axis: int = -1) -> Array:
+        """log(softmax(x)) along ``axis``, finite where the softmax would be 0."""
+
+    def log_softmax_backward(self, dy: Array, y: Array, axis: int = -1) -> Array:
+        """dy - exp(y) sum(dy) along ``axis``."""
 
     def softmax_cross_entropy(
         self, x: Array, labels: Array, smoothing: float = 0.0

@@ -10,6 +10,7 @@ from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Hyper
 from singanet.optimizer.state import ParamState
+from singanet.params.served import served_by
 from singanet.types import Array, RowSparse, Shape
 
 Grad = Array | RowSparse | tuple[Array, Array] | None
@@ -52,6 +53,13 @@ def check_fit(where: str, name: str, value: Any, grad: Any, known: Shape | None)
             expected=f"shape {known}, which its state has",
             received=f"a value of shape {shape}",
             advice="give every parameter its own name, or start a new optimizer",
+        )
+    if served_by(value) is not None and not isinstance(grad, tuple):
+        raise ArgumentError(
+            f"{where}, parameter {name!r}",
+            expected="gradients of the rows that were looked up, since a table has them",
+            received="a gradient of all rows",
+            advice="let an Embedding alone read the table",
         )
     if isinstance(grad, tuple):
         _check_rows(f"{where}, parameter {name!r}", shape, *grad)

@@ -28,6 +28,7 @@ from singanet.optimizer.scale import Scale, plain
 from singanet.optimizer.settings import as_constraint, as_regularizer, configured
 from singanet.optimizer.state import ParamState, StateBuckets, dump, parse
 from singanet.params.param import ParamSpec
+from singanet.params.served import served_by
 from singanet.types import Array, RowSparse, Shape
 
 
@@ -274,7 +275,14 @@ class Optimizer(Counted, Configurable, ABC):
         scalars: tuple[Any, ...],
         scale: Scale = 1.0,
     ) -> None:
-        """`apply_rule` for the rows of ``value`` and of the state that ``grad`` names."""
+        """`apply_rule` for the rows of ``value`` and of the state that ``grad`` names.
+
+        Rows that are kept by a table are updated there.
+        """
+        elsewhere = served_by(value)
+        if elsewhere is not None:
+            elsewhere.push(grad, float(scale))
+            return
         if state.constraint is not None:
             scale = plain(state.constraint.factor(grad, scale))
         self._sweep_rows(state, value, grad, penalty, scalars, scale)

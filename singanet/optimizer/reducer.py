@@ -87,6 +87,10 @@ class Reduction(Protocol):
         """What sums are multiplied by to be means."""
 
     @property
+    def share(self) -> float:
+        """What the gradients of this process weigh in these means."""
+
+    @property
     def under_way(self) -> bool:
         """Whether others may still write to buffers of a round that has no end."""
 

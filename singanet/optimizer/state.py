@@ -13,6 +13,7 @@ from singanet.errors import DataError, UnknownNameError, did_you_mean, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.regularizer import Regularizer
+from singanet.params.served import served_by
 from singanet.params.store import Place, place_of
 from singanet.types import Array, Shape
 
@@ -113,6 +114,10 @@ class ParamState:
 
         They lie in ``buckets``, if the value lies in a bucket and they have its size.
         """
+        if served_by(value) is not None:
+            # The table has them.
+            self.shape, self.arrays = value.shape, []
+            return
         xp = ops_for(value).xp
         laid = buckets.take(self.name, value, len(sizes)) if {*sizes} == {value.size} else None
         loaded = [xp.asarray(array, value.dtype) for array in self.arrays]
@@ -195,7 +200,8 @@ def dump(states: Mapping[str, ParamState], slots: Sequence[str]) -> dict[str, Ar
     """Copies of the state of every parameter updated so far, by ``name/slot``."""
     saved: dict[str, Array] = {}
     for name, state in states.items():
-        if not state.step:
+        if not state.step or len(state.arrays) < len(slots):
+            # Not updated, or by the table that has its rows.
             continue
         saved[f"{name}/step"] = np.array(state.step, np.int64)
         for slot, array in zip(slots, state.arrays, strict=True):

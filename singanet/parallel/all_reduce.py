@@ -9,10 +9,8 @@ from typing import Any
 from singanet.base.arguments import checked_count
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, CallOrderError
-from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.checks import Grad, check_lists
 from singanet.optimizer.global_norm import norm_of
-from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reduction, Traffic
 from singanet.optimizer.stages import two_passes
@@ -22,6 +20,7 @@ from singanet.parallel.communicator import Communicator
 from singanet.parallel.half import Halves
 from singanet.parallel.rank_reducer import RankReducer
 from singanet.parallel.round import Announcement, Round, announced
+from singanet.params.served import served_by
 from singanet.types import Array
 
 
@@ -32,7 +31,8 @@ class AllReduce(RankReducer):
     into buffers of their own, small ones side by side, and summed while the walk back goes on,
     ``window`` sums at a time; sums that are there are updated by at the next call of `update`,
     all others in `end`. What one rank did not reach counts as zeros there, what no rank reached
-    is not updated. Row-sparse gradients stay so: their rows are gathered. Steps are recorded; then
+    is not updated. Row-sparse gradients stay so: their rows are gathered; those of rows that a
+    table has go there at the end, weighed as the others. Steps are recorded; then
     gradients are summed where they lie. ``traffic`` counts what was exchanged.
 
     With ``dtype="float16"`` gradients travel in half the bytes and are added in float32; it is for
@@ -66,6 +66,7 @@ class AllReduce(RankReducer):
         self._halves = None if dtype is None else Halves()
         self._round: Round | None = None
         self._last: Round | None = None
+        self._served: list[tuple[str, Array, Grad, float]] = []
         self.traffic = Traffic()
 
     def reduction(self) -> Reduction | None:
@@ -92,15 +93,7 @@ class AllReduce(RankReducer):
 
         Errors: as `RankReducer`; `ArgumentError` for clipping around the reduction.
         """
-        for stage in around:
-            if stage.reads_gradients and not isinstance(stage, (Accumulator, ScaledUpdates)):
-                kind, own = type(stage).__name__, type(self).__name__
-                raise ArgumentError(
-                    f"{kind} around {own}",
-                    expected="what looks at gradients inside, where they are those of all ranks",
-                    received=f"{kind} around",
-                    advice=f"write {own}({kind}(...))",
-                )
+        self._expect_outside(around)
         if self.met(net, around):
             self._round = None
 
@@ -121,7 +114,11 @@ class AllReduce(RankReducer):
         check_lists(type(self).__name__, names, values, grads)
         if self._round is None:
             self._round = self._opened("step")
-        self._round.give(names, grads, scale)
+            self._served.clear()
+        given = [*zip(names, values, grads, strict=True)]
+        self._served += [(*each, scale) for each in given if served_by(each[1]) is not None]
+        rest = [(name, grad) for name, value, grad in given if served_by(value) is None]
+        self._round.give([name for name, _ in rest], [grad for _, grad in rest], scale)
         self._apply(self._round.finished())
 
     def end(self) -> None:
@@ -135,9 +132,17 @@ class AllReduce(RankReducer):
             yield from items
             return
         opened = self._opened("preview")
-        for names, _, grads in items:
+        for names, values, grads in items:
+            for name, value in zip(names, values, strict=True):
+                if served_by(value) is not None:
+                    raise ArgumentError(
+                        f"{type(self).__name__}, parameter {name!r}",
+                        expected="a norm of gradients that all ranks see",
+                        received="rows that a table has, others on each rank",
+                        advice="clip by value, or by the norm of each layer",
+                    )
             opened.give(names, grads, 1.0)
-            del names, grads
+            del names, values, grads
             for handed in opened.finished():
                 yield self._scaled(*handed)
         for handed in opened.rest():
@@ -179,9 +184,6 @@ class AllReduce(RankReducer):
             else:
                 return
 
-    def _scaling(self) -> list[ScaledUpdates]:
-        return [stage for stage in self._around if isinstance(stage, ScaledUpdates)]
-
     def _opened(self, kind: str) -> Round:
         """A round of all sums, as this rank's gradients are to weigh in it."""
         self._expect_met()
@@ -205,8 +207,11 @@ class AllReduce(RankReducer):
     def _close(self, opened: Round) -> None:
         try:
             self._apply(opened.rest())
+            for name, value, grad, scale in self._served:
+                self.optimizer.update([name], [value], [grad], scale * opened.share)
         finally:
             self._round, self._said = None, False
+            self._served.clear()
         self.comm.step += 1
 
     def _ended(self) -> None:
@@ -216,15 +221,7 @@ class AllReduce(RankReducer):
 
     def _apply(self, handed: Iterable[Handed]) -> None:
         for names, values, grads, factor in handed:
-            changed = [name for name in names if self.optimizer.will_change(name)]
-            for stage in self._scaling():
-                for name, value in zip(names, values, strict=True):
-                    stage.precision.master(name, value)
-            targets = [self.settled(n, v) for n, v in zip(names, values, strict=True)]
-            self.optimizer.update(names, targets, grads, float(factor))
-            by_name = dict(zip(names, values, strict=True))
-            for outer in reversed(self._around):
-                outer.updated(changed, [by_name[name] for name in changed])
+            self._hand_on(names, values, grads, float(factor))
 
     def _scaled(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Any], factor: Any

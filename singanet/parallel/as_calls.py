@@ -43,6 +43,11 @@ class AsCalls:
         return 1.0 if self._round is None else self._round.factor
 
     @property
+    def share(self) -> float:
+        """As `Reduction`."""
+        return 1.0 if self._round is None else self._round.share
+
+    @property
     def under_way(self) -> bool:
         """As `Reduction`."""
         return self._round is not None and self._round.under_way

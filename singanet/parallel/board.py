@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 
 JOB, DEADLINE, TRACE = "SINGANET_JOB", "SINGANET_DEADLINE", "SINGANET_TRACE"
-LOGS, RESTART = "SINGANET_LOG_DIR", "SINGANET_RESTART"
+LOGS, RESTART, SERVERS = "SINGANET_LOG_DIR", "SINGANET_RESTART", "SINGANET_SERVERS"
 """Variables of a rank: the folder of its job, on the host of its launcher; the seconds after which
 a wait is an error; the file that its trace becomes a part of; the folder of outputs; how often the
-job was begun anew."""
+job was begun anew; how many of its ranks serve."""
 
 _NUMBERS = struct.Struct("<qqqd?")  # process, its start, step, waiting since, ended
 _SIZE, _TEXT = 512, 64

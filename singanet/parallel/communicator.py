@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -90,6 +91,28 @@ class Communicator(ABC):
     @abstractmethod
     def start_barrier(self, what: str = "a barrier") -> Request:
         """Done once all ranks have started it."""
+
+    @abstractmethod
+    def group(self, ranks: Sequence[int]) -> Communicator:
+        """A communicator of these ``ranks``, among them this one, which count from 0 there.
+
+        All ranks call it at the same point, each with a group of its own; groups do not overlap.
+        """
+
+    def next_message(
+        self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
+    ) -> tuple[int, Array] | None:
+        """The rank that has sent, and the bytes of, the next message by ``tag``, of any length.
+
+        None where there is none and it does not ``wait``, or where all of ``sources``, who
+        alone send by this tag, have ended.
+        """
+        raise ArgumentError(
+            f"{what} by a {type(self).__name__}",
+            expected="a communicator whose ranks can wait for any of the others",
+            received=repr(self),
+            advice="use that of parallel.init() on the host, or one of testing.communicators(n)",
+        )
 
     def all_reduce(self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce") -> Array:
         """As `start_all_reduce`, waited for."""
@@ -195,6 +218,11 @@ class Alone(Communicator):
         """As `Communicator`."""
         return Done()
 
+    def group(self, ranks: Sequence[int]) -> Communicator:
+        """As `Communicator`: itself."""
+        checked_group(self, ranks)
+        return self
+
 
 def checked_array(where: str, array: Any) -> Array:
     """``array``. Errors: it is not NumPy's, or does not lie in one piece."""
@@ -220,6 +248,19 @@ def checked_peer(where: str, rank: int, size: int) -> int:
             advice="ranks count from 0 to size - 1",
         )
     return rank
+
+
+def checked_group(comm: Communicator, ranks: Sequence[int]) -> list[int]:
+    """``ranks``, ascending. Errors: one that is not there, or twice, or this one not among them."""
+    found = sorted({checked_peer("comm.group", int(rank), comm.size) for rank in ranks})
+    if comm.rank not in found or len(found) != len(ranks):
+        raise ArgumentError(
+            "comm.group",
+            expected=f"different ranks, of which {comm.rank} is one",
+            received=str(list(ranks)),
+            advice="let each rank name the group that it belongs to",
+        )
+    return found
 
 
 def late(comm: Communicator, what: str, ranks: str = "the other ranks") -> RankError:

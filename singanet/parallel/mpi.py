@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from singanet.parallel.communicator import (
     ReduceOp,
     Request,
     checked_array,
+    checked_group,
     checked_peer,
     late,
 )
@@ -68,6 +69,7 @@ class MpiCommunicator(Communicator):
         self.board = own_board()
         self.timeline: Timeline | None = None
         self.step = 0
+        self._members = list(range(self.size))
         # Ranks that are not in it may end while those of a part go on.
         self.farewells = _Farewells(self) if comm is None and self.size > 1 else None
         if self.size > 1:
@@ -150,6 +152,64 @@ class MpiCommunicator(Communicator):
         """As `Communicator`."""
         return self._under_way(self._comm.Ibarrier(), None, what)
 
+    def group(self, ranks: Sequence[int]) -> MpiCommunicator:
+        """As `Communicator`."""
+        part = self._comm.Split(checked_group(self, ranks)[0], self.rank)
+        made = MpiCommunicator(part, self.deadline)
+        part.Free()
+        made.farewells = self.farewells
+        made._members = [self._members[rank] for rank in sorted(ranks)]
+        return made
+
+    def next_message(
+        self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
+    ) -> tuple[int, Array] | None:
+        """As `Communicator`."""
+        status, found = MPI.Status(), list[Any]()
+
+        def came() -> bool:
+            message = self._comm.Improbe(MPI.ANY_SOURCE, tag, status)
+            found[:] = [] if message is None else [message]
+            return bool(found)
+
+        def over() -> bool:
+            ranks = [self._members[rank] for rank in sources]
+            return came() or (self.farewells is not None and self.farewells.all_said(ranks))
+
+        if not came() and wait:
+            self.until(over, what)
+        if not found and not came():
+            return None
+        array = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+        found[0].Recv(array)
+        self.bytes_received += array.nbytes
+        return int(status.Get_source()), array
+
+    def until(
+        self, done: Callable[[], bool], what: str, look: Callable[[], None] = lambda: None
+    ) -> None:
+        """Wait, with naps, until ``done()``; ``look`` may raise where nobody will come.
+
+        Errors: `RankError` past the deadline.
+        """
+        began, told = time.monotonic(), False
+        while not done():
+            waited = time.monotonic() - began
+            if waited > self.deadline:
+                raise late(self, what)
+            if not told and waited > _LONG and self.deadline < float("inf"):
+                self.board.waits(what)
+                told = True
+            if waited > PATIENCE:
+                look()
+            if waited > _SPIN:
+                # Looks at what takes long take a core's time for nothing.
+                time.sleep(min(max(_NAP, waited / 16), 1e-3))
+        if told:
+            self.board.computes()
+        if self.timeline is not None:
+            self.timeline.add("waiting", what, began)
+
     def _under_way(
         self,
         request: Any,
@@ -189,29 +249,16 @@ class _Flying:
     def wait(self) -> Any:
         """As `Request`."""
         if not self.test():
-            self._nap()
+            self._comm.until(self.test, self._what, self._present)
         if self._made is not None:
             self._result, self._made = self._made(self._result), None
         return self._result
 
-    def _nap(self) -> None:
-        comm, began, told = self._comm, time.monotonic(), False
-        while not self.test():
-            waited = time.monotonic() - began
-            if waited > comm.deadline:
-                raise late(comm, self._what)
-            if not told and waited > _LONG:
-                comm.board.waits(self._what)
-                told = True
-            if comm.farewells is not None and waited > PATIENCE:
-                comm.farewells.expect_present(self._what, self._peer)
-            if waited > _SPIN:
-                # Looks at what takes long take a core's time for nothing.
-                time.sleep(min(max(_NAP, waited / 16), 1e-3))
-        if told:
-            comm.board.computes()
-        if comm.timeline is not None:
-            comm.timeline.add("waiting", self._what, began)
+    def _present(self) -> None:
+        if self._comm.farewells is not None:
+            members = self._comm._members
+            ranks = members if self._peer is None else [members[self._peer]]
+            self._comm.farewells.expect_present(self._what, ranks)
 
 
 class _Farewells:
@@ -225,12 +272,12 @@ class _Farewells:
         self._process, self._due = os.getpid(), 0.0
         atexit.register(self._say)
 
-    def expect_present(self, what: str, peer: int | None) -> None:
-        """Errors: `RankError` where ``peer``, None for any, has ended."""
+    def expect_present(self, what: str, ranks: Sequence[int]) -> None:
+        """Errors: `RankError` where any of ``ranks`` has ended."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + 0.5
-        for rank in self._others if peer is None else [peer]:
+        for rank in ranks:
             if rank in self._heard and self._heard[rank].Test():
                 raise RankError(
                     f"rank {self._comm.rank} of {self._comm.size}, step {self._comm.step}",
@@ -238,6 +285,10 @@ class _Farewells:
                     received=f"rank {rank} has ended, at step {int(self._said[rank, 0])}",
                     advice="let all ranks take the same steps, and end together",
                 )
+
+    def all_said(self, ranks: Sequence[int]) -> bool:
+        """Whether all of ``ranks`` have ended."""
+        return all(self._heard[rank].Test() for rank in ranks)
 
     def _say(self) -> None:
         """Tell all, and wait until all have: a rank in MPI_Finalize spins, and hears nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,6 +128,10 @@ class NcclCommunicator(Communicator):
     def start_barrier(self, what: str = "a barrier") -> Request:
         """As `Communicator`."""
         return self.control.start_barrier(what)
+
+    def group(self, ranks: Sequence[int]) -> NcclCommunicator:
+        """As `Communicator`."""
+        return NcclCommunicator(self.index, self.control.group(ranks), self._cupy)
 
     @property
     def bytes_sent(self) -> int:

@@ -19,7 +19,8 @@ class Order:
 
     How gradients come is not known before a rank has one: the first round asks for it layer by
     layer, later ones at their end for those that nobody has reached so far. With ``by_layer`` the
-    parameters of a layer stay together, as stages that look at a layer's gradients need.
+    parameters of a layer stay together, as stages that look at a layer's gradients need. Rows that
+    tables have are not among them.
     """
 
     def __init__(self, by_layer: bool) -> None:
@@ -42,7 +43,7 @@ class Order:
         for step, trained in zip(plan.steps, plan.trained(), strict=True):
             own = []
             for param in step.layer.params.values() if trained else ():
-                if plan.trains(param) and id(param) not in owned:
+                if plan.trains(param) and id(param) not in owned and param.served is None:
                     owned[id(param)] = param
                     own.append(param)
             if own:

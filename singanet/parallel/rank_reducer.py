@@ -10,6 +10,8 @@ from singanet.base.collectives import SharedBatch
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.checks import Grad
+from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer
 from singanet.optimizer.stages import stages_of
@@ -88,15 +90,20 @@ class RankReducer(Reducer):
             facts = [*self._order.facts(), repr(around[0] if around else self)]
             fresh = [ref() for ref in self._known] != [net]
             if expect_alike(self.comm, facts, fresh):
-                params = net.params()
-                apart(self.comm, net.rng)
-                spread(self.comm, ((p.name, p.value) for p in params if not p.is_constant))
-                masters = ((p.name, self.settled(p.name, p.value)) for p in self._order.params)
-                values = {id(p.value) for p in params}
-                spread(self.comm, (pair for pair in masters if id(pair[1]) not in values))
+                self._begin_alike(net)
         self._known = [weakref.ref(net)]
         self._met = _key(net, around)
         return True
+
+    def _begin_alike(self, net: NetCore) -> None:
+        """Let the parameters of all ranks be those of rank 0, and their generators differ."""
+        params = net.params()
+        apart(self.comm, net.rng)
+        own = [p for p in params if p.served is None and not p.is_constant]
+        spread(self.comm, ((p.name, p.value) for p in own))
+        masters = ((p.name, self.settled(p.name, p.value)) for p in self._order.params)
+        values = {id(p.value) for p in params}
+        spread(self.comm, (pair for pair in masters if id(pair[1]) not in values))
 
     def is_new(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
         """Whether `met` has something to compare."""
@@ -119,6 +126,39 @@ class RankReducer(Reducer):
     def exchanged(self) -> Exchanged:
         """As `Reducer`."""
         return self.comm.exchanged.since(self._before)
+
+    def _expect_outside(self, around: Sequence[Wrapper]) -> None:
+        """Errors: `ArgumentError` for clipping around the reduction."""
+        for stage in around:
+            if stage.reads_gradients and not isinstance(stage, (Accumulator, ScaledUpdates)):
+                kind, own = type(stage).__name__, type(self).__name__
+                raise ArgumentError(
+                    f"{kind} around {own}",
+                    expected="what looks at gradients inside, where they are those of all ranks",
+                    received=f"{kind} around",
+                    advice=f"write {own}({kind}(...))",
+                )
+
+    def _hand_on(
+        self,
+        names: Sequence[str],
+        values: Sequence[Array],
+        grads: Sequence[Grad],
+        factor: float,
+    ) -> None:
+        """Update by what was reduced, and let the stages around see it."""
+        changed = [name for name in names if self.optimizer.will_change(name)]
+        for stage in self._scaling():
+            for name, value in zip(names, values, strict=True):
+                stage.precision.master(name, value)
+        targets = [self.settled(n, v) for n, v in zip(names, values, strict=True)]
+        self.optimizer.update(names, targets, grads, factor)
+        by_name = dict(zip(names, values, strict=True))
+        for outer in reversed(self._around):
+            outer.updated(changed, [by_name[name] for name in changed])
+
+    def _scaling(self) -> list[ScaledUpdates]:
+        return [stage for stage in self._around if isinstance(stage, ScaledUpdates)]
 
     def _expect_met(self) -> None:
         if not self._met:

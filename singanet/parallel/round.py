@@ -144,6 +144,11 @@ class Round:
         self._learnt = False
 
     @property
+    def share(self) -> float:
+        """What this rank's gradients weigh in the means of all."""
+        return self.weight * self.factor
+
+    @property
     def under_way(self) -> bool:
         """Whether anything was begun that did not land."""
         return bool(self._flying)

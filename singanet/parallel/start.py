@@ -7,8 +7,10 @@ from functools import cache
 
 from singanet.device import Device
 from singanet.ops.threads import cores, set_threads
+from singanet.parallel.board import SERVERS
 from singanet.parallel.communicator import Alone, Communicator
 from singanet.parallel.nccl import NcclCommunicator
+from singanet.parallel.server.messages import ServerRanks
 
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
 """Variables that launchers of MPI set in each process that they start."""
@@ -19,8 +21,9 @@ def init(device: Device | None = None) -> Communicator:
 
     `MpiCommunicator` where a launcher of MPI has started it, else `Alone`, and then no MPI is
     loaded. Where there are others and ``device`` is a GPU, `NcclCommunicator`; all ranks have to
-    ask for it together. Where nobody has set ``OMP_NUM_THREADS``, the ranks of one machine share
-    its cores. Errors: `BackendError` where mpi4py, or CuPy's NCCL, is missing.
+    ask for it together. Of a job with ranks that serve it has the others. Where nobody has set
+    ``OMP_NUM_THREADS``, the ranks of one machine share its cores. Errors: `BackendError` where
+    mpi4py, or CuPy's NCCL, is missing.
     """
     world = _world()
     if device is None or device.index is None or world.size == 1:
@@ -29,7 +32,24 @@ def init(device: Device | None = None) -> Communicator:
 
 
 @cache
+def servers() -> ServerRanks | None:
+    """The ranks of this job that hold parameters, the last ones; None where there are none."""
+    count = int(os.environ.get(SERVERS, "0"))
+    whole = _whole()
+    return ServerRanks(whole, range(whole.size)[whole.size - count :]) if count else None
+
+
+@cache
 def _world() -> Communicator:
+    """The ranks of this job that train, or those that serve."""
+    serving, whole = servers(), _whole()
+    if serving is None:
+        return whole
+    return whole.group(serving.ranks if whole.rank in serving.ranks else serving.workers)
+
+
+@cache
+def _whole() -> Communicator:
     if not any(name in os.environ for name in _LAUNCHED):
         return Alone()
     _share_cores()

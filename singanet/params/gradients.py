@@ -57,8 +57,7 @@ def add_gradients(ops: Ops, a: Gradient, b: Gradient) -> Gradient:
     if isinstance(a, RowSparse):
         if not isinstance(b, RowSparse):
             return ops.add_to_rows(b, a.indices, a.rows)
-        indices = ops.concat([a.indices, b.indices], axis=0)
-        return RowSparse(*ops.sum_rows(indices, ops.concat([a.rows, b.rows], axis=0)))
+        return RowSparse(*ops.add_rows(a, b))
     if isinstance(b, RowSparse):
         return ops.add_to_rows(a, b.indices, b.rows)
     return ops.add(a, b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from singanet.errors import (
     one_of,
 )
 from singanet.initializer import Initializer, from_spec
+from singanet.params.served import ServedRows
 from singanet.params.store import place_of, slice_of
 from singanet.types import Array, Shape
 
@@ -158,6 +159,11 @@ class Param:
         changes.add()
 
     @property
+    def served(self) -> ServedRows | None:
+        """The table that keeps the rows, where that is elsewhere."""
+        return self.home if isinstance(self.home, ServedRows) else None
+
+    @property
     def value(self) -> Array:
         """The live array: change it in place, or assign one of its shape, as its own type."""
         return self.filled_by(self.name) if self._value is None else self._value
@@ -226,6 +232,11 @@ class Param:
         home = self.home
         return self.value if home is None else home.read()
 
+    @property
+    def parts(self) -> Callable[[], Iterator[Array]] | None:
+        """What gives the array in runs of rows, for one whose rows a table has."""
+        return None if self.served is None else self.served.parts
+
     def put(self, array: Array) -> None:
         """Write ``array``, of the same shape, over the values, wherever they are."""
         home = self.home
@@ -236,16 +247,24 @@ class Param:
 
     def initial(self, name: str = "") -> Array:
         """A new array, as seed and ``name`` (its own, if empty) fill it."""
+        # As one array in float64 the numbers would take twice what they leave.
+        value = np.empty(math.prod(self.shape), self.dtype)
+        for start, piece in self.initial_pieces(_PIECE, name):
+            value[start : start + piece.size] = piece
+        return value.reshape(self.shape)
+
+    def initial_pieces(self, size: int, name: str = "") -> Iterator[tuple[int, Array]]:
+        """`initial` in flat pieces of ``size`` elements, each with the place of its first.
+
+        It is one piece where the initializer cannot draw a part.
+        """
         rng = np.random.default_rng([self.seed, zlib.crc32((name or self.name).encode())])
         count = math.prod(self.shape)
-        if count <= _PIECE or not self.initializer.draws_one_by_one(self.fans):
-            return self.initializer(rng, self.shape, self.fans).astype(self.dtype)
-        # The same numbers: as one array in float64 they would take twice what they leave.
-        value = np.empty(count, self.dtype)
-        for start in range(0, count, _PIECE):
-            piece = value[start : start + _PIECE]
-            piece[...] = self.initializer(rng, piece.shape, self.fans)
-        return value.reshape(self.shape)
+        if count <= size or not self.initializer.draws_one_by_one(self.fans):
+            yield 0, self.initializer(rng, self.shape, self.fans).reshape(-1)
+            return
+        for start in range(0, count, size):
+            yield start, self.initializer(rng, (min(size, count - start),), self.fans)
 
     @property
     def root(self) -> Param:

@@ -107,7 +107,10 @@ def join_gradients(draft: Draft) -> list[Call]:
 
 
 def fold_fills(draft: Draft) -> list[Call]:
-    """Without the calls that fill small arrays which nothing changes: these are kept."""
+    """Without the calls that fill small arrays which nothing changes: these are kept.
+
+    Element-wise functions are handed the number instead, which is quicker to go over.
+    """
     tape, outside = draft.tape, draft.outside
     for number, token in enumerate(tape.tokens):
         if token.fill is not None and not token.writes and token.nbytes <= _SMALL:
@@ -116,7 +119,7 @@ def fold_fills(draft: Draft) -> list[Call]:
     for call in draft.calls:
         if call.name == "fill" and call.writes and call.writes[0] in tape.folded:
             continue
-        calls.append(call)
+        calls.append(call if tape.folded.isdisjoint(call.reads) else _with_numbers(call, tape))
     for call in calls:
         for ref in () if tape.folded.isdisjoint(call.reads) else refs_of(call):
             if ref.token in tape.folded and ref not in outside:
@@ -125,6 +128,28 @@ def fold_fills(draft: Draft) -> list[Call]:
                 memory = np.full(token.nbytes // ref.dtype.itemsize, token.fill, ref.dtype)
                 outside[ref] = ref.array(memory)
     return calls
+
+
+def _with_numbers(call: Call, tape: Tape) -> Call:
+    """``call`` on numbers in the place of filled operands, of whose shape its result has no need.
+
+    That is how it is where the array to fill is given. Calls of lanes are compared with each other.
+    """
+    function = call.function
+    plain = isinstance(function, np.ufunc) and function.signature is None
+    if not plain or call.bind is not None or call.lane is not None or "out" not in call.keywords:
+        return call
+    made = replace(
+        call,
+        arguments=tuple(
+            np.full((), tape.tokens[given.token].fill, given.dtype)
+            if type(given) is Ref and given.token in tape.folded
+            else given
+            for given in call.arguments
+        ),
+    )
+    left = {ref.token for ref in refs_of(made)}
+    return replace(made, reads=tuple(token for token in call.reads if token in left))
 
 
 def keep_parameters(draft: Draft) -> list[Call]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,11 +18,16 @@ from singanet.parallel.communicator import (
     ReduceOp,
     Request,
     checked_array,
+    checked_group,
     checked_peer,
+    late,
 )
 from singanet.types import Array
 
 T = TypeVar("T")
+
+_Mail: TypeAlias = tuple[int, int, tuple[tuple[int, ...], int]]
+"""From whom, to whom, by which tag among which ranks."""
 
 LATENCY = 1e-6
 """Virtual seconds of an operation without data, and of a look at one."""
@@ -39,27 +44,27 @@ class FakeCommunicator(Communicator):
     are told so at once. An array that is under way holds NaN, so that nobody reads it.
     """
 
-    def __init__(self, world: _World, rank: int) -> None:
-        self.rank, self.size = rank, world.size
+    def __init__(self, world: _World, members: tuple[int, ...], own: int) -> None:
+        self.rank, self.size = members.index(own), len(members)
         self.deadline = world.deadline
-        self._world = world
+        self._world, self._members, self._own = world, members, own
 
     @property
     def clock(self) -> float:
         """Virtual seconds since the beginning."""
-        return self._world.clocks[self.rank]
+        return self._world.clocks[self._own]
 
     def advance(self, seconds: float) -> None:
         """Let ``seconds`` go by on this rank, as if it had computed."""
         with self._world.changed:
-            self._world.move(self.rank, self.clock + seconds)
+            self._world.move(self._own, self.clock + seconds)
 
     def abort(self, error: BaseException) -> None:
         """Let every rank that waits, or would, end with an error: this one failed with ``error``.
 
         `Ranks.run` does so by itself.
         """
-        self._world.end(f"rank {self.rank} failed: {type(error).__name__}: {error}")
+        self._world.end(f"rank {self._own} failed: {type(error).__name__}: {error}")
 
     def start_all_reduce(
         self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
@@ -99,7 +104,7 @@ class FakeCommunicator(Communicator):
     def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
         """As `Communicator`; what is sent is buffered."""
         checked_array(what, array)
-        mail = self.rank, checked_peer(what, to, self.size), tag
+        mail = self._own, self._members[checked_peer(what, to, self.size)], self._tagged(tag)
         world = self._world
         with world.changed:
             world.look(self, what)
@@ -117,7 +122,8 @@ class FakeCommunicator(Communicator):
     ) -> Request:
         """As `Communicator`."""
         checked_array(what, array)
-        mail = checked_peer(what, source, self.size), self.rank, tag
+        source = self._members[checked_peer(what, source, self.size)]
+        mail = source, self._own, self._tagged(tag)
         world = self._world
         with world.changed:
             world.look(self, what)
@@ -128,6 +134,42 @@ class FakeCommunicator(Communicator):
             else:
                 world.receivers.setdefault(mail, deque()).append(receipt)
         return _Flying(self, receipt, array, what)
+
+    def group(self, ranks: Sequence[int]) -> FakeCommunicator:
+        """As `Communicator`."""
+        members = tuple(self._members[rank] for rank in checked_group(self, ranks))
+        return FakeCommunicator(self._world, members, self._own)
+
+    def next_message(
+        self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
+    ) -> tuple[int, Array] | None:
+        """As `Communicator`: the one that arrives first by the clocks."""
+        world, waits = self._world, _Messages(self, tag, sources, wait)
+        with world.changed:
+            world.look(self, what)
+            if not wait:
+                world.move(self._own, self.clock + LATENCY)
+            world.waiting[self._own] = waits
+            world.changed.notify_all()
+            try:
+                known = world.changed.wait_for(waits.certain, world.patience)
+                world.look(self, what)
+                if not known or not waits.complete:
+                    error = late(self, what)
+                    world.end(str(error))
+                    raise error
+            finally:
+                del world.waiting[self._own]
+            mail = waits.first
+            if mail is None or not (wait or waits.arrival <= self.clock):
+                return None
+            array, arrival = world.mail[mail].popleft()
+            world.move(self._own, arrival)
+            self.bytes_received += array.nbytes
+            return self._members.index(mail[0]), array.reshape(-1).view(np.uint8)
+
+    def _tagged(self, tag: int) -> tuple[tuple[int, ...], int]:
+        return self._members, tag
 
     def _collective(
         self,
@@ -142,7 +184,7 @@ class FakeCommunicator(Communicator):
         with world.changed:
             world.look(self, what)
             meeting = world.meeting(self, (kind, *facts), result, what)
-            meeting.arrive(self.rank, array.copy(), self.clock)
+            meeting.arrive(self._own, array.copy(), self.clock)
             if in_place and array.dtype.kind == "f":
                 array.fill(np.nan)
             world.changed.notify_all()
@@ -169,7 +211,7 @@ class Ranks(list[FakeCommunicator]):
                 comm.abort(error)
             finally:
                 with world.changed:
-                    world.ended.add(comm.rank)
+                    world.ended.add(comm._own)
                     world.changed.notify_all()
 
         threads = [threading.Thread(target=one, args=(comm,), daemon=True) for comm in self]
@@ -194,7 +236,8 @@ def communicators(
     """
     world = _World(checked_count("communicators", "count", count, 1), deadline, bandwidth, patience)
     try:
-        yield Ranks(FakeCommunicator(world, rank) for rank in range(count))
+        everyone = tuple(range(count))
+        yield Ranks(FakeCommunicator(world, everyone, rank) for rank in everyone)
     finally:
         world.end("the block of communicators(...) has ended")
 
@@ -207,10 +250,10 @@ class _World:
         self.bandwidth, self.patience = bandwidth, patience
         self.changed = threading.Condition(threading.RLock())
         self.clocks = [0.0] * size
-        self.counts = [0] * size
-        self.meetings: dict[int, _Meeting] = {}
-        self.mail: dict[tuple[int, int, int], deque[tuple[Array, float]]] = {}
-        self.receivers: dict[tuple[int, int, int], deque[_Receipt]] = {}
+        self.counts: dict[tuple[tuple[int, ...], int], int] = {}
+        self.meetings: dict[tuple[tuple[int, ...], int], _Meeting] = {}
+        self.mail: dict[_Mail, deque[tuple[Array, float]]] = {}
+        self.receivers: dict[_Mail, deque[_Receipt]] = {}
         self.waiting: dict[int, Any] = {}
         self.ended: set[int] = set()
         self.over = ""
@@ -244,9 +287,10 @@ class _World:
         self, comm: FakeCommunicator, facts: tuple[Any, ...], result: Any, what: str
     ) -> _Meeting:
         """The collective operation that ``comm`` comes to next."""
-        number = self.counts[comm.rank]
-        self.counts[comm.rank] += 1
-        met = self.meetings.setdefault(number, _Meeting(self, facts, result, comm.rank, what))
+        counted = comm._members, comm._own
+        number = comm._members, self.counts.get(counted, 0)
+        self.counts[counted] = number[1] + 1
+        met = self.meetings.setdefault(number, _Meeting(self, facts, result, comm, what))
         if met.facts != facts:
             error = RankError(
                 f"rank {comm.rank} of {comm.size}, step {comm.step}",
@@ -256,9 +300,16 @@ class _World:
             )
             self.end(str(error))
             raise error
-        if len(met.parts) + 1 == self.size:
+        if len(met.parts) + 1 == comm.size:
             del self.meetings[number]
         return met
+
+    def still(self, rank: int, until: float) -> bool:
+        """Whether ``rank`` does nothing more before ``until`` that is not known."""
+        if rank in self.ended or self.clocks[rank] >= until:
+            return True
+        waits = self.waiting.get(rank)
+        return waits is not None and (not waits.complete or waits.done >= until)
 
     def stuck(self) -> bool:
         """Whether every rank waits for one that waits or has ended."""
@@ -271,8 +322,11 @@ class _World:
 class _Meeting:
     """A collective operation, to which all ranks come."""
 
-    def __init__(self, world: _World, facts: Any, result: Any, first: int, what: str) -> None:
-        self.world, self.facts, self.first, self.what = world, facts, first, what
+    def __init__(
+        self, world: _World, facts: Any, result: Any, first: FakeCommunicator, what: str
+    ) -> None:
+        self.world, self.facts, self.first, self.what = world, facts, first.rank, what
+        self.members = first._members
         self.parts: dict[int, Array] = {}
         self.result: Any = result
         self.complete, self.done = False, 0.0
@@ -280,14 +334,14 @@ class _Meeting:
     @property
     def missing(self) -> list[int]:
         """The ranks that have not come."""
-        return [rank for rank in range(self.world.size) if rank not in self.parts]
+        return [rank for rank in self.members if rank not in self.parts]
 
     def arrive(self, rank: int, part: Array, clock: float) -> None:
         """``rank`` has come; the last one finds the result."""
         self.parts[rank] = part
         self.done = max(self.done, clock)
-        if len(self.parts) == self.world.size:
-            parts = [self.parts[rank] for rank in range(self.world.size)]
+        if len(self.parts) == len(self.members):
+            parts = [self.parts[rank] for rank in self.members]
             self.result = self.result(parts)
             self.done += self.world.cost(max(each.nbytes for each in parts))
             self.complete = True
@@ -306,6 +360,54 @@ class _Receipt:
         self.complete, self.missing = True, []
 
 
+class _Messages:
+    """Any of the messages to a rank by one tag; it waits, or looks whether one is there.
+
+    ``sources`` alone send by it, of whom none that has ended or waits can send one before.
+    """
+
+    missing: Sequence[int] = ()
+
+    def __init__(
+        self, comm: FakeCommunicator, tag: int, sources: Sequence[int], wait: bool
+    ) -> None:
+        self.world, self._own, self._wait = comm._world, comm._own, wait
+        self._mails = [(k, comm._own, comm._tagged(tag)) for k in comm._members]
+        self._sources = [comm._members[rank] for rank in sources]
+
+    @property
+    def first(self) -> _Mail | None:
+        """Where the one lies that arrives first."""
+        mails = [mail for mail in self._mails if self.world.mail.get(mail)]
+        return min(mails, key=lambda mail: (self.world.mail[mail][0][1], mail[0]), default=None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is one, or never will be."""
+        return not self._wait or self.first is not None or self._deserted()
+
+    @property
+    def arrival(self) -> float:
+        """When that one does."""
+        return 0.0 if self.first is None else self.world.mail[self.first][0][1]
+
+    @property
+    def done(self) -> float:
+        """When the rank goes on, as far as is known."""
+        own = self.world.clocks[self._own]
+        return max(own, self.arrival) if self._wait else own
+
+    def certain(self) -> bool:
+        """Whether no message can arrive before the first, or, for a look, before now."""
+        world = self.world
+        if world.over or not self.complete:
+            return bool(world.over) or world.stuck()
+        return all(world.still(k, self.done) for k in range(world.size) if k != self._own)
+
+    def _deserted(self) -> bool:
+        return all(rank in self.world.ended for rank in self._sources)
+
+
 class _Flying:
     """A `Request` for what `_Meeting` or `_Receipt` will have."""
 
@@ -316,7 +418,7 @@ class _Flying:
     def test(self) -> bool:
         """As `Request`. Goes on in real time once it is certain what the clocks say."""
         comm, awaited = self._comm, self._awaited
-        world, rank = comm._world, comm.rank
+        world, rank = comm._world, comm._own
         with world.changed:
             world.look(comm, self._what)
             world.move(rank, comm.clock + LATENCY)
@@ -324,13 +426,7 @@ class _Flying:
 
             def certain() -> bool:
                 late = any(world.clocks[k] >= now for k in awaited.missing)
-                others = [k for k in range(world.size) if k != rank]
-                still = all(
-                    k in world.ended
-                    or world.clocks[k] >= now
-                    or (k in world.waiting and not world.waiting[k].complete)
-                    for k in others
-                )
+                still = all(world.still(k, now) for k in range(world.size) if k != rank)
                 return bool(awaited.complete or late or still or world.over)
 
             self._patiently(certain)
@@ -341,7 +437,7 @@ class _Flying:
     def wait(self) -> Any:
         """As `Request`."""
         comm, awaited = self._comm, self._awaited
-        world, rank = comm._world, comm.rank
+        world, rank = comm._world, comm._own
         with world.changed:
             if self._delivered:
                 return self._result()

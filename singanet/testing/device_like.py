@@ -20,9 +20,16 @@ __all__ = ["DeviceArray", "device_like"]
 class DeviceArray(np.ndarray[Any, Any]):
     """A NumPy array that pretends to live elsewhere; ``get()`` is its copy on the host."""
 
-    def get(self) -> Any:
-        """A plain NumPy copy."""
-        return np.array(self).view(np.ndarray)
+    def get(self, out: Any = None) -> Any:
+        """A plain NumPy copy, in ``out`` where that is given."""
+        if out is None:
+            return np.array(self).view(np.ndarray)
+        out[...] = self.view(np.ndarray)
+        return out
+
+    def set(self, array: Any) -> None:
+        """Take the numbers of ``array``, NumPy's."""
+        self.view(np.ndarray)[...] = array
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         _refuse_host(f"{ufunc.__name__}.{method}", inputs, kwargs)

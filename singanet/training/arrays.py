@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from singanet.base.csr import by_rows, is_sparse
+from singanet.device import Device
 from singanet.engine.model import Model
 from singanet.errors import (
     DataError,
@@ -16,6 +18,7 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
+from singanet.params.param import Param
 from singanet.types import Array
 
 
@@ -60,23 +63,28 @@ def as_array(where: str, value: Any) -> Array:
     return array
 
 
+def _as_input(where: str, value: Any) -> Any:
+    return by_rows(where, value) if is_sparse(value) else as_array(where, value)
+
+
 def by_name(where: str, data: Any, names: Sequence[str], all_of_them: bool) -> Any:
     """``data`` as an array, or as a dict of arrays by the layer names ``names``.
 
     A list stands for arrays in the order of ``names`` where there are several of these. The dict
-    of a single layer is unwrapped. Errors: an unknown name; a missing one with ``all_of_them``;
-    a list of another length.
+    of a single layer is unwrapped. Inputs, which are wanted ``all_of_them``, may be sparse. Errors:
+    an unknown name; a missing one with ``all_of_them``; a list of another length.
     """
+    take = _as_input if all_of_them else as_array
     if isinstance(data, Mapping):
         _check_keys(where, data, names, all_of_them)
-        found = {name: as_array(f"{where}[{name!r}]", part) for name, part in data.items()}
+        found = {name: take(f"{where}[{name!r}]", part) for name, part in data.items()}
         return found[names[0]] if list(names) == list(found) and len(names) == 1 else found
     if isinstance(data, (list, tuple)) and data and hasattr(data[0], "shape") and data[0].ndim:
         if len(names) > 1 and len(data) == len(names):
             pairs = zip(names, data, strict=True)
-            return {name: as_array(f"{where}[{name!r}]", part) for name, part in pairs}
+            return {name: take(f"{where}[{name!r}]", part) for name, part in pairs}
         if len(names) == 1 and len(data) == 1:
-            return as_array(where, data[0])
+            return take(where, data[0])
         if len(names) > 1:
             raise ShapeError(
                 where,
@@ -84,7 +92,7 @@ def by_name(where: str, data: Any, names: Sequence[str], all_of_them: bool) -> A
                 received=f"a list of {len(data)}",
                 advice="pass a dict by layer name",
             )
-    return as_array(where, data)
+    return take(where, data)
 
 
 def cut(data: Any, part: slice) -> Any:
@@ -146,13 +154,15 @@ def _check_keys(
         )
 
 
-def saved_parameters(net: Model, saved: Mapping[str, Array], where: str) -> dict[str, Array]:
-    """Copies of ``saved`` on the net's device: of all its parameters, floats of their shapes.
+def saved_parameters(
+    params: Iterable[Param], device: Device, saved: Mapping[str, Array], where: str
+) -> dict[str, Array]:
+    """Copies of ``saved`` on ``device``: of all the ``params``, floats of their shapes.
 
     Errors: `StateMismatchError` naming one that is missing, or not so.
     """
     found = {}
-    for param in net.params():
+    for param in params:
         array = saved.get(param.name)
         if array is None or array.shape != param.shape or array.dtype.kind != "f":
             raise StateMismatchError(
@@ -161,5 +171,5 @@ def saved_parameters(net: Model, saved: Mapping[str, Array], where: str) -> dict
                 received="none" if array is None else f"{array.dtype} of shape {array.shape}",
                 advice="resume with the net that was saved",
             )
-        found[param.name] = net.device.put(array).copy()
+        found[param.name] = device.put(array).copy()
     return found

@@ -83,7 +83,7 @@ def evaluate(net: Model, x: Any, y: Any, batch_size: int | None) -> Evaluation:
     processes cannot measure together.
     """
     measures, first = _measures(net)
-    ranks = ranks_of(net.compiled.optimizer) if isinstance(net.compiled, Compiled) else None
+    ranks = ranks_of(net, net.compiled.optimizer) if isinstance(net.compiled, Compiled) else None
     if net.loss is None and not measures.metrics:
         raise CallOrderError(
             "net.evaluate",

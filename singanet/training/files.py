@@ -5,13 +5,58 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from singanet.base.arguments import is_int
+from singanet.base.budget import Budget, read_json
 from singanet.base.files import expect_inside
 from singanet.checkpoint import FORMATS, open_state, write_state
 from singanet.checkpoint.entry import State
-from singanet.errors import CheckpointError, FileAccessError, FileFormatError
+from singanet.errors import CheckpointError, FileAccessError, FileFormatError, VersionError
 from singanet.types import Array
+
+VERSION = 1
+"""Of what a state says in its entry ``session``."""
+
+
+def session_entry(about: dict[str, Any]) -> Array:
+    """What a state says besides arrays, as its entry ``session``."""
+    text = json.dumps({"version": VERSION} | about, default=lambda x: np.asarray(x).tolist())
+    return np.frombuffer(text.encode(), np.uint8).copy()
+
+
+def read_session(
+    state: Mapping[str, Array],
+    kind: str,
+    where: str,
+    refused: Callable[[str, str], FileFormatError],
+) -> dict[str, Any]:
+    """What the entry ``session`` of ``state`` says, whose "format" is ``kind``.
+
+    Errors: those that ``refused`` makes of what was expected and what received; `VersionError`.
+    """
+    if "session" not in state:
+        raise refused("its entry 'session'", "none")
+    entry = np.asarray(state["session"])
+    if entry.dtype != np.uint8:
+        raise refused("an entry 'session' of text", f"one of type {entry.dtype}")
+    about = read_json(entry.tobytes(), Budget(entry.size, refused))
+    if not isinstance(about, dict) or about.get("format") != kind:
+        found = about.get("format") if isinstance(about, dict) else about
+        raise refused(f"the format {kind!r}", repr(found))
+    version = about.get("version")
+    if not is_int(version, 1) or version > VERSION:
+        raise VersionError(
+            where,
+            expected=f"version 1 to {VERSION}",
+            received=f"version {version!r}"[:60],
+            advice="upgrade singanet to go on from it",
+        )
+    return about
 
 
 def write_training(path: Path, state: State) -> None:

@@ -80,7 +80,7 @@ def fit(
             advice="write callbacks=[...]",
         )
     callbacks = list(callbacks)
-    ranks = ranks_of(compiled.optimizer)
+    ranks = ranks_of(net, compiled.optimizer)
     if ranks is not None and micro_batch is not None:
         raise ArgumentError(
             "net.fit, micro_batch",

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import is_int
-from singanet.base.budget import Budget, read_json
-from singanet.errors import FileFormatError, VersionError
+from singanet.errors import FileFormatError
+from singanet.training.files import read_session
 from singanet.types import Array
 
-FORMAT, VERSION = "singanet training", 1
+FORMAT = "singanet training"
 _MOST = 1 << 53
 
 
@@ -51,7 +51,7 @@ def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> 
     Errors: `FileFormatError` naming the entry that is missing or not as it is written;
     `VersionError`.
     """
-    about = _parsed(state)
+    about = read_session(state, FORMAT, "net.fit, resume", _refused)
     history = _dict(about, "history")
     epochs, values = history.get("epochs"), history.get("values")
     if not isinstance(epochs, list) or not all(is_int(epoch, 0) for epoch in epochs):
@@ -114,27 +114,6 @@ def _expect_position(data: dict[str, Any]) -> None:
         raise _wrong("data", data)
 
 
-def _parsed(state: Mapping[str, Array]) -> dict[str, Any]:
-    if "session" not in state:
-        raise _refused("the state of a training, with its entry 'session'", "none")
-    entry = np.asarray(state["session"])
-    if entry.dtype != np.uint8:
-        raise _refused("the state of a training", f"an entry 'session' of type {entry.dtype}")
-    about = read_json(entry.tobytes(), Budget(entry.size, _no_text))
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        found = about.get("format") if isinstance(about, dict) else about
-        raise _refused("the state of a training", f"format {found!r}")
-    version = about.get("version")
-    if not is_int(version) or version > VERSION:
-        raise VersionError(
-            "net.fit, resume",
-            expected=f"version 1 to {VERSION}",
-            received=f"version {version!r}"[:60],
-            advice="upgrade singanet to go on from it",
-        )
-    return about
-
-
 def _try_generator(state: dict[str, Any], like: np.random.BitGenerator) -> None:
     trial = type(like)()
     try:
@@ -165,14 +144,10 @@ def _wrong(key: str, value: Any) -> FileFormatError:
     return _refused(f"{key!r} as a training state has it", repr(value))
 
 
-def _no_text(expected: str, received: str) -> FileFormatError:
-    return _refused(f"the state of a training: {expected}", received)
-
-
 def _refused(expected: str, received: str) -> FileFormatError:
     return FileFormatError(
         "net.fit, resume",
-        expected=expected,
+        expected=f"the state of a training: {expected}",
         received=received[:120],
         advice="pass what ModelCheckpoint wrote, undamaged; weights alone are loaded with net.load",
     )

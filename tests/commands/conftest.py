@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.cli import main
+from singanet.__main__ import main
 from singanet.data import digits
 from singanet.runs.run import RunOptions, run
 

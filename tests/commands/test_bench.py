@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from singanet.cli import main
+from singanet.__main__ import main
 
 
 @pytest.mark.parametrize("model", ["mlp", "rbm"])

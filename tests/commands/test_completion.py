@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from singanet.cli import main
+from singanet.__main__ import main
 from singanet.models import entries
 
 COMMANDS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from singanet.cli import main
+from singanet.__main__ import main
 
 
 def test_a_runs_weights_go_to_another_format_and_compare_equal(run_dir, tmp_path, capsys):

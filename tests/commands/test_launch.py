@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from singanet.cli import main
+from singanet.__main__ import main
 from singanet.commands import make_parser
 from singanet.launch import job, mpirun
 from singanet.training.files import read_training

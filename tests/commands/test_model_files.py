@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.cli import main
+from singanet.__main__ import main
 from singanet.data import load
 from singanet.layers import Dense, Flatten
 from singanet.loss import SoftmaxCrossEntropy, SquaredError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from singanet.cli import main
+from singanet.__main__ import main
 
 
 def test_it_prints_the_table_and_the_memory_over_a_step(capsys, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from singanet.cli import main
+from singanet.__main__ import main
 from singanet.runs.run import RunOptions, run
 
 

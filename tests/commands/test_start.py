@@ -13,7 +13,7 @@ import pytest
 )
 def test_nothing_is_imported_that_is_not_needed(argv):
     code = (
-        "import sys\nfrom singanet.cli import main\n"
+        "import sys\nfrom singanet.__main__ import main\n"
         f"try:\n    main({argv!r})\nexcept SystemExit:\n    pass\n"
         "print(*sys.modules, sep='\\n', file=sys.stderr)\n"
     )

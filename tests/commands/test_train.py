@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from singanet.cli import main
+from singanet.__main__ import main
 from singanet.errors import SingaNetError
 from singanet.models import find
 from singanet.runs.folder import saved_options
@@ -23,7 +23,7 @@ from singanet.runs.tasks import Classification
 from singanet.runs.trained import trained
 from singanet.training.files import read_training
 
-RUN = [sys.executable, "-c", "import sys; from singanet.cli import main; sys.exit(main())"]
+RUN = [sys.executable, "-m", "singanet"]
 
 
 def saved(folder):

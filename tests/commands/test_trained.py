@@ -9,8 +9,8 @@ import re
 import numpy as np
 import pytest
 
+from singanet.__main__ import main
 from singanet.checkpoint import open_state
-from singanet.cli import main
 from singanet.models import build, find
 from singanet.runs.run import RunOptions, run
 from singanet.runs.tasks import load_task

@@ -430,7 +430,9 @@ def test_the_memory_told_is_what_steps_take(name, batch):
         measured = tracemalloc.get_traced_memory()[1] - x.nbytes - y.nbytes
     finally:
         tracemalloc.stop()
-    told = net.memory(batch, optimizer).total
+    parts = net.memory(batch, optimizer).parts
+    # This is a later step; and tracemalloc does not see oneDNN's code.
+    told = sum(size for name, size in parts.items() if name not in ("first step", "kernels"))
     assert 0.95 * told <= measured <= 1.05 * told + 600_000
 
 

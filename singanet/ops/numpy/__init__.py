@@ -91,6 +91,7 @@ class NumpyOps:
     pad = padding.pad
     gather_rows = table.gather_rows
     sum_rows = table.sum_rows
+    add_rows = table.add_rows
     add_to_rows = table.add_to_rows
     host = sequences.host
     take_rows = sequences.take_rows
@@ -101,6 +102,7 @@ class NumpyOps:
     keep_mask = random.keep_mask
     bernoulli = random.bernoulli
     check = random.check
+    look_up = random.look_up
     matmul = linear.matmul
     affine = linear.affine
     affine_constant = linear.affine_constant
@@ -116,6 +118,8 @@ class NumpyOps:
     channel_total = channelwise.channel_total
     softmax = scores.softmax
     softmax_backward = scores.softmax_backward
+    log_softmax = scores.log_softmax
+    log_softmax_backward = scores.log_softmax_backward
     softmax_cross_entropy = scores.softmax_cross_entropy
     softmax_cross_entropy_backward = scores.softmax_cross_entropy_backward
     softmax_cross_entropy_soft = scores.softmax_cross_entropy_soft

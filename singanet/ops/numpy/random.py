@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -36,3 +37,14 @@ def bernoulli(ops: Ops, rng: np.random.Generator, p: Array) -> Array:
 def check(ops: Ops, function: Callable[[Array], None], array: Array) -> None:
     """See `Ops`."""
     function(array)
+
+
+@kernel(half="native")
+def look_up(
+    ops: Ops, function: Callable[[Array, Array], None], indices: Array, shape: Shape, dtype: Any
+) -> Array:
+    """See `Ops`."""
+    rows: Array = np.empty(shape, dtype)
+    function(ops.host(indices), rows)
+    found: Array = ops.xp.asarray(rows)
+    return found

@@ -6,7 +6,7 @@ import numpy as np
 
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
-from singanet.types import Array
+from singanet.types import Array, RowSparse
 
 
 @kernel(half="native")
@@ -29,6 +29,13 @@ def sum_rows(ops: Ops, indices: Array, rows: Array) -> tuple[Array, Array]:
     xp.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     starts = xp.flatnonzero(first)
     return ordered[starts], xp.add.reduceat(rows, starts, axis=0)
+
+
+@kernel(half="native")
+def add_rows(ops: Ops, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
+    """See `Ops`."""
+    indices = ops.concat([a.indices, b.indices], axis=0)
+    return ops.sum_rows(indices, ops.concat([a.rows, b.rows], axis=0))
 
 
 @kernel(half="native")

@@ -102,9 +102,10 @@ def fuse(plan: Plan) -> Plan:
     Weights of convolutions and of products are laid out for these.
     """
     made, readers, sums = _Rewriting(plan), _Readers(plan), set[Step]()
+    sparse = {slot for step in plan.steps if step.layer.sparse for slot in step.out_slots}
     for step in plan.steps:
         layer: Any = step.layer
-        if _is_one_of(step, Dense) and not step.many_in:
+        if _is_one_of(step, Dense) and not step.many_in and sparse.isdisjoint(step.in_slots):
             made.put([step], ConstantDense(step.name, layer.W_transpose, layer.params))
         elif _is_one_of(step, *_CONVOLUTIONS, FoldedConvolution) and not step.many_in:
             members, folded = [step], FoldedConvolution(step.name, layer.window, layer.params)

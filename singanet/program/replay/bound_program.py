@@ -72,7 +72,7 @@ class Bound:
         targets, weights = self.feed.arrays[1]
         if type(targets) is np.ndarray:
             targets[...] = y
-        elif targets is not None:
+        elif targets:
             copy_into(y, targets)
         if weights is not None:
             copy_into(weight, weights)

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
+_NOTHING: frozenset[Any] = frozenset()
+
 
 def shapes_of_feed(feed: Mapping[str, Any]) -> tuple[Any, ...]:
     """What of the fed arrays determines a program."""
     return tuple(
         (name, *((part.shape, part.strides, part.dtype) for part in given))
         if isinstance(given, (list, tuple))
-        else (name, given.shape, given.strides, given.dtype)
+        else (name, facts(given))
         for name, given in feed.items()
     )
 
@@ -35,18 +37,19 @@ def facts(value: Any) -> Any:
         return None
     # Asking for an abstract class takes long, and so do calls.
     if type(value) is dict:
+        if not value:
+            return _NOTHING
         array = np.ndarray
         return frozenset(
             [
-                (
-                    name,
-                    (part.shape, part.strides, part.dtype) if type(part) is array else facts(part),
-                )
+                (name, part.shape, part.strides, part.dtype)
+                if type(part) is array
+                else (name, facts(part))
                 for name, part in value.items()
             ]
         )
     if isinstance(value, Mapping):
-        return frozenset([(name, facts(part)) for name, part in value.items()])
+        return facts(dict(value))
     return type(value)
 
 
@@ -55,8 +58,16 @@ def facts_of_feed(feed: Mapping[str, Any]) -> Any:
 
     Of a net with a single input that is the array.
     """
-    parts = {
-        name: (list, *map(facts, part)) if isinstance(part, (list, tuple)) else facts(part)
-        for name, part in feed.items()
-    }
-    return frozenset(parts.items()) if len(parts) > 1 else next(iter(parts.values()))
+    if len(feed) == 1:
+        (part,) = feed.values()
+        return (list, *map(facts, part)) if isinstance(part, (list, tuple)) else facts(part)
+    return frozenset(
+        [
+            (name, (list, *map(facts, part)))
+            if isinstance(part, (list, tuple))
+            else (name, part.shape, part.strides, part.dtype)
+            if type(part) is np.ndarray
+            else (name, facts(part))
+            for name, part in feed.items()
+        ]
+    )

@@ -21,6 +21,7 @@ from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.program.array_tree import arrays_in, map_arrays
 from singanet.program.guard import Guard
+from singanet.program.heap import small_pages
 from singanet.program.ir import MarkName, NotRecordableError
 from singanet.program.orders import Order, output_slots, zeros_in
 from singanet.program.trace.draws import Draws
@@ -61,6 +62,11 @@ class Recorder:
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
         self.net: Net = proxy
+        for step in (plan or net.execution_plan()).steps:
+            if step.layer.sparse:
+                raise NotRecordableError(
+                    f"the sparse input {step.name!r}, whose entries are others in each batch"
+                )
         self.plan: Plan = traced_plan(plan or net.execution_plan(), self.net, self.tape)
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
@@ -366,7 +372,8 @@ def rehearse(net: Net, record: Callable[[Recorder], None], plan: Plan | None = N
     with no_collections():
         recorder = Recorder(net, AbstractEvaluator(), plan)
         try:
-            record(recorder)
+            with small_pages():
+                record(recorder)
         except (NotRecordableError, SingaNetError):
             raise
         except Exception:  # noqa: BLE001 - whatever it is comes again with values, or does not

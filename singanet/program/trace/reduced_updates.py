@@ -10,6 +10,7 @@ import numpy as np
 
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.reducer import Reducer, Reduction
+from singanet.optimizer.scale import is_one
 from singanet.optimizer.stages import TwoPasses, agreed, ending, reducers, stages_of, two_passes
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
@@ -65,7 +66,8 @@ class ReducedUpdates:
         guard.part(reducer)
         watch_case(guard, reducer)
         self._inner = Updates(tape, reducer.optimizer, guard, trained, summed=True)
-        self._values = {param.name: param.value for param in trained}
+        self._values = {param.name: param.value for param in trained if param.served is None}
+        self._served: list[tuple[str, Array, Any]] = []
         self._layers: dict[str, str] = {}
         first = self._outer.traced[0] if outer else None
         self.scaled = first if isinstance(first, ScaledUpdates) else None
@@ -144,8 +146,18 @@ class ReducedUpdates:
     def _give(self, names: Any, values: Any, grads: Any, scale: Any) -> None:
         if self._sums is None:
             self._sums = Sums(self.tape, self.reduction, "step")
-        for landed in self._sums.give(names, grads, scale, self._layers):
-            self._update(*landed)
+        summed: list[tuple[str, Any]] = []
+        for name, grad in zip(names, grads, strict=True):
+            if name in self._values:
+                summed.append((name, grad))
+            elif not is_one(scale):
+                raise NotRecordableError("rows of a table that are weighed before")
+            else:
+                self._served.append((name, self._outer.settled[name], grad))
+        if summed:
+            some, their = [name for name, _ in summed], [grad for _, grad in summed]
+            for landed in self._sums.give(some, their, scale, self._layers):
+                self._update(*landed)
 
     def _update(self, names: list[str], grads: list[Any], factor: StepScalar) -> None:
         """Record what the rest of the optimizer does with sums, and what stages around do then."""
@@ -169,6 +181,11 @@ class ReducedUpdates:
                 self._sums = Sums(self.tape, self.reduction, "step")
             for landed in self._sums.rest():
                 self._update(*landed)
+            reduction = self.reduction
+            share: Any = StepScalar(lambda: reduction.share, late=True)
+            for name, value, grad in self._served:
+                self.tape.layer, self.tape.phase = self._layers[name], "update"
+                self._inner.record_scaled([name], [value], [grad], share)
             self._sums.close()
         self._outer.end()
         self._inner.finish()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import numpy_ops
+from singanet.program.ir import NotRecordableError
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced
 from singanet.types import Array, RowSparse
@@ -40,14 +41,35 @@ def live_rows(grad: RowSparse, source: RowsSource, tape: Tape) -> RowSparse:
 
 def record_sum_rows(tape: Tape, indices: Array, rows: Array) -> RowSparse:
     """Write down `Ops.sum_rows`, whose results lie outside of the arena."""
+    return _made(tape, numpy_ops.sum_rows, (indices, rows), rows)
+
+
+def record_add_rows(tape: Tape, a: RowSparse, b: RowSparse) -> RowSparse:
+    """Write down `Ops.add_rows`. Raises `NotRecordableError` for rows that no kernel made."""
+    one, other = source_of(a), source_of(b)
+    if one is None or other is None:
+        raise NotRecordableError("rows of a table")
+
+    def added() -> tuple[Array, Array]:
+        return numpy_ops.add_rows(one.now(), other.now())
+
+    return _made(tape, added, (), a.rows)
+
+
+def _made(
+    tape: Tape,
+    function: Callable[..., tuple[Array, Array]],
+    given: tuple[Array, ...],
+    like: Array,
+) -> RowSparse:
+    """What ``function(*given)`` returns at each replay: rows as those of ``like``."""
     made: list[RowSparse] = []
 
-    def summed(indices: Array, rows: Array) -> None:
-        made[:] = [RowSparse(*numpy_ops.sum_rows(indices, rows))]
+    def make(*arrays: Array) -> None:
+        made[:] = [RowSparse(*function(*arrays))]
 
-    call = tape.add(summed, (indices, rows), {}, (), "hidden", name="sum rows")
-    call.barrier = True
-    nothing = RowSparse(np.empty(0, np.int64), np.empty((0, *rows.shape[1:]), rows.dtype))
+    tape.add(make, given, {}, (), "hidden", name="sum rows").barrier = True
+    nothing = RowSparse(np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype))
     return live_rows(nothing, RowsSource(made.pop), tape)
 
 

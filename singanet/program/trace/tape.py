@@ -13,11 +13,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from singanet.base.written import Ranges, resident_bytes, union
 from singanet.errors import SingaNetError
 from singanet.params.store import place_of
 from singanet.program.array_tree import address, base_of, map_arrays, root_of
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
 from singanet.program.trace.evaluator import ConcreteEvaluator
+from singanet.program.trace.heap_use import HeapUse
 from singanet.types import Array
 
 Place = Literal["out", "first", "last", "hidden"]
@@ -29,7 +31,8 @@ _active = threading.local()
 class _Root(weakref.ref[Any]):
     """An array that owns its memory, for as long as it lives, and the token of that memory."""
 
-    __slots__ = ("key", "nbytes", "token")
+    __slots__ = ("blocks", "key", "nbytes", "token")
+    blocks: list[tuple[int, int]]
     key: int
     token: int
     nbytes: int
@@ -79,8 +82,14 @@ class Tape:
         self._known: dict[int, _Root | _Part] = {}
         self._forget = _forgetting(self)
         # What the step takes by the layers: as many bytes of new arrays live at a time, beside the
-        # kernels' working memory, which they share there.
-        self.live = self.most_live = self.most_working = 0
+        # memory that all kernels so far have worked in, which stays as large as it has become.
+        self.live = self.most_live = self._working = 0
+        # How that lies in memory, where it is asked, beside state that is made on the way.
+        self.heap: HeapUse | None = None
+        self.grown, self._aside, self._workplace = 0, False, (-1, 0)
+        # Whether kernels are asked what they write of the memory that they want.
+        self.watched = False
+        self._workspace, self._worked = 0, Ranges()
         # What layers in Python hold of their own at each replay.
         self.beside = 0
         # Programs have tens of thousands of places, most of them met often: each is one object.
@@ -99,15 +108,50 @@ class Tape:
 
     def adopt(self, array: Array, fill: Any = None) -> None:
         """Know the memory of the new ``array`` by a number; it is planned from now on."""
-        known = self._enter(array, Token(array.nbytes, fill=fill))
-        known.nbytes = array.nbytes
-        self.live += known.nbytes
-        self.most_live = max(self.most_live, self.live)
+        self._more(self._enter(array, Token(array.nbytes, fill=fill)), array.nbytes)
 
-    def adopt_working(self, array: Array) -> None:
+    def adopt_room(self, array: Array) -> None:
+        """As `adopt`, of memory that takes as much as `write` tells."""
+        self._enter(array, Token(array.nbytes, written=()))
+
+    def write(self, array: Array, ranges: Ranges) -> None:
+        """Count those bytes of an array of `adopt_room` as written from now on."""
+        known: Any = self._known[id(root_of(array))]
+        token = self.tokens[known.token]
+        token.written = union((*(token.written or ()), *ranges))
+        self._more(known, resident_bytes(token.written, token.nbytes) - known.nbytes)
+
+    def adopt_working(self, array: Array, written: Ranges | None = None) -> None:
         """As `adopt`, of memory in which a kernel works, and which it leaves to the next."""
-        self._enter(array, Token(array.nbytes))
-        self.most_working = max(self.most_working, array.nbytes)
+        self._enter(array, Token(array.nbytes, written=written))
+        more = ((0, array.nbytes),) if written is None else written
+        if array.nbytes > self._workspace:
+            self._workspace, self._worked = array.nbytes, more
+        else:
+            self._worked = union((*self._worked, *more))
+        now = resident_bytes(self._worked, self._workspace)
+        if now > self._working:
+            self._working = now
+            self._count()
+            if self.heap is not None:
+                self.heap.give_back(self._workplace)
+                self._workplace = self.heap.take(now)
+
+    def _more(self, known: _Root, nbytes: int) -> None:
+        known.nbytes += nbytes
+        if self.heap is not None and not self._aside:
+            known.blocks.append(self.heap.take(nbytes))
+        self.live += nbytes
+        self._count()
+
+    def grow(self, nbytes: int) -> None:
+        """Count state of the optimizer's, which is made now and stays."""
+        self.grown += nbytes
+        if self.heap is not None:
+            self.heap.take(nbytes)
+
+    def _count(self) -> None:
+        self.most_live = max(self.most_live, self.live + self._working)
 
     def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
         """Know ``array`` as memory from outside of the program."""
@@ -129,13 +173,13 @@ class Tape:
     @contextmanager
     def in_blocks(self) -> Iterator[None]:
         """What is recorded inside runs block by block by the layers: new arrays are small there."""
-        most = self.most_live
+        most, self._aside = self.most_live, True
         yield
-        self.most_live = most
+        self.most_live, self._aside = most, False
 
     def _enter(self, root: Array, token: Token) -> _Root:
         known = _Root(root, self._forget)
-        known.key, known.token, known.nbytes = id(root), len(self.tokens), 0
+        known.key, known.token, known.nbytes, known.blocks = id(root), len(self.tokens), 0, []
         self._known[known.key] = known
         self.tokens.append(token)
         return known
@@ -295,6 +339,9 @@ def _forgetting(tape: Tape) -> Callable[[Any], None]:
         if tape is None:
             return
         tape.live -= gone.nbytes
+        if tape.heap is not None:
+            for block in gone.blocks:
+                tape.heap.give_back(block)
         known: Any = tape._known.get(gone.key)
         # Another array may have got this id since.
         if known is gone:

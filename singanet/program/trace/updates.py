@@ -31,7 +31,7 @@ from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, number_now, plain
 from singanet.program.trace.traced_stages import TracedStages, refusal, watch_case
 from singanet.program.trace.update_scalars import Numbers, has_own_schedules
-from singanet.types import Array
+from singanet.types import Array, RowSparse
 
 
 @dataclass
@@ -191,10 +191,14 @@ class Updates:
 
     def _ruled(self, name: str, value: Array, grad: Any, scale: Any) -> str | None:
         """Record the update of one parameter by the rule, or let it wait; why not, if so."""
-        why = self._unfit(self.rule.state(name), value, grad)
+        state = self.rule.state(name)
+        why = self._unfit(state, value, grad)
         if why is not None:
             return why
+        is_new = not state.arrays
         state = self.rule.settle(name, value)
+        if is_new:
+            self.tape.grow(sum(array.nbytes for array in state.arrays))
         source = source_of(grad)
         if source is not None:
             self._rows(name, value, source, scale)
@@ -344,7 +348,9 @@ class Updates:
                 return f"{type(part).__name__} is not singanet's"
             self.guard.part(part)
         try:
-            check_fit("", state.name, value, value if is_sparse(grad) else grad, state.shape)
+            # Which rows there are only a replay knows.
+            none = RowSparse(*(plain(part)[:0] for part in grad)) if is_sparse(grad) else grad
+            check_fit("", state.name, value, none, state.shape)
         except SingaNetError as error:
             return str(error)
         return None

@@ -94,7 +94,8 @@ def constants(xp, a, b, i):
     full = xp.full((4, 1), 0.25, np.float32)
     count = xp.zeros(6, np.float32)
     count += a[0]
-    return a * table, ones - b, full * a, count, ones
+    both = ones * full, np.add(ones, full, dtype=np.float64), np.where(a > 0, ones, full)
+    return a * table, ones - b, full * a, count, ones, *both
 
 
 EXPRESSIONS = {

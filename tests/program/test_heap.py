@@ -1,4 +1,4 @@
-"""Memory given back, or left alone where the C library cannot."""
+"""Memory given back, or left alone where the C library cannot; pages of arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from singanet.program.replay import heap
+from singanet.program import heap
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +44,27 @@ def test_other_libraries_are_left_alone(monkeypatch, error):
 
     monkeypatch.setattr(ctypes, "CDLL", refused)
     heap.trim()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_arrays_that_are_never_touched_take_a_small_page_each():
+    before = resident()
+    with heap.small_pages():
+        arrays = [np.empty(8 << 20, np.uint8) for _ in range(20)]
+        took = resident() - before
+    assert len(arrays) == 20
+    assert took < 20 << 16
+
+
+def test_large_pages_are_asked_for_again_after_an_error():
+    choose = np._core.multiarray._set_madvise_hugepage
+    before = choose(True)
+    try:
+        with pytest.raises(ZeroDivisionError), heap.small_pages():
+            raise ZeroDivisionError
+        assert choose(False)
+        with heap.small_pages():
+            pass
+        assert not choose(False)
+    finally:
+        choose(before)

@@ -1,4 +1,4 @@
-"""Memory that the C library keeps for later, given back to the system."""
+"""Memory that the C library keeps for later, given back to the system, and pages of arrays."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
+
+import numpy as np
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Of ``mallopt``, in ``malloc.h``."""
@@ -59,3 +61,19 @@ def _function(name: str) -> Callable[..., Any]:
         # Another C library, or a system whose programs cannot be opened so.
         return lambda *_: None
     return found
+
+
+@contextmanager
+def small_pages() -> Iterator[None]:
+    """New arrays lie on small pages inside, as far as NumPy can be told.
+
+    Of an array that is never touched the allocator writes the first bytes, and takes a page: of
+    two megabytes, where NumPy has asked the system for large ones.
+    """
+    numpy: Any = np
+    choose = getattr(numpy._core.multiarray, "_set_madvise_hugepage", lambda chosen: chosen)
+    before = choose(False)
+    try:
+        yield
+    finally:
+        choose(before)

@@ -1,0 +1,8 @@
+"""Tables that are elsewhere: rows that are looked up, and those that stay in a cache."""
+
+from singanet.parallel.cached.hybrid import Hybrid
+from singanet.parallel.cached.lines import CachedRows
+from singanet.parallel.cached.rows import Lookups, TableRows
+from singanet.parallel.cached.serve import serve
+
+__all__ = ["CachedRows", "Hybrid", "Lookups", "TableRows", "serve"]

@@ -1,0 +1,136 @@
+"""The rows of a served parameter: pulled for each step, and pushed with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from singanet.parallel.server.table import Table
+from singanet.params.served import ServedRows
+from singanet.types import Array, RowSparse
+
+_PIECE = 1 << 24
+"""Bytes of a table that are read or written at a time."""
+
+
+@dataclass
+class Lookups:
+    """What training steps asked of a served table, and what went to and fro for it.
+
+    ``rows`` were read and ``updates`` made, distinct ones of each step. Of the rows, ``hits`` were
+    in the cache, of which ``refreshed`` were read anew, after ``behind`` updates altogether and
+    ``most_behind`` at most. ``pushed`` gradients were sent, each the sum of ``most_gathered`` at
+    most. ``nbytes`` went to and fro: row numbers, clocks, values and gradients.
+    ``nbytes_uncached`` would have, without clocks, had each row been pulled and pushed.
+    """
+
+    rows: int = 0
+    hits: int = 0
+    refreshed: int = 0
+    behind: int = 0
+    most_behind: int = 0
+    updates: int = 0
+    pushed: int = 0
+    most_gathered: int = 0
+    nbytes: int = 0
+    nbytes_uncached: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """The part of the rows that were in the cache."""
+        return self.hits / self.rows if self.rows else 0.0
+
+    @property
+    def saved(self) -> float:
+        """The part of the bytes that did not have to go to and fro."""
+        return 1.0 - self.nbytes / self.nbytes_uncached if self.nbytes_uncached else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """The figures by name."""
+        return {**asdict(self), "hit_rate": self.hit_rate, "saved": self.saved}
+
+
+class TableRows(ServedRows):
+    """Rows of ``table`` of which none stays: each step pulls those that it looks up."""
+
+    def __init__(self, name: str, table: Table) -> None:
+        super().__init__(name, (table.rows, table.width), table.dtype)
+        self.table = table
+        self.lookups = Lookups()
+        self._row_bytes = table.width * self.dtype.itemsize
+        self.piece = max(1, _PIECE // max(1, self._row_bytes))
+
+    def look_up(self, ids: Array, out: Array) -> None:
+        """As `ServedRows`."""
+        rows, places = _distinct(ids)
+        self.lookups.rows += len(rows)
+        self.lookups.nbytes_uncached += len(rows) * (8 + self._row_bytes)
+        _spread(self._fetched(rows), places, out)
+
+    def see(self, ids: Array, out: Array) -> None:
+        """As `ServedRows`."""
+        self.flush()
+        rows, places = _distinct(ids)
+        _spread(self.table.pull(rows)[0], places, out)
+
+    def push(self, grad: RowSparse, scale: float) -> None:
+        """As `ServedRows`."""
+        rows = np.asarray(grad.indices, np.int64)
+        grads = grad.rows if scale == 1.0 else grad.rows * self.dtype.type(scale)
+        self.lookups.updates += len(rows)
+        self.lookups.nbytes_uncached += len(rows) * (8 + self._row_bytes)
+        self._take(rows, grads)
+
+    def flush(self) -> None:
+        """Push all gradients that wait."""
+
+    def parts(self) -> Iterator[Array]:
+        """As `ServedRows`."""
+        self.flush()
+        for rows in self._pieces():
+            yield self.table.pull(rows)[0]
+
+    def write(self, array: Array) -> None:
+        """As `ServedRows`; gradients that wait are dropped with the values that they are of."""
+        for rows in self._pieces():
+            self.table.write(rows, np.asarray(array[rows], self.dtype))
+
+    def _fetched(self, rows: Array) -> Array:
+        """The values of distinct ``rows``, rising, for a training step."""
+        values, _ = self.table.pull(rows)
+        self._count_pull(len(rows))
+        return values
+
+    def _take(self, rows: Array, grads: Array) -> None:
+        """Update distinct ``rows``, rising, by their gradients."""
+        self._push(rows, grads, None)
+
+    def _push(self, rows: Array, grads: Array, clocks_added: Array | None) -> None:
+        if len(rows):
+            self.table.push(rows, grads, clocks_added)
+            self._count_push(rows, clocks_added)
+
+    def _count_pull(self, count: int) -> None:
+        self.lookups.nbytes += count * (16 + self._row_bytes)
+
+    def _count_push(self, rows: Array, clocks_added: Array | None) -> None:
+        counts = 1 if clocks_added is None else int(clocks_added.max())
+        self.lookups.pushed += len(rows)
+        self.lookups.most_gathered = max(self.lookups.most_gathered, counts)
+        self.lookups.nbytes += len(rows) * ((8 if clocks_added is None else 16) + self._row_bytes)
+
+    def _pieces(self) -> list[Array]:
+        step, count = self.piece, self.table.rows
+        return [np.arange(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def _distinct(ids: Array) -> tuple[Array, Array]:
+    """The distinct ones of ``ids``, rising, and for each element its place among them."""
+    rows, places = np.unique(ids, return_inverse=True)
+    return rows.astype(np.int64, copy=False), places.reshape(-1)
+
+
+def _spread(values: Array, places: Array, out: Array) -> None:
+    np.take(values, places, 0, out.reshape(-1, out.shape[-1]), "clip")

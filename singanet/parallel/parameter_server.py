@@ -1,0 +1,478 @@
+"""Parameters on servers: workers push gradients there, and pull values that the rule has made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.engine.model import NetCore
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.ops import ops_for
+from singanet.optimizer.checks import Grad, check_lists
+from singanet.optimizer.clip_by_value import ClipByValue
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.reducer import Reduction, Traffic
+from singanet.optimizer.scale import Scale
+from singanet.optimizer.stages import stages_of
+from singanet.optimizer.wrapper import Wrapper
+from singanet.parallel.communicator import Communicator, Exchanged, Request
+from singanet.parallel.rank_reducer import RankReducer
+from singanet.parallel.registration import apart, spread
+from singanet.parallel.server.messages import ServerRanks
+from singanet.parallel.server.remote import Files, Servers
+from singanet.parallel.server.service import DENSE, NOTHING, ROWS, Load
+from singanet.parallel.start import servers as servers_of_job
+from singanet.parallel.taking import Taking
+from singanet.params.param import Param
+from singanet.params.store import BUCKET, SMALL
+from singanet.types import Array, RowSparse
+
+Consistency: TypeAlias = Literal["asp", "bsp", "ssp"]
+
+
+class ParameterServer(RankReducer):
+    """Updates on servers, by ``optimizer`` as it is there: each with some of the parameters.
+
+    With "bsp" the gradients of a step, weighed by samples, are one update, for which all workers
+    wait: p workers train as one process. With "asp" each worker's are an update of their own at
+    once, and it waits for nobody. "ssp" is as that, but no worker is more than ``staleness`` steps
+    ahead of the slowest one. A worker pushes while the walk back goes on, and in `end` pulls what
+    is new: of parameters with row-sparse gradients the rows that anybody has changed.
+
+    ``snapshots`` is a folder in which every server writes its part after each ``every`` steps,
+    and from which a job begins, with ``restored`` steps. Clipping by value belongs inside,
+    accumulation outside. ``comm`` are the workers and ``servers`` who serves them, by default as
+    ``singanet launch --servers`` says; a lone process without servers trains by itself.
+    """
+
+    comm: Communicator
+
+    def __init__(
+        self,
+        optimizer: Optimizer | Wrapper,
+        consistency: Consistency = "bsp",
+        staleness: int | None = None,
+        comm: Communicator | None = None,
+        servers: ServerRanks | None = None,
+        snapshots: str | Path | None = None,
+        every: int = 100,
+    ) -> None:
+        super().__init__(optimizer, comm)
+        self.arguments.pop("servers", None)
+        self.consistency, self.staleness = consistency, _staleness(consistency, staleness)
+        self.snapshots = None if snapshots is None else Path(snapshots)
+        self.every = checked_count("ParameterServer", "every", every, 1)
+        self._ranks = servers_of_job() if comm is None and servers is None else servers
+        self.rule = optimizer
+        self.traffic = Traffic()
+        self.servers: Servers | None = None
+        self._state: Mapping[str, Array] | None = None
+        self._version = 0
+        self._sparse: set[str] = set()
+        self._entries: list[list[Param]] = []
+        self._given: dict[str, tuple[Any, Scale]] = {}
+        self._flying: dict[int, Request] = {}
+        self._began, self._told = 0.0, Exchanged(0, 0)
+        for stage in stages_of(optimizer)[0]:
+            if stage.reads_gradients and not isinstance(stage, ClipByValue):
+                kind = type(stage).__name__
+                raise ArgumentError(
+                    f"{kind} in ParameterServer",
+                    expected="ClipByValue: a server sees some of the gradients, and one at a time",
+                    received=kind,
+                    advice="clip by value, or train by AllReduce",
+                )
+        if self._ranks is not None:
+            self.optimizer, self._told = Taking(optimizer), self._ranks.world.exchanged
+        elif self.comm.size > 1:
+            raise ArgumentError(
+                "ParameterServer",
+                expected="ranks that serve",
+                received=f"{self.comm.size} workers",
+                advice="start it by singanet launch -n 3 --servers 1, or train by AllReduce",
+            )
+
+    @property
+    def alone(self) -> bool:
+        """As `Reducer`."""
+        return self._ranks is None
+
+    @property
+    def restored(self) -> int:
+        """The steps that had been taken by the snapshot that the servers began from, 0 for none."""
+        return (self.servers and self.servers.restored) or 0
+
+    def around(self, optimizer: Optimizer | Wrapper) -> ParameterServer:
+        """As `Reducer`."""
+        stages, inner = stages_of(optimizer)
+        if isinstance(inner, Taking):
+            if stages:
+                stages[-1].optimizer = inner.rule
+            else:
+                optimizer = inner.rule
+        where = self.comm, self._ranks, self.snapshots, self.every
+        return type(self)(optimizer, self.consistency, self.staleness, *where)
+
+    def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
+        """As `Reducer`. The parameters of rank 0, or of a snapshot, become those of all.
+
+        Errors: as `RankReducer`; `ArgumentError` for clipping around.
+        """
+        self._expect_outside(around)
+        if self.met(net, around) and self._ranks is not None:
+            self._open(self._ranks)
+
+    def _begin_alike(self, net: NetCore) -> None:
+        trained = self._order.by_name
+        apart(self.comm, net.rng)
+        others = (p for p in net.params() if p.name not in trained and not p.is_constant)
+        spread(self.comm, ((p.name, p.value) for p in others))
+
+    def _open(self, ranks: ServerRanks) -> None:
+        if self.servers is None:
+            summed, files = self.consistency == "bsp", Files(None, self.snapshots, self.every)
+            staleness = 0 if summed else self.staleness
+            self.servers = Servers(self.comm, ranks, self.rule, staleness, summed, files)
+        params = self._order.params
+        replicas = [(p, ops_for(p.value).host(self._order.like(p))) for p in params]
+        self.servers.open(replicas, state=self._state)
+        self._state = None
+        self._group()
+        self._pull()
+
+    def _group(self) -> None:
+        """Put small parameters of one server together, and each with rows by itself."""
+        servers = self._expect_servers()
+        self._version += 1
+        waiting: dict[int, list[Param]] = {}
+        self._entries = []
+        for param in self._order.params:
+            nbytes = self._order.like(param).nbytes
+            if param.name in self._sparse or nbytes > SMALL:
+                self._entries.append([param])
+                continue
+            key = servers.replicas[param.name].server
+            group = waiting.setdefault(key, [])
+            group.append(param)
+            types = {self._order.like(each).dtype for each in group}
+            if len(types) > 1:
+                group.pop()
+                self._entries.append(waiting.pop(key))
+                waiting[key] = [param]
+            elif sum(self._order.like(each).nbytes for each in group) > BUCKET:
+                self._entries.append(waiting.pop(key))
+        self._entries += waiting.values()
+        place = {param.name: k for k, param in enumerate(self._order.params)}
+        self._entries.sort(key=lambda entry: place[entry[-1].name])
+
+    # -- a step by the layers ---------------------------------------------------------------------
+
+    def update(
+        self,
+        names: Sequence[str],
+        values: Sequence[Array],
+        grads: Sequence[Grad],
+        scale: float = 1.0,
+    ) -> None:
+        """As `Optimizer.update`, in `end`; ``grads`` may be let go at once.
+
+        Errors: `CallOrderError` before `meet` or `begin`.
+        """
+        if self.alone:
+            self.optimizer.update(names, values, grads, scale)
+            return
+        check_lists("ParameterServer", names, values, grads)
+        self._expect_begun()
+        self._given.update(
+            {n: (g, scale) for n, g in zip(names, grads, strict=True) if g is not None}
+        )
+        for number, entry in enumerate(self._entries):
+            if number not in self._flying and all(p.name in self._given for p in entry):
+                self._start(number)
+
+    def end(self) -> None:
+        """As `Wrapper.end`: what was not given counts as zeros, and new values are there."""
+        if self.alone:
+            return
+        self._expect_begun()
+        for number in range(len(self._entries)):
+            if number not in self._flying:
+                self._start(number)
+        self._finish()
+        for number, entry in enumerate(self._entries):
+            found = self._land(number)
+            params = [param for param in entry if param.name in found]
+            if params:
+                names = [param.name for param in params]
+                news = [found[name] for name in names]
+                self._hand_on(names, [param.value for param in params], news, 1.0)
+        self._ended()
+
+    def _start(self, number: int) -> None:
+        """Push the gradients of an entry, and ask for what is new."""
+        given = [self._given.pop(param.name, (None, 1.0)) for param in self._entries[number]]
+        rows = {p.name for p, (g, _) in zip(self._entries[number], given, strict=True) if _rows(g)}
+        if not rows <= self._sparse:
+            self._sparse |= rows
+        self._send(number, [_scaled(grad, scale) for grad, scale in given])
+
+    def _send(self, number: int, grads: Sequence[Any]) -> None:
+        servers = self._expect_servers()
+        entry, arrays, layout = self._entries[number], [], []
+        # Without samples there is nothing to update by, though a rule may move by zeros.
+        none = self._count == 0
+        for param, grad in zip(entry, grads, strict=True):
+            how = NOTHING if grad is None or none else ROWS if _rows(grad) else DENSE
+            layout.append((servers.replicas[param.name].number, how))
+            if how != NOTHING:
+                arrays += list(grad) if how == ROWS else [grad]
+        if not self._flying:
+            self._began = time.perf_counter()
+        self.traffic.sums += 1
+        self.traffic.nbytes += sum(array.nbytes for array in arrays)
+        server = servers.replicas[entry[0].name].server
+        host = [np.ascontiguousarray(ops_for(array).host(array)) for array in arrays]
+        self._flying[number] = servers.start_step(server, np.array(layout, np.int64), host)
+
+    def _finish(self) -> None:
+        """Say that all gradients of this step were pushed."""
+        servers = self._expect_servers()
+        servers.follow()
+        servers.finish(self._count)
+
+    def _land(self, number: int) -> dict[str, Any]:
+        """What is new of the parameters of an entry, by name: values, or some rows of them."""
+        began = time.perf_counter()
+        layout, *arrays = self._flying.pop(number).wait()
+        self.traffic.waited += time.perf_counter() - began
+        found: dict[str, Any] = {}
+        rest = iter(arrays)
+        for param, (_, how) in zip(self._entries[number], layout.tolist(), strict=True):
+            xp = ops_for(param.value).xp
+            if how == DENSE:
+                found[param.name] = xp.asarray(next(rest)).reshape(param.shape)
+            elif how == ROWS:
+                found[param.name] = RowSparse(xp.asarray(next(rest)), xp.asarray(next(rest)))
+        return found
+
+    def _count_exchanged(self) -> None:
+        """Let what was said to servers be among what this worker has said."""
+        assert self._ranks is not None
+        now = self._ranks.world.exchanged
+        told = now.since(self._told)
+        host: Communicator = getattr(self.comm, "control", self.comm)
+        host.bytes_sent += told.sent
+        host.bytes_received += told.received
+        self._told = now
+
+    def _ended(self) -> None:
+        self._count_exchanged()
+        self._said = False
+        self.comm.step += 1
+        if any(
+            len(entry) > 1 and self._sparse & {p.name for p in entry} for entry in self._entries
+        ):
+            self._group()
+
+    # -- as `Reducer` -----------------------------------------------------------------------------
+
+    def reduction(self) -> Reduction | None:
+        """As `Reducer`: what it finishes are values, which the rule inside here takes."""
+        if self.alone or not self._met:
+            return None
+        from_servers: Reduction = _FromServers(self)
+        return from_servers
+
+    def case(self) -> Hashable:
+        """As `Wrapper.case`: which parameters travel together."""
+        return self._version
+
+    def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
+        """As `Reducer`: the rank's own."""
+        yield from items
+
+    def agree(self, refused: str | None) -> str | None:
+        """As `Reducer`: each rank takes its own steps; one that is refused has no gradients."""
+        if refused is not None and not self.alone:
+            self._count = 0.0
+            self.end()
+        return refused
+
+    def join(self) -> None:
+        """As `Reducer`: others go on without this rank. Errors: `CallOrderError` before `meet`."""
+        if self.alone:
+            return
+        self._expect_met()
+        self._expect_servers().leave()
+        self._pull()
+
+    def unify(self, net: Any, samples: float = 1.0) -> None:
+        """As `Reducer`: all have the values that the servers have."""
+        if not self.alone and self._met:
+            self.comm.barrier("values that are the same on all ranks")
+            self._pull()
+        super().unify(net, samples)
+
+    def _pull(self) -> None:
+        """Let parameters be what they are on the servers now; all ranks come here."""
+        servers = self._expect_servers()
+        for number, entry in enumerate(self._entries):
+            known = [servers.replicas[param.name] for param in entry]
+            layout = np.array([(each.number, NOTHING) for each in known], np.int64)
+            self._flying[number] = servers.start_step(known[0].server, layout, now=True)
+        for number, entry in enumerate(self._entries):
+            landed = self._land(number)
+            for param in (each for each in entry if each.name in landed):
+                self._put(param, landed[param.name])
+        self.comm.barrier("values that all ranks have")
+
+    def _put(self, param: Param, news: Any) -> None:
+        """Let ``param`` be as a server has it, which is no update."""
+        for stage in self._scaling():
+            stage.precision.master(param.name, param.value)
+        where, what = news if _rows(news) else (slice(None), news)
+        target = self.settled(param.name, param.value)
+        target[where if target.ndim else ()] = what
+        for scaling in reversed(self._scaling()):
+            scaling.updated([param.name], [param.value])
+
+    def loads(self) -> list[dict[str, Load]]:
+        """By server and function what was asked of it: calls, bytes, rows, seconds."""
+        return self._expect_servers().loads()[0]
+
+    def _expect_servers(self) -> Servers:
+        self._expect_met()
+        assert self.servers is not None
+        return self.servers
+
+    # -- saving -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Array]:
+        """The state of the optimizers on all servers."""
+        if self.alone:
+            return super().state_dict()
+        if self._state is not None or self.servers is None:
+            return dict(self._state or {})
+        return self.servers.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on exactly where the one of the `state_dict` stood, from the next `meet` on.
+
+        The values of rank 0 go to the servers then. All ranks have to do so.
+        """
+        if self.alone:
+            super().load_state_dict(state)
+            return
+        self._state, self._met = dict(state), ()
+
+
+class _FromServers:
+    """A `Reduction`: buffers of gradients go to the servers, and come back with values."""
+
+    factor = share = 1.0
+    under_way = False
+
+    def __init__(self, owner: ParameterServer) -> None:
+        self._owner, self.rank, self.traffic = owner, owner.comm.rank, owner.traffic
+        self.entries: Sequence[Sequence[str]] = [
+            [param.name for param in entry] for entry in owner._entries
+        ]
+        self.window = len(self.entries)
+        self.sparse = frozenset(owner._sparse)
+        self._finished = False
+
+    def like(self, name: str) -> Array:
+        """As `Reduction`."""
+        order = self._owner._order
+        return order.like(order.by_name[name])
+
+    def open(self, kind: str) -> None:
+        """As `Reduction`. Errors: `CallOrderError` before `begin`."""
+        self._owner._expect_begun()
+        self._finished = False
+
+    def start(self, entry: int, buffer: Array, scales: Sequence[Scale]) -> None:
+        """As `Reduction`."""
+        parts = self._parts(entry, buffer)
+        self._owner._send(entry, [_scaled(*each) for each in zip(parts, scales, strict=True)])
+
+    def start_rows(self, entry: int, grad: RowSparse, scale: Scale) -> None:
+        """As `Reduction`."""
+        self._owner._send(entry, [_scaled(grad, scale)])
+
+    def test(self) -> None:
+        """As `Reduction`."""
+        for request in list(self._owner._flying.values()):
+            request.test()
+
+    def finish(self, entry: int, buffer: Array) -> None:
+        """As `Reduction`: values that are not new are those that there are."""
+        found = self._landed(entry)
+        for name, part in zip(self.entries[entry], self._parts(entry, buffer), strict=True):
+            new: Any = found.get(name)
+            part[...] = self.like(name) if new is None or _rows(new) else new
+            if _rows(new):
+                part[new[0]] = new[1]
+
+    def finish_rows(self, entry: int) -> RowSparse:
+        """As `Reduction`: the rows that are new."""
+        ((name, new),) = self._landed(entry).items() or ((self.entries[entry][0], None),)
+        like = self.like(name)
+        if new is None:
+            return RowSparse(np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype))
+        return new if isinstance(new, RowSparse) else RowSparse(np.arange(len(new)), new)
+
+    def close(self, kind: str) -> None:
+        """As `Reduction`."""
+        self._owner._ended()
+
+    def _landed(self, entry: int) -> dict[str, Any]:
+        if not self._finished:
+            self._finished = True
+            self._owner._finish()
+        return self._owner._land(entry)
+
+    def _parts(self, entry: int, buffer: Array) -> list[Array]:
+        likes = [self.like(name) for name in self.entries[entry]]
+        ends = np.cumsum([0, *(like.size for like in likes)]).tolist()
+        pairs = zip(likes, ends, strict=False)
+        return [buffer[at : at + like.size].reshape(like.shape) for like, at in pairs]
+
+
+def _staleness(consistency: str, staleness: int | None) -> int | None:
+    known = ("asp", "bsp", "ssp")
+    if consistency not in known:
+        raise UnknownNameError(
+            "ParameterServer(consistency=)",
+            expected=one_of(known),
+            received=repr(consistency),
+            advice=did_you_mean(str(consistency), known, "bsp trains as one process"),
+        )
+    if (consistency == "ssp") != (staleness is not None):
+        raise ArgumentError(
+            "ParameterServer(staleness=)",
+            expected="a number of steps with consistency='ssp', and only there",
+            received=f"{staleness} with {consistency!r}",
+            advice="write consistency='ssp', staleness=3",
+        )
+    return (
+        None if staleness is None else checked_count("ParameterServer", "staleness", staleness, 0)
+    )
+
+
+def _rows(grad: Any) -> bool:
+    return isinstance(grad, tuple)
+
+
+def _scaled(grad: Any, scale: Scale) -> Any:
+    factor = float(scale)
+    if grad is None or factor == 1.0:
+        return grad
+    if isinstance(grad, tuple):
+        return RowSparse(grad[0], grad[1] * grad[1].dtype.type(factor))
+    return grad * grad.dtype.type(factor)

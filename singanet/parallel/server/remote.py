@@ -1,0 +1,407 @@
+"""A worker's side: what it says to the servers, and the tables that they hold."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from singanet.base.collectives import of_first
+from singanet.errors import ArgumentError, DataError, SingaNetError
+from singanet.initializer import Constant
+from singanet.optimizer.clip_by_value import ClipByValue
+from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.stages import stages_of
+from singanet.optimizer.wrapper import Wrapper
+from singanet.parallel.communicator import Communicator, Request
+from singanet.parallel.server.messages import Kind, Message, ServerRanks, pickled, unpickled
+from singanet.parallel.server.service import Held, Load, Opening
+from singanet.parallel.server.split import Split, Way
+from singanet.parallel.server.table import Table
+from singanet.params.param import Param
+from singanet.types import Array
+
+
+class Replica(NamedTuple):
+    """A parameter that a server and all workers have whole: its number and its server."""
+
+    number: int
+    server: int
+
+
+@dataclass(frozen=True)
+class Files:
+    """Folders of the servers: ``mapped`` has tables larger than memory; a snapshot every so often.
+
+    ``snapshots`` are written after every ``every`` steps; a job begins from the last ones there.
+    """
+
+    mapped: Path | None = None
+    snapshots: Path | None = None
+    every: int = 100
+
+
+class Servers:
+    """One optimizer on the servers, as worker ``comm.rank`` of ``comm`` sees it.
+
+    All workers make it at the same time, and `open` it together. ``staleness`` k lets a worker
+    be so many steps ahead of the slowest one, None any number; with ``summed`` the gradients of a
+    step are applied at once, weighed, when all workers have pushed theirs.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        ranks: ServerRanks,
+        optimizer: Optimizer | Wrapper,
+        staleness: int | None = None,
+        summed: bool = False,
+        files: Files | None = None,
+    ) -> None:
+        self.comm, self.ranks, self.optimizer = comm, ranks, optimizer
+        self.finished = 0
+        self.restored: int | None = None
+        self.replicas: dict[str, Replica] = {}
+        self.tables: dict[str, RemoteTable] = {}
+        files = files or Files()
+        self._service = ranks.services
+        ranks.services += 1
+        where = files.mapped, files.snapshots, files.every
+        self._opening = Opening(optimizer, staleness, summed, (), *where)
+        self._count = 0
+        self._sent: bytes | None = None
+
+    @property
+    def servers(self) -> range:
+        """Their numbers."""
+        return range(len(self.ranks.ranks))
+
+    def open(
+        self,
+        replicas: Sequence[tuple[Param, Array]],
+        tables: Sequence[Param] = (),
+        split: Way = "hash",
+        state: Mapping[str, Array] | None = None,
+    ) -> None:
+        """Let the servers hold these parameters: ``replicas`` whole, ``tables`` row by row.
+
+        The values of replicas are those of worker 0, those of tables are drawn by the servers; a
+        snapshot goes before both, but not before ``state`` that was loaded. All workers come
+        here; again, with what has changed. Errors: an optimizer that is no data.
+        """
+        held: dict[int, list[Held]] = {server: [] for server in self.servers}
+        load = dict.fromkeys(self.servers, 0)
+        for param, value in replicas:
+            known = self.replicas.get(param.name)
+            if known is None:
+                known = Replica(self._next(), min(self.servers, key=lambda k: load[k]))
+            load[known.server] += value.nbytes
+            self.replicas[param.name] = known
+            bare = _bare(param, value.dtype, Constant(0.0))
+            held[known.server].append(Held(known.number, bare, replicated=True))
+        for param in tables:
+            number, bare = self._next(), _bare(param, param.dtype, param.initializer)
+            whole = not by_element(self.optimizer, param)
+            servers = [min(self.servers, key=lambda k: load[k])] if whole else [*self.servers]
+            made = Split(param.shape[0], servers, split)
+            for server, owned in made.owned():
+                held[server].append(Held(number, bare, owned))
+            self.tables[param.name] = RemoteTable(self, param, number, made)
+        if self.comm.rank == 0:
+            self._tell_all(held, replicas, state)
+        self.restored = of_first(self.comm, self.restored, "what servers begin from")
+        self.finished = self.finished or self.restored or 0
+
+    def _tell_all(
+        self,
+        held: Mapping[int, Sequence[Held]],
+        replicas: Sequence[tuple[Param, Array]],
+        state: Mapping[str, Array] | None,
+    ) -> None:
+        first = self._sent is None
+        if self._opening.snapshots is not None and first and state is None:
+            steps = [set(unpickled(a[0])) for a in self._all(Kind.OPEN, self._as_data(None))]
+            self.restored = max(set.intersection(*steps), default=None)
+        # What is opened later begins from there, too; what is there already does not.
+        restore = self.restored if first or not replicas else None
+        asked = [
+            self._ask(server, Kind.OPEN, arrays=self._as_data(held[server], restore))
+            for server in self.servers
+        ]
+        if restore is None:
+            asked += [self.start_put(param.name, value) for param, value in replicas]
+        for each in asked:
+            each.wait()
+        self._sent = self._hypers()
+        if state is not None:
+            self.load_state_dict(state)
+
+    def _hypers(self) -> bytes:
+        rule = stages_of(self.optimizer)[1]
+        return pickle.dumps({name: getattr(rule, name) for name in rule.hypers})
+
+    def follow(self) -> None:
+        """Let the servers have the hyper-parameters as they are now at worker 0."""
+        if self.comm.rank == 0 and self._sent != (now := self._hypers()):
+            self._sent = now
+            self._all(Kind.SET, [np.frombuffer(now, np.uint8)])
+
+    def _as_data(self, held: Sequence[Held] | None, restore: int | None = None) -> list[Array]:
+        opening = replace(self._opening, held=held, restore=restore)
+        try:
+            return [pickled(opening)]
+        except SingaNetError:
+            raise
+        except Exception as error:
+            raise ArgumentError(
+                "an optimizer of servers",
+                expected="one that another process can read",
+                received=f"{type(error).__name__}: {error}"[:200],
+                advice="define its classes and functions in a module that servers can import",
+            ) from error
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def start_step(
+        self, server: int, layout: Array, arrays: Sequence[Array] = (), now: bool = False
+    ) -> Request:
+        """Push gradients of replicas on ``server``, and pull what is new for the next step.
+
+        ``layout`` (n, 2) has their numbers, and whether they have no gradient (0), a dense one
+        (1) or rows (2), which are two of ``arrays``. The answer is alike, with new values; ``now``
+        as they are.
+        """
+        need = 0 if now else self.finished + 1
+        return self._ask(server, Kind.STEP, need=need, arrays=[layout, *arrays], what="a step")
+
+    def finish(self, weight: float | None) -> None:
+        """All gradients of a step were pushed: of a mean over so many samples; None: of a sum."""
+        arrays = [np.array([] if weight is None else [weight], np.float64)]
+        for server in self.servers:
+            self._ask(server, Kind.FINISH, arrays=arrays)
+        self.finished += 1
+
+    def leave(self) -> None:
+        """Let others go on without this worker, until all have come here."""
+        for each in [self._ask(server, Kind.LEAVE) for server in self.servers]:
+            each.wait()
+        steps = self.comm.all_reduce(np.array([self.finished]), "max", "the end of an epoch")
+        self.finished = int(steps[0])
+
+    # -- values and state -------------------------------------------------------------------------
+
+    def start_put(self, name: str, values: Array) -> Request:
+        """Let ``values`` be those of a replica, for all who pull them next."""
+        number, server = self.replicas[name]
+        return self._ask(server, Kind.PUT, number, arrays=[np.ascontiguousarray(values)])
+
+    def state_dict(self) -> dict[str, Array]:
+        """That of the optimizer, from all servers."""
+        found: dict[str, Array] = {}
+        for server, (state,) in zip(self.servers, self._all(Kind.STATE), strict=True):
+            for key, part in unpickled(state).items():
+                table = self.tables.get(key.rpartition("/")[0])
+                if table is None or part.ndim == 0:
+                    found[key] = part
+                else:
+                    whole = np.empty((table.rows, *part.shape[1:]), part.dtype)
+                    found.setdefault(key, whole)[dict(table.split.owned())[server]] = part
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Let the optimizers of all servers go on from ``state``, each from its part."""
+        asked = []
+        for server in self.servers:
+            part = {}
+            for key, array in state.items():
+                name = key.rpartition("/")[0]
+                table = self.tables.get(name)
+                owned = dict(table.split.owned()) if table is not None else {}
+                if name in self.replicas and self.replicas[name].server != server:
+                    continue
+                if table is not None and server not in owned:
+                    continue
+                part[key] = array[owned[server]] if table is not None and array.ndim else array
+            asked.append(self._ask(server, Kind.LOAD, arrays=[pickled(part)]))
+        for each in asked:
+            each.wait()
+
+    def write_snapshots(self) -> None:
+        """Let every server write a snapshot now."""
+        self._all(Kind.SNAPSHOT)
+
+    def loads(self) -> tuple[list[dict[str, Load]], int]:
+        """By server what it was asked for, and how many steps anybody has been ahead."""
+        told = [unpickled(arrays[0]) for arrays in self._all(Kind.LOADS)]
+        return [loads for loads, _ in told], max(ahead for _, ahead in told)
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _all(self, kind: Kind, arrays: Sequence[Array] = ()) -> list[Any]:
+        asked = [self._ask(server, kind, arrays=arrays) for server in self.servers]
+        return [each.wait() for each in asked]
+
+    def _ask(
+        self,
+        server: int,
+        kind: Kind,
+        subject: int = 0,
+        need: int = 0,
+        arrays: Sequence[Array] = (),
+        what: str = "",
+    ) -> Request:
+        message = Message(kind, 0, self._service, subject, need, arrays)
+        what = what or f"{kind.name.lower().replace('_', ' ')} at a server"
+        return self.ranks.ask(server, message, what)
+
+
+class RemoteTable(Table):
+    """A table that servers hold, split between them."""
+
+    def __init__(self, servers: Servers, param: Param, number: int, split: Split) -> None:
+        self.name, self.split = param.name, split
+        self.rows, self.width = param.shape[0], int(np.prod(param.shape[1:]))
+        self.dtype = param.dtype
+        self._servers, self._number = servers, number
+
+    def start_pull(self, rows: Array) -> Request:
+        """As `Table`."""
+        rows = self._checked(rows)
+        parts = [(s, at, [local]) for s, at, local in self.split.places(rows) if len(local)]
+        return self._start(Kind.PULL, parts, self._values_of(rows))
+
+    def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
+        """As `Table`. Every server hears of it: its rule counts the update too."""
+        rows = self._checked(rows)
+        more = [] if clocks_added is None else [clocks_added]
+        parts = [
+            (server, at, [local, grads[at], *(each[at] for each in more)])
+            for server, at, local in self.split.places(rows)
+        ]
+        return self._start(Kind.PUSH, parts, lambda _: None)
+
+    def start_push_pull(
+        self, rows: Array, grads: Array, wanted: Array, clocks_added: Array | None = None
+    ) -> Request:
+        """As `Table`."""
+        rows, wanted = self._checked(rows), self._checked(wanted)
+        more = [] if clocks_added is None else [clocks_added]
+        pairs = zip(self.split.places(rows), self.split.places(wanted), strict=True)
+        parts = [
+            (server, to, [local, grads[at], asked, *(each[at] for each in more)])
+            for (server, at, local), (_, to, asked) in pairs
+        ]
+        return self._start(Kind.PUSH_PULL, parts, self._values_of(wanted))
+
+    def start_newer(self, rows: Array, clocks: Array, bound: int) -> Request:
+        """As `Table`."""
+        rows, most = self._checked(rows), np.array([bound], np.int64)
+        parts = [
+            (server, at, [local, clocks[at], most])
+            for server, at, local in self.split.places(rows)
+            if len(local)
+        ]
+
+        def merged(answers: Sequence[tuple[Array | slice, Any]]) -> tuple[Array, Array, Array]:
+            numbers = np.arange(len(rows))
+            found = [numbers[at][ahead] for at, (ahead, _, _) in answers]
+            positions = np.concatenate(found) if found else numbers[:0]
+            order = np.argsort(positions, kind="stable")
+            empty = np.empty((0, self.width), self.dtype)
+            values = np.concatenate([empty, *(each[1] for _, each in answers)])
+            newer = np.concatenate([numbers[:0], *(each[2] for _, each in answers)])
+            return positions[order], values[order], newer[order]
+
+        return self._start(Kind.NEWER, parts, merged)
+
+    def start_write(self, rows: Array, values: Array) -> Request:
+        """As `Table`."""
+        rows = self._checked(rows)
+        parts = [
+            (server, at, [local, values[at]])
+            for server, at, local in self.split.places(rows)
+            if len(local)
+        ]
+        return self._start(Kind.WRITE, parts, lambda _: None)
+
+    def _values_of(self, rows: Array) -> Callable[[Any], tuple[Array, Array]]:
+        def merged(answers: Sequence[tuple[Array | slice, Any]]) -> tuple[Array, Array]:
+            values = np.empty((len(rows), self.width), self.dtype)
+            clocks = np.empty(len(rows), np.int64)
+            for at, (some, counts) in answers:
+                values[at], clocks[at] = some, counts
+            return values, clocks
+
+        return merged
+
+    def _start(
+        self,
+        kind: Kind,
+        parts: Sequence[tuple[int, Array | slice, Sequence[Array]]],
+        merged: Callable[[Any], Any],
+    ) -> Request:
+        need = self._servers.finished + (kind is Kind.PUSH_PULL)
+        what = f"{kind.name.lower().replace('_', ' ')} of {self.name}"
+        asked = [
+            (at, self._servers._ask(server, kind, self._number, need, arrays, what))
+            for server, at, arrays in parts
+        ]
+        return _Together(asked, merged)
+
+    def _checked(self, rows: Array) -> Array:
+        rows = np.asarray(rows, np.int64)
+        if len(rows) and (rows.min() < 0 or rows.max() >= self.rows):
+            raise DataError(
+                f"table {self.name!r}",
+                expected=f"row numbers from 0 to {self.rows - 1}",
+                received=f"from {rows.min()} to {rows.max()}",
+                advice="look ids up in the table that they belong to",
+            )
+        return rows
+
+
+class _Together:
+    """A `Request` for what is made of the answers of several servers."""
+
+    def __init__(self, asked: Sequence[tuple[Any, Request]], merged: Callable[[Any], Any]) -> None:
+        self._asked, self._merged = asked, merged
+        self._result: list[Any] = []
+
+    def test(self) -> bool:
+        """As `Request`."""
+        # Each is carried on by being asked.
+        return not [request for _, request in self._asked if not request.test()]
+
+    def wait(self) -> Any:
+        """As `Request`."""
+        if not self._result:
+            self._result = [self._merged([(at, request.wait()) for at, request in self._asked])]
+        return self._result[0]
+
+
+def by_element(optimizer: Optimizer | Wrapper, param: Param) -> bool:
+    """Whether rows of ``param`` are updated alike wherever the others are.
+
+    A rule that looks at norms of a whole parameter, or a constraint on them, does not do so.
+    """
+    stages, rule = stages_of(optimizer)
+    alike = isinstance(rule, ElementWise) and type(rule)._sweep is ElementWise._sweep
+    bounded = rule.constraint is not None or param.spec.constraint is not None
+    rest = [stage for stage in stages if not isinstance(stage, ClipByValue)]
+    return alike and not bounded and not any(stage.reads_gradients for stage in rest)
+
+
+def _bare(param: Param, dtype: Any, initializer: Any) -> Param:
+    """What servers have to know of ``param``, without its values."""
+    made = Param(param.spec, param.shape, initializer, param.fans)
+    made.dtype, made.seed = np.dtype(dtype), param.seed
+    return made

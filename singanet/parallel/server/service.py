@@ -1,0 +1,356 @@
+"""What a server does for one optimizer: shards, gradients that wait, readers that wait."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singanet.ops import numpy_ops
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.stages import stages_of
+from singanet.optimizer.wrapper import Wrapper
+from singanet.parallel.server.messages import Kind, Message, pickled, unpickled
+from singanet.parallel.server.progress import Progress
+from singanet.parallel.server.snapshots import Snapshots
+from singanet.parallel.server.table import Shard
+from singanet.params.gradients import dense_gradient
+from singanet.params.param import Param
+from singanet.types import Array, Gradient, RowSparse
+
+NOTHING, DENSE, ROWS = range(3)
+"""What a parameter has in a step: no gradient or no new values, those of all rows, of some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A parameter on one server: its number, the rows, and whether workers have all of it too."""
+
+    number: int
+    param: Param
+    owned: slice = field(default_factory=lambda: slice(None))
+    replicated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a server is told of a service; ``restore`` is the step of a snapshot to begin from.
+
+    With ``summed`` the gradients of a step are those of all workers, weighed: one update. Where
+    ``held`` is None, nothing is opened, but told which snapshots there are.
+    """
+
+    optimizer: Optimizer | Wrapper
+    staleness: int | None
+    summed: bool
+    held: Sequence[Held] | None
+    folder: Path | None = None
+    snapshots: Path | None = None
+    every: int = 0
+    restore: int | None = None
+
+
+@dataclass
+class Load:
+    """What was asked of a server by one function so far."""
+
+    calls: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class _Step:
+    """The gradients of one step that is not complete, by shard and worker, and what they weigh."""
+
+    grads: dict[int, dict[int, list[tuple[Gradient, Array | None]]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    weights: dict[int, float | None] = field(default_factory=dict)
+
+
+class Service:
+    """One optimizer, and what it updates here; `take` does what workers ask for."""
+
+    def __init__(self, opening: Opening, workers: int, snapshots: Snapshots | None) -> None:
+        self.optimizer, self.summed = opening.optimizer, opening.summed
+        self.progress = Progress(workers, opening.staleness)
+        self.shards: dict[int, Shard] = {}
+        self.loads: dict[str, Load] = defaultdict(Load)
+        self._snapshots = snapshots
+        self._unread: dict[int, list[list[Array] | None]] = {}
+        self._steps: dict[int, _Step] = defaultdict(_Step)
+        self._applied = 0
+        self._waiting: list[tuple[int, Message]] = []
+        self._failed: Exception | None = None
+        self.hold(opening)
+
+    def hold(self, opening: Opening) -> None:
+        """Make the shards of ``opening``, from its snapshot where it names one."""
+        made = []
+        for held in opening.held or ():
+            known = self.shards.get(held.number)
+            if known is not None and known.values.shape == held.param.shape:
+                self.optimizer.register(held.param.name, held.param.spec)
+                continue
+            shard = Shard(held.param, self.optimizer, held.owned, opening.folder)
+            self.shards[held.number] = shard
+            made.append(shard)
+            if held.replicated:
+                self._unread[held.number] = [None] * len(self.progress.finished)
+        if opening.restore is not None and self._snapshots is not None:
+            first = len(made) == len(self.shards)
+            self._snapshots.restore(opening.restore, made, self.optimizer if first else None)
+            if first:
+                steps = [opening.restore] * len(self.progress.finished)
+                self.progress.finished, self._applied = steps, opening.restore
+
+    def take(self, worker: int, message: Message) -> list[tuple[int, Message]]:
+        """Do what ``worker`` asks for; the answers that are due, and whose they are."""
+        if self._failed is not None:
+            return [] if message.kind is Kind.FINISH else [_failure(worker, message, self._failed)]
+        if message.kind in _PUSHES:
+            self._push(worker, message)
+        elif message.kind is Kind.FINISH:
+            weight = message.arrays[0].tolist()
+            self._steps[self.progress.finished[worker]].weights[worker] = (*weight, None)[0]
+            self.progress.finish(worker)
+        elif message.kind is Kind.LEAVE:
+            self.progress.leave(worker)
+        if message.kind in (Kind.FINISH, Kind.LEAVE):
+            return self._went_on(worker, message)
+        if message.kind in _READS and not self.progress.allows(message.need):
+            self._waiting.append((worker, message))
+            return []
+        return [(worker, self._answer(worker, message))]
+
+    def _went_on(self, worker: int, message: Message) -> list[tuple[int, Message]]:
+        """What a step that is complete lets go on."""
+        try:
+            self._apply_complete()
+        except Exception as error:  # noqa: BLE001 - told to whoever asks next
+            self._failed = error
+            waiting, self._waiting = self._waiting, []
+            return [_failure(*each, error) for each in waiting]
+        done = [] if message.kind is Kind.FINISH else [(worker, _answered(message))]
+        ready = [each for each in self._waiting if self.progress.allows(each[1].need)]
+        self._waiting = [each for each in self._waiting if each not in ready]
+        return done + [(who, self._answer(who, asked)) for who, asked in ready]
+
+    # -- gradients --------------------------------------------------------------------------------
+
+    def _push(self, worker: int, message: Message) -> None:
+        if message.kind is Kind.STEP:
+            layout, arrays = message.arrays[0], iter(message.arrays[1:])
+            for number, how in layout.tolist():
+                if how == DENSE:
+                    self._gather(worker, number, next(arrays))
+                elif how == ROWS:
+                    self._gather(worker, number, RowSparse(next(arrays), next(arrays)))
+            return
+        rows, grads, *more = message.arrays
+        added = more[-1] if len(more) > (message.kind is Kind.PUSH_PULL) else None
+        if self.summed:
+            self._gather(worker, message.subject, RowSparse(rows, grads), added)
+        else:
+            self.shards[message.subject].push(rows, grads, added)
+
+    def _gather(self, worker: int, number: int, grad: Gradient, added: Array | None = None) -> None:
+        if self.summed:
+            step = self._steps[self.progress.finished[worker]]
+            # The message it lies in may go.
+            step.grads[number][worker].append((grad, added))
+        else:
+            self._update(number, grad, 1.0, added)
+
+    def _update(
+        self, number: int, grad: Gradient, scale: float, added: Array | None = None
+    ) -> None:
+        shard = self.shards[number]
+        shard.update(grad, scale, added)
+        for worker, unread in enumerate(self._unread.get(number, ())):
+            if not isinstance(grad, RowSparse):
+                self._unread[number][worker] = None
+            elif unread is not None:
+                unread.append(grad.indices)
+                if sum(map(len, unread)) > shard.rows:
+                    self._unread[number][worker] = None
+
+    def _apply_complete(self) -> None:
+        """Update by the steps that all workers have finished."""
+        while self._applied < self.progress.least:
+            step = self._steps.pop(self._applied, _Step())
+            factors, scale = _factors(step.weights)
+            for number, by_worker in sorted(step.grads.items()):
+                weighed = [
+                    (grad, factors[worker], added)
+                    for worker, given in sorted(by_worker.items())
+                    for grad, added in given
+                ]
+                self._update(number, *_sum(self.shards[number], weighed, scale))
+            self._applied += 1
+            if self._snapshots is not None and self._snapshots.due(self._applied):
+                self.write_snapshot()
+
+    def write_snapshot(self) -> None:
+        """Write what there is now. Errors: `FileAccessError`."""
+        if self._snapshots is not None:
+            self._snapshots.write(self._applied, self.shards.values(), self.optimizer)
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    def _answer(self, worker: int, message: Message) -> Message:
+        arrays = _ANSWERS[message.kind](self, worker, message)
+        self.loads[message.kind.name.lower()].bytes_out += sum(each.nbytes for each in arrays)
+        return _answered(message, arrays)
+
+    def _new_values(self, worker: int, message: Message) -> list[Array]:
+        layout, found = message.arrays[0].copy(), []
+        for row in layout:
+            number = int(row[0])
+            unread, shard = self._unread[number][worker], self.shards[number]
+            self._unread[number][worker] = []
+            if unread is None:
+                row[1] = DENSE
+                found.append(shard.values)
+            elif unread:
+                row[1] = ROWS
+                rows = np.unique(np.concatenate(unread))
+                found += [rows, shard.values[rows]]
+            else:
+                row[1] = NOTHING
+        return [layout, *found]
+
+    def _pulled(self, worker: int, message: Message) -> list[Array]:
+        rows = message.arrays[2 if message.kind is Kind.PUSH_PULL else 0]
+        return list(self.shards[message.subject].pull(rows))
+
+    def _newer(self, worker: int, message: Message) -> list[Array]:
+        rows, clocks, bound = message.arrays
+        return list(self.shards[message.subject].newer(rows, clocks, int(bound[0])))
+
+    def _write(self, worker: int, message: Message) -> list[Array]:
+        self.shards[message.subject].write(*message.arrays)
+        return []
+
+    def _put(self, worker: int, message: Message) -> list[Array]:
+        shard = self.shards[message.subject]
+        shard.values[...] = message.arrays[0].reshape(shard.values.shape)
+        if message.subject in self._unread:
+            self._unread[message.subject] = [None] * len(self.progress.finished)
+        return []
+
+    def _state(self, worker: int, message: Message) -> list[Array]:
+        return [pickled(self.optimizer.state_dict())]
+
+    def _load(self, worker: int, message: Message) -> list[Array]:
+        self.optimizer.load_state_dict(unpickled(message.arrays[0]))
+        for shard in self.shards.values():
+            shard.keep_state()
+        return []
+
+    def _set(self, worker: int, message: Message) -> list[Array]:
+        rule = stages_of(self.optimizer)[1]
+        for name, value in unpickled(message.arrays[0]).items():
+            setattr(rule, name, value)
+        return []
+
+    def _snapshot(self, worker: int, message: Message) -> list[Array]:
+        self.write_snapshot()
+        return []
+
+    def _nothing(self, worker: int, message: Message) -> list[Array]:
+        return []
+
+    def _loads(self, worker: int, message: Message) -> list[Array]:
+        return [pickled((dict(self.loads), self.progress.ahead))]
+
+
+_PUSHES = (Kind.STEP, Kind.PUSH, Kind.PUSH_PULL)
+_READS = (Kind.STEP, Kind.PULL, Kind.PUSH_PULL, Kind.NEWER)
+_ANSWERS: dict[Kind, Callable[[Service, int, Message], list[Array]]] = {
+    Kind.STEP: Service._new_values,
+    Kind.PULL: Service._pulled,
+    Kind.PUSH: Service._nothing,
+    Kind.PUSH_PULL: Service._pulled,
+    Kind.NEWER: Service._newer,
+    Kind.PUT: Service._put,
+    Kind.WRITE: Service._write,
+    Kind.STATE: Service._state,
+    Kind.LOAD: Service._load,
+    Kind.SNAPSHOT: Service._snapshot,
+    Kind.LOADS: Service._loads,
+    Kind.SET: Service._set,
+}
+
+
+def timed(service: Service, kind: Kind, work: Callable[[], Any]) -> Any:
+    """What ``work`` gives, its seconds counted among the loads of ``kind``."""
+    began = time.perf_counter()
+    try:
+        return work()
+    finally:
+        service.loads[kind.name.lower()].seconds += time.perf_counter() - began
+
+
+def _answered(message: Message, arrays: Sequence[Array] = ()) -> Message:
+    return message._replace(kind=Kind.DONE, arrays=arrays)
+
+
+def _failure(worker: int, message: Message, error: Exception) -> tuple[int, Message]:
+    return worker, failed(message, error)
+
+
+def failed(message: Message, error: Exception) -> Message:
+    """The answer to ``message`` where it led to ``error``."""
+    return message._replace(kind=Kind.FAILED, arrays=[pickled(str(error))])
+
+
+def _factors(weights: Mapping[int, float | None]) -> tuple[dict[int, float], float]:
+    """What the gradients of each worker are multiplied by, and then their sum.
+
+    Where all weigh the same, each weighs 1, which costs no product; None is part of a sum.
+    """
+    found = {worker: weight or 0.0 for worker, weight in weights.items()}
+    if None in weights.values():
+        return dict.fromkeys(weights, 1.0), 1.0
+    if len(set(found.values())) == 1 and min(found.values()) > 0:
+        return dict.fromkeys(weights, 1.0), 1.0 / len(found)
+    # Where nothing counts, sums are of zeros.
+    return found, 1.0 / (sum(found.values()) or 1.0)
+
+
+def _sum(
+    shard: Shard, weighed: Sequence[tuple[Gradient, float, Array | None]], scale: float
+) -> tuple[Gradient, float, Array | None]:
+    """Σ weight · gradient, as rows where all are, and by how much clocks grow."""
+    shape = shard.values.shape
+    if all(isinstance(grad, RowSparse) for grad, _, _ in weighed):
+        rows = np.concatenate([grad[0] for grad, _, _ in weighed])
+        parts = [grad[1].reshape(-1, *shape[1:]) for grad, _, _ in weighed]
+        parts = [_times(part, weight) for part, (_, weight, _) in zip(parts, weighed, strict=True)]
+        added = None
+        if any(each is not None for _, _, each in weighed):
+            counts = [np.ones(len(g[0]), np.int64) if c is None else c for g, _, c in weighed]
+            found, inverse = np.unique(rows, return_inverse=True)
+            added = np.bincount(inverse, np.concatenate(counts), len(found)).astype(np.int64)
+        return RowSparse(*numpy_ops.sum_rows(rows, np.concatenate(parts))), scale, added
+    total: Array | None = None
+    for grad, weight, _ in weighed:
+        if isinstance(grad, RowSparse):
+            grad = dense_gradient(numpy_ops, grad, shape)
+        part = _times(grad.reshape(shape), weight)
+        total = part.copy() if total is None else np.add(total, part, out=total)
+    assert total is not None
+    return total, scale, None
+
+
+def _times(array: Array, weight: float) -> Array:
+    return array if weight == 1.0 else array * array.dtype.type(weight)

@@ -1,0 +1,93 @@
+"""The loop of a server: who asks first is answered first."""
+
+from __future__ import annotations
+
+from singanet.errors import SingaNetError
+from singanet.parallel.server.messages import (
+    ANSWER,
+    ASK,
+    Kind,
+    Message,
+    Post,
+    ServerRanks,
+    parsed,
+    pickled,
+    unpickled,
+)
+from singanet.parallel.server.service import Opening, Service, failed, timed
+from singanet.parallel.server.snapshots import Snapshots
+
+_WHAT = "a question of a worker"
+
+
+def serve(ranks: ServerRanks) -> None:
+    """Answer the workers until all of them have ended; what each server rank does."""
+    Server(ranks).run()
+
+
+class Server:
+    """One of the ``ranks`` that serve, and its services."""
+
+    def __init__(self, ranks: ServerRanks) -> None:
+        self._ranks, self._world = ranks, ranks.world
+        self._post = Post(ranks.world, ANSWER)
+        self._workers = {rank: worker for worker, rank in enumerate(ranks.workers)}
+        self.services: dict[int, Service] = {}
+
+    def run(self) -> None:
+        """As `serve`."""
+        # Workers may compute, or evaluate, for as long as they like.
+        self._world.deadline = float("inf")
+        sources = self._ranks.workers
+        while (came := self._world.next_message(sources, ASK, what=_WHAT)) is not None:
+            self._take(self._workers[came[0]], parsed(came[1]), came[1].nbytes)
+        self._post.flush()
+
+    def _take(self, worker: int, message: Message, nbytes: int) -> None:
+        try:
+            if message.kind is Kind.OPEN:
+                self._send(worker, self._opened(message))
+                return
+            service = self.services[message.service]
+            answers = timed(service, message.kind, lambda: service.take(worker, message))
+        except SingaNetError as error:
+            self._send(worker, failed(message, error))
+            return
+        load = service.loads[message.kind.name.lower()]
+        load.calls += 1
+        load.bytes_in += nbytes
+        load.rows += rows_in(message)
+        for to, answer in answers:
+            self._send(to, answer)
+
+    def _send(self, worker: int, answer: Message) -> None:
+        self._post.send(answer, self._ranks.workers[worker], "an answer")
+
+    def _opened(self, message: Message) -> Message:
+        """Open the service, or say which snapshots of it there are."""
+        try:
+            opening: Opening = unpickled(message.arrays[0])
+        except Exception as error:  # noqa: BLE001 - told to the worker
+            return failed(message, error)
+        own, servers = self._ranks.ranks.index(self._world.rank), len(self._ranks.ranks)
+        snapshots = None
+        if opening.snapshots is not None:
+            where = opening.snapshots, message.service, own, servers, opening.every
+            snapshots = Snapshots(*where)
+        if opening.held is None:
+            steps = [] if snapshots is None else snapshots.steps()
+            return message._replace(kind=Kind.DONE, arrays=[pickled(steps)])
+        if message.service in self.services:
+            self.services[message.service].hold(opening)
+        else:
+            self.services[message.service] = Service(opening, len(self._workers), snapshots)
+        return message._replace(kind=Kind.DONE, arrays=[])
+
+
+def rows_in(message: Message) -> int:
+    """Rows of tables that ``message`` brings, or asks for."""
+    if message.kind in (Kind.PUSH, Kind.PULL, Kind.NEWER, Kind.WRITE):
+        return len(message.arrays[0])
+    if message.kind is Kind.PUSH_PULL:
+        return len(message.arrays[0]) + len(message.arrays[2])
+    return 0

@@ -1,0 +1,80 @@
+"""The rule of a worker whose values are made by servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.scale import Scale
+from singanet.optimizer.stages import stages_of
+from singanet.optimizer.state import ParamState
+from singanet.optimizer.wrapper import Wrapper
+from singanet.params.param import ParamSpec
+from singanet.types import Array, RowSparse
+
+
+class Taking(Optimizer):
+    """w = what comes in the place of a gradient: values that ``rule`` has made elsewhere.
+
+    ``lr`` is that of the rule.
+    """
+
+    hypers = ()
+
+    def __init__(self, rule: Optimizer | Wrapper) -> None:
+        self.rule = rule
+        super().__init__()
+
+    @property
+    def lr(self) -> Any:
+        """The learning rate of the rule elsewhere."""
+        return stages_of(self.rule)[1].lr
+
+    @lr.setter
+    def lr(self, lr: Any) -> None:
+        if lr is not None:
+            stages_of(self.rule)[1].lr = lr
+
+    def register(self, name: str, spec: ParamSpec) -> None:
+        """As `Optimizer`; what the spec says is for the rule."""
+        self.state(name)
+
+    def numbers(
+        self, state: ParamState, lr: float | None = None
+    ) -> tuple[float, tuple[float, ...]]:
+        """As `Optimizer`: none."""
+        return 0.0, ()
+
+    def apply_rule(
+        self,
+        state: ParamState,
+        value: Array,
+        grad: Array,
+        arrays: list[Array],
+        penalty: float,
+        scalars: tuple[Any, ...],
+        scale: Scale = 1.0,
+    ) -> None:
+        """As `Optimizer`."""
+        value[...] = grad
+
+    def apply_rule_to_rows(
+        self,
+        state: ParamState,
+        value: Array,
+        grad: RowSparse,
+        penalty: float,
+        scalars: tuple[Any, ...],
+        scale: Scale = 1.0,
+    ) -> None:
+        """As `Optimizer`."""
+        value[grad.indices] = grad.rows
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        return ()
+
+    def _sweep(self, *arguments: Any) -> None:
+        raise AssertionError("values are taken, not updated")
+
+    def _sweep_rows(self, *arguments: Any) -> None:
+        raise AssertionError("values are taken, not updated")
