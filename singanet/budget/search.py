@@ -208,6 +208,8 @@ class _Search:
             if micro < self.size and optimizer is not None:
                 optimizer = _at_last_part(self.net, optimizer)
             y = cut(self.y, slice(0, micro))
+            # Kernels that are prepared for batches of other sizes.
+            self.net.device.ops.trim(prepared=True)
             step = planned_step(self.net, micro, optimizer, self.extent, level, True, y)
             self.steps[key] = step
             self.base = self.base or step.work
