@@ -62,7 +62,7 @@ def _add_method(parser: Any) -> None:
     add(
         "--parallel",
         metavar="HOW",
-        help="of several processes: allreduce (the usual), half, sparse, partial, local or ps",
+        help="of several: allreduce (the usual), half, sparse, partial, local, ps or hybrid",
     )
     add("--ratio", type=float, metavar="F", help="share of the gradients that is sent, of sparse")
     add("--every", type=int, metavar="N", help="steps of local, parts of partial")

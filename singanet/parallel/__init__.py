@@ -1,6 +1,7 @@
 """Several processes that train one net."""
 
 from singanet.parallel.all_reduce import AllReduce
+from singanet.parallel.cached.hybrid import Hybrid
 from singanet.parallel.communicator import Alone, Communicator, Exchanged, ReduceOp, Request
 from singanet.parallel.local_updates import LocalSGD, PartialUpdate
 from singanet.parallel.parameter_server import ParameterServer
@@ -12,6 +13,7 @@ __all__ = [
     "Alone",
     "Communicator",
     "Exchanged",
+    "Hybrid",
     "LocalSGD",
     "ParameterServer",
     "PartialUpdate",

@@ -10,6 +10,7 @@ from singanet.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer
 from singanet.parallel import (
     AllReduce,
+    Hybrid,
     LocalSGD,
     ParameterServer,
     PartialUpdate,
@@ -36,6 +37,7 @@ REDUCERS = {
     "partial": Way(PartialUpdate, {"every": "partitions"}, {}),
     "local": Way(LocalSGD, {"every": "every"}, {}),
     "ps": Way(ParameterServer, {}, {}, served=True),
+    "hybrid": Way(Hybrid, {}, {}, served=True),
 }
 
 

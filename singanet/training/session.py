@@ -256,7 +256,8 @@ def training_sources(session: Session) -> list[Source]:
         every = session.ranks.state_of_all(session)
         measures = session.ranks.merged(measures)
         # The running state of all stands in the parameters only here.
-        of_all = {f"net/{param.name}": _copy(param.value) for param in net.params()}
+        params = [] if session.rank else net.params()
+        of_all = {f"net/{param.name}": _copy(param.peek()) for param in params}
         for param in moved:
             param.value[...] = net.device.put(arrays[f"local/{param.name}"])
         arrays |= own_entries(session.ranks.comm, arrays)
@@ -331,7 +332,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         for callback, own in by_callback:
             callback.load_state_dict(own)
         for param in net.params():
-            param.value[...] = net.device.put(state[f"net/{param.name}"])
+            param.put(net.device.put(state[f"net/{param.name}"]))
     if session.ranks is not None:
         seen = progress.ranks[session.rank].samples if _is_as_it_was(session, progress) else 0
         session.ranks.go_on(seen, session.measures)

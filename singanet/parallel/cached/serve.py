@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from singanet.errors import ArgumentError
 from singanet.layers.cache import Cache
 from singanet.layers.embedding import Embedding
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached.lines import CachedRows
 from singanet.parallel.cached.rows import TableRows
 from singanet.parallel.server.table import Table
@@ -16,7 +17,10 @@ from singanet.params.param import Param
 
 
 def serve(
-    net: Any, rule: Optimizer, table_of: Callable[[Param], Table], wrote: bool = False
+    net: Any,
+    rule: Optimizer,
+    table_of: Callable[[Param], Table],
+    wrote: Callable[[], bool] = lambda: False,
 ) -> dict[str, TableRows]:
     """Let tables have the rows of the trained Embeddings of ``net``, by parameter name.
 
@@ -38,12 +42,30 @@ def serve(
                 if cache is None
                 else CachedRows(param.spec, table, cache, rule)
             )
-            if values is not None and not wrote:
+            if values is not None and not wrote():
                 rows.write(values)
             param.home = rows
         if isinstance(param.served, TableRows):
             made[param.name] = param.served
     return made
+
+
+def expect_served(own: str, stages: Iterable[Wrapper]) -> None:
+    """Errors: `ArgumentError` where one of ``stages`` looks at values, which tables have."""
+    for stage in stages:
+        if not looks_at_gradients_alone(stage):
+            kind = type(stage).__name__
+            raise ArgumentError(
+                f"{own} and {kind}",
+                expected="no other stages than clipping, since values are elsewhere",
+                received=kind,
+                advice=f"use AllReduce with {kind}",
+            )
+
+
+def looks_at_gradients_alone(stage: Wrapper) -> bool:
+    """Whether it has no part in what becomes of values."""
+    return type(stage).settle is Wrapper.settle and type(stage).updated is Wrapper.updated
 
 
 def _to_serve(net: Any) -> list[tuple[Param, Cache | None]]:
