@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from singanet import FeedForwardNet
 from singanet import initializer as init
 from singanet.errors import ArgumentError, UnknownNameError
+from singanet.layers import Conv2D
 
 WIDE = (300, 500)
 
@@ -75,6 +77,76 @@ def test_uniform_with_fans(rule: init.Initializer, bound: float) -> None:
     x = draw(rule, fans=(20, 30))
     assert 0.999 * bound < np.abs(x).max() <= bound
     assert abs(x.mean()) < 0.02 * bound
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "settings"),
+    [
+        (init.GlorotTruncated(), "GlorotNormal", {}),
+        (init.HeTruncated(), "HeNormal", {}),
+        (init.LecunTruncated(), "LecunNormal", {}),
+        *(
+            (init.VarianceScaling(**given), "VarianceScaling", given)
+            for given in (
+                {},
+                {"scale": 3.0, "mode": "fan_out", "distribution": "uniform"},
+                {"scale": 0.5, "mode": "fan_avg", "distribution": "truncated_normal"},
+            )
+        ),
+    ],
+)
+def test_variance_and_ends_are_those_of_keras(
+    rule: init.Initializer, name: str, settings: dict[str, Any]
+) -> None:
+    keras = pytest.importorskip("keras")
+    theirs = getattr(keras.initializers, name)(seed=0, **settings)(WIDE, "float32")
+    wanted = np.asarray(keras.ops.convert_to_numpy(theirs))
+    x = draw(rule)
+    assert abs(x.var() / wanted.var() - 1) < 0.02
+    # Not the largest: Keras on PyTorch draws a few beyond two deviations.
+    ends = [np.quantile(np.abs(drawn), 0.999) for drawn in (x, wanted)]
+    assert abs(ends[0] / ends[1] - 1) < 0.01
+    assert np.abs(x).max() <= 2.0 / 0.8796 * x.std() * 1.02
+    assert not rule.draws_one_by_one((300, 500)) or "distribution" in settings
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("shape", [(6, 2, 3), (4, 4, 3, 2), (2, 6, 3, 3, 3)])
+def test_dirac_is_that_of_pytorch(shape: tuple[int, ...], groups: int) -> None:
+    torch = pytest.importorskip("torch")
+    wanted = torch.nn.init.dirac_(torch.empty(shape), groups).numpy()
+    np.testing.assert_array_equal(draw(init.Dirac(groups=groups), shape), wanted)
+    flat = (shape[0], math.prod(shape[1:]))
+    rows = draw(init.Dirac(list(shape[2:]), groups), flat)
+    np.testing.assert_array_equal(rows, wanted.reshape(flat))
+
+
+@pytest.mark.parametrize(
+    "given", [{"kernel": 3}, {"kernel": (0, 3)}, {"kernel": ()}, {"groups": 0}]
+)
+def test_dirac_refuses_other_kernels(given: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=r"Dirac: expected kernel="):
+        init.Dirac(**given)
+
+
+@pytest.mark.parametrize(
+    ("rule", "shape"),
+    [
+        (init.Dirac(), (4, 9)),
+        (init.Dirac((3, 3)), (4, 10)),
+        (init.Dirac((3,)), (9,)),
+        (init.Dirac(groups=3), (4, 2, 3)),
+    ],
+)
+def test_dirac_refuses_other_shapes(rule: init.Dirac, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ArgumentError, match=r"Dirac: expected filters"):
+        draw(rule, shape)
+
+
+@pytest.mark.parametrize("given", [{"mode": "fan"}, {"distribution": "gaussian"}])
+def test_variance_scaling_refuses_other_names(given: dict[str, str]) -> None:
+    with pytest.raises(UnknownNameError, match=rf"VarianceScaling\({next(iter(given))}=\)"):
+        init.VarianceScaling(**given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +221,12 @@ def test_the_generator_decides_every_draw(rule: init.Initializer) -> None:
         ({"init": "lecun_normal"}, init.LecunNormal()),
         ({"init": "orthogonal", "gain": 2.0}, init.Orthogonal(2.0)),
         ({"init": "eye"}, init.Eye()),
+        ({"init": "he_truncated"}, init.HeTruncated()),
+        (
+            {"init": "variance_scaling", "mode": "fan_out", "scale": 2.0},
+            init.VarianceScaling(2.0, "fan_out"),
+        ),
+        ({"init": "dirac", "kernel": [3, 3]}, init.Dirac((3, 3))),
         ({"init": "truncated_normal", "mean": 0, "std": 1}, init.TruncatedNormal(0, 1)),
     ],
 )
@@ -217,3 +295,13 @@ def test_impossible_ranges() -> None:
         init.Uniform(1, 0)
     with pytest.raises(ArgumentError, match="std >= 0"):
         init.Gaussian(0, -1)
+
+
+def test_a_convolution_begun_by_dirac_passes_its_channels_on() -> None:
+    specs = {"init": "dirac", "kernel": (3, 3)}
+    layer = Conv2D("c", 2, 3, W_specs=specs, input_sample_shape=(2, 5, 4))
+    net = FeedForwardNet([layer])
+    x = np.random.default_rng(0).standard_normal((2, 2, 5, 4)).astype(np.float32)
+    np.testing.assert_array_equal(net.forward(False, x), x)
+    again = FeedForwardNet.from_config(net.to_config())
+    np.testing.assert_array_equal(again.forward(False, x), x)

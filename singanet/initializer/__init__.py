@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from singanet.initializer.distributions import (
     Constant,
+    Dirac,
     Eye,
     Gaussian,
     Orthogonal,
@@ -13,27 +14,36 @@ from singanet.initializer.distributions import (
 from singanet.initializer.initializer import Initializer
 from singanet.initializer.scaled import (
     GlorotNormal,
+    GlorotTruncated,
     GlorotUniform,
     HeNormal,
+    HeTruncated,
     HeUniform,
     LecunNormal,
+    LecunTruncated,
     LecunUniform,
+    VarianceScaling,
 )
 from singanet.initializer.spec import from_spec
 
 __all__ = [
     "Constant",
+    "Dirac",
     "Eye",
     "Gaussian",
     "GlorotNormal",
+    "GlorotTruncated",
     "GlorotUniform",
     "HeNormal",
+    "HeTruncated",
     "HeUniform",
     "Initializer",
     "LecunNormal",
+    "LecunTruncated",
     "LecunUniform",
     "Orthogonal",
     "TruncatedNormal",
     "Uniform",
+    "VarianceScaling",
     "from_spec",
 ]

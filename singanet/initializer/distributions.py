@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.initializer.initializer import (
     Initializer,
@@ -133,3 +135,42 @@ class Eye(Initializer):
         if len(shape) != 2:
             raise wrong_shape("Eye", "a shape of two axes", shape)
         return np.asarray(self.gain * np.eye(*shape))
+
+
+@dataclass(frozen=True)
+class Dirac(Initializer):
+    """1 where filter k reads channel k in the middle of its window, zero elsewhere.
+
+    So a convolution passes its channels on, each of ``groups`` by itself. A weight of two axes,
+    such as (F, C·kh·kw) of `Conv2D`, needs the ``kernel``, (kh, kw); Zagoruyko and Komodakis, 2017.
+    """
+
+    kernel: Sequence[int] | None = None
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        kernel = (1,) if self.kernel is None else self.kernel
+        several = isinstance(kernel, (tuple, list)) and all(is_int(size) for size in kernel)
+        if not several or not kernel or not is_int(self.groups):
+            raise ArgumentError(
+                "Dirac",
+                expected="kernel=(height, width) and a number of groups, all of at least 1",
+                received=f"kernel={self.kernel!r}, groups={self.groups!r}",
+                advice="write Dirac((3, 3)) for a Conv2D of 3 x 3",
+            )
+        if self.kernel is not None:
+            object.__setattr__(self, "kernel", tuple(self.kernel))
+
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """Draw; see `Initializer`."""
+        window = tuple(shape[2:]) if self.kernel is None else tuple(self.kernel)
+        values = np.zeros(shape)
+        taps = math.prod(window)
+        if not window or len(shape) < 2 or math.prod(shape[1:]) % taps or shape[0] % self.groups:
+            raise wrong_shape("Dirac", f"filters (F, C, *{window or 'kernel'}), F in groups", shape)
+        filters = values.reshape(shape[0], -1, taps)
+        middle = int(np.ravel_multi_index([size // 2 for size in window], window))
+        of_group = shape[0] // self.groups
+        for k in range(min(of_group, filters.shape[1])):
+            filters[k::of_group, k, middle] = 1.0
+        return values

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 
-from singanet.initializer.initializer import Initializer, wrong_shape
+from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.initializer.distributions import TruncatedNormal
+from singanet.initializer.initializer import (
+    Initializer,
+    check_finite,
+    check_not_negative,
+    wrong_shape,
+)
 from singanet.types import Array, Shape
+
+_CUT = 0.87962566103423978
+"""The deviation of the normal distribution between -2 and 2."""
+_MODES = ("fan_in", "fan_out", "fan_avg")
+_DISTRIBUTIONS = ("uniform", "normal", "truncated_normal")
 
 
 class Scaled(Initializer):
     """A draw with zero mean and the variance that ``variance(fan_in, fan_out)`` asks for."""
 
     uniform = False
+    truncated = False
+    """Whether nothing is drawn further than two deviations of the bell that is cut off there."""
 
     @abstractmethod
     def variance(self, fan_in: int, fan_out: int) -> float:
@@ -26,11 +41,14 @@ class Scaled(Initializer):
         if self.uniform:
             bound = math.sqrt(3.0) * std
             return rng.uniform(-bound, bound, shape)
+        if self.truncated:
+            return TruncatedNormal(0.0, std / _CUT)(rng, shape, fans)
         return rng.normal(0.0, std, shape)
 
     def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
         """Where the fans are known, and the shape need not be; see `Initializer`."""
-        return min(fans) > 0 and type(self).__call__ is Scaled.__call__
+        own = type(self).__call__ is Scaled.__call__
+        return own and min(fans) > 0 and (self.uniform or not self.truncated)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)
@@ -82,6 +100,66 @@ class LecunUniform(LecunNormal):
     """U(-b, b), b = sqrt(3 / fan_in) (LeCun et al. 1998)."""
 
     uniform = True
+
+
+class GlorotTruncated(GlorotNormal):
+    """`GlorotNormal` cut at two deviations and widened to its variance: Keras' glorot_normal."""
+
+    truncated = True
+
+
+class HeTruncated(HeNormal):
+    """`HeNormal` cut at two deviations and widened to its variance: Keras' he_normal."""
+
+    truncated = True
+
+
+class LecunTruncated(LecunNormal):
+    """`LecunNormal` cut at two deviations and widened to its variance: Keras' lecun_normal."""
+
+    truncated = True
+
+
+@dataclass(frozen=True)
+class VarianceScaling(Scaled):
+    """Variance ``scale`` / n, n by ``mode``: fan_in, fan_out, or fan_avg, the mean of both.
+
+    ``distribution`` is uniform, normal, or truncated_normal, as those of Keras. For a gain of
+    PyTorch pass its square as ``scale``.
+    """
+
+    scale: float = 1.0
+    mode: str = "fan_in"
+    distribution: str = "truncated_normal"
+
+    def __post_init__(self) -> None:
+        check_finite(self, scale=self.scale)
+        check_not_negative(self, scale=self.scale)
+        for key, known in (("mode", _MODES), ("distribution", _DISTRIBUTIONS)):
+            given = getattr(self, key)
+            if given not in known:
+                raise UnknownNameError(
+                    f"VarianceScaling({key}=)",
+                    expected=one_of(known),
+                    received=repr(given),
+                    advice=did_you_mean(str(given), known, "choose one of these"),
+                )
+
+    @property
+    def uniform(self) -> bool:  # type: ignore[override]
+        """Whether the draw is uniform."""
+        return self.distribution == "uniform"
+
+    @property
+    def truncated(self) -> bool:  # type: ignore[override]
+        """Whether the bell is cut off."""
+        return self.distribution == "truncated_normal"
+
+    def variance(self, fan_in: int, fan_out: int) -> float:
+        """The variance of one element."""
+        return self.scale / {"fan_in": fan_in, "fan_out": fan_out}.get(
+            self.mode, (fan_in + fan_out) / 2
+        )
 
 
 def known_fans(name: str, shape: Shape, fans: tuple[int, int]) -> tuple[int, int]:

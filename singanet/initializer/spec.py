@@ -8,6 +8,7 @@ from typing import Any
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer.distributions import (
     Constant,
+    Dirac,
     Eye,
     Gaussian,
     Orthogonal,
@@ -17,11 +18,15 @@ from singanet.initializer.distributions import (
 from singanet.initializer.initializer import Initializer
 from singanet.initializer.scaled import (
     GlorotNormal,
+    GlorotTruncated,
     GlorotUniform,
     HeNormal,
+    HeTruncated,
     HeUniform,
     LecunNormal,
+    LecunTruncated,
     LecunUniform,
+    VarianceScaling,
 )
 
 # The keys each name of a spec must have, and those it may have.
@@ -40,6 +45,11 @@ _NAMES: dict[str, tuple[Callable[..., Initializer], tuple[str, ...], tuple[str, 
     "lecun_normal": (LecunNormal, (), ()),
     "orthogonal": (Orthogonal, (), ("gain",)),
     "eye": (Eye, (), ("gain",)),
+    "glorot_truncated": (GlorotTruncated, (), ()),
+    "he_truncated": (HeTruncated, (), ()),
+    "lecun_truncated": (LecunTruncated, (), ()),
+    "variance_scaling": (VarianceScaling, (), ("scale", "mode", "distribution")),
+    "dirac": (Dirac, (), ("kernel", "groups")),
 }
 
 
@@ -47,7 +57,8 @@ def from_spec(spec: Mapping[str, Any], where: str) -> Initializer:
     """The initializer that ``spec['init']`` names (in any case) or is; ``spec`` is only read.
 
     gaussian and truncated_normal need ``mean`` and ``std``, uniform ``low`` and ``high``;
-    constant takes ``value`` (0), orthogonal and eye ``gain`` (1). ``where`` opens the message of
+    constant takes ``value`` (0), orthogonal and eye ``gain`` (1), variance_scaling and dirac the
+    arguments of `VarianceScaling` and `Dirac`. ``where`` opens the message of
     an error: a name that is unknown, a key that is missing or no number.
     """
     init = spec.get("init")

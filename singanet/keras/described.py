@@ -21,8 +21,20 @@ _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
     "softplus": "softplus",
+    "relu6": "relu6",
+    "hard_sigmoid": "hard_sigmoid",
+    "hard_silu": "hard_swish",
+    "hard_swish": "hard_swish",
+    "selu": "selu",
+    "celu": "celu",
+    "softsign": "softsign",
+    "mish": "mish",
 }
 
+_ALONG_CHANNELS = {
+    "softmax": layers.Softmax,
+    "log_softmax": layers.LogSoftmax,
+}
 
 Axes = Mapping[tuple[int, ...], int | None]
 
@@ -98,13 +110,14 @@ def activation(described: Described, mode: Any, name: str) -> list[Layer]:
     """The layers of Keras' activation ``mode``; none for linear."""
     if mode == "linear":
         return []
-    if mode == "softmax":
+    if isinstance(mode, str) and mode in _ALONG_CHANNELS:
         images = len(described.shapes[0]) == 3
-        return [layers.Softmax(name, 1 if images else len(described.shapes[0]))]
+        return [_ALONG_CHANNELS[mode](name, 1 if images else len(described.shapes[0]))]
     if mode == "leaky_relu":
         return [layers.Activation(name, "leaky_relu", alpha=0.2)]
     if not isinstance(mode, str) or mode not in _ACTIVATIONS:
-        expected = f"an activation among {', '.join(_ACTIVATIONS)}, softmax, leaky_relu, linear"
+        known = ", ".join((*_ACTIVATIONS, *_ALONG_CHANNELS))
+        expected = f"an activation among {known}, leaky_relu, linear"
         raise unknown(described.where, expected, str(mode)[:60])
     return [layers.Activation(name, _ACTIVATIONS[mode])]
 

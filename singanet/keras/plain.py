@@ -34,7 +34,10 @@ def _dropout(d: Described) -> list[Layer]:
 
 
 def _relu(d: Described) -> list[Layer]:
-    d.expect(max_value=None, negative_slope=0.0, threshold=0.0)
+    d.expect(negative_slope=0.0, threshold=0.0)
+    if d.config.get("max_value") == 6:
+        return [layers.Activation(d.name, "relu6")]
+    d.expect(max_value=None)
     return [layers.Activation(d.name, "relu")]
 
 

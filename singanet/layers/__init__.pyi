@@ -19,6 +19,7 @@ from singanet.layers.global_pooling import (
     GlobalMaxPooling1D,
     GlobalMaxPooling2D,
 )
+from singanet.layers.glu import GLU
 from singanet.layers.group_norm import GroupNorm, InstanceNorm
 from singanet.layers.joins import Add, Average, Maximum, Merge, Multiply
 from singanet.layers.l2_norm import L2Norm
@@ -35,7 +36,7 @@ from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.rnn import GRU, LSTM, RNN
 from singanet.layers.scale import Scale
 from singanet.layers.slice import Slice
-from singanet.layers.softmax import Softmax
+from singanet.layers.softmax import LogSoftmax, Softmax
 from singanet.layers.split import Split
 from singanet.layers.step_list import StepList, padded_to_steps, steps_to_padded
 from singanet.layers.stop_gradient import StopGradient
@@ -43,6 +44,7 @@ from singanet.layers.time_distributed import TimeDistributed
 from singanet.layers.upsampling2d import Upsampling2D
 
 __all__ = [
+    "GLU",
     "GRU",
     "LRN",
     "LSTM",
@@ -76,6 +78,7 @@ __all__ = [
     "L2Norm",
     "Layer",
     "LayerNorm",
+    "LogSoftmax",
     "MatMul",
     "MaxPooling1D",
     "MaxPooling2D",

@@ -18,7 +18,10 @@ class Activation(Layer):
 
     relu max(x, 0); sigmoid; tanh; leaky_relu (``alpha`` x below zero, 0.01); elu
     (``alpha`` (exp(x) - 1) below zero, 1); gelu x Φ(x), exact; silu x sigmoid(x); softplus
-    log(1 + exp(x)).
+    log(1 + exp(x)); relu6 min(relu, 6); hard_sigmoid relu6(x + 3) / 6; hard_swish x times that;
+    selu, elu with the scales of Klambauer et al., 2017; celu max(x, 0) + ``alpha``
+    (exp(min(x, 0) / ``alpha``) - 1), 1; softsign x / (1 + |x|); mish x tanh(softplus); gelu_tanh
+    x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2, gelu's usual approximation.
     """
 
     any_extent = True
@@ -46,10 +49,10 @@ class Activation(Layer):
                 received=f"the name of a function, and mode={mode!r}",
                 advice=f"write Activation('{name}1', {name!r})",
             )
-        if alpha is not None and not is_number(alpha):
+        if alpha is not None and (not is_number(alpha) or (mode == "celu" and alpha <= 0)):
             raise ArgumentError(
                 f"layer {name!r}, argument alpha",
-                expected="a finite number, or None for the usual one",
+                expected="a finite number, for celu a positive one, or None for the usual one",
                 received=repr(alpha),
                 advice="use for example alpha=0.01 for leaky_relu",
             )

@@ -58,7 +58,10 @@ class Layer(Counted, Configurable):
     """
 
     shared: Any = None
-    """The `SharedBatch` of all processes, of a layer that asks them in its passes, else None."""
+    """What a layer asks other processes by in its passes, which are not recorded, else None.
+
+    By a `SharedBatch` it asks in training alone.
+    """
 
     def __init__(self, name: str, input_sample_shape: Shapes | None = None) -> None:
         if not isinstance(name, str) or not name:

@@ -1,4 +1,4 @@
-"""The softmax layer."""
+"""Softmax and its logarithm."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
 
 
-class Softmax(Layer):
-    """exp(x) / sum(exp(x)) along ``axis``, which counts the batch axis: 1 is the sample's first."""
-
+class _AlongAxis(Layer):
     any_extent = True
 
     def __init__(self, name: str, axis: int = 1, input_sample_shape: Shape | None = None) -> None:
@@ -32,6 +30,10 @@ class Softmax(Layer):
             )
         return shape
 
+
+class Softmax(_AlongAxis):
+    """exp(x) / sum(exp(x)) along ``axis``, which counts the batch axis: 1 is the sample's first."""
+
     def forward(self, ctx: Context, x: Array) -> Array:
         """Probabilities; the output is kept."""
         y = ctx.ops.softmax(x, self.axis)
@@ -41,3 +43,17 @@ class Softmax(Layer):
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """y (dy - sum(dy y))."""
         return ctx.ops.softmax_backward(dy, ctx.saved["y"], self.axis), {}
+
+
+class LogSoftmax(_AlongAxis):
+    """x - log(sum(exp(x))) along ``axis``, counted as in `Softmax`; finite where that is 0."""
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """Logarithms of probabilities; the output is kept."""
+        y = ctx.ops.log_softmax(x, self.axis)
+        ctx.save(y=y)
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """dy - exp(y) sum(dy)."""
+        return ctx.ops.log_softmax_backward(dy, ctx.saved["y"], self.axis), {}

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from singanet.loss.binary_cross_entropy import BinaryCrossEntropy, SigmoidCrossEntropy
+from singanet.loss.binary_cross_entropy import (
+    BinaryCrossEntropy,
+    SigmoidCrossEntropy,
+    SigmoidFocal,
+)
 from singanet.loss.hinge import Hinge
 from singanet.loss.kl_divergence import KLDivergence
 from singanet.loss.loss import Loss
 from singanet.loss.multi_loss import MultiLoss
-from singanet.loss.regression import Huber, MeanAbsoluteError, MeanSquaredError, SquaredError
-from singanet.loss.softmax_cross_entropy import CategoricalCrossEntropy, SoftmaxCrossEntropy
+from singanet.loss.regression import (
+    GaussianNLL,
+    Huber,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    Poisson,
+    SmoothL1,
+    SquaredError,
+)
+from singanet.loss.similarity import CosineSimilarity, Dice, TripletMargin
+from singanet.loss.softmax_cross_entropy import (
+    CategoricalCrossEntropy,
+    SoftmaxCrossEntropy,
+    SoftmaxFocal,
+)
 
 __all__ = [
     "BinaryCrossEntropy",
     "CategoricalCrossEntropy",
+    "CosineSimilarity",
+    "Dice",
+    "GaussianNLL",
     "Hinge",
     "Huber",
     "KLDivergence",
@@ -20,7 +40,12 @@ __all__ = [
     "MeanAbsoluteError",
     "MeanSquaredError",
     "MultiLoss",
+    "Poisson",
     "SigmoidCrossEntropy",
+    "SigmoidFocal",
+    "SmoothL1",
     "SoftmaxCrossEntropy",
+    "SoftmaxFocal",
     "SquaredError",
+    "TripletMargin",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.loss.loss import Loss
-from singanet.loss.targets import unit_targets
+from singanet.loss.targets import checked_gamma, checked_smoothing, unit_targets
 from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
@@ -20,14 +20,25 @@ class _TwoTerms(Loss):
     """A loss of a term where the target is 1 and one where it is 0, which may have weights."""
 
     def __init__(
-        self, pos_weight: Weight = None, class_weight: Weight = None, reduction: str = "mean"
+        self,
+        pos_weight: Weight = None,
+        class_weight: Weight = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(reduction)
+        self.label_smoothing = checked_smoothing(type(self).__name__, label_smoothing)
         self._weights = _term_weights(type(self).__name__, pos_weight, class_weight)
 
     def count(self, x: Array, y: Array) -> float:
         """Elements."""
         return x.size
+
+    def _targets(self, ops: Ops, x: Array, y: Array) -> Array:
+        """``y``, smoothed."""
+        y = unit_targets(type(self).__name__, ops, x, y)
+        smoothing = self.label_smoothing
+        return y * (1.0 - smoothing) + 0.5 * smoothing if smoothing else y
 
 
 class SigmoidCrossEntropy(_TwoTerms):
@@ -35,7 +46,8 @@ class SigmoidCrossEntropy(_TwoTerms):
 
     Both have one shape (B, ...): (B,) or (B, 1) for one yes-or-no question, (B, C) for C labels;
     a position is an element. ``pos_weight`` multiplies the first term and ``class_weight`` both;
-    each is a number or one for every class (the last axis). Computed from the scores without
+    each is a number or one for every class (the last axis). ``label_smoothing`` s replaces y by
+    (1 − s) y + s / 2. Computed from the scores without
     overflow, so SINGA's ε is not needed. Gradient of an element: σ(x) − y, weighted.
     """
 
@@ -47,7 +59,7 @@ class SigmoidCrossEntropy(_TwoTerms):
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         """See `Loss`."""
-        y = unit_targets("SigmoidCrossEntropy", ops, x, y)
+        y = self._targets(ops, x, y)
         if self._weights is None:
             return ops.sigmoid_cross_entropy(x, y), (x, y, None, None)
         # w (p y softplus(-x) + (1 - y) softplus(x)) with the two terms apart.
@@ -72,15 +84,15 @@ class SigmoidCrossEntropy(_TwoTerms):
 class BinaryCrossEntropy(_TwoTerms):
     """−y log x − (1 − y) log(1 − x) for probabilities ``x``, which a last sigmoid yields.
 
-    Shapes and weights are those of `SigmoidCrossEntropy`, which takes the scores before the
-    sigmoid and is the better choice where they are at hand. Logarithms are of numbers no smaller
-    than the type's smallest normal one, and the gradient is taken with x kept as far as the
-    type's resolution from 0 and 1.
+    Shapes, weights and smoothing are those of `SigmoidCrossEntropy`, which takes the scores before
+    the sigmoid and is the better choice where they are at hand. Logarithms are of numbers no
+    smaller than the type's smallest normal one, and the gradient is taken with x kept as far as
+    the type's resolution from 0 and 1.
     """
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         """See `Loss`."""
-        y = unit_targets("BinaryCrossEntropy", ops, x, y)
+        y = self._targets(ops, x, y)
         if x.size and (float(x.min()) < 0 or float(x.max()) > 1):
             raise DataError(
                 "BinaryCrossEntropy",
@@ -98,6 +110,59 @@ class BinaryCrossEntropy(_TwoTerms):
         x, yes, no = saved
         edge = float(np.finfo(x.dtype).eps)
         return no / ops.maximum(1 - x, edge) - yes / ops.maximum(x, edge)
+
+
+class SigmoidFocal(Loss):
+    """a m^γ c for scores ``x`` and targets ``y`` in [0, 1], c their `SigmoidCrossEntropy`.
+
+    m = y (1 − p) + (1 − y) p, p = σ(x), is how far off the output is, so that what is sure and
+    right counts little; ``alpha`` weighs yes and 1 − alpha no: a = y α + (1 − y)(1 − α), or 1
+    without it. Both have one shape (B, ...); a position is an element. Lin et al., 2017.
+    """
+
+    link_name = "sigmoid"
+
+    def __init__(
+        self, gamma: float = 2.0, alpha: float | None = None, reduction: str = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        self.gamma = checked_gamma("SigmoidFocal", gamma)
+        number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
+        if alpha is not None and not (number and 0 < alpha < 1):
+            raise ArgumentError(
+                "SigmoidFocal(alpha=)",
+                expected="a number between 0 and 1, or None",
+                received=repr(alpha),
+                advice="0.25 is usual where most answers are no",
+            )
+        self.alpha = alpha
+
+    def link(self, x: Array) -> Array:
+        """σ(x)."""
+        return ops_for(x).sigmoid(x)
+
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
+
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
+        y = unit_targets("SigmoidFocal", ops, x, y)
+        p = ops.sigmoid(x)
+        off = y * (1 - p) + (1 - y) * p
+        factor = off**self.gamma
+        if self.alpha is not None:
+            factor *= y * self.alpha + (1 - y) * (1 - self.alpha)
+        each = ops.sigmoid_cross_entropy(x, y)
+        return factor * each, (p, y, off, factor, each)
+
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
+        p, y, off, factor, each = saved
+        # The derivative of off by x is (1 - 2 y) p (1 - p), which is 0 where off may be.
+        info = np.finfo(p.dtype)
+        bend = self.gamma / ops.maximum(off, float(info.tiny)) * (1 - 2 * y) * p * (1 - p)
+        return factor * (p - y + bend * ops.minimum(each, float(info.max)))
 
 
 def _share(ops: Ops, weight: Array, losses: Array) -> Array:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import DataError
 from singanet.loss.loss import Loss
-from singanet.loss.targets import real_targets
+from singanet.loss.targets import checked_positive, real_targets
 from singanet.ops.interface import Ops
 from singanet.types import Array
 
@@ -20,14 +20,7 @@ class Hinge(Loss):
 
     def __init__(self, margin: float = 1.0, squared: bool = False, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        if not isinstance(margin, (int, float)) or not 0.0 < margin < float("inf"):
-            raise ArgumentError(
-                "Hinge(margin=)",
-                expected="a finite number above 0",
-                received=repr(margin),
-                advice="1 is usual",
-            )
-        self.margin = float(margin)
+        self.margin = checked_positive("Hinge(margin=)", margin)
         self.squared = bool(squared)
 
     def count(self, x: Array, y: Array) -> float:

@@ -25,12 +25,12 @@ class LossLayer(Layer):
         self.loss = loss
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Scores and targets of any shapes, weights () → ()."""
+        """Scores and targets of any shapes, weights () or of the positions → ()."""
         if not isinstance(in_shapes, list) or len(in_shapes) not in (2, 3):
             raise self.shape_error("scores, targets and perhaps weights", str(in_shapes), "")
-        if len(in_shapes) == 3 and in_shapes[2] != ():
+        if len(in_shapes) == 3 and in_shapes[2] != in_shapes[0][: len(in_shapes[2])]:
             raise self.shape_error(
-                "one weight a sample, sample shape ()",
+                f"one weight a sample, sample shape (), or a position of {in_shapes[0]}",
                 f"weights of sample shape {in_shapes[2]}",
                 "weigh whole samples: Input('w', ())",
             )
@@ -42,10 +42,8 @@ class LossLayer(Layer):
         half = scores.dtype == "float16"
         if half:
             scores = scores.astype("float32")
-        losses, saved, count = self.loss.of_samples(ctx.ops, scores, y)
+        losses, saved, count = self.loss.of_samples(ctx.ops, scores, y, *weight)
         scale = len(scores) / count if count else 1.0
-        if weight:
-            losses *= weight[0]
         ctx.save(saved=saved, weight=weight, scale=scale, half=half)
         return losses
 
@@ -56,14 +54,19 @@ class LossLayer(Layer):
         if saved["scale"] != 1.0:
             factor = factor * saved["scale"]
         for weight in saved["weight"]:
-            factor = weight * factor
+            factor = weight * spread(factor, weight)
         dx = self.loss.gradient(ctx.ops, saved["saved"])
-        dx *= factor.reshape((-1,) + (1,) * (dx.ndim - 1))
+        dx *= spread(factor, dx)
         return [
             dx.astype("float16") if saved["half"] else dx,
             None,
             *(None for _ in saved["weight"]),
         ], {}
+
+
+def spread(weight: Array, other: Array) -> Array:
+    """``weight`` of samples or positions, with axes of extent 1 up to the rank of ``other``."""
+    return weight.reshape(weight.shape + (1,) * (other.ndim - weight.ndim))
 
 
 def drawn(loss: Any, own_passes: bool, scores: Any, y: Any, weight: Any, name: str) -> Symbol:

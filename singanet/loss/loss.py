@@ -12,9 +12,9 @@ from singanet.base.edits import Counted
 from singanet.base.flags import is_training
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, one_of
 from singanet.layers.symbol import Symbol
-from singanet.loss.layer import drawn
+from singanet.loss.layer import drawn, spread
 from singanet.ops import Ops, ops_for
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -53,8 +53,8 @@ class Loss(Counted, Configurable, ABC):
 
         In training (True or kTrain) what `backward` needs is kept, in place of what an earlier
         call kept; evaluation (False or kEval) keeps nothing. Weights multiply; the mean still
-        divides by the batch. Errors: `ShapeError` and `DataError` for outputs, targets or
-        weights that do not fit.
+        divides by the batch. Weights of the positions' shape (B, ...) weigh each position.
+        Errors: `ShapeError` and `DataError` for outputs, targets or weights that do not fit.
         """
         training = is_training(flag)
         if x.dtype.kind != "f" or x.ndim == 0:
@@ -74,9 +74,7 @@ class Loss(Counted, Configurable, ABC):
         ops = ops_for(x)
         if sample_weight is not None:
             sample_weight = self._checked_weight(ops, x, sample_weight)
-        losses, saved, count = self.of_samples(ops, x, y)
-        if sample_weight is not None:
-            losses *= sample_weight
+        losses, saved, count = self.of_samples(ops, x, y, sample_weight)
         if training:
             scale = 1.0 if self.reduction == "sum" or not count else 1.0 / count
             self._kept = (ops, saved, scale, sample_weight)
@@ -100,24 +98,33 @@ class Loss(Counted, Configurable, ABC):
         self._kept = None
         dx = self.gradient(ops, saved)
         if sample_weight is not None:
-            dx *= (sample_weight * scale).reshape((-1,) + (1,) * (dx.ndim - 1))
+            dx *= spread(sample_weight * scale, dx)
         elif scale != 1.0:
             dx *= scale
         return dx
 
-    def of_samples(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any, float]:
+    def of_samples(
+        self, ops: Ops, x: Array, y: Array, weight: Array | None = None
+    ) -> tuple[Array, Any, float]:
         """Losses of shape (B,), whose mean is that of all positions, as `forward` gives them.
 
-        With what `gradient` needs, and the `count` of positions.
+        With what `gradient` needs, and the `count` of positions. Errors: `ShapeError` for a
+        ``weight`` neither of samples nor of positions.
         """
         losses, saved = self.compute(ops, x, y)
         count = self.count(x, y)
         batch = len(x)
+        if weight is not None and weight.ndim > 1:
+            if weight.shape != losses.shape:
+                raise self._weight_error(weight, losses.shape)
+            losses *= weight
         if losses.ndim > 1:
             # Not reshape(batch, -1): that cannot be worked out for an empty batch.
             losses = losses.sum(axis=tuple(range(1, losses.ndim)))
         if count != batch and count:
             losses *= batch / count
+        if weight is not None and weight.ndim == 1:
+            losses *= weight
         return losses, saved, count
 
     def __call__(
@@ -169,13 +176,8 @@ class Loss(Counted, Configurable, ABC):
 
     def _checked_weight(self, ops: Ops, x: Array, weight: Array) -> Array:
         weight = ops.xp.asarray(weight)
-        if weight.shape != x.shape[:1]:
-            raise ShapeError(
-                f"{type(self).__name__}, sample_weight",
-                expected=f"one weight a sample, shape {x.shape[:1]}",
-                received=f"shape {weight.shape}",
-                advice="weigh whole samples",
-            )
+        if weight.ndim < 2 and weight.shape != x.shape[:1]:
+            raise self._weight_error(weight, x.shape)
         if weight.dtype.kind not in "fiub":
             raise DataError(
                 f"{type(self).__name__}, sample_weight",
@@ -184,6 +186,15 @@ class Loss(Counted, Configurable, ABC):
                 advice="pass floats",
             )
         return weight.astype(x.dtype)
+
+    def _weight_error(self, weight: Array, shape: Shape) -> ShapeError:
+        each = f", or one a position, shape {shape}" if len(shape) > 1 else ""
+        return ShapeError(
+            f"{type(self).__name__}, sample_weight",
+            expected=f"one weight a sample, shape {shape[:1]}{each}",
+            received=f"shape {weight.shape}",
+            advice="weigh whole samples, or each of what the loss counts as a position",
+        )
 
 
 def counted(loss: Any, x: Any, y: Any) -> dict[str, float]:

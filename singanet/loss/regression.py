@@ -1,13 +1,14 @@
-"""Losses of the difference to real targets: squared, absolute, and Huber's between them."""
+"""Losses of real targets: of the difference to them, or as likelihoods."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
-from singanet.errors import ArgumentError
+from singanet.errors import DataError, ShapeError
 from singanet.loss.loss import Loss
-from singanet.loss.targets import real_targets
-from singanet.ops.interface import Ops
+from singanet.loss.targets import checked_positive, real_targets
+from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
 
@@ -83,14 +84,7 @@ class Huber(Loss):
 
     def __init__(self, delta: float = 1.0, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        if not isinstance(delta, (int, float)) or not 0.0 < delta < float("inf"):
-            raise ArgumentError(
-                "Huber(delta=)",
-                expected="a finite number above 0",
-                received=repr(delta),
-                advice="1 is usual for targets of size about 1",
-            )
-        self.delta = float(delta)
+        self.delta = checked_positive(f"{type(self).__name__}(delta=)", delta)
 
     def count(self, x: Array, y: Array) -> float:
         """Elements."""
@@ -98,7 +92,7 @@ class Huber(Loss):
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         """See `Loss`."""
-        difference = ops.subtract(x, real_targets("Huber", x, y))
+        difference = ops.subtract(x, real_targets(type(self).__name__, x, y))
         slope = ops.maximum(ops.minimum(difference, self.delta), -self.delta)
         # With s the slope, both branches are s (d - s / 2).
         losses = ops.multiply(slope, difference - 0.5 * slope)
@@ -107,3 +101,90 @@ class Huber(Loss):
     def gradient(self, ops: Ops, saved: Any) -> Array:
         """See `Loss`."""
         return saved
+
+
+class SmoothL1(Huber):
+    """½ d² / β where |d| < β, else |d| − ½ β, d = x − y: `Huber`'s loss with δ = β, over β.
+
+    Gradient of an element: d / β brought into [−1, 1]. Girshick, 2015.
+    """
+
+    def __init__(self, beta: float = 1.0, reduction: str = "mean") -> None:
+        super().__init__(checked_positive("SmoothL1(beta=)", beta), reduction)
+
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
+        losses, slope = super().compute(ops, x, y)
+        return losses / self.delta, slope / self.delta
+
+
+class Poisson(Loss):
+    """exp(x) − y x for the logarithm ``x`` of a rate and counts ``y``; a position is an element.
+
+    Both have one shape (B, ...); counts may be fractions, not negative. What does not depend on
+    ``x`` in −log P(y), log y!, is left out. `predict` gives the rates. Gradient: exp(x) − y.
+    """
+
+    def link(self, x: Array) -> Array:
+        """exp(x)."""
+        return ops_for(x).exp(x)
+
+    def count(self, x: Array, y: Array) -> float:
+        """Elements."""
+        return x.size
+
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
+        y = real_targets("Poisson", x, y)
+        ops.check(_expect_counts, y)
+        rate = ops.exp(x)
+        return rate - ops.multiply(x, y), rate - y
+
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
+        return saved
+
+
+def _expect_counts(y: Array) -> None:
+    # As a look at what is right: NaN is neither below nor above.
+    if y.size and not float(y.min()) >= 0:
+        raise DataError(
+            "Poisson",
+            expected="targets of at least 0",
+            received=f"{float(y.min()):g}",
+            advice="pass counts",
+        )
+
+
+class GaussianNLL(Loss):
+    """The mean of ½ (s + (y − μ)² exp(−s)), for means μ and logarithms s of variances.
+
+    ``x`` is (B, ..., 2 D), the D means and then the D logarithms, and ``y`` (B, ..., D): a
+    position is a row. The constant ½ log 2π is left out. Gradients, over D: (μ − y) exp(−s), and
+    ½ (1 − (y − μ)² exp(−s)). Nix and Weigend, 1994.
+    """
+
+    def count(self, x: Array, y: Array) -> float:
+        """Rows."""
+        return prod(x.shape[:-1])
+
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
+        if x.ndim < 2 or x.shape[-1] % 2 or not x.shape[-1]:
+            raise ShapeError(
+                "GaussianNLL",
+                expected="outputs of shape (batch, ..., 2 D): D means, then D logarithms",
+                received=f"outputs of shape {x.shape}",
+                advice="end the net in a layer with two outputs for every target",
+            )
+        half = x.shape[-1] // 2
+        mean, log_variance = x[..., :half], x[..., half:]
+        off = ops.subtract(mean, real_targets("GaussianNLL", mean, y))
+        slope = off * ops.exp(-log_variance)
+        squares = off * slope
+        losses = 0.5 * (log_variance + squares).mean(axis=-1)
+        return losses, (slope / half, (0.5 - 0.5 * squares) / half)
+
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
+        return ops.concat(list(saved), saved[0].ndim - 1)

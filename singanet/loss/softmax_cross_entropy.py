@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.loss.loss import Loss
-from singanet.loss.targets import class_labels, real_targets
+from singanet.loss.targets import checked_gamma, checked_smoothing, class_labels, real_targets
 from singanet.ops import Ops, ops_for
 from singanet.types import Array
 
@@ -24,17 +25,12 @@ class _OfClasses(Loss):
         label_smoothing: float = 0.0,
         ignore_index: int | None = None,
         reduction: str = "mean",
+        class_weight: Sequence[float] | None = None,
     ) -> None:
         super().__init__(reduction)
-        if not 0.0 <= label_smoothing < 1.0:
-            raise ArgumentError(
-                f"{type(self).__name__}(label_smoothing=)",
-                expected="a number in [0, 1)",
-                received=repr(label_smoothing),
-                advice="0.1 is usual, 0 smooths nothing",
-            )
-        self.label_smoothing = float(label_smoothing)
+        self.label_smoothing = checked_smoothing(type(self).__name__, label_smoothing)
         self.ignore_index = ignore_index
+        self._class_weight = _checked_class_weight(type(self).__name__, class_weight)
 
     def count(self, x: Array, y: Array) -> float:
         """Rows, without those whose label is ``ignore_index``."""
@@ -54,19 +50,33 @@ class _OfClasses(Loss):
             )
         return x.reshape(-1, x.shape[-1])
 
-    def _distribution(self, ops: Ops, x: Array, y: Array) -> Array:
-        """``y``, of the shape of ``x``, as rows (N, C) that sum to 1, smoothed."""
-        name = type(self).__name__
-        target: Array = real_targets(name, x, y).reshape(-1, x.shape[-1])
-        total = target.sum(axis=1, keepdims=True)
-        ops.check(partial(_expect_parts, name), target)
-        return self._smoothed(ops.divide(target, total))
+    def _targets(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Array | None]:
+        """``y`` as rows (N, C) that sum to 1, smoothed, and then times the weights of classes.
 
-    def _smoothed(self, target: Array) -> Array:
+        And where it counts (None: everywhere); the other rows are zero.
+        """
+        name, mask = type(self).__name__, None
+        if _is_soft(x, y):
+            target: Array = real_targets(name, x, y).reshape(-1, x.shape[-1])
+            total = target.sum(axis=1, keepdims=True)
+            ops.check(partial(_expect_parts, name), target)
+            target = ops.divide(target, total)
+        else:
+            labels, mask = class_labels(name, ops, x, y, self.ignore_index)
+            target = (labels[:, None] == ops.xp.arange(x.shape[-1])).astype(x.dtype)
         if self.label_smoothing:
             target *= 1.0 - self.label_smoothing
             target += self.label_smoothing / target.shape[1]
-        return target
+        if self._class_weight is not None:
+            if len(self._class_weight) != x.shape[-1]:
+                raise ShapeError(
+                    f"{name}(class_weight=)",
+                    expected=f"{len(self._class_weight)} classes, as there are weights",
+                    received=f"outputs of shape {x.shape}",
+                    advice="give one weight for every class",
+                )
+            target *= ops.xp.asarray(self._class_weight, x.dtype)
+        return _counted(ops, target, mask), mask
 
 
 class SoftmaxCrossEntropy(_OfClasses):
@@ -74,7 +84,8 @@ class SoftmaxCrossEntropy(_OfClasses):
 
     ``y`` holds integer labels (B, ...) or (B, ..., 1), or, with the shape of ``x``, rows of
     non-negative numbers that are divided by their sum (one-hot, counts or probabilities), as in
-    SINGA. ``label_smoothing`` s replaces t by (1 − s) t + s / C (Szegedy et al. 2016).
+    SINGA. ``label_smoothing`` s replaces t by (1 − s) t + s / C (Szegedy et al. 2016), and
+    ``class_weight`` w then by w_j t_j; the mean divides by positions, not by weights.
     Positions labelled ``ignore_index`` have no loss and no gradient, and the mean is over the
     others, so that padded sequences cost nothing. Gradient of a position: softmax(x) − t.
     """
@@ -88,22 +99,32 @@ class SoftmaxCrossEntropy(_OfClasses):
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         """See `Loss`."""
         rows = self._rows(x)
+        if self._class_weight is not None:
+            target, mask = self._targets(ops, x, y)
+            # The kernel's rows sum to 1: that of the weighted ones goes before.
+            total = target.sum(axis=1)
+            target /= ops.maximum(total, float(np.finfo(x.dtype).tiny))[:, None]
+            losses, p = ops.softmax_cross_entropy_soft(_counted(ops, rows, mask), target)
+            losses *= total
+            return losses.reshape(x.shape[:-1]), (x.shape, p, target, None, total)
         if _is_soft(x, y):
-            target = self._distribution(ops, x, y)
+            target, _ = self._targets(ops, x, y)
             losses, p = ops.softmax_cross_entropy_soft(rows, target)
-            return losses.reshape(x.shape[:-1]), (x.shape, p, target, None)
+            return losses.reshape(x.shape[:-1]), (x.shape, p, target, None, None)
         labels, mask = class_labels("SoftmaxCrossEntropy", ops, x, y, self.ignore_index)
         losses, p = ops.softmax_cross_entropy(rows, labels, self.label_smoothing)
         if mask is not None:
             # Not times the mask: an ignored row may hold what is no number.
             losses = ops.where(mask, losses, 0)
-        return losses.reshape(x.shape[:-1]), (x.shape, p, labels, mask)
+        return losses.reshape(x.shape[:-1]), (x.shape, p, labels, mask, None)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
         """See `Loss`."""
-        shape, p, target, mask = saved
+        shape, p, target, mask, total = saved
         if target.ndim == 2:
             p -= target
+            if total is not None:
+                p *= total[:, None]
         else:
             ops.softmax_cross_entropy_backward(p, target, self.label_smoothing)
         if mask is not None:
@@ -114,8 +135,8 @@ class SoftmaxCrossEntropy(_OfClasses):
 class CategoricalCrossEntropy(_OfClasses):
     """−Σ_j t_j log x_j for probabilities ``x`` (B, ..., C), which a last `Softmax` yields.
 
-    Targets, ``label_smoothing`` and ``ignore_index`` are those of `SoftmaxCrossEntropy`, which
-    takes the scores before the softmax and is the better choice where they are at hand: what
+    Targets, ``label_smoothing``, weights and ``ignore_index`` are those of `SoftmaxCrossEntropy`,
+    which takes the scores before the softmax and is the better choice where they are at hand: what
     float32 rounds to 0 there has no gradient here. Rows of ``x`` must sum to 1 within 0.001.
     Logarithms and quotients are of numbers no smaller than the type's smallest normal one.
     Gradient of a position: −t / x.
@@ -124,15 +145,7 @@ class CategoricalCrossEntropy(_OfClasses):
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         """See `Loss`."""
         rows = self._rows(x)
-        mask = None
-        if _is_soft(x, y):
-            target = self._distribution(ops, x, y)
-        else:
-            labels, mask = class_labels("CategoricalCrossEntropy", ops, x, y, self.ignore_index)
-            one_hot = labels[:, None] == ops.xp.arange(x.shape[-1])
-            target = self._smoothed(one_hot.astype(x.dtype))
-            if mask is not None:
-                target = ops.where(mask[:, None], target, 0)
+        target, _ = self._targets(ops, x, y)
         ops.check(_expect_probabilities, rows)
         above = ops.maximum(rows, float(np.finfo(x.dtype).tiny))
         losses = -(target * ops.log(above)).sum(axis=1)
@@ -142,6 +155,73 @@ class CategoricalCrossEntropy(_OfClasses):
         """See `Loss`."""
         shape, above, target = saved
         return ops.negative(ops.divide(target, above)).reshape(shape)
+
+
+class SoftmaxFocal(_OfClasses):
+    """−Σ_j (1 − p_j)^γ t_j log p_j for p = softmax(x), ``x`` (B, ..., C): the sure count less.
+
+    Targets, ``label_smoothing``, ``ignore_index`` and ``class_weight``, which others call α, are
+    those of `SoftmaxCrossEntropy`, which γ = 0 gives. Lin et al., 2017.
+    """
+
+    link_name = "softmax"
+
+    def __init__(
+        self,
+        gamma: float = 2.0,
+        label_smoothing: float = 0.0,
+        ignore_index: int | None = None,
+        reduction: str = "mean",
+        class_weight: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(label_smoothing, ignore_index, reduction, class_weight)
+        self.gamma = checked_gamma("SoftmaxFocal", gamma)
+
+    def link(self, x: Array) -> Array:
+        """softmax(x) along the last axis."""
+        return ops_for(x).softmax(x)
+
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
+        target, mask = self._targets(ops, x, y)
+        rows = _counted(ops, self._rows(x), mask)
+        # What a class costs that is not asked for is nothing, be its score -inf.
+        log_p = ops.where(target > 0, ops.log_softmax(rows), 0)
+        p = ops.softmax(rows)
+        rest = ops.where(target > 0, 1 - p, 1)
+        factor = rest**self.gamma
+        losses = -(target * factor * log_p).sum(axis=1)
+        return losses.reshape(x.shape[:-1]), (x.shape, p, target, log_p, rest, factor)
+
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
+        shape, p, target, log_p, rest, factor = saved
+        # (1 - p)^(γ - 1) p log p goes to 0 with 1 - p for any γ above 0.
+        least = float(np.finfo(p.dtype).tiny)
+        bend = self.gamma * factor / ops.maximum(rest, least) * p * log_p
+        slopes = target * (bend - factor)
+        slopes -= p * slopes.sum(axis=1, keepdims=True)
+        return slopes.reshape(shape)
+
+
+def _checked_class_weight(where: str, weight: Sequence[float] | None) -> Array | None:
+    if weight is None:
+        return None
+    array = np.asarray(weight)
+    fits = array.ndim == 1 and array.size > 1 and array.dtype.kind in "fiu"
+    if not fits or not np.isfinite(array).all() or array.min() < 0:
+        raise ArgumentError(
+            f"{where}(class_weight=)",
+            expected="a sequence of finite numbers >= 0, one for every class",
+            received=f"{type(weight).__name__} of shape {array.shape}",
+            advice="weights above 1 make a class count more",
+        )
+    return array.astype(np.float64)
+
+
+def _counted(ops: Ops, rows: Array, mask: Array | None) -> Array:
+    """``rows``, of which those that do not count may hold what is no number, and become 0."""
+    return rows if mask is None else ops.where(mask[:, None], rows, 0)
 
 
 def _is_soft(x: Array, y: Array) -> bool:

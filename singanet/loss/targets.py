@@ -1,15 +1,24 @@
-"""Checks of targets, shared by the losses and metrics that read them the same way."""
+"""Checks of targets and arguments that several losses and metrics read the same way."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from singanet.errors import DataError, ShapeError
+from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
-__all__ = ["class_labels", "real_targets", "unit_targets"]
+__all__ = [
+    "checked_gamma",
+    "checked_positive",
+    "checked_smoothing",
+    "class_labels",
+    "real_targets",
+    "unit_targets",
+]
 
 
 def class_labels(
@@ -125,3 +134,36 @@ def _index(flat: int, shape: tuple[int, ...]) -> int | tuple[int, ...]:
         index.append(flat % size)
         flat //= size
     return index[0] if len(index) == 1 else tuple(reversed(index))
+
+
+def checked_gamma(where: str, gamma: Any) -> float:
+    """``gamma`` of a focal loss. Errors: anything but a number from 0 on."""
+    if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1e3:
+        raise ArgumentError(
+            f"{where}(gamma=)",
+            expected="a finite number of at least 0",
+            received=repr(gamma),
+            advice="2 is usual; 0 is the cross-entropy",
+        )
+    return float(gamma)
+
+
+def checked_smoothing(where: str, smoothing: Any) -> float:
+    """The ``label_smoothing`` of a loss. Errors: anything but a number in [0, 1)."""
+    if not isinstance(smoothing, (int, float)) or not 0.0 <= smoothing < 1.0:
+        raise ArgumentError(
+            f"{where}(label_smoothing=)",
+            expected="a number in [0, 1)",
+            received=repr(smoothing),
+            advice="0.1 is usual, 0 smooths nothing",
+        )
+    return float(smoothing)
+
+
+def checked_positive(where: str, value: Any) -> float:
+    """``value`` as a float. Errors: anything but a finite number above 0."""
+    if not isinstance(value, (int, float)) or not 0.0 < value < math.inf:
+        raise ArgumentError(
+            where, expected="a finite number above 0", received=repr(value), advice="1 is usual"
+        )
+    return float(value)

@@ -21,6 +21,14 @@ ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
     "gelu": "x",
     "silu": "x",
     "softplus": "x",
+    "relu6": "y",
+    "hard_sigmoid": "y",
+    "hard_swish": "x",
+    "selu": "x",
+    "celu": "x",
+    "softsign": "x",
+    "mish": "x",
+    "gelu_tanh": "x",
 }
 """Whether `Ops.activation_backward` wants the input x or the output y, by the activation's name."""
 
@@ -229,7 +237,7 @@ class Ops(Protocol):
     def activation(self, mode: str, x: Array, slope: float = 0.01) -> Array:
         """The function ``mode``, one of `ACTIVATIONS`, of every element.
 
-        ``slope`` is leaky_relu's negative slope, or elu's alpha.
+        ``slope`` is leaky_relu's negative slope, or the alpha of elu and celu.
         """
 
     def activation_backward(self, mode: str, dy: Array, kept: Array, slope: float = 0.01) -> Array:
@@ -255,6 +263,12 @@ class Ops(Protocol):
 
     def softmax_backward(self, dy: Array, y: Array, axis: int = -1) -> Array:
         """y (dy - sum(dy y)) along ``axis``."""
+
+    def log_softmax(self, x: Array, axis: int = -1) -> Array:
+        """log(softmax(x)) along ``axis``, finite where the softmax would be 0."""
+
+    def log_softmax_backward(self, dy: Array, y: Array, axis: int = -1) -> Array:
+        """dy - exp(y) sum(dy) along ``axis``."""
 
     def softmax_cross_entropy(
         self, x: Array, labels: Array, smoothing: float = 0.0

@@ -6,9 +6,11 @@ from singanet.optimizer import schedules
 from singanet.optimizer.accumulating_adam import AccumulatingAdam
 from singanet.optimizer.accumulating_sgd import AccumulatingSGD
 from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.adadelta import Adadelta
 from singanet.optimizer.adafactor import Adafactor
 from singanet.optimizer.adagrad import AdaGrad
 from singanet.optimizer.adam import Adam
+from singanet.optimizer.adamax import Adamax
 from singanet.optimizer.adamw import AdamW
 from singanet.optimizer.amsgrad import AMSGrad
 from singanet.optimizer.clip_by_global_norm import ClipByGlobalNorm
@@ -27,8 +29,10 @@ from singanet.optimizer.lamb import LAMB
 from singanet.optimizer.lion import Lion
 from singanet.optimizer.max_norm import MaxNorm
 from singanet.optimizer.mixed_precision import MixedPrecision
+from singanet.optimizer.nadam import NAdam
 from singanet.optimizer.nesterov import Nesterov
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.radam import RAdam
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.rmsprop import RMSProp
 from singanet.optimizer.sgd import SGD
@@ -43,9 +47,11 @@ __all__ = [
     "AccumulatingSGD",
     "Accumulator",
     "AdaGrad",
+    "Adadelta",
     "Adafactor",
     "Adam",
     "AdamW",
+    "Adamax",
     "ClipByGlobalNorm",
     "ClipByLayerNorm",
     "ClipByRunningNorm",
@@ -60,8 +66,10 @@ __all__ = [
     "Lion",
     "MaxNorm",
     "MixedPrecision",
+    "NAdam",
     "Nesterov",
     "Optimizer",
+    "RAdam",
     "RMSProp",
     "Regularizer",
     "Wrapper",

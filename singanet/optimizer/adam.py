@@ -48,8 +48,10 @@ class Adam(ElementWise):
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         alpha, beta_1, beta_2, epsilon = n
-        first, second = arrays
+        first, second, *largest = arrays
         moments(xp, g, first, second, s, beta_1, beta_2)
+        for top in largest:
+            second = xp.maximum(top, second, out=top)
         xp.sqrt(second, out=s)
         descend(xp, w, first, s, alpha, epsilon)
 

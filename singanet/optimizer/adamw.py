@@ -17,7 +17,8 @@ class AdamW(Adam):
     """w −= lr λ w, then Adam's step (Loshchilov and Hutter 2019), in PyTorch's form.
 
     λ is ``weight_decay`` times the parameter's ``decay_mult``; the step is
-    lr m̂ / (√v̂ + ε), ε after the correction of the bias. State: m and v, two arrays.
+    lr m̂ / (√v̂ + ε), ε after the correction of the bias. ``amsgrad`` takes the largest v so far, as
+    `AMSGrad` does. State: m and v, two arrays; with ``amsgrad`` a third.
     """
 
     decoupled = True
@@ -31,8 +32,11 @@ class AdamW(Adam):
         weight_decay: Hyper | None = 0.01,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
+        amsgrad: bool = False,
     ) -> None:
         super().__init__(beta_1, beta_2, epsilon, lr, weight_decay, regularizer, constraint)
+        if amsgrad:
+            self.slots = ("first", "second", "largest")
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         alpha, beta_1, beta_2, epsilon = super()._scalars(state, rate)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from singanet.optimizer.adam import Adam, descend, moments
+from singanet.optimizer.adam import Adam
 from singanet.optimizer.hyper import at
 from singanet.optimizer.state import ParamState
-from singanet.types import Array
 
 
 class AMSGrad(Adam):
@@ -24,11 +22,3 @@ class AMSGrad(Adam):
         alpha, beta_1, beta_2, epsilon = super()._scalars(state, rate)
         root = math.sqrt(1.0 - at(self.beta_2, state.step) ** (state.step + 1))
         return alpha, beta_1, beta_2, epsilon * root
-
-    def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
-        alpha, beta_1, beta_2, epsilon = n
-        first, second, largest = arrays
-        moments(xp, g, first, second, s, beta_1, beta_2)
-        xp.maximum(largest, second, out=largest)
-        xp.sqrt(largest, out=s)
-        descend(xp, w, first, s, alpha, epsilon)

@@ -17,11 +17,12 @@ class SGD(ElementWise):
     """w −= lr g; with momentum μ: h = μ h + lr g, w −= h (SINGA's form).
 
     ``nesterov`` takes the step w −= μ h + lr g instead. At a constant rate both are PyTorch's;
-    when the rate changes, what h holds keeps the rate that it was made with. State: h, one array
-    a parameter, none without momentum.
+    when the rate changes, what h holds keeps the rate that it was made with. From the second step
+    on ``dampening`` d adds (1 − d) lr g to h, as in PyTorch. State: h, one array a parameter, none
+    without momentum.
     """
 
-    hypers = (*ElementWise.hypers, "momentum")
+    hypers = (*ElementWise.hypers, "momentum", "dampening")
     only_with_rate = True
 
     def __init__(
@@ -32,6 +33,7 @@ class SGD(ElementWise):
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
         nesterov: bool = False,
+        dampening: Hyper = 0.0,
     ) -> None:
         super().__init__(lr, weight_decay, regularizer, constraint)
         self.momentum = checked(type(self).__name__, "momentum", momentum or 0.0, 0.0, 1.0)
@@ -43,11 +45,22 @@ class SGD(ElementWise):
                 received=f"momentum={momentum!r}",
                 advice="0.9 is usual",
             )
+        self.dampening = checked(type(self).__name__, "dampening", dampening, 0.0, 1.0)
+        if self.dampening != 0.0 and (nesterov or self.momentum == 0.0):
+            raise ArgumentError(
+                f"{type(self).__name__}(dampening=)",
+                expected="a momentum above 0, and not Nesterov's",
+                received=f"momentum={momentum!r}, nesterov={nesterov}",
+                advice="leave dampening out",
+            )
         if self.momentum != 0.0:
             self.slots = ("momentum",)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        return rate, at(self.momentum, self._schedule_step(state.step))
+        step = self._schedule_step(state.step)
+        if step and self.dampening != 0.0:
+            rate *= 1.0 - at(self.dampening, step)
+        return rate, at(self.momentum, step)
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         lr, momentum = n

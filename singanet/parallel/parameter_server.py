@@ -28,8 +28,9 @@ from singanet.parallel.communicator import Communicator, Exchanged, Request
 from singanet.parallel.rank_reducer import RankReducer
 from singanet.parallel.registration import apart, spread
 from singanet.parallel.server.messages import ServerRanks
-from singanet.parallel.server.remote import Files, RemoteTable, Servers
+from singanet.parallel.server.remote import Files, Servers
 from singanet.parallel.server.service import DENSE, NOTHING, ROWS, Load
+from singanet.parallel.server.table import Table
 from singanet.parallel.start import servers as servers_of_job
 from singanet.parallel.taking import Taking
 from singanet.params.param import Param
@@ -151,15 +152,15 @@ class ParameterServer(RankReducer):
             self.servers = Servers(self.comm, ranks, self.rule, staleness, summed, files)
         servers = self.servers
 
-        def table_of(param: Param) -> RemoteTable:
-            servers.open([], [param], anew=self._state is not None)
-            return servers.tables[param.name]
+        def tables_of(params: Sequence[Param]) -> Mapping[str, Table]:
+            servers.open([], params, anew=self._state is not None)
+            return servers.tables
 
         def wrote() -> bool:
             return self.comm.rank > 0 or servers.restored is not None
 
         if all(map(looks_at_gradients_alone, around)):
-            self._rows = serve(net, stages_of(self.rule)[1], table_of, wrote)
+            self._rows = serve(net, stages_of(self.rule)[1], tables_of, wrote)
 
     def _begin_alike(self, net: NetCore) -> None:
         trained = self._order.by_name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -51,8 +52,12 @@ class ServedRows(ABC):
         """Have rows updated by ``scale`` times their gradients."""
 
     @abstractmethod
+    def parts(self) -> Iterator[Array]:
+        """All rows, as the table has them, so many at a time."""
+
     def read(self) -> Array:
         """All rows, as the table has them."""
+        return np.concatenate([*self.parts()])
 
     @abstractmethod
     def write(self, array: Array) -> None:

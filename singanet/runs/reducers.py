@@ -41,17 +41,24 @@ REDUCERS = {
 }
 
 
+PIPELINE = "pipeline"
+"""What is no stage of an optimizer: the net's layers lie on the ranks, one behind the other."""
+
+WAYS = (*REDUCERS, PIPELINE)
+
+
 def check_reducer(name: str, ratio: float | None, every: int | None) -> None:
     """Errors: an unknown name; an option that this way does not have, or out of range."""
-    if name not in REDUCERS:
+    if name not in WAYS:
         raise UnknownNameError(
             f"--parallel {name!r}",
-            expected=f"one of {one_of(REDUCERS)}",
+            expected=f"one of {one_of(WAYS)}",
             received=repr(name),
-            advice=did_you_mean(name, REDUCERS, "allreduce sums all gradients as they are"),
+            advice=did_you_mean(name, WAYS, "allreduce sums all gradients as they are"),
         )
     for option, value, most in (("ratio", ratio, 1.0), ("every", every, float("inf"))):
         having = [each for each, way in REDUCERS.items() if option in way.options]
+        having += [PIPELINE] * (option == "every")
         if value is not None and not (name in having and 0 < value <= most):
             raise ArgumentError(
                 f"--{option}",

@@ -27,6 +27,10 @@ RATES = {
     "FactoredAdam": 0.001,
     "LAMB": 0.001,
     "Lion": 0.001,
+    "NAdam": 0.001,
+    "RAdam": 0.001,
+    "Adamax": 0.001,
+    "Adadelta": 0.001,
 }
 """The rates of optimizers that are given by name: those of Keras."""
 

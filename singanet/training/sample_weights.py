@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import ArgumentError, DataError
+from singanet.loss.layer import spread
 from singanet.training.arrays import as_array
 from singanet.types import Array
 
@@ -34,26 +35,30 @@ def joined_weight(
 ) -> Array | None:
     """``sample_weight`` times the weight of each sample's class; None where neither is given.
 
-    ``y`` is integer labels (B,) or (B, 1), or one-hot rows (B, C). Errors: targets that name no
+    ``sample_weight`` is (B,), or (B, ...) for each position. With ``class_weight`` ``y`` is integer
+    labels (B,) or (B, 1), or one-hot rows (B, C). Errors: targets that name no
     class a sample.
     """
     weight = None
     if sample_weight is not None:
         weight = as_array("net.fit, sample_weight", sample_weight)
-        if weight.ndim != 1:
-            raise DataError(
-                "net.fit, sample_weight",
-                expected="one weight a sample, shape (samples,)",
-                received=f"shape {weight.shape}",
-                advice="weigh whole samples",
-            )
+        for target in y.values() if isinstance(y, Mapping) else (y,):
+            shape: Any = getattr(target, "shape", weight.shape)
+            if weight.ndim > 1 and tuple(shape[: weight.ndim]) != weight.shape:
+                raise DataError(
+                    "net.fit, sample_weight",
+                    expected="one weight a sample, shape (samples,), or one for each position of"
+                    f" targets of shape {tuple(shape)}",
+                    received=f"shape {weight.shape}",
+                    advice="weigh whole samples",
+                )
     if class_weight is None:
         return weight
     labels = _labels(y)
     by_class = np.ones(len(labels), np.float32)
     for key, value in class_weight.items():
         by_class[labels == key] = value
-    return by_class if weight is None else by_class * weight
+    return by_class if weight is None else spread(by_class, weight) * weight
 
 
 def _labels(y: Any) -> Array:

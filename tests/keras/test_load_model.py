@@ -64,6 +64,14 @@ def recurrent():
     )
 
 
+def activated():
+    modes = ["relu6", "hard_sigmoid", "hard_silu", "selu", "celu", "softsign", "mish"]
+    parts = [part for mode in modes for part in (kl.Dense(6), kl.Activation(mode))]
+    return keras.Sequential(
+        [keras.Input((6,)), *parts, kl.Dense(4), kl.ReLU(6), kl.Activation("log_softmax")]
+    )
+
+
 def two_in_two_out():
     a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
     y = kl.Multiply()([kl.Dense(4, "tanh")(a), b])
@@ -76,7 +84,7 @@ def randomise(model):
     return model
 
 
-@pytest.mark.parametrize("make", [cnn, strided, recurrent])
+@pytest.mark.parametrize("make", [cnn, strided, recurrent, activated])
 def test_outputs_are_those_of_keras(tmp_path, make):
     model = randomise(make())
     model.save(tmp_path / "m.keras")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.layers import Activation, Context
 from singanet.ops import numpy_ops
+from singanet.ops.interface import ACTIVATIONS
 from singanet.testing import LayerCase
 
 
@@ -101,6 +103,67 @@ class TestSoftplus(ActivationCase):
         return np.logaddexp(0.0, x)
 
 
+class TestRelu6(ActivationCase):
+    mode = "relu6"
+
+    def draw(self, rng, batch):
+        return 3.0 * super().draw(rng, batch)
+
+    def expected(self, params, x):
+        return np.clip(x, 0.0, 6.0)
+
+
+class TestHardSigmoid(ActivationCase):
+    mode = "hard_sigmoid"
+
+    def expected(self, params, x):
+        return np.clip(x / 6.0 + 0.5, 0.0, 1.0)
+
+
+class TestHardSwish(ActivationCase):
+    mode = "hard_swish"
+
+    def expected(self, params, x):
+        return x * np.clip(x / 6.0 + 0.5, 0.0, 1.0)
+
+
+class TestSelu(ActivationCase):
+    mode = "selu"
+
+    def expected(self, params, x):
+        below = 1.6732632423543772 * (np.exp(x) - 1.0)
+        return 1.0507009873554805 * np.where(x > 0, x, below)
+
+
+class TestCelu(ActivationCase):
+    mode = "celu"
+    alpha = 0.3
+
+    def expected(self, params, x):
+        return np.where(x > 0, x, 0.3 * (np.exp(x / 0.3) - 1.0))
+
+
+class TestSoftsign(ActivationCase):
+    mode = "softsign"
+
+    def expected(self, params, x):
+        return x / (1.0 + np.abs(x))
+
+
+class TestMish(ActivationCase):
+    mode = "mish"
+
+    def expected(self, params, x):
+        return x * np.tanh(np.logaddexp(0.0, x))
+
+
+class TestGeluTanh(ActivationCase):
+    mode = "gelu_tanh"
+
+    def expected(self, params, x):
+        return 0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
+
+
 class TestFeatures(ActivationCase):
     in_shapes = (7,)
     mode = "relu"
@@ -109,7 +172,7 @@ class TestFeatures(ActivationCase):
         return np.where(x > 0, x, 0.0)
 
 
-MODES = ["relu", "sigmoid", "tanh", "leaky_relu", "elu", "gelu", "silu", "softplus"]
+MODES = list(ACTIVATIONS)
 
 
 def run(mode, x, dy=None, alpha=None):
@@ -124,14 +187,18 @@ def run(mode, x, dy=None, alpha=None):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_stays_finite_and_in_its_type_for_extreme_inputs(mode, dtype):
     largest = float(np.finfo(dtype).max)
+    if mode == "selu":
+        largest /= 2  # Which it multiplies by 1.05.
     x = np.array([[-largest, -1e4, -100, -20, -0.0, 0.0, 20, 100, 1e4, largest]], dtype)
     y, dx = run(mode, x)
     assert y.dtype == dx.dtype == dtype
     assert np.isfinite(y).all()
     assert np.isfinite(dx).all()
-    rises = {"relu": 1, "leaky_relu": 1, "elu": 1, "gelu": 1, "silu": 1, "softplus": 1}
-    assert y[0, -2] == (x[0, -2] if mode in rises else 1)
-    assert dx[0, -1] == rises.get(mode, 0)
+    top = {"sigmoid": 1, "tanh": 1, "relu6": 6, "hard_sigmoid": 1, "softsign": 1}
+    scale = 1.0507009873554805 if mode == "selu" else 1.0
+    rtol = 2e-4 if mode == "softsign" else 2 * float(np.finfo(dtype).eps)
+    np.testing.assert_allclose(y[0, -2], top.get(mode, scale * x[0, -2]), rtol=rtol)
+    np.testing.assert_allclose(dx[0, -1], 0 if mode in top else scale, rtol=rtol, atol=1e-8)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -165,7 +232,10 @@ def test_gelu_keeps_relative_accuracy_in_its_left_tail():
 def test_agrees_with_pytorch(mode):
     torch = pytest.importorskip("torch")
     functional = torch.nn.functional
-    peer = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}.get(mode) or getattr(functional, mode)
+    names = {"hard_sigmoid": "hardsigmoid", "hard_swish": "hardswish"}
+    peers = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}
+    peers["gelu_tanh"] = partial(functional.gelu, approximate="tanh")
+    peer = peers.get(mode) or getattr(functional, names.get(mode, mode))
     x = (3.0 * np.random.default_rng(7).standard_normal((5, 40))).astype(np.float32)
     dy = np.random.default_rng(8).standard_normal(x.shape).astype(np.float32)
     leaf = torch.tensor(x, requires_grad=True)
@@ -195,6 +265,11 @@ def test_refuses_an_unknown_mode(mode, message):
 def test_refuses_a_bad_alpha(alpha):
     with pytest.raises(ArgumentError, match="layer 'act', argument alpha: expected"):
         Activation("act", "elu", alpha=alpha)
+
+
+def test_refuses_a_celu_without_width():
+    with pytest.raises(ArgumentError, match="layer 'act', argument alpha: expected.*positive"):
+        Activation("act", "celu", alpha=0)
 
 
 def test_refuses_several_inputs():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.layers import Context, Softmax
+from singanet.layers import Context, LogSoftmax, Softmax
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 
@@ -52,6 +52,30 @@ class TestAxisCountsTheBatch(LayerCase):
     def expected(self, params, x):
         e = np.exp(x)
         return e / np.einsum("nij->ni", e)[:, :, None]
+
+
+class TestLogarithms(LayerCase):
+    in_shapes = (3, 4)
+
+    def make(self):
+        return LogSoftmax("p", axis=1)
+
+    def expected(self, params, x):
+        e = np.exp(x)
+        return np.log(e / np.einsum("nij->nj", e)[:, None])
+
+
+def test_logarithms_of_what_is_zero_and_their_gradient_agree_with_pytorch():
+    torch = pytest.importorskip("torch")
+    x = np.array([[0, -1000, 3, 1e30], [1, 2, -2000, 4]], np.float32)
+    dy = np.random.default_rng(2).standard_normal(x.shape).astype(np.float32)
+    leaf = torch.tensor(x, requires_grad=True)
+    theirs = torch.log_softmax(leaf, 1)
+    theirs.backward(torch.tensor(dy))
+    y = numpy_ops.log_softmax(x)
+    np.testing.assert_allclose(y, theirs.detach().numpy(), rtol=1e-6)
+    dx = numpy_ops.log_softmax_backward(dy, y)
+    np.testing.assert_allclose(dx, leaf.grad.numpy(), rtol=1e-5, atol=1e-6)
 
 
 def forward(x):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.loss import BinaryCrossEntropy, SigmoidCrossEntropy
+from singanet.loss import BinaryCrossEntropy, SigmoidCrossEntropy, SigmoidFocal
 
 rng = np.random.default_rng(5)
 
@@ -51,6 +51,40 @@ def test_equals_pytorch(pos: Any, both: Any) -> None:
     ours = SigmoidCrossEntropy(pos_weight=pos, class_weight=both)
     assert ours.evaluate(True, x, y) == pytest.approx(theirs.item(), rel=1e-12)
     np.testing.assert_allclose(ours.backward(), tx.grad.numpy(), atol=1e-14)
+
+
+def test_smoothing_and_focus_are_those_of_keras() -> None:
+    keras = pytest.importorskip("keras")
+    x, y = rng.normal(size=(4, 3)) * 4, rng.integers(0, 2, (4, 3))
+    pairs = [
+        (SigmoidCrossEntropy(label_smoothing=0.2), "BinaryCrossentropy", {"label_smoothing": 0.2}),
+        (SigmoidFocal(1.5), "BinaryFocalCrossentropy", {"gamma": 1.5}),
+        (
+            SigmoidFocal(2.0, 0.3),
+            "BinaryFocalCrossentropy",
+            {"gamma": 2.0, "alpha": 0.3, "apply_class_balancing": True},
+        ),
+    ]
+    for ours, name, more in pairs:
+        theirs = getattr(keras.losses, name)(from_logits=True, dtype="float64", **more)
+        wanted = float(theirs(y.astype(float), x))
+        assert ours.evaluate(False, x, y) == pytest.approx(wanted, rel=1e-6)
+    p = 1 / (1 + np.exp(-x))
+    smoothed = BinaryCrossEntropy(label_smoothing=0.2).evaluate(False, p, y)
+    assert smoothed == pytest.approx(pairs[0][0].evaluate(False, x, y))
+
+
+def test_focus_at_the_ends() -> None:
+    x = np.array([1e4, -1e4, 1e4, -1e4], np.float32)
+    loss = SigmoidFocal(0.5, reduction="sum")
+    found = loss.forward(True, x, np.array([1, 0, 0, 1]))
+    np.testing.assert_array_equal(found, [0, 0, 1e4, 1e4])
+    np.testing.assert_allclose(loss.backward(), [0, 0, 1, -1], atol=1e-37)
+    for bad in (0.0, 1.0, "a", True):
+        with pytest.raises(ArgumentError, match=r"SigmoidFocal\(alpha=\)"):
+            SigmoidFocal(alpha=bad)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"SigmoidFocal\(gamma=\)"):
+        SigmoidFocal(-1.0)
 
 
 def test_bad_targets() -> None:

@@ -44,6 +44,16 @@ def test_numbers_and_gradients_are_those_of_the_loss(loss, labels, weighted, hal
     assert np.allclose(grad, loss.backward() / 2, rtol=1e-2 if half else 1e-5, atol=1e-4 * half)
 
 
+def test_weights_of_positions():
+    loss, x, y, w = SquaredError(), Input("x", (5,)), Input("y", (5,)), Input("w", (5,))
+    net = FeedForwardNet(inputs=[x, y, w], outputs=loss(x, y, w, name="it"))
+    feed = {name: RNG.random((6, 5), np.float32) for name in "xyw"}
+    wanted = loss.forward(True, feed["x"], feed["y"], feed["w"])
+    assert np.allclose(net.forward(False, feed), wanted)
+    grad = net.gradients("it", "x", feed, dys=np.full(6, 1 / 6, np.float32))["x"]
+    assert np.allclose(grad, loss.backward(), atol=1e-7)
+
+
 def test_two_of_one_class_stand_in_one_net():
     x, y = Input("x", (2,)), Input("y", (2,))
     total = Add("total")(SquaredError()(x, y), SquaredError()(y, x), Hinge()(x, y))
@@ -71,7 +81,7 @@ def test_symbols_of_losses_refuse_what_would_train_wrongly():
             ),
         ),
         (ArgumentError, "symbols", lambda: SquaredError()(np.ones((1, 2)), np.ones((1, 2)))),
-        (ShapeError, "one weight a sample", lambda: SquaredError()(x, y, y)),
+        (ShapeError, "one weight a sample", lambda: SquaredError()(x, y, Input("w", (3,)))),
     ):
         with pytest.raises(kind, match=words):
             make()

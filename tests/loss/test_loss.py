@@ -117,6 +117,59 @@ CASES = {
         rng.random((5, 4)),
         elements,
     ),
+    "sigmoid, smoothed": Case(
+        lambda **more: losses.SigmoidCrossEntropy(label_smoothing=0.2, **more),
+        SCORES,
+        MULTI_HOT,
+        elements,
+    ),
+    "softmax, weights of classes": Case(
+        lambda **more: losses.SoftmaxCrossEntropy(0.1, class_weight=[0.5, 1, 2, 0], **more),
+        SCORES,
+        LABELS,
+        rows,
+    ),
+    "softmax, weights and distributions": Case(
+        lambda **more: losses.SoftmaxCrossEntropy(class_weight=range(1, 7), **more),
+        SEQUENCE,
+        DISTRIBUTIONS,
+        rows,
+    ),
+    "categorical, weights": Case(
+        lambda **more: losses.CategoricalCrossEntropy(class_weight=[0.5, 1, 2, 0], **more),
+        ROWS,
+        LABELS,
+        rows,
+    ),
+    "softmax focal": Case(losses.SoftmaxFocal, SCORES, LABELS, rows),
+    "softmax focal, distributions": Case(
+        lambda **more: losses.SoftmaxFocal(0.5, class_weight=range(1, 7), **more),
+        SEQUENCE,
+        DISTRIBUTIONS,
+        rows,
+    ),
+    "sigmoid focal": Case(
+        lambda **more: losses.SigmoidFocal(2.0, 0.25, **more), SCORES, MULTI_HOT, elements
+    ),
+    "sigmoid focal, shares": Case(
+        lambda **more: losses.SigmoidFocal(0.5, **more), SCORES, PROBABILITIES, elements
+    ),
+    "smooth l1": Case(
+        lambda **more: losses.SmoothL1(0.3, **more), SCORES, rng.normal(size=(5, 4)), elements
+    ),
+    "poisson": Case(losses.Poisson, SCORES / 3, rng.integers(0, 5, (5, 4)), elements),
+    "gaussian": Case(losses.GaussianNLL, SEQUENCE, rng.normal(size=(4, 3, 3)), rows),
+    "cosine": Case(losses.CosineSimilarity, SEQUENCE, rng.normal(size=SEQUENCE.shape), rows),
+    "dice": Case(losses.Dice, SCORES, MULTI_HOT, len),
+    "dice of images": Case(
+        lambda **more: losses.Dice(0.1, **more),
+        rng.normal(size=(3, 2, 3, 2)),
+        rng.random((3, 2, 3, 2)),
+        lambda x: x.shape[0] * x.shape[1],
+    ),
+    "triplet": Case(
+        losses.TripletMargin, rng.normal(size=(5, 3, 4)), np.array([1, -1, 1, 0, 1]), len
+    ),
 }
 
 
@@ -260,6 +313,26 @@ def test_outputs_that_are_no_floats(case: Case) -> None:
         case.make().forward(True, x.astype(int), y)
     with pytest.raises(DataError, match="batch axis"):
         case.make().forward(True, np.array(1.0), y)
+
+
+def test_weights_of_positions(case: Case) -> None:
+    """As the same positions in samples of their own, each with its weight."""
+    x, y = case.data
+    loss = case.make()
+    per_sample = case.positions(x) // len(x)
+    if per_sample == 1:
+        return
+    ranks = (k for k in range(2, x.ndim + 1) if np.prod(x.shape[1:k]) >= per_sample)
+    shape = x.shape[: next(ranks)]
+    weight = rng.uniform(0, 2, shape)
+    values = loss.forward(True, x, y, sample_weight=weight)
+    dx = loss.backward()
+    np.testing.assert_allclose(dx, slope(loss, x, y, sample_weight=weight), atol=1e-8)
+    even = loss.forward(False, x, y, sample_weight=np.full(shape, 2.0))
+    np.testing.assert_allclose(even, 2 * loss.forward(False, x, y))
+    assert not np.allclose(values, even)
+    with pytest.raises(ShapeError, match=r"one weight a sample, shape \(\d,\), or one a position"):
+        loss.forward(True, x, y, sample_weight=np.ones((*shape, 2)))
 
 
 def test_bad_sample_weights(case: Case) -> None:

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.loss import Huber, MeanAbsoluteError, SquaredError
+from singanet.loss import (
+    GaussianNLL,
+    Huber,
+    MeanAbsoluteError,
+    Poisson,
+    SmoothL1,
+    SquaredError,
+)
 
 
 def test_squared_error_by_hand() -> None:
@@ -60,16 +67,47 @@ def test_huber_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "options"),
-    [(MeanAbsoluteError(), "L1Loss", {}), (Huber(0.6), "HuberLoss", {"delta": 0.6})],
+    [
+        (MeanAbsoluteError(), "L1Loss", {}),
+        (Huber(0.6), "HuberLoss", {"delta": 0.6}),
+        (SmoothL1(0.6), "SmoothL1Loss", {"beta": 0.6}),
+        (Poisson(), "PoissonNLLLoss", {}),
+    ],
 )
 def test_equals_pytorch(ours: Any, theirs: str, options: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     x, y = rng.normal(size=(4, 3)), rng.normal(size=(4, 3))
+    y = np.abs(y) if theirs == "PoissonNLLLoss" else y
     tx = torch.tensor(x, requires_grad=True)
     value = getattr(torch.nn, theirs)(**options)(tx, torch.tensor(y))
     value.backward()
     assert ours.evaluate(True, x, y) == pytest.approx(value.item(), rel=1e-12)
     np.testing.assert_allclose(ours.backward(), tx.grad.numpy(), atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gaussian_equals_pytorch(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    x, y = rng.normal(size=(4, 2, 6)).astype(dtype), rng.normal(size=(4, 2, 3)).astype(dtype)
+    tx = torch.tensor(x, requires_grad=True)
+    value = torch.nn.functional.gaussian_nll_loss(
+        tx[..., :3], torch.tensor(y), tx[..., 3:].exp(), eps=0
+    )
+    value.backward()
+    loss = GaussianNLL()
+    assert loss.evaluate(True, x, y) == pytest.approx(value.item(), rel=1e-6)
+    np.testing.assert_allclose(loss.backward(), tx.grad.numpy(), rtol=1e-4, atol=1e-7)
+
+
+def test_what_likelihoods_refuse() -> None:
+    with pytest.raises(DataError, match="Poisson: expected targets of at least 0; received -1"):
+        Poisson().forward(True, np.zeros((2, 1)), np.array([[1.0], [-1.0]]))
+    with pytest.raises(ShapeError, match="GaussianNLL: expected outputs of shape.*2 D"):
+        GaussianNLL().forward(True, np.zeros((2, 3)), np.zeros((2, 1)))
+    with pytest.raises(ShapeError, match=r"GaussianNLL.*\(2, 2\)"):
+        GaussianNLL().forward(True, np.zeros((2, 4)), np.zeros((2, 1)))
+    with pytest.raises(ArgumentError, match=r"SmoothL1\(beta=\)"):
+        SmoothL1(0)
 
 
 def test_bad_input() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.loss import SoftmaxCrossEntropy
+from singanet.loss import SoftmaxCrossEntropy, SoftmaxFocal
 
 rng = np.random.default_rng(1)
 
@@ -105,6 +105,74 @@ def test_equals_pytorch(smoothing: float, soft: bool) -> None:
     ours = SoftmaxCrossEntropy(label_smoothing=smoothing, **more)
     assert ours.evaluate(True, x, y) == pytest.approx(theirs.item(), rel=1e-12)
     np.testing.assert_allclose(ours.backward(), tx.grad.numpy(), atol=1e-14)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("soft", [False, True])
+def test_class_weights_are_those_of_pytorch(smoothing: float, soft: bool) -> None:
+    """Summed: its mean divides by the weights, ours by positions."""
+    torch = pytest.importorskip("torch")
+    x, weight = rng.normal(size=(7, 5)), np.array([0.5, 0.0, 3.0, 1.0, 2.0])
+    y = rng.dirichlet(np.ones(5), 7) if soft else np.array([0, 1, 2, 3, 4, 2, 1])
+    more = {} if soft else {"ignore_index": 3}
+    tx = torch.tensor(x, requires_grad=True)
+    theirs = torch.nn.functional.cross_entropy(
+        tx, torch.tensor(y), torch.tensor(weight), reduction="none", label_smoothing=smoothing,
+        **more
+    )  # fmt: skip
+    theirs.sum().backward()
+    ours = SoftmaxCrossEntropy(smoothing, reduction="sum", class_weight=weight.tolist(), **more)
+    counted = 7 if soft else 6
+    found = ours.forward(True, x, y) * counted / 7
+    np.testing.assert_allclose(found, theirs.detach().numpy(), rtol=1e-12)
+    np.testing.assert_allclose(ours.backward(), tx.grad.numpy(), atol=1e-14)
+
+
+def test_ignored_rows_may_hold_anything_whatever_the_weights() -> None:
+    x = np.array([[1.0, 2.0], [np.nan, np.inf]])
+    for loss in (
+        SoftmaxCrossEntropy(ignore_index=-1, class_weight=[1, 2]),
+        SoftmaxFocal(ignore_index=-1),
+    ):
+        assert np.isfinite(loss.forward(True, x, np.array([1, -1]))).all()
+        dx = loss.backward()
+        assert np.isfinite(dx[0]).all()
+        assert not dx[1].any()
+
+
+@pytest.mark.parametrize("weight", [[1.0], [-1.0, 1.0], [np.nan, 1.0], 2.0, "ab", [[1.0, 2.0]]])
+def test_bad_class_weights(weight: Any) -> None:
+    for kind in (SoftmaxCrossEntropy, SoftmaxFocal):
+        with pytest.raises(ArgumentError, match=rf"{kind.__name__}\(class_weight=\)"):
+            kind(class_weight=weight)
+
+
+def test_class_weights_for_other_classes() -> None:
+    with pytest.raises(ShapeError, match=r"expected 2 classes.*\(3, 4\)"):
+        SoftmaxCrossEntropy(class_weight=[1, 2]).forward(True, np.zeros((3, 4)), np.zeros(3, int))
+
+
+def test_focal_equals_keras() -> None:
+    keras = pytest.importorskip("keras")
+    x, y, alpha = rng.normal(size=(7, 4)), rng.integers(0, 4, 7), [0.2, 1.0, 0.5, 2.0]
+    theirs = keras.losses.CategoricalFocalCrossentropy(
+        alpha=np.array(alpha), gamma=1.5, from_logits=True, reduction=None, dtype="float64"
+    )(np.eye(4)[y], x)
+    found = SoftmaxFocal(1.5, class_weight=alpha).forward(False, x, y)
+    np.testing.assert_allclose(found, keras.ops.convert_to_numpy(theirs), rtol=1e-6)
+    np.testing.assert_allclose(
+        SoftmaxFocal(0).forward(False, x, y), SoftmaxCrossEntropy().forward(False, x, y)
+    )
+
+
+def test_focal_at_the_ends() -> None:
+    x = np.array([[1e4, 0.0], [-1e4, 0.0], [-math.inf, 0.0]], np.float32)
+    loss = SoftmaxFocal()
+    np.testing.assert_array_equal(loss.forward(True, x, np.array([0, 0, 1])), [0, 1e4, 0])
+    assert np.isfinite(loss.backward()).all()
+    for gamma in (-1, "2", math.inf, True):
+        with pytest.raises(ArgumentError, match=r"SoftmaxFocal\(gamma=\)"):
+            SoftmaxFocal(gamma)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("label", [4, -1, 2**40])

@@ -107,6 +107,57 @@ FORMULAS: dict[str, tuple[Any, Any, tuple[float, float], tuple[float, float]]] =
 }
 
 
+def hard(x: float) -> float:
+    return min(max(x + 3, 0.0), 6.0) / 6
+
+
+def mish_gate(x: float) -> float:
+    return math.tanh(max(x, 0.0) + math.log1p(math.exp(-abs(x))))
+
+
+def tanh_gate(x: float) -> float:
+    return logistic(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)) if abs(x) < 50 else x > 0
+
+
+def tanh_slope(x: float) -> float:
+    bend = 2 * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x) if abs(x) < 50 else 0.0
+    return tanh_gate(x) + x * tanh_gate(x) * tanh_gate(-x) * bend
+
+
+ALPHA, LAMBDA = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+FORMULAS |= {
+    "relu6": (lambda x: min(max(x, 0.0), 6.0), lambda x: float(0 < x < 6), (0, 6), (0, 0)),
+    "hard_sigmoid": (hard, lambda x: (abs(x) < 3) / 6, (0, 1), (0, 0)),
+    "hard_swish": (
+        lambda x: x * hard(x),
+        lambda x: float(x >= 3) if abs(x) >= 3 else x / 3 + 0.5,
+        (0, INF),
+        (0, 1),
+    ),
+    "selu": (
+        lambda x: LAMBDA * (x if x > 0 else ALPHA * math.expm1(x)),
+        lambda x: LAMBDA * (1.0 if x > 0 else ALPHA * math.exp(x)),
+        (-LAMBDA * ALPHA, INF),
+        (0, LAMBDA),
+    ),
+    "celu": (
+        lambda x: x if x > 0 else SLOPE * math.expm1(x / SLOPE),
+        lambda x: 1.0 if x > 0 else math.exp(x / SLOPE),
+        (-SLOPE, INF),
+        (0, 1),
+    ),
+    "softsign": (lambda x: x / (1 + abs(x)), lambda x: (1 + abs(x)) ** -2.0, (-1, 1), (0, 0)),
+    "mish": (
+        lambda x: x * mish_gate(x),
+        lambda x: mish_gate(x) + x * (1 - mish_gate(x) ** 2) * logistic(x),
+        (0, INF),
+        (0, 1),
+    ),
+    "gelu_tanh": (lambda x: x * tanh_gate(x), tanh_slope, (0, INF), (0, 1)),
+}
+
+
 def wanted(mode: str, x: Any) -> tuple[Any, Any]:
     made = []
     for formula, ends in zip(FORMULAS[mode][:2], FORMULAS[mode][2:], strict=True):

@@ -52,6 +52,42 @@ def test_warm_up_meets_what_comes_after() -> None:
             lambda: plans.OneCycle(0.1, 13),
             ("OneCycleLR", {"max_lr": 0.1, "total_steps": 13}),
         ),
+        (
+            lambda: plans.CosineRestarts(0.1, 2, 0.01, longer=2),
+            ("CosineAnnealingWarmRestarts", {"T_0": 2, "T_mult": 2, "eta_min": 0.01}),
+        ),
+        (
+            lambda: plans.CosineRestarts(0.1, 5),
+            ("CosineAnnealingWarmRestarts", {"T_0": 5}),
+        ),
+        (
+            lambda: plans.Cyclic(0.1, 0.5, 3, 2, shrink=0.5),
+            (
+                "CyclicLR",
+                {
+                    "base_lr": 0.1,
+                    "max_lr": 0.5,
+                    "step_size_up": 3,
+                    "step_size_down": 2,
+                    "mode": "triangular2",
+                    "cycle_momentum": False,
+                },
+            ),
+        ),
+        (
+            lambda: plans.Cyclic(0.1, 0.5, 4, decay=0.9),
+            (
+                "CyclicLR",
+                {
+                    "base_lr": 0.1,
+                    "max_lr": 0.5,
+                    "step_size_up": 4,
+                    "mode": "exp_range",
+                    "gamma": 0.9,
+                    "cycle_momentum": False,
+                },
+            ),
+        ),
     ],
 )
 def test_equals_pytorch(ours: Any, theirs: tuple[str, dict[str, Any]]) -> None:
@@ -63,6 +99,37 @@ def test_equals_pytorch(ours: Any, theirs: tuple[str, dict[str, Any]]) -> None:
         assert plan(step) == pytest.approx(peer.param_groups[0]["lr"], rel=1e-9, abs=1e-12)
         peer.step()
         scheduler.step()
+
+
+def test_restarts_shrink_as_in_keras() -> None:
+    keras = pytest.importorskip("keras")
+    theirs = keras.optimizers.schedules.CosineDecayRestarts(0.1, 3, t_mul=2.0, m_mul=0.5)
+    ours = plans.CosineRestarts(0.1, 3, longer=2, shrink=0.5)
+    # Behind the first step of each, where Keras' float32 may still see the end of the one before.
+    for step in [t for t in range(45) if t not in (3, 9, 21)]:
+        assert ours(step) == pytest.approx(float(theirs(step)), rel=1e-4, abs=1e-7)
+
+
+def test_parts_follow_each_other_and_learn() -> None:
+    def make() -> Any:
+        parts = [plans.WarmUp(1.0, 2), plans.Plateau(0.5, 0.5, 1), plans.Step(0.1, 2, 0.5)]
+        return plans.Chained(parts, [3, 5])
+
+    plan = make()
+    assert [plan(t) for t in range(8)] == pytest.approx(
+        [1 / 3, 2 / 3, 1, *[0.5] * 2, 0.1, 0.1, 0.05]
+    )
+    for _ in range(2):
+        plan.parts[1].observe(1.0)
+    assert plan(3) == 0.25
+    optimizer, other = SGD(lr=plan), SGD(lr=make())
+    optimizer.update(["w"], [np.ones(1)], [np.ones(1)])
+    other.load_state_dict(optimizer.state_dict())
+    assert other.state_dict() == optimizer.state_dict()
+    assert other.lr(4) == 0.25  # type: ignore[operator]
+    assert plans.Chained([0.1, lambda t: 2.0 + t], [4])(6) == 4.0
+    again = plans.Chained.from_config(plan.to_config())
+    assert [again(t) for t in range(3)] == [plan(t) for t in range(3)]
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -107,7 +174,7 @@ def test_plateau_is_part_of_the_optimizers_state(warm: bool) -> None:
 
 
 def test_plateau_refuses_other_state() -> None:
-    with pytest.raises(DataError, match="'best', 'value' and 'waited'"):
+    with pytest.raises(DataError, match="'best', 'resting', 'value'"):
         plans.Plateau(1.0).load_state_dict({"value": 1.0})
 
 
@@ -129,6 +196,15 @@ def test_plateau_refuses_other_state() -> None:
         lambda: plans.OneCycle(1.0, 1),
         lambda: plans.OneCycle(1.0, 10, rise=1.5),
         lambda: plans.OneCycle(1.0, 10, start_div=0.0),
+        lambda: plans.CosineRestarts(1.0, 3, longer=0),
+        lambda: plans.CosineRestarts(1.0, 3, shrink=-1.0),
+        lambda: plans.Cyclic(0.1, 1.0, 0),
+        lambda: plans.Cyclic(0.1, 1.0, 2, 0),
+        lambda: plans.Chained([1.0, 2.0], []),
+        lambda: plans.Chained([1.0, 2.0, 3.0], [4, 4]),
+        lambda: plans.Chained([], []),
+        lambda: plans.Chained([1.0, "2"], [4]),  # type: ignore[list-item]
+        lambda: plans.Plateau(1.0, cooldown=-1),
         lambda: plans.Plateau(1.0, factor=2.0),
         lambda: plans.Plateau(1.0, patience=-1),
         lambda: plans.Plateau(1.0, mode="best"),
@@ -142,13 +218,15 @@ def test_bad_arguments(make: Any) -> None:
 def test_plateau_waits_as_long_as_keras() -> None:
     keras = pytest.importorskip("keras")
     metrics = [5.0, 4.0, 4.0, 4.1, 4.0, 3.0, 3.5, 3.6, 3.7, 2.0, 2.0, 2.0, 2.0]
-    for patience in (1, 2, 3):
+    for patience, cooldown in [(1, 0), (2, 0), (3, 0), (1, 2), (2, 1), (1, 1)]:
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(1.0))
-        theirs = keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience, min_delta=0.0)
+        theirs = keras.callbacks.ReduceLROnPlateau(
+            "loss", 0.5, patience, min_delta=0.2, cooldown=cooldown
+        )
         theirs.set_model(model)
         theirs.on_train_begin()
-        ours = plans.Plateau(1.0, 0.5, patience, threshold=0.0)
+        ours = plans.Plateau(1.0, 0.5, patience, 0.2, cooldown=cooldown, absolute=True)
         for epoch, metric in enumerate(metrics):
             theirs.on_epoch_end(epoch, {"loss": metric})
             ours.observe(metric)

@@ -47,6 +47,9 @@ OBJECTS = [
     loss.Huber(0.3),
     loss.MultiLoss({"a": loss.SquaredError(), "b": loss.BinaryCrossEntropy()}, {"a": 0.25}),
     loss.Hinge(reduction="sum"),
+    loss.SoftmaxFocal(1.5, class_weight=[1.0, 2.0]),
+    loss.SigmoidFocal(alpha=0.25),
+    loss.SmoothL1(0.3),
 ]
 
 

@@ -16,7 +16,7 @@ from singanet.errors import (
     ShapeError,
     UnknownNameError,
 )
-from singanet.layers import BatchNormalization, Dense, Flatten
+from singanet.layers import BatchNormalization, Dense, Flatten, TimeDistributed
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import F1, Accuracy, ConfusionMatrix
 from singanet.optimizer import (
@@ -189,6 +189,32 @@ def test_a_weight_of_two_is_a_sample_counted_twice(build, data, same):
     other.fit(x[:25], y[:25], batch_size=25, shuffle=False, verbose=False)
     for a, b in zip(net.param_values(), other.param_values(), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}])
+def test_weights_of_positions_are_those_of_samples_of_one_position(options, rng):
+    """Steps of sequences, and the same steps as samples of their own."""
+    x = rng.standard_normal((12, 3, 4)).astype(np.float32)
+    y, weight = rng.integers(0, 3, (12, 3)), rng.uniform(0, 2, (12, 3)).astype(np.float32)
+    whole = singanet.FeedForwardNet(
+        [TimeDistributed("t", Dense("t_fc", 3), input_sample_shape=(3, 4))], seed=1
+    )
+    apart = singanet.FeedForwardNet([Dense("fc", 3, input_sample_shape=(4,))], seed=2)
+    for ours, other in zip(apart.param_values(), whole.param_values(), strict=True):
+        ours[...] = other
+    losses = []
+    for net, size, given in (
+        (whole, 4, (x, y, weight)),
+        (apart, 12, (x.reshape(36, 4), y.reshape(36), weight.reshape(36))),
+    ):
+        net.compile(SGD(lr=0.5), SoftmaxCrossEntropy())
+        history = net.fit(
+            *given[:2], size, 2, sample_weight=given[2], shuffle=False, verbose=False, **options
+        )
+        losses.append(history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    for ours, other in zip(apart.param_values(), whole.param_values(), strict=True):
+        np.testing.assert_allclose(ours, other, rtol=1e-4, atol=1e-6)
 
 
 def test_class_weights_are_sample_weights_by_label(build, data, same):

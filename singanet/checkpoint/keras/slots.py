@@ -26,7 +26,9 @@ _SLOTS: dict[str, Slots] = {
     "AdamW": _MOMENTS,
     "LAMB": _MOMENTS,
     "AMSGrad": (*_MOMENTS, (("largest", 1.0),)),
-    "RMSProp": ((("square", 1.0),),),
+    "Adamax": ((("first", 1.0), ("norm", 1.0)),),
+    "Adadelta": ((("square", 1.0), ("moved", 1.0)),),
+    "RMSProp": ((("square", 1.0),), (("momentum", 1.0),), (("mean", 1.0),)),
     "AdaGrad": ((("square", 1.0),),),
     "Lion": ((("first", 1.0),),),
 }

@@ -21,7 +21,12 @@ _BLOCK_BYTES = 1 << 18
 """Of one operand; formulas of many steps run block by block, so that their steps stay cached."""
 
 _INV_SQRT_2PI = 0.3989422804014327
+_TWICE_SQRT_2_PI = 1.5957691216057308
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+"""Of Klambauer et al., 2017: mean 0 and variance 1 are then a fixed point."""
 _NO_DENSITY = 40.0
+_ONE_GELU = 25.0
+"""Where the gate of gelu by tanh is 1 or 0 in every type."""
 _MANY = 1 << 14
 _ONE_FROM = {2: 11.0, 4: 30.0, 8: 40.0}
 """Where 1 / (1 + exp(-x)) is 1, by the bytes of a number."""
@@ -198,6 +203,148 @@ def _softplus_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
     return dx
 
 
+def _relu6(xp: Any, x: Array, _: float) -> Array:
+    y: Array = xp.maximum(x, 0)
+    return xp.minimum(y, 6, out=y)
+
+
+def _relu6_backward(xp: Any, dy: Array, y: Array, _: float) -> Array:
+    inside: Array = xp.logical_and(y > 0, y < 6)
+    return xp.multiply(dy, inside)
+
+
+def _hard_sigmoid(xp: Any, x: Array, _: float) -> Array:
+    """x / 6 + 1/2 from 0 to 1."""
+    y: Array = xp.add(x, 3.0)
+    xp.maximum(y, 0, out=y)
+    xp.minimum(y, 6, out=y)
+    y /= 6.0
+    return y
+
+
+def _hard_sigmoid_backward(xp: Any, dy: Array, y: Array, _: float) -> Array:
+    dx: Array = xp.multiply(dy, xp.logical_and(y > 0, y < 1))
+    dx /= 6.0
+    return dx
+
+
+def _hard_swish(xp: Any, x: Array, _: float) -> Array:
+    y = _hard_sigmoid(xp, x, _)
+    # Zero below -3, where infinity times zero would be none.
+    y *= xp.maximum(x, -3.0)
+    return y
+
+
+def _hard_swish_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
+    dx: Array = xp.clip(x, -3.0, 3.0)
+    dx /= 3.0
+    dx += 0.5
+    dx *= xp.abs(x) < 3
+    dx += x >= 3
+    dx *= dy
+    return dx
+
+
+def _selu(xp: Any, x: Array, _: float) -> Array:
+    y = _elu(xp, x, _SELU_ALPHA)
+    y *= _SELU_SCALE
+    return y
+
+
+def _selu_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
+    dx = _elu_backward(xp, dy, x, _SELU_ALPHA)
+    dx *= _SELU_SCALE
+    return dx
+
+
+def _celu(xp: Any, x: Array, slope: float) -> Array:
+    y: Array = xp.minimum(x, 0)
+    y /= slope
+    xp.expm1(y, out=y)
+    y *= slope
+    y += xp.maximum(x, 0)
+    return y
+
+
+def _celu_backward(xp: Any, dy: Array, x: Array, slope: float) -> Array:
+    dx: Array = xp.minimum(x, 0)
+    dx /= slope
+    xp.exp(dx, out=dx)
+    dx *= dy
+    return dx
+
+
+def _softsign(xp: Any, x: Array, _: float) -> Array:
+    y: Array = xp.clip(x, -_largest(x), _largest(x))
+    y /= xp.abs(y) + 1.0
+    return y
+
+
+def _softsign_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
+    dx: Array = xp.abs(x)
+    dx += 1.0
+    xp.reciprocal(dx, out=dx)
+    dx *= dx
+    dx *= dy
+    return dx
+
+
+def _mish(xp: Any, x: Array, _: float) -> Array:
+    # tanh(log(1 + n)) = n (n + 2) / (n (n + 2) + 2) for n = exp(x), without a logarithm.
+    n: Array = xp.exp(xp.minimum(x, _ONE_FROM[x.dtype.itemsize] / 2))
+    n *= n + 2.0
+    n /= n + 2.0
+    n *= xp.maximum(x, -_largest(x))
+    return n
+
+
+def _mish_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
+    near: Array = xp.clip(x, -_largest(x), _ONE_FROM[x.dtype.itemsize] / 2)
+    n: Array = xp.exp(near)
+    q = n * (n + 2.0)
+    q += 2.0
+    # tanh(softplus) is (q - 2) / q, and its derivative 4 n (n + 1) / q².
+    near *= n
+    near *= (n + 1.0) / q
+    near *= 4.0
+    n *= n + 2.0
+    near += n
+    near /= q
+    near *= dy
+    return near
+
+
+def _tanh_gate(xp: Any, x: Array) -> tuple[Array, Array]:
+    """``x`` within where it matters, and (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2."""
+    near: Array = xp.clip(x, -_ONE_GELU, _ONE_GELU)
+    twice = xp.square(near)
+    twice *= 0.044715
+    twice += 1.0
+    twice *= near
+    twice *= _TWICE_SQRT_2_PI
+    return near, _sigmoid(xp, twice)
+
+
+def _gelu_tanh(xp: Any, x: Array, _: float) -> Array:
+    y = _tanh_gate(xp, x)[1]
+    y *= xp.maximum(x, -_largest(x))
+    return y
+
+
+def _gelu_tanh_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
+    near, gate = _tanh_gate(xp, x)
+    dx: Array = xp.square(near)
+    dx *= 3 * 0.044715
+    dx += 1.0
+    dx *= _TWICE_SQRT_2_PI
+    dx *= near
+    dx *= xp.subtract(1.0, gate)
+    dx += 1.0
+    dx *= gate
+    dx *= dy
+    return dx
+
+
 _MODES = {
     "relu": _Mode(_relu, _relu_backward),
     "sigmoid": _Mode(_sigmoid, _sigmoid_backward),
@@ -207,4 +354,12 @@ _MODES = {
     "gelu": _Mode(_gelu, _gelu_backward),
     "silu": _Mode(_silu, _silu_backward),
     "softplus": _Mode(_softplus, _softplus_backward),
+    "relu6": _Mode(_relu6, _relu6_backward),
+    "hard_sigmoid": _Mode(_hard_sigmoid, _hard_sigmoid_backward),
+    "hard_swish": _Mode(_hard_swish, _hard_swish_backward),
+    "selu": _Mode(_selu, _selu_backward),
+    "celu": _Mode(_celu, _celu_backward),
+    "softsign": _Mode(_softsign, _softsign_backward),
+    "mish": _Mode(_mish, _mish_backward),
+    "gelu_tanh": _Mode(_gelu_tanh, _gelu_tanh_backward),
 }

@@ -25,6 +25,22 @@ def softmax_backward(ops: Ops, dy: Array, y: Array, axis: int = -1) -> Array:
     return dx
 
 
+@kernel(half="lift")
+def log_softmax(ops: Ops, x: Array, axis: int = -1) -> Array:
+    """See `Ops`."""
+    y: Array = ops.xp.subtract(x, x.max(axis=axis, keepdims=True))
+    y -= ops.xp.log(ops.xp.exp(y).sum(axis=axis, keepdims=True))
+    return y
+
+
+@kernel(half="lift")
+def log_softmax_backward(ops: Ops, dy: Array, y: Array, axis: int = -1) -> Array:
+    """See `Ops`."""
+    dx: Array = ops.xp.exp(y)
+    dx *= dy.sum(axis=axis, keepdims=True)
+    return ops.xp.subtract(dy, dx, out=dx)
+
+
 @kernel(half="native")
 def softmax_cross_entropy(
     ops: Ops, x: Array, labels: Array, smoothing: float = 0.0

@@ -38,7 +38,7 @@ _ALGORITHMS = {
     "silu": (Alg.SWISH, Alg.SWISH),
     "softplus": (Alg.SOFT_RELU, Alg.SOFT_RELU),
 }
-"""Forward, and backward from what `ACTIVATIONS` names."""
+"""Forward, and backward from what `ACTIVATIONS` names; the others are NumPy's both ways."""
 
 _ALPHAS = {"relu": 0.0, "silu": 1.0, "softplus": 1.0}
 """Parameters of the formulas that are not the caller's slope."""
@@ -102,7 +102,7 @@ def _like(ops: OneDnnBase, array: Array, like: Array) -> Array:
 
 
 def _is_served(ops: OneDnnBase, mode: str, x: Array, slope: float = 0.01) -> bool:
-    if mode in _BY_NUMPY:
+    if mode in _BY_NUMPY or mode not in _ALGORITHMS:
         return False
     return ops.serves(_LEAST_FORWARD.get(mode, _LONG), x) and is_dense(x)
 
@@ -110,6 +110,8 @@ def _is_served(ops: OneDnnBase, mode: str, x: Array, slope: float = 0.01) -> boo
 def _is_served_back(
     ops: OneDnnBase, mode: str, dy: Array, kept: Array, slope: float = 0.01
 ) -> bool:
+    if mode not in _ALGORITHMS:
+        return False
     return ops.serves(_LEAST_BACKWARD.get(mode, _LONG), dy, kept) and is_dense(kept)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from singanet.errors import ArgumentError
 from singanet.layers.cache import Cache
@@ -15,57 +17,53 @@ from singanet.parallel.cached.rows import TableRows
 from singanet.parallel.server.table import Table
 from singanet.params.param import Param
 
+_PIECE = 1 << 20
+"""Elements that are drawn at a time."""
+
 
 def serve(
     net: Any,
     rule: Optimizer,
-    table_of: Callable[[Param], Table],
+    tables_of: Callable[[Sequence[Param]], Mapping[str, Table]],
     wrote: Callable[[], bool] = lambda: False,
 ) -> dict[str, TableRows]:
     """Let tables have the rows of the trained Embeddings of ``net``, by parameter name.
 
-    ``table_of`` makes the table of a parameter that was not served before. Values that the
-    parameter had are written into it, unless somebody ``wrote`` them already; one that had none
-    never gets any in memory, where this comes before the first pass. ``rule`` updates what stays in
-    caches. Tables that other layers read, too, are left as they are.
+    ``tables_of`` makes the tables of parameters that were not served before, with the values that
+    they begin with. Where a parameter has others, they are written there, unless somebody
+    ``wrote`` them; one that has none never gets any in memory, where this comes before the first
+    pass. ``rule`` updates what stays in caches. Tables that other layers read, too, are left.
     Errors: `ArgumentError` for a cache of such a table, and for caches that differ.
     """
-    made: dict[str, TableRows] = {}
-    for param, cache in _to_serve(net):
-        if param.served is None:
-            values = param.value if param.filled else None
-            if values is None:
-                param.seed, param.dtype = net.seed, net.dtype
-            table = table_of(param)
-            rows = (
-                TableRows(param.name, table)
-                if cache is None
-                else CachedRows(param.spec, table, cache, rule)
-            )
-            if values is not None and not wrote():
-                rows.write(values)
-            param.home = rows
-        if isinstance(param.served, TableRows):
-            made[param.name] = param.served
-    return made
-
-
-def expect_served(own: str, stages: Iterable[Wrapper]) -> None:
-    """Errors: `ArgumentError` where one of ``stages`` looks at values, which tables have."""
-    for stage in stages:
-        if not looks_at_gradients_alone(stage):
-            kind = type(stage).__name__
-            raise ArgumentError(
-                f"{own} and {kind}",
-                expected="no other stages than clipping, since values are elsewhere",
-                received=kind,
-                advice=f"use AllReduce with {kind}",
-            )
+    found = _to_serve(net)
+    new = [(param, cache) for param, cache in found if param.served is None]
+    for param, _ in new:
+        if not param.filled:
+            param.seed, param.dtype = net.seed, net.dtype
+    tables = tables_of([param for param, _ in new]) if new else {}
+    for param, cache in new:
+        table = tables[param.name]
+        rows = (
+            TableRows(param.name, table) if cache is None else CachedRows(param, table, cache, rule)
+        )
+        if param.filled and not wrote() and not _is_as_drawn(param):
+            rows.write(param.value)
+        param.home = rows
+    return {p.name: p.served for p, _ in found if isinstance(p.served, TableRows)}
 
 
 def looks_at_gradients_alone(stage: Wrapper) -> bool:
-    """Whether it has no part in what becomes of values."""
+    """Whether a stage has no part in what becomes of values."""
     return type(stage).settle is Wrapper.settle and type(stage).updated is Wrapper.updated
+
+
+def _is_as_drawn(param: Param) -> bool:
+    """Whether the values are those that the parameter began with."""
+    flat = param.value.reshape(-1)
+    return all(
+        np.array_equal(flat[start : start + piece.size], piece.astype(flat.dtype))
+        for start, piece in param.initial_pieces(_PIECE)
+    )
 
 
 def _to_serve(net: Any) -> list[tuple[Param, Cache | None]]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from singanet.base.collectives import SharedBatch
 from singanet.engine.plan import Plan, Step
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
@@ -68,7 +69,8 @@ class TracedLayer:
     def forward(self, ctx: Context, x: Any) -> Any:
         """As the layer's."""
         self._enter("forward")
-        if ctx.train and self.layer.shared is not None:
+        shared = self.layer.shared
+        if shared is not None and (ctx.train or not isinstance(shared, SharedBatch)):
             # Other processes would be asked while this one records, and they do not.
             raise NotRecordableError(f"layer {self.name!r} waits for other processes")
         if not self.pure:

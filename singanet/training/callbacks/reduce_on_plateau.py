@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from singanet.errors import ArgumentError
 from singanet.optimizer.schedules import Plateau
 from singanet.training.callbacks.callback import Callback
@@ -12,7 +14,7 @@ class ReduceOnPlateau(Callback):
     """Shows ``monitor`` to a `Plateau` schedule after every epoch.
 
     It stands in the optimizer, so that its state is saved with it: where the optimizer's rate is
-    a number, one is made of it with ``factor``, ``patience`` and ``lowest``.
+    a number, one is made of it with the other arguments, which are those of `Plateau`.
     """
 
     def __init__(
@@ -23,18 +25,29 @@ class ReduceOnPlateau(Callback):
         threshold: float = 1e-4,
         lowest: float = 0.0,
         mode: str = "min",
+        cooldown: int = 0,
+        absolute: bool = False,
     ) -> None:
         self.monitor = Monitor("ReduceOnPlateau", monitor, mode)
+        self._made = partial(
+            Plateau,
+            factor=factor,
+            patience=patience,
+            threshold=threshold,
+            lowest=lowest,
+            mode=mode,
+            cooldown=cooldown,
+            absolute=absolute,
+        )
         # Made once to have the arguments checked now.
-        Plateau(1.0, factor, patience, threshold, lowest, mode)
-        self._settings = (factor, patience, threshold, lowest, mode)
+        self._made(1.0)
 
     def on_train_begin(self) -> None:
         """Put the schedule into the optimizer. Errors: its rate follows another schedule."""
         self.monitor.begin(self.session.names)
         rule = self.session.rule
         if isinstance(rule.lr, (int, float)):
-            rule.lr = Plateau(float(rule.lr), *self._settings)
+            rule.lr = self._made(float(rule.lr))
         if not isinstance(rule.lr, Plateau):
             raise ArgumentError(
                 "ReduceOnPlateau",

@@ -306,6 +306,18 @@ OPTIMIZERS = {
         lambda: optimizer.RMSProp(lr=0.01),
         lambda: keras.optimizers.RMSprop(0.01, epsilon=1e-8),
     ),
+    "rmsprop, centered": (
+        lambda: optimizer.RMSProp(lr=0.01, centered=True, momentum=0.5),
+        lambda: keras.optimizers.RMSprop(0.01, momentum=0.5, epsilon=1e-8, centered=True),
+    ),
+    "adamax": (
+        lambda: optimizer.Adamax(lr=0.01),
+        lambda: keras.optimizers.Adamax(0.01, epsilon=1e-8),
+    ),
+    "adadelta": (
+        lambda: optimizer.Adadelta(0.95, 1e-7, lr=0.5),
+        lambda: keras.optimizers.Adadelta(0.5),
+    ),
     "adagrad": (
         lambda: optimizer.AdaGrad(lr=0.01),
         lambda: keras.optimizers.Adagrad(0.01, epsilon=1e-8),

@@ -213,7 +213,7 @@ def test_lrn(ops, size, channels):
     compare(ops, "lrn_backward", dy, x, size, 0.3, 0.75, 2.0)
 
 
-@pytest.mark.parametrize("mode", ACTIVATIONS)
+@pytest.mark.parametrize("mode", list(ACTIVATIONS)[:8])
 @pytest.mark.parametrize("last", [False, True])
 def test_activations(ops, only_onednn, mode, last):
     only_onednn("activation_backward", *(() if mode in ("elu", "softplus") else ("activation",)))

@@ -9,7 +9,7 @@ import singanet
 from singanet import loss as losses
 from singanet import metric as metrics
 from singanet.errors import SingaNetError
-from singanet.layers import Activation, Dense, Softmax
+from singanet.layers import Activation, Dense, Reshape, Softmax
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
 
@@ -66,6 +66,17 @@ CASES = {
     "squared": (losses.SquaredError, numbers),
     "squared, doubles": (losses.SquaredError, lambda rng: rng.standard_normal((6, 3))),
     "squared, integers": (losses.SquaredError, lambda rng: rng.integers(-2, 3, (6, 3))),
+    "softmax, weighted": (
+        lambda: losses.SoftmaxCrossEntropy(0.1, ignore_index=-1, class_weight=[1, 2, 3]),
+        ignored,
+    ),
+    "sigmoid, smoothed": (lambda: losses.SigmoidCrossEntropy(label_smoothing=0.1), bits),
+    "focal": (lambda: losses.SoftmaxFocal(ignore_index=-1), ignored),
+    "sigmoid, focal": (lambda: losses.SigmoidFocal(alpha=0.25), bits),
+    "smooth": (lambda: losses.SmoothL1(0.3), numbers),
+    "poisson": (losses.Poisson, lambda rng: rng.integers(0, 4, (6, 3))),
+    "cosine": (losses.CosineSimilarity, numbers),
+    "sigmoid, dice": (losses.Dice, bits),
 }
 METRICS = [metrics.Accuracy, metrics.Perplexity, None]
 
@@ -100,6 +111,26 @@ def test_losses(name, weighted, rng):
     for _ in range(6):
         weight = rng.uniform(0.1, 2, 6).astype(np.float32) if weighted else None
         twins.step(data(rng), draw(rng), sample_weight=weight)
+    twins.expect_recorded()
+
+
+def test_losses_of_several_parts_and_weights_of_positions(rng):
+    def make(loss, shape):
+        return singanet.FeedForwardNet(
+            [Dense("fc", 12, input_sample_shape=(4,)), Reshape("parts", shape)], loss=loss, seed=1
+        )
+
+    def x():
+        return data(rng)
+
+    twins = Twins(lambda: make(losses.GaussianNLL(), (2, 6)), lambda: SGD(lr=0.1))
+    for _ in range(4):
+        weight = rng.random((6, 2)).astype(np.float32)
+        twins.step(x(), rng.standard_normal((6, 2, 3)), sample_weight=weight)
+    twins.expect_recorded()
+    twins = Twins(lambda: make(losses.TripletMargin(), (3, 4)), lambda: SGD(lr=0.1))
+    for _ in range(4):
+        twins.step(x(), rng.integers(0, 2, 6))
     twins.expect_recorded()
 
 

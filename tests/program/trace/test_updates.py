@@ -26,6 +26,13 @@ ELEMENT_WISE = {
     "AMSGrad": kinds.AMSGrad,
     "RMSProp": lambda **k: kinds.RMSProp(rho=lambda step: 0.9 - 0.1 / (step + 1), **k),
     "Lion": kinds.Lion,
+    "SGD, dampened": lambda **k: kinds.SGD(momentum=0.9, dampening=0.3, **k),
+    "RMSProp, centered": lambda **k: kinds.RMSProp(centered=True, momentum=0.5, **k),
+    "AdamW, largest": lambda **k: kinds.AdamW(amsgrad=True, **k),
+    "NAdam": kinds.NAdam,
+    "RAdam": lambda **k: kinds.RAdam(beta_2=0.6, **k),
+    "Adamax": kinds.Adamax,
+    "Adadelta": kinds.Adadelta,
 }
 OF_WHOLE_PARAMETERS = {
     "LAMB": kinds.LAMB,
