@@ -262,7 +262,8 @@ def training_sources(session: Session) -> list[Source]:
         every = session.ranks.state_of_all(session)
         measures = session.ranks.merged(measures)
         # The running state of all stands in the parameters only here.
-        of_all = {f"net/{param.name}": _copy(param.value) for param in here}
+        told = here if session.rank == 0 or session.ranks.apart else []
+        of_all = {f"net/{param.name}": _copy(param.peek()) for param in told}
         for param in moved:
             param.value[...] = net.device.put(arrays[f"local/{param.name}"])
         apart = {**of_all, **arrays} if session.ranks.apart else arrays

@@ -75,6 +75,7 @@ class Servers:
         self._opening = Opening(optimizer, staleness, summed, (), *where)
         self._count = 0
         self._sent: bytes | None = None
+        self._known: frozenset[str] = frozenset()
 
     @property
     def servers(self) -> range:
@@ -86,16 +87,17 @@ class Servers:
         replicas: Sequence[tuple[Param, Array]],
         tables: Sequence[Param] = (),
         split: Way = "hash",
-        state: Mapping[str, Array] | None = None,
+        anew: bool = False,
     ) -> None:
         """Let the servers hold these parameters: ``replicas`` whole, ``tables`` row by row.
 
         The values of replicas are those of worker 0, those of tables are drawn by the servers; a
-        snapshot goes before both, but not before ``state`` that was loaded. All workers come
-        here; again, with what has changed. Errors: an optimizer that is no data.
+        snapshot goes before both, but for ``anew``. All workers come here; again, with more, or
+        with replicas whose values have changed. Errors: an optimizer that is no data.
         """
         held: dict[int, list[Held]] = {server: [] for server in self.servers}
         load = dict.fromkeys(self.servers, 0)
+        self._known = frozenset(self.replicas)
         for param, value in replicas:
             known = self.replicas.get(param.name)
             if known is None:
@@ -113,7 +115,7 @@ class Servers:
                 held[server].append(Held(number, bare, owned))
             self.tables[param.name] = RemoteTable(self, param, number, made)
         if self.comm.rank == 0:
-            self._tell_all(held, replicas, state)
+            self._tell_all(held, replicas, anew)
         self.restored = of_first(self.comm, self.restored, "what servers begin from")
         self.finished = self.finished or self.restored or 0
 
@@ -121,14 +123,15 @@ class Servers:
         self,
         held: Mapping[int, Sequence[Held]],
         replicas: Sequence[tuple[Param, Array]],
-        state: Mapping[str, Array] | None,
+        anew: bool,
     ) -> None:
-        first = self._sent is None
-        if self._opening.snapshots is not None and first and state is None:
+        first, known = self._sent is None, self._known
+        if self._opening.snapshots is not None and first and not anew:
             steps = [set(unpickled(a[0])) for a in self._all(Kind.OPEN, self._as_data(None))]
             self.restored = max(set.intersection(*steps), default=None)
         # What is opened later begins from there, too; what is there already does not.
-        restore = self.restored if first or not replicas else None
+        fresh = not any(param.name in known for param, _ in replicas)
+        restore = self.restored if fresh and not anew else None
         asked = [
             self._ask(server, Kind.OPEN, arrays=self._as_data(held[server], restore))
             for server in self.servers
@@ -138,8 +141,6 @@ class Servers:
         for each in asked:
             each.wait()
         self._sent = self._hypers()
-        if state is not None:
-            self.load_state_dict(state)
 
     def _hypers(self) -> bytes:
         rule = stages_of(self.optimizer)[1]
