@@ -32,6 +32,8 @@ class StandIn(np.ndarray[Any, Any]):
 class ServedRows(ABC):
     """The `Home` of a parameter (rows, width) whose rows come from a table and go back to it."""
 
+    is_table = True
+
     def __init__(self, name: str, shape: Shape, dtype: Any) -> None:
         self.name = name
         self.shape = shape
