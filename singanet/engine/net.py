@@ -439,19 +439,14 @@ class Net(GraphBuilder):
 
 def expect_in_memory(params: Iterable[Param], where: str) -> None:
     """Refuse ``params`` of which one is elsewhere. Errors: `CallOrderError`."""
-    away = [param for param in params if param.home is not None]
-    if away:
-        served = away[0].served is not None
-        raise CallOrderError(
-            where,
-            expected="a net in memory",
-            received=f"one whose table {away[0].name!r} is served"
-            if served
-            else "one that is offloaded, or shares parameters with one",
-            advice="take copy.deepcopy(net), which has it in memory"
-            if served
-            else "call net.onload() first",
-        )
+    for param in params:
+        if param.home is not None:
+            raise CallOrderError(
+                where,
+                expected="a net in memory, whole",
+                received=f"one whose {param.name!r} is {param.home.place}",
+                advice=param.home.way_back,
+            )
 
 
 def expect_host(net: Net, where: str) -> None:
