@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from singanet.parallel.communicator import Done, Request
 from singanet.parallel.server.table import Table
 from singanet.params.served import ServedRows
 from singanet.types import Array, RowSparse
@@ -59,6 +60,8 @@ class TableRows(ServedRows):
         super().__init__(name, (table.rows, table.width), table.dtype)
         self.table = table
         self.lookups = Lookups()
+        self._ahead: tuple[Array, Request] | None = None
+        self._pushing: Request = Done()
         self._row_bytes = table.width * self.dtype.itemsize
         self.piece = max(1, _PIECE // max(1, self._row_bytes))
 
@@ -85,6 +88,7 @@ class TableRows(ServedRows):
 
     def flush(self) -> None:
         """Push all gradients that wait."""
+        self._pushing.wait()
 
     def parts(self) -> Iterator[Array]:
         """As `ServedRows`."""
@@ -97,9 +101,18 @@ class TableRows(ServedRows):
         for rows in self._pieces():
             self.table.write(rows, np.asarray(array[rows], self.dtype))
 
+    def prefetch(self, ids: Array) -> None:
+        """Begin to pull what the next step will look up, as it is after the one under way."""
+        rows, _ = _distinct(ids)
+        self._ahead = rows, self.table.start_pull_ahead(rows)
+
     def _fetched(self, rows: Array) -> Array:
         """The values of distinct ``rows``, rising, for a training step."""
-        values, _ = self.table.pull(rows)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and np.array_equal(ahead[0], rows):
+            values, _ = ahead[1].wait()
+        else:
+            values, _ = self.table.pull(rows)
         self._count_pull(len(rows))
         return values
 
@@ -109,7 +122,9 @@ class TableRows(ServedRows):
 
     def _push(self, rows: Array, grads: Array, clocks_added: Array | None) -> None:
         if len(rows):
-            self.table.push(rows, grads, clocks_added)
+            # What comes next to the table comes after it: only its errors are waited for.
+            self._pushing.wait()
+            self._pushing = self.table.start_push(rows, grads, clocks_added)
             self._count_push(rows, clocks_added)
 
     def _count_pull(self, count: int) -> None:

@@ -276,9 +276,16 @@ class RemoteTable(Table):
 
     def start_pull(self, rows: Array) -> Request:
         """As `Table`."""
+        return self._pulled(rows, 0)
+
+    def start_pull_ahead(self, rows: Array) -> Request:
+        """As `Table`; servers answer once this worker may begin the next step."""
+        return self._pulled(rows, 1)
+
+    def _pulled(self, rows: Array, ahead: int) -> Request:
         rows = self._checked(rows)
         parts = [(s, at, [local]) for s, at, local in self.split.places(rows) if len(local)]
-        return self._start(Kind.PULL, parts, self._values_of(rows))
+        return self._start(Kind.PULL, parts, self._values_of(rows), ahead)
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
         """As `Table`. Every server hears of it: its rule counts the update too."""
@@ -349,8 +356,9 @@ class RemoteTable(Table):
         kind: Kind,
         parts: Sequence[tuple[int, Array | slice, Sequence[Array]]],
         merged: Callable[[Any], Any],
+        ahead: int = 0,
     ) -> Request:
-        need = self._servers.finished + (kind is Kind.PUSH_PULL)
+        need = self._servers.finished + ahead
         what = f"{kind.name.lower().replace('_', ' ')} of {self.name}"
         asked = [
             (at, self._servers._ask(server, kind, self._number, need, arrays, what))

@@ -61,6 +61,10 @@ class Table(ABC):
     def start_write(self, rows: Array, values: Array) -> Request:
         """Put ``values`` (n, width) in the place of ``rows``, whose clocks grow by 1."""
 
+    def start_pull_ahead(self, rows: Array) -> Request:
+        """As `start_pull`, with the values that they will have after the step that is under way."""
+        return _Later(self, rows)
+
     def pull(self, rows: Array) -> tuple[Array, Array]:
         """As `start_pull`, waited for."""
         values, clocks = self.start_pull(rows).wait()
@@ -211,6 +215,21 @@ class Shard(Table):
                 advice="look ids up in the table that they belong to",
             )
         return rows
+
+
+class _Later:
+    """A `Request` for a pull that is made when it is waited for."""
+
+    def __init__(self, table: Table, rows: Array) -> None:
+        self._table, self._rows = table, rows
+
+    def test(self) -> bool:
+        """As `Request`."""
+        return True
+
+    def wait(self) -> Any:
+        """As `Request`."""
+        return self._table.pull(self._rows)
 
 
 def _room(folder: Path | None, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
