@@ -60,7 +60,6 @@ class TableRows(ServedRows):
         super().__init__(name, (table.rows, table.width), table.dtype)
         self.table = table
         self.lookups = Lookups()
-        self._ahead: tuple[Array, Request] | None = None
         self._pushing: Request = Done()
         self._row_bytes = table.width * self.dtype.itemsize
         self.piece = max(1, _PIECE // max(1, self._row_bytes))
@@ -103,16 +102,11 @@ class TableRows(ServedRows):
 
     def prefetch(self, ids: Array) -> None:
         """Begin to pull what the next step will look up, as it is after the one under way."""
-        rows, _ = _distinct(ids)
-        self._ahead = rows, self.table.start_pull_ahead(rows)
+        self.table.prefetch(_distinct(ids)[0])
 
     def _fetched(self, rows: Array) -> Array:
         """The values of distinct ``rows``, rising, for a training step."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and np.array_equal(ahead[0], rows):
-            values, _ = ahead[1].wait()
-        else:
-            values, _ = self.table.pull(rows)
+        values, _ = self.table.pull(rows)
         self._count_pull(len(rows))
         return values
 

@@ -61,9 +61,9 @@ class Table(ABC):
     def start_write(self, rows: Array, values: Array) -> Request:
         """Put ``values`` (n, width) in the place of ``rows``, whose clocks grow by 1."""
 
-    def start_pull_ahead(self, rows: Array) -> Request:
-        """As `start_pull`, with the values that they will have after the step that is under way."""
-        return _Later(self, rows)
+    @abstractmethod
+    def prefetch(self, rows: Array) -> None:
+        """Begin to pull ``rows`` as they are after the step under way, where that takes time."""
 
     def pull(self, rows: Array) -> tuple[Array, Array]:
         """As `start_pull`, waited for."""
@@ -136,6 +136,9 @@ class Shard(Table):
         """As `Table`. Errors: `DataError` for a row that there is not."""
         rows = self._checked(rows)
         return Done((self._table[rows], self.clocks[rows]))
+
+    def prefetch(self, rows: Array) -> None:
+        """As `Table`: there is nothing to wait for."""
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
         """As `Table`. Errors: rows that are not there or come twice, gradients that do not fit."""
@@ -215,21 +218,6 @@ class Shard(Table):
                 advice="look ids up in the table that they belong to",
             )
         return rows
-
-
-class _Later:
-    """A `Request` for a pull that is made when it is waited for."""
-
-    def __init__(self, table: Table, rows: Array) -> None:
-        self._table, self._rows = table, rows
-
-    def test(self) -> bool:
-        """As `Request`."""
-        return True
-
-    def wait(self) -> Any:
-        """As `Request`."""
-        return self._table.pull(self._rows)
 
 
 def _room(folder: Path | None, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
