@@ -80,6 +80,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
             parser.error(f"argument {name}: {value} is less than {least}")
     if arguments.servers >= arguments.ranks:
         parser.error(f"argument --servers: of {arguments.ranks} ranks one has to train")
+    if arguments.servers and arguments.elastic:
+        parser.error("argument --elastic: not with --servers, whose parameters no other rank has")
 
 
 def _program(

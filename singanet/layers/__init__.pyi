@@ -10,7 +10,7 @@ from singanet.layers.conv2d import Conv2D
 from singanet.layers.conv2d_transpose import Conv2DTranspose
 from singanet.layers.dense import Dense
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
-from singanet.layers.dropout import Dropout
+from singanet.layers.dropout import AlphaDropout, Dropout, GaussianNoise, SpatialDropout
 from singanet.layers.dummy import Dummy, Input
 from singanet.layers.embedding import Embedding
 from singanet.layers.global_pooling import (
@@ -24,7 +24,7 @@ from singanet.layers.group_norm import GroupNorm, InstanceNorm
 from singanet.layers.joins import Add, Average, Maximum, Merge, Multiply
 from singanet.layers.l2_norm import L2Norm
 from singanet.layers.layer import Layer
-from singanet.layers.layer_norm import LayerNorm
+from singanet.layers.layer_norm import LayerNorm, RMSNorm
 from singanet.layers.lrn import LRN
 from singanet.layers.matmul import MatMul
 from singanet.layers.multi_head_attention import MultiHeadAttention
@@ -51,6 +51,7 @@ __all__ = [
     "RNN",
     "Activation",
     "Add",
+    "AlphaDropout",
     "Average",
     "AvgPooling1D",
     "AvgPooling2D",
@@ -68,6 +69,7 @@ __all__ = [
     "Embedding",
     "EndPadding",
     "Flatten",
+    "GaussianNoise",
     "GlobalAvgPooling1D",
     "GlobalAvgPooling2D",
     "GlobalMaxPooling1D",
@@ -90,11 +92,13 @@ __all__ = [
     "Pad",
     "Permute",
     "PositionEmbedding",
+    "RMSNorm",
     "Reshape",
     "Scale",
     "SinusoidalPosition",
     "Slice",
     "Softmax",
+    "SpatialDropout",
     "Split",
     "StepList",
     "StopGradient",

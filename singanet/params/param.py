@@ -21,13 +21,12 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
-from singanet.initializer import Initializer, from_spec
+from singanet.initializer import INIT_KEYS, Initializer, from_spec
 from singanet.params.served import ServedRows
 from singanet.params.store import place_of, slice_of
 from singanet.types import Array, Shape
 
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
-_INIT_KEYS = ("init", "mean", "std", "low", "high", "value", "gain")
 _PIECE = 1 << 16
 
 
@@ -47,7 +46,13 @@ class ParamSpec:
 
 
 class Home(Protocol):
-    """Where an array is while it is not in memory, as in a file."""
+    """Where an array is while it is not in memory, as in a file.
+
+    ``place`` says so, and ``way_back`` what brings it back, as errors have it.
+    """
+
+    place: str
+    way_back: str
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -334,12 +339,12 @@ def make_param(
         return specs
     given = dict(specs or {})
     for key in given:
-        if key not in _SPEC_KEYS + _INIT_KEYS:
+        if key not in _SPEC_KEYS + INIT_KEYS:
             raise UnknownNameError(
                 where,
-                expected=f"spec keys among {one_of(_SPEC_KEYS + _INIT_KEYS, 20)}",
+                expected=f"spec keys among {one_of(_SPEC_KEYS + INIT_KEYS, 20)}",
                 received=f"{key!r}",
-                advice=did_you_mean(key, _SPEC_KEYS + _INIT_KEYS, "remove it"),
+                advice=did_you_mean(key, _SPEC_KEYS + INIT_KEYS, "remove it"),
             )
     settings = {key: given[key] for key in _SPEC_KEYS if key in given and key != "trainable"}
     settings.setdefault("name", f"{layer}/{suffix}")

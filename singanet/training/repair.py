@@ -148,15 +148,15 @@ def repairs_of(session: Session, hooks: Hooks) -> Repairs | None:
     ranks = session.ranks
     if ranks is None or not ranks.comm.elastic:
         return None
+    why = "a rank has layers that no other has" if ranks.apart else ""
     for data in (session.data, session.validation):
         if data is not None and not data.can_share_out(ranks.size):
-            if ranks.rank == 0:
-                warnings.warn(
-                    "a rank that dies ends this training: its data are each rank's own, and "
-                    "cannot be shared anew; pass arrays, or a loader with rank= and world_size=",
-                    RuntimeWarning,
-                    stacklevel=5,
-                )
-            return None
+            why = "its data are each rank's own, and cannot be shared anew; pass arrays, or a "
+            why += "loader with rank= and world_size="
+    if why:
+        if ranks.rank == 0:
+            text = f"a rank that dies ends this training: {why}"
+            warnings.warn(text, RuntimeWarning, stacklevel=5)
+        return None
     made = ranks.kept = Repairs(session, ranks, hooks)
     return made

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.engine.net import Net
 from singanet.errors import ArgumentError
 from singanet.layers.cache import Cache
 from singanet.layers.embedding import Embedding
@@ -70,11 +71,14 @@ def _to_serve(net: Any) -> list[tuple[Param, Cache | None]]:
     """The parameters that Embeddings alone read and that are trained, and their caches."""
     found: dict[int, tuple[Param, Cache | None]] = {}
     read_whole: set[int] = set()
-    layers = {id(step.layer): step.layer for step in net.planned().steps if not step.frozen}
+    # Planned only, a net does not fill its parameters.
+    plan = net.planned() if isinstance(net, Net) else net.execution_plan()
+    layers = {id(step.layer): step.layer for step in plan.steps if not step.frozen}
     for layer in layers.values():
         for param in layer.params.values():
             key = id(param.root)
-            if not isinstance(layer, Embedding):
+            # A class of a user's own may read the whole array.
+            if type(layer) is not Embedding:
                 read_whole.add(key)
             elif param.trainable:
                 before = found.setdefault(key, (param, layer.cache))[1]

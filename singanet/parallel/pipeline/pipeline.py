@@ -51,11 +51,12 @@ class Pipeline:
     the whole batch, as with `Accumulator`; `BatchNormalization` sees micro-batches.
 
     ``stages`` are the first layers of stages 1, 2, ..., or "balance": layers are timed on rank 0,
-    and the slowest stage is as quick as can be, with at most ``memory`` bytes a stage where that
-    is said. None takes them as drawn with `parallel.stage`, or else balances. A batch is cut into
-    ``micro_batches`` that are as equal as can be. ``schedule`` is "1f1b" or "gpipe". With several
-    ``replicas`` the ranks are so many rows of stages, rank = replica * stages + stage, each for a
-    part of the batch: ``AllReduce(optimizer, pipeline.replicas)`` sums their gradients.
+    and the slowest stage is as quick as can be, with at most ``memory`` bytes a stage, where that
+    is said, for micro-batches of ``samples``. None takes them as drawn with `parallel.stage`, or
+    else balances. A batch is cut into ``micro_batches`` that are as equal as can be. ``schedule``
+    is "1f1b" or "gpipe". With several ``replicas`` the ranks are so many rows of stages, rank =
+    replica * stages + stage, each for a part of the batch: ``AllReduce(optimizer,
+    pipeline.replicas)`` sums their gradients.
 
     Errors: ranks that are no multiple of ``replicas``; another number of stages than ranks in a
     row; a net that another executor carries out; nets that differ between ranks.
@@ -70,6 +71,7 @@ class Pipeline:
         comm: Communicator | None = None,
         replicas: int = 1,
         memory: float | None = None,
+        samples: int = 1,
     ) -> None:
         self.comm = init() if comm is None else comm
         self.micro_batches = checked_count("parallel.Pipeline", "micro_batches", micro_batches, 1)
@@ -88,7 +90,8 @@ class Pipeline:
         self.measuring = range(self.count - 1, self.comm.size, self.count)
         plan = self._checked(net)
         ops = scheduled(self.schedule, self.count, self.micro_batches)
-        held = [alive(each) for each in ops]
+        each = checked_count("parallel.Pipeline", "samples", samples, 1)
+        held = [each * alive(own) for own in ops]
         places = assigned(net, stages, held, memory, self._costs)
         self._places: dict[str, int] = dict(
             zip((step.name for step in plan.steps), places, strict=True)
