@@ -402,6 +402,15 @@ class ParameterServer(RankReducer):
         for scaling in reversed(self._scaling()):
             scaling.updated([param.name], [param.value])
 
+    def prefetch(self, ids: Mapping[str, Array]) -> None:
+        """Begin to pull the rows that the next step looks up, by the names of their parameters.
+
+        Call it before the step that is to go by meanwhile. Values are as without it.
+        """
+        for name, looked_up in ids.items():
+            if name in self._rows:
+                self._rows[name].prefetch(looked_up)
+
     @property
     def lookups(self) -> dict[str, Lookups]:
         """By parameter, what training steps asked of its table."""

@@ -261,6 +261,48 @@ def test_hybrid_trains_as_all_reduce(servers, rule):
             np.testing.assert_allclose(made[0][place][name], value, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("consistency", ["bsp", "asp"])
+def test_rows_that_are_prefetched_are_those_after_the_step(consistency):
+    # The same rows twice, so that those of another step could be taken for them.
+    batches = [(WORDS[k : k + 8], Y[k : k + 8]) for k in (0, 4, 4, 4, 8)]
+
+    def work(ahead):
+        def one(comm, ranks):
+            net = words_net()
+            stage = ParameterServer(Adam(lr=0.01), consistency, comm=comm, servers=ranks)
+            stage.meet(net)
+            for k, (x, y) in enumerate(batches):
+                if ahead and k + 1 < len(batches):
+                    stage.prefetch({"e/weight": batches[k + 1][0], "d/weight": x})
+                net.step(x, y, stage)
+            pulls = stage.loads()[0]["pull"].calls
+            return values_of(net), pulls
+
+        # Alone, or in step with others, each reads what it has written.
+        return served(one, 1 + (consistency == "bsp"), 1)
+
+    ahead, plain = work(True), work(False)
+    expect_same_values([values for values, _ in ahead + plain])
+    # What is prefetched is not pulled once more.
+    assert max(pulls for _, pulls in ahead) == max(pulls for _, pulls in plain)
+
+
+@pytest.mark.parametrize("consistency", ["bsp", "asp"])
+def test_lines_that_wait_are_pushed_when_they_leave_a_cache(consistency):
+    def work(comm, ranks):
+        stage = ParameterServer(SGD(lr=0.1), consistency, comm=comm, servers=ranks)
+        net = cached_words(3)
+        for k in range(12):
+            x, y = WORDS[2 * k : 2 * k + 2], Y[2 * k : 2 * k + 2]
+            net.step(x, y, stage)
+        stage.unify(net)
+        return values_of(net), stage.lookups["e/weight"].most_gathered
+
+    made = served(work)
+    expect_same_values([values for values, _ in made])
+    assert made[0][1] > 1
+
+
 @pytest.mark.parametrize("way", [ParameterServer, Hybrid])
 def test_caches_of_bound_zero_change_no_bit(way):
     def work(build):
