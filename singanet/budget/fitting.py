@@ -87,7 +87,7 @@ def fit_within(
         # As many targets as a batch has, also of fewer samples.
         named = by_name(f"{_WHERE}, y", y, output_names(net), all_of_them=False)
         targets = _resized(named, size)
-    with net.unfilled():
+    with net.unfilled() as filling:
         plan = plan_memory(
             net,
             size,
@@ -99,6 +99,7 @@ def fit_within(
             targets,
             light if isinstance(light, str) else wrapped(light, *given),
             _same_shape(x, size, arguments),
+            filling,
             _WHERE,
         )
     if verbose:

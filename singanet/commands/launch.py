@@ -30,6 +30,7 @@ def add_command(commands: Any) -> None:
     add("--servers", type=int, default=0, metavar="N", help="so many of them hold parameters")
     add("--hosts", type=Path, metavar="FILE", help="machines: lines such as node1 slots=4")
     add("--restarts", type=int, default=0, metavar="N", help="begin anew so often where it fails")
+    add("--elastic", action="store_true", help="where a rank dies, the others go on without it")
     add("--log-dir", type=Path, metavar="DIR", help="what ranks other than 0 write: rank-1.log")
     add("--trace", type=Path, metavar="FILE", help="a Chrome trace, a process a rank")
     for name, seconds, what in (
@@ -61,6 +62,7 @@ def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Nam
             deadline=arguments.deadline,
             final=final,
             resumed=resumed,
+            elastic=arguments.elastic,
         )
     )
 
@@ -78,6 +80,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
             parser.error(f"argument {name}: {value} is less than {least}")
     if arguments.servers >= arguments.ranks:
         parser.error(f"argument --servers: of {arguments.ranks} ranks one has to train")
+    if arguments.servers and arguments.elastic:
+        parser.error("argument --elastic: not with --servers, whose parameters no other rank has")
 
 
 def _program(

@@ -24,9 +24,10 @@ from singanet.initializer.scaled import (
     LecunUniform,
     VarianceScaling,
 )
-from singanet.initializer.spec import from_spec
+from singanet.initializer.spec import INIT_KEYS, from_spec
 
 __all__ = [
+    "INIT_KEYS",
     "Constant",
     "Dirac",
     "Eye",

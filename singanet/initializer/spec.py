@@ -52,6 +52,9 @@ _NAMES: dict[str, tuple[Callable[..., Initializer], tuple[str, ...], tuple[str, 
     "dirac": (Dirac, (), ("kernel", "groups")),
 }
 
+INIT_KEYS = ("init", *dict.fromkeys(key for _, *keys in _NAMES.values() for key in sum(keys, ())))
+"""What a spec may say of its initializer."""
+
 
 def from_spec(spec: Mapping[str, Any], where: str) -> Initializer:
     """The initializer that ``spec['init']`` names (in any case) or is; ``spec`` is only read.

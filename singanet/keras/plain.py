@@ -84,6 +84,26 @@ def _layer_normalization(d: Described) -> list[Layer]:
     return [norm]
 
 
+def _rms_normalization(d: Described) -> list[Layer]:
+    if d.axis() != len(d.shapes[0]) or len(d.shapes[0]) == 3:
+        d.expect(axis="the last of a sequence or row")
+    return [layers.RMSNorm(d.name, epsilon=float(d.config["epsilon"]))]
+
+
+def _spatial_dropout(d: Described) -> list[Layer]:
+    images = len(d.shapes[0]) == 3
+    return [layers.SpatialDropout(d.name, float(d.config["rate"]), 1 if images else -1)]
+
+
+def _alpha_dropout(d: Described) -> list[Layer]:
+    d.expect(noise_shape=None)
+    return [layers.AlphaDropout(d.name, float(d.config["rate"]))]
+
+
+def _gaussian_noise(d: Described) -> list[Layer]:
+    return [layers.GaussianNoise(d.name, float(d.config["stddev"]))]
+
+
 def _embedding(d: Described) -> list[Layer]:
     d.expect(mask_zero=False, lora_rank=None, quantization_config=None)
     specs = d.specs("embeddings", {(0,): 0, (1,): 1})
@@ -105,10 +125,18 @@ PLAIN: dict[str, Callable[[Described], list[Layer]]] = {
     "Softmax": _softmax,
     "BatchNormalization": _batch_normalization,
     "LayerNormalization": _layer_normalization,
+    "RMSNormalization": _rms_normalization,
+    "SpatialDropout1D": _spatial_dropout,
+    "SpatialDropout2D": _spatial_dropout,
+    "AlphaDropout": _alpha_dropout,
+    "GaussianNoise": _gaussian_noise,
     "Embedding": _embedding,
     "Add": lambda d: [layers.Add(d.name)],
     "Multiply": lambda d: [layers.Multiply(d.name)],
     "Average": lambda d: [layers.Average(d.name)],
     "Maximum": lambda d: [layers.Maximum(d.name)],
+    "Minimum": lambda d: [layers.Minimum(d.name)],
+    "Subtract": lambda d: [layers.Subtract(d.name)],
+    "RepeatVector": lambda d: [layers.RepeatVector(d.name, int(d.config["n"]))],
     "Concatenate": _concatenate,
 }

@@ -1,6 +1,7 @@
 """Where each public layer stands."""
 
 from singanet.layers.activation import Activation
+from singanet.layers.arithmetic import Clip, Index, Power
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.cache import Cache
 from singanet.layers.concat import Concat
@@ -10,7 +11,7 @@ from singanet.layers.conv2d import Conv2D
 from singanet.layers.conv2d_transpose import Conv2DTranspose
 from singanet.layers.dense import Dense
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
-from singanet.layers.dropout import Dropout
+from singanet.layers.dropout import AlphaDropout, Dropout, GaussianNoise, SpatialDropout
 from singanet.layers.dummy import Dummy, Input
 from singanet.layers.embedding import Embedding
 from singanet.layers.global_pooling import (
@@ -21,17 +22,28 @@ from singanet.layers.global_pooling import (
 )
 from singanet.layers.glu import GLU
 from singanet.layers.group_norm import GroupNorm, InstanceNorm
-from singanet.layers.joins import Add, Average, Maximum, Merge, Multiply
+from singanet.layers.joins import (
+    Add,
+    Average,
+    Divide,
+    Dot,
+    Maximum,
+    Merge,
+    Minimum,
+    Multiply,
+    Subtract,
+)
 from singanet.layers.l2_norm import L2Norm
 from singanet.layers.layer import Layer
-from singanet.layers.layer_norm import LayerNorm
+from singanet.layers.layer_norm import LayerNorm, RMSNorm
 from singanet.layers.lrn import LRN
 from singanet.layers.matmul import MatMul
 from singanet.layers.multi_head_attention import MultiHeadAttention
-from singanet.layers.pad import EndPadding, Pad
+from singanet.layers.pad import Cropping, EndPadding, Pad
 from singanet.layers.pooling import AvgPooling1D, AvgPooling2D, MaxPooling1D, MaxPooling2D
 from singanet.layers.positions import PositionEmbedding, SinusoidalPosition
 from singanet.layers.prelu import PReLU
+from singanet.layers.reduce import Expand, Reduce, RepeatVector
 from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.rnn import GRU, LSTM, RNN
 from singanet.layers.scale import Scale
@@ -51,28 +63,36 @@ __all__ = [
     "RNN",
     "Activation",
     "Add",
+    "AlphaDropout",
     "Average",
     "AvgPooling1D",
     "AvgPooling2D",
     "BatchNormalization",
     "Cache",
+    "Clip",
     "Concat",
     "Context",
     "Conv1D",
     "Conv2D",
     "Conv2DTranspose",
+    "Cropping",
     "Dense",
     "DepthwiseConv2D",
+    "Divide",
+    "Dot",
     "Dropout",
     "Dummy",
     "Embedding",
     "EndPadding",
+    "Expand",
     "Flatten",
+    "GaussianNoise",
     "GlobalAvgPooling1D",
     "GlobalAvgPooling2D",
     "GlobalMaxPooling1D",
     "GlobalMaxPooling2D",
     "GroupNorm",
+    "Index",
     "Input",
     "InstanceNorm",
     "L2Norm",
@@ -84,20 +104,27 @@ __all__ = [
     "MaxPooling2D",
     "Maximum",
     "Merge",
+    "Minimum",
     "MultiHeadAttention",
     "Multiply",
     "PReLU",
     "Pad",
     "Permute",
     "PositionEmbedding",
+    "Power",
+    "RMSNorm",
+    "Reduce",
+    "RepeatVector",
     "Reshape",
     "Scale",
     "SinusoidalPosition",
     "Slice",
     "Softmax",
+    "SpatialDropout",
     "Split",
     "StepList",
     "StopGradient",
+    "Subtract",
     "TimeDistributed",
     "Upsampling2D",
     "padded_to_steps",

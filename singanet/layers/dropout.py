@@ -1,4 +1,4 @@
-"""Dropout of random elements."""
+"""Noise in training: elements or channels dropped, and numbers added."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import Any
 
 from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError
-from singanet.layers.arguments import expect_one_input
+from singanet.layers.arguments import expect_int, expect_one_input, expect_positive
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
+
+_SATURATED = -1.7580993408473766
+"""Where the activation selu ends below zero."""
 
 
 class Dropout(Layer):
@@ -39,9 +42,12 @@ class Dropout(Layer):
         """``x`` with a fresh mask in training; the mask is kept, one byte an element."""
         if not ctx.train or self.p == 0.0:
             return x
-        mask = ctx.ops.keep_mask(ctx.rng, x.shape, 1.0 - self.p)
+        mask = ctx.ops.keep_mask(ctx.rng, self._mask_shape(x), 1.0 - self.p)
         ctx.save(mask=mask)
         return self._scaled(ctx, x, mask)
+
+    def _mask_shape(self, x: Array) -> Shape:
+        return x.shape
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """``dy`` under the same mask."""
@@ -52,3 +58,91 @@ class Dropout(Layer):
         y: Array = ctx.ops.multiply(x, mask)
         ctx.ops.multiply(y, 1.0 / (1.0 - self.p), out=y)
         return y
+
+
+class SpatialDropout(Dropout):
+    """`Dropout` of whole channels: what lies at one place of ``axis`` stays or goes together.
+
+    ``axis`` counts the batch axis: 1 are the channels of images and of (C, L), -1 the features
+    of sequences (T, F). Tompson et al., 2015.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        p: float = 0.5,
+        axis: int = 1,
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, p, input_sample_shape)
+        self.axis = expect_int(name, "axis", axis, least=-99, advice="use axis=1 for channels")
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape that has the axis, unchanged."""
+        shape = expect_one_input(self, in_shapes)
+        if not (1 <= self.axis <= len(shape) or -len(shape) <= self.axis <= -1):
+            raise self.shape_error(
+                f"samples with the axis {self.axis}, counted with the batch axis",
+                f"sample shape {shape}",
+                "use axis=1 for the channels of images, or -1 for the features of sequences",
+            )
+        return shape
+
+    def _mask_shape(self, x: Array) -> Shape:
+        axis = self.axis % x.ndim
+        return tuple(size if k in (0, axis) else 1 for k, size in enumerate(x.shape))
+
+
+class AlphaDropout(Dropout):
+    """Sets elements to −1.758 with probability ``p`` in training, and scales and shifts all.
+
+    So mean 0 and variance 1 stay, as behind the activation selu. Klambauer et al., 2017.
+    """
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` under the same mask, scaled."""
+        mask = ctx.saved.get("mask")
+        if mask is None:
+            return dy, {}
+        dx: Array = ctx.ops.multiply(dy, mask)
+        return ctx.ops.multiply(dx, self._scale, out=dx), {}
+
+    @property
+    def _scale(self) -> float:
+        keep = 1.0 - self.p
+        return float((keep + _SATURATED**2 * keep * self.p) ** -0.5)
+
+    def _scaled(self, ctx: Context, x: Array, mask: Array) -> Array:
+        y: Array = ctx.ops.subtract(x, _SATURATED)
+        ctx.ops.multiply(y, mask, out=y)
+        ctx.ops.multiply(y, self._scale, out=y)
+        # a (x m + α (1 − m)) + b = a (x − α) m + a α + b, and b = −a α p.
+        return ctx.ops.add(y, self._scale * _SATURATED * (1.0 - self.p), out=y)
+
+
+class GaussianNoise(Layer):
+    """Adds noise of mean 0 and standard deviation ``std`` in training; else passes the input on."""
+
+    any_extent = True
+
+    def __init__(
+        self, name: str, std: float = 0.1, input_sample_shape: Shape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.std = expect_positive(name, "std", std)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape, unchanged."""
+        return expect_one_input(self, in_shapes)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """``x`` with fresh noise in training; no array is kept."""
+        if not ctx.train:
+            return x
+        noise = ctx.ops.normal(ctx.rng, x.shape)
+        ctx.ops.multiply(noise, self.std, out=noise)
+        return ctx.ops.add(x, noise, dtype=x.dtype)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` itself."""
+        return dy, {}

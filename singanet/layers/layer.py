@@ -48,6 +48,9 @@ class Layer(Counted, Configurable):
     takes_sparse = False
     """Whether ``forward`` takes a `CSRMatrix`, too."""
 
+    looks_up = False
+    """Whether of a parameter that is served `forward` asks for rows, and never reads the array."""
+
     fewest_samples = 1
     """How many samples a training batch has at least: `fit` looks at it before the first step."""
 

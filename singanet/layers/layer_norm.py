@@ -1,4 +1,4 @@
-"""Layer normalisation."""
+"""Normalisation of each sample, or step of a sequence, by itself."""
 
 from __future__ import annotations
 
@@ -92,3 +92,52 @@ class LayerNorm(Layer):
         shape = x.shape[self._first(x.ndim) :]
         grads = {suffix: g.reshape(shape) for suffix, g in named.items() if g is not None}
         return dx.reshape(x.shape), grads
+
+
+class RMSNorm(LayerNorm):
+    """y = gamma x / sqrt(mean(x²) + epsilon) over the axes from ``axis`` on, as in `LayerNorm`.
+
+    ``gamma`` has the shape of these axes; ``affine=False`` leaves it out. Zhang and Sennrich, 2019.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        axis: int = -1,
+        epsilon: float = 1e-6,
+        affine: bool = True,
+        gamma_specs: ParamSpecs = None,
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, axis, epsilon, affine, gamma_specs, None, input_sample_shape)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape that has the axis, unchanged."""
+        shape = super().setup(in_shapes)
+        self.params.pop("beta", None)
+        return shape
+
+    def _factor(self, ctx: Context, count: int) -> Any:
+        """What unit vectors of ``count`` elements are multiplied by."""
+        gamma = self._flat(ctx, "gamma")
+        return count**0.5 if gamma is None else ctx.ops.multiply(gamma, count**0.5)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The normalised ``x``; the rows as unit vectors and a number each are kept."""
+        rows = self._rows(x)
+        count = rows.shape[1]
+        unit, inverse = ctx.ops.l2_norm(rows, self.epsilon * count)
+        ctx.save(unit=unit, inverse=inverse)
+        return ctx.ops.multiply(unit, self._factor(ctx, count)).reshape(x.shape)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Gradients of x and gamma."""
+        unit, rows = ctx.saved["unit"], self._rows(dy)
+        count = rows.shape[1]
+        d_unit = ctx.ops.multiply(rows, self._factor(ctx, count))
+        dx = ctx.ops.l2_norm_backward(d_unit, unit, ctx.saved["inverse"]).reshape(dy.shape)
+        if not self.affine:
+            return dx, {}
+        dgamma = ctx.ops.column_sums(ctx.ops.multiply(rows, unit))
+        ctx.ops.multiply(dgamma, count**0.5, out=dgamma)
+        return dx, {"gamma": dgamma.reshape(dy.shape[self._first(dy.ndim) :])}

@@ -185,6 +185,9 @@ class Ops(Protocol):
     def uniform(self, rng: np.random.Generator, shape: Shape) -> Array:
         """float32 numbers from 0 to below 1."""
 
+    def normal(self, rng: np.random.Generator, shape: Shape) -> Array:
+        """float32 numbers of mean 0 and variance 1, none larger than 5.8."""
+
     def keep_mask(self, rng: np.random.Generator, shape: Shape, keep: float) -> Array:
         """A boolean array, each element True with probability ``keep``."""
 

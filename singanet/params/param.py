@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -21,13 +21,14 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
-from singanet.initializer import Initializer, from_spec
-from singanet.params.served import ServedRows
+from singanet.initializer import INIT_KEYS, Initializer, from_spec
 from singanet.params.store import place_of, slice_of
 from singanet.types import Array, Shape
 
+if TYPE_CHECKING:
+    from singanet.params.served import ServedRows
+
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
-_INIT_KEYS = ("init", "mean", "std", "low", "high", "value", "gain")
 _PIECE = 1 << 16
 
 
@@ -47,7 +48,16 @@ class ParamSpec:
 
 
 class Home(Protocol):
-    """Where an array is while it is not in memory, as in a file."""
+    """Where an array is while it is not in memory, as in a file.
+
+    ``place`` says so, and ``way_back`` what brings it back, as errors have it.
+    """
+
+    place: str
+    way_back: str
+
+    is_table: bool
+    """Whether it is a `ServedRows`, of which only rows come here."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -161,7 +171,8 @@ class Param:
     @property
     def served(self) -> ServedRows | None:
         """The table that keeps the rows, where that is elsewhere."""
-        return self.home if isinstance(self.home, ServedRows) else None
+        home = self.home
+        return None if home is None or not home.is_table else cast("ServedRows", home)
 
     @property
     def value(self) -> Array:
@@ -253,6 +264,14 @@ class Param:
             value[start : start + piece.size] = piece
         return value.reshape(self.shape)
 
+    @property
+    def drawing_bytes(self) -> int:
+        """What `initial` takes for a moment beside the array that it makes."""
+        count = math.prod(self.shape)
+        if self.initializer.draws_one_by_one(self.fans):
+            count = min(count, _PIECE)
+        return 8 * count * self.initializer.copies
+
     def initial_pieces(self, size: int, name: str = "") -> Iterator[tuple[int, Array]]:
         """`initial` in flat pieces of ``size`` elements, each with the place of its first.
 
@@ -334,12 +353,12 @@ def make_param(
         return specs
     given = dict(specs or {})
     for key in given:
-        if key not in _SPEC_KEYS + _INIT_KEYS:
+        if key not in _SPEC_KEYS + INIT_KEYS:
             raise UnknownNameError(
                 where,
-                expected=f"spec keys among {one_of(_SPEC_KEYS + _INIT_KEYS, 20)}",
+                expected=f"spec keys among {one_of(_SPEC_KEYS + INIT_KEYS, 20)}",
                 received=f"{key!r}",
-                advice=did_you_mean(key, _SPEC_KEYS + _INIT_KEYS, "remove it"),
+                advice=did_you_mean(key, _SPEC_KEYS + INIT_KEYS, "remove it"),
             )
     settings = {key: given[key] for key in _SPEC_KEYS if key in given and key != "trainable"}
     settings.setdefault("name", f"{layer}/{suffix}")

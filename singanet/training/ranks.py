@@ -15,6 +15,7 @@ import numpy as np
 
 from singanet.base.collectives import gathered
 from singanet.base.csr import is_sparse
+from singanet.checkpoint.entry import Source
 from singanet.engine.model import Model, Placed, placed_by
 from singanet.errors import ArgumentError, RankError, SingaNetError
 from singanet.metric import Metric
@@ -63,24 +64,29 @@ def by_itself() -> Iterator[None]:
         _by_itself.reset(token)
 
 
+class Kept(Protocol):
+    """What a fit keeps to go back to where a rank dies."""
+
+    def due(self) -> bool:
+        """Whether this rank has worked long enough since the last `take`."""
+
+    def take(self) -> None:
+        """Keep how it stands now: all ranks do at once."""
+
+
 class Ranks:
     """The processes of a fit or an evaluation, which call each method at the same point.
 
     ``asked`` is why this rank wants the training to end after a step, or ``at_once``, before the
     next one; ``interrupted`` whether by an interrupt. That waits for the next batch, or `decide`.
     ``within`` says whether an epoch ended before its last batch, ``agreed`` whether the error that
-    ends the fit is raised on all ranks. ``part`` is which of how many parts of a batch this rank
-    takes: its own, but where a net is ``placed`` on several ranks.
+    ends the fit is raised on all ranks. A net may be ``placed`` on several of them.
     """
 
     def __init__(self, stages: Sequence[Reducer], placed: Placed | None = None) -> None:
         self.stages, self._placed = stages, placed
         self.comm = stages[0].comm if placed is None else placed.comm
-        self.rank, self.size = self.comm.rank, self.comm.size
-        self.part = (self.rank, self.size) if placed is None else placed.share
-        # What other ranks have measured is what these have, or nothing.
-        self._measuring = range(self.size) if placed is None else placed.measuring
-        self._measures = float(self.rank in self._measuring)
+        self.kept: Kept | None = None
         self.asked: str | None = None
         self.at_once = self.interrupted = self.within = self.agreed = False
         self.samples = 0
@@ -89,6 +95,26 @@ class Ranks:
         self._loss = 0.0
         self._sums = np.zeros((0, 2))
         self._traffic: list[float] = []
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is; another one once a rank has died."""
+        return self.comm.rank
+
+    @property
+    def size(self) -> int:
+        """How many there are now."""
+        return self.comm.size
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which of how many parts of a batch this rank takes."""
+        return (self.rank, self.size) if self._placed is None else self._placed.share
+
+    @property
+    def _measuring(self) -> Sequence[int]:
+        """The ranks whose measures are what all have measured."""
+        return range(self.size) if self._placed is None else self._placed.measuring
 
     def of_first(self, value: Any, what: str) -> Any:
         """The ``value`` of rank 0: plain data or arrays."""
@@ -163,14 +189,18 @@ class Ranks:
         self._traffic = [session.batch, *self._counted()]
         while True:
             batch = self._drawn(own)
-            flags = [batch is not None, self.asked is not None, self.at_once, self.interrupted]
-            sums = session.measures.sums() * self._measures
-            seen = session.measures.samples * self._measures
+            due = self.kept is not None and self.kept.due()
+            flags = [batch is not None, self.asked is not None, self.at_once, self.interrupted, due]
+            measures = float(self.rank in self._measuring)
+            sums = session.measures.sums() * measures
+            seen = session.measures.samples * measures
             told = np.array([*flags, seen, *sums.reshape(-1)], np.float64)
-            having, asking, at_once, interrupted, samples, *rest = self.comm.all_reduce(
+            having, asking, at_once, interrupted, due, samples, *rest = self.comm.all_reduce(
                 told, what="the next batch"
             ).tolist()
             self.samples, self._loss = int(samples), _mean(np.reshape(rest, sums.shape))
+            if due and self.kept is not None:
+                self.kept.take()
             if interrupted:
                 self.decide(session)
             if not having:
@@ -229,7 +259,7 @@ class Ranks:
         """That of all ranks in the last batch."""
         sums = measures.sums()
         before, self._sums = self._sums, sums
-        own = (sums - before) * self._measures
+        own = (sums - before) * float(self.rank in self._measuring)
         return _mean(self.comm.all_reduce(own, what="the loss of a batch"))
 
     def traffic(self, batch: int) -> dict[str, float]:
@@ -314,14 +344,14 @@ class Ranks:
         """Whether what was gathered before counts on this rank, which is one of all."""
         return self.rank == self._measuring[0]
 
-    def whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
+    def whole(self, own: Mapping[str, Source]) -> dict[str, Source]:
         """``own``, on rank 0 with parameters and optimizer's state of ranks that alone have them.
 
         ``own`` has `own_entries`, of which they are taken.
         """
         if self._placed is None:
             return dict(own)
-        found: dict[str, Array] = {}
+        found: dict[str, Source] = {}
         for key, array in own.items():
             kind, _, rest = key.partition("/")
             rank, _, name = rest.partition("/")
@@ -330,6 +360,8 @@ class Ranks:
                 found[key] = array
             elif kind == "rank" and self._owner(room, inner) == int(rank):
                 found[name] = array
+            elif kind == "rank":
+                array.array()  # it was sent
         return found
 
     def _owner(self, room: str, name: str) -> int | None:

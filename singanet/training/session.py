@@ -219,6 +219,7 @@ class Session:
     def sources(self) -> list[Source]:
         """What `state` copies, as sources of its arrays, to be written before the next step.
 
+        Each has to be asked for its array: of several ranks the others wait until theirs are.
         Errors: as for `state`.
         """
         self._expect_whole()
@@ -248,37 +249,65 @@ def training_sources(session: Session) -> list[Source]:
     each, and what else is each rank's own: see `own_entries`. There ``net/...`` is the running
     state of all, ``local/...`` the rank's; nothing on the others.
     """
+    net, measures = session.net, session.measures
+    every: list[dict[str, Any]] = []
+    if session.ranks is None:
+        found = own_sources(session)
+    else:
+        # A training that is saved goes on as one that is not: each rank with its running state.
+        here = session.params()
+        moved = [param for param in here if param.is_state and not param.is_constant]
+        local = {f"local/{param.name}": _copy(param.value) for param in moved}
+        every = session.ranks.state_of_all(session)
+        measures = session.ranks.merged(measures)
+        # The running state of all stands in the parameters only here.
+        merged = {f"net/{param.name}": _copy(param.value) for param in moved}
+        for param in moved:
+            param.value[...] = net.device.put(local[f"local/{param.name}"])
+        where = "session.state"
+        shared = [replace(_source(param), name=f"net/{param.name}") for param in here]
+        in_file = {each.name: each for each in [*shared, *sources_of(merged, where)]}
+        learnt = [*_learnt(session), *sources_of(local, where)]
+        apart = [*in_file.values(), *learnt] if session.ranks.apart else learnt
+        learnt += own_entries(session.ranks.comm, apart)
+        if session.rank:
+            return []
+        in_file |= {each.name: each for each in learnt}
+        found = [replace(s, name=key) for key, s in session.ranks.whole(in_file).items()]
+    return found + progress_sources(session, measures, session.position(), every)
+
+
+def own_sources(session: Session) -> list[Source]:
+    """What `training_sources` has of this process but for its progress, as it stands there."""
+    own = [replace(each, name=f"net/{each.name}") for each in param_sources(session.net)]
+    return own + _learnt(session)
+
+
+def _learnt(session: Session) -> list[Source]:
+    """The state of optimizer, precision and callbacks."""
     own = state_sources(session.optimizer)
     learnt = [replace(each, name=f"optimizer/{each.name}") for each in own]
     if session.compiled.precision is not None:
         scaling = sources_of(session.compiled.precision.state_dict(), "session.state")
         learnt += [replace(each, name=f"precision/{each.name}") for each in scaling]
-    net, measures = session.net, session.measures
-    every: list[dict[str, Any]] = []
     for place, callback in enumerate(session.callbacks):
         start = f"callback/{place}.{type(callback).__name__}"
         if session.runs(callback):
             kept = sources_of(callback.state_dict(), "session.state")
             learnt += [replace(each, name=f"{start}/{each.name}") for each in kept]
-    if session.ranks is None:
-        found = [replace(each, name=f"net/{each.name}") for each in param_sources(net)] + learnt
-    else:
-        # A training that is saved goes on as one that is not: each rank with its running state.
-        here = session.params()
-        moved = [param for param in here if param.is_state and not param.is_constant]
-        arrays = {source.name: np.array(source.array()) for source in learnt}
-        arrays |= {f"local/{param.name}": _copy(param.value) for param in moved}
-        every = session.ranks.state_of_all(session)
-        measures = session.ranks.merged(measures)
-        # The running state of all stands in the parameters only here.
-        of_all = {f"net/{param.name}": _copy(param.value) for param in here}
-        for param in moved:
-            param.value[...] = net.device.put(arrays[f"local/{param.name}"])
-        apart = {**of_all, **arrays} if session.ranks.apart else arrays
-        arrays |= own_entries(session.ranks.comm, apart)
-        if session.rank:
-            return []
-        found = sources_of(session.ranks.whole({**of_all, **arrays}), "session.state")
+    return learnt
+
+
+def progress_sources(
+    session: Session,
+    measures: Measures,
+    position: Mapping[str, int],
+    every: Sequence[Mapping[str, Any]] = (),
+) -> list[Source]:
+    """How far ``session`` is, and what ``measures`` have gathered in the epoch in work.
+
+    ``every`` has position, generator and samples of each of several ranks.
+    """
     state: dict[str, Array] = {}
     metrics: dict[str, Any] = {}
     if session.batch:
@@ -293,22 +322,24 @@ def training_sources(session: Session) -> list[Source]:
         "losses": measures.losses,
         "samples": measures.samples,
         "metrics": metrics,
-        "data": dict(session.position()),
-        "seed": int(net.seed),
-        "generator": net.rng.bit_generator.state,
-        "ranks": every,
+        "data": dict(position),
+        "seed": int(session.net.seed),
+        "generator": session.net.rng.bit_generator.state,
+        "ranks": list(every),
         "history": {"epochs": session.history.epochs, "values": dict(session.history)},
     }
     state["session"] = session_entry(about)
-    return found + sources_of(state, "session.state")
+    return sources_of(state, "session.state")
 
 
 def param_sources(net: Model) -> list[Source]:
     """The parameters of ``net``, one after the other, wherever they are."""
-    return [
-        Source(p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek, p.parts)
-        for p in net.params()
-    ]
+    return list(map(_source, net.params()))
+
+
+def _source(param: Param) -> Source:
+    dtype = np.dtype(param.array_type).newbyteorder("<")
+    return Source(param.name, param.shape, dtype, param.peek, param.parts)
 
 
 def restore(session: Session, state: Mapping[str, Array]) -> None:
@@ -354,7 +385,8 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         for param in here:
             param.put(net.device.put(state[f"net/{param.name}"]))
     if session.ranks is not None:
-        seen = progress.ranks[session.rank].samples if _is_as_it_was(session, progress) else 0
+        same = bool(progress.ranks) and _is_as_it_was(session, progress)
+        seen = progress.ranks[session.rank].samples if same else 0
         session.ranks.go_on(seen, session.measures)
     session.net.rng.bit_generator.state = generator
     _go_on(session, progress)

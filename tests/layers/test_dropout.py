@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.layers import Context, Dropout
+from singanet.layers import AlphaDropout, Context, Dropout, GaussianNoise, SpatialDropout
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 
@@ -29,6 +29,21 @@ class TestZero(LayerCase):
 
     def expected(self, params, x):
         return x.copy()
+
+
+class TestSpatialDropout(TestDropout):
+    def make(self):
+        return SpatialDropout("drop", 0.3, axis=-1)
+
+
+class TestAlphaDropout(TestDropout):
+    def make(self):
+        return AlphaDropout("drop", 0.3)
+
+
+class TestGaussianNoise(TestDropout):
+    def make(self):
+        return GaussianNoise("noise", 0.3)
 
 
 def context(seed=0, train=True, keep=True):
@@ -113,3 +128,51 @@ def test_refuses_a_bad_probability(p):
 def test_refuses_several_inputs():
     with pytest.raises(ShapeError, match="layer 'drop': expected one input; received"):
         Dropout("drop").build([(3,), (3,)])
+
+
+@pytest.mark.parametrize(("axis", "alone"), [(1, (2, 3)), (-1, (1, 2))])
+def test_channels_are_dropped_as_a_whole(axis, alone):
+    layer = SpatialDropout("drop", 0.5, axis)
+    layer.build((20, 6, 20))
+    y = layer.forward(context(), np.ones((4, 20, 6, 20)))
+    np.testing.assert_array_equal(y.max(axis=alone), y.min(axis=alone))
+    assert set(np.unique(y)) == {0.0, 2.0}
+
+
+def test_alpha_dropout_keeps_mean_and_variance():
+    layer = AlphaDropout("drop", 0.4)
+    layer.build((100, 100))
+    y = layer.forward(context(), np.random.default_rng(1).standard_normal((20, 100, 100)))
+    assert abs(y.mean()) < 0.01
+    assert abs(y.var() - 1) < 0.02
+    # a = (q + α² q p)^-½, and what is dropped becomes a α − a α p.
+    scale = (0.6 + 1.7580993408473766**2 * 0.6 * 0.4) ** -0.5
+    dropped = np.isclose(y, -1.7580993408473766 * scale * 0.6, rtol=1e-9)
+    assert abs(dropped.mean() - 0.4) < 0.01
+
+
+def test_noise_is_normal_and_of_the_deviation():
+    layer = GaussianNoise("noise", 0.5)
+    layer.build((100, 100))
+    y = layer.forward(context(), np.ones((20, 100, 100), np.float32)) - 1
+    assert y.dtype == np.float32
+    assert abs(y.mean()) < 0.005
+    assert abs(y.std() - 0.5) < 0.005
+    for deviations, share in [(1, 0.6827), (2, 0.9545), (3, 0.9973)]:
+        assert abs((np.abs(y) < 0.5 * deviations).mean() - share) < 0.005
+    assert abs((y[:, 1:] * y[:, :-1]).mean()) < 0.005
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: GaussianNoise("noise", 0.0), "argument std"),
+        (lambda: SpatialDropout("drop", 0.5, "last"), "argument axis"),
+        (lambda: SpatialDropout("drop", 0.5, 3).build((4, 5)), "samples with the axis 3"),
+        (lambda: SpatialDropout("drop", 0.5, 0).build((4, 5)), "samples with the axis 0"),
+        (lambda: AlphaDropout("drop", 1.0), "argument p"),
+    ],
+)
+def test_refuses_other_arguments(make, words):
+    with pytest.raises((ArgumentError, ShapeError), match=words):
+        make()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.layers import LayerNorm
+from singanet.layers import LayerNorm, RMSNorm
 from singanet.testing import LayerCase
 
 
@@ -115,3 +115,41 @@ def test_equals_pytorch(axis, shape, rng):
     peers = [yt.detach(), xt.grad, gamma.grad, beta.grad]
     for got, want in zip([y, dx, grads["gamma"], grads["beta"]], peers, strict=True):
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+class TestRMSNorm(LayerCase):
+    in_shapes = (4, 5)
+
+    def make(self):
+        return RMSNorm("norm")
+
+    def expected(self, params, x):
+        mean = np.stack([sum(row**2) / 5 for row in x.reshape(-1, 5)])
+        return params["gamma"] * x / np.sqrt(mean + 1e-6).reshape(*x.shape[:2], 1)
+
+
+class TestRMSNormOfImagesWithoutParameters(LayerCase):
+    in_shapes = (2, 3, 4)
+
+    def make(self):
+        return RMSNorm("norm", axis=1, epsilon=0.1, affine=False)
+
+    def expected(self, params, x):
+        assert params == {}
+        return np.stack([sample / np.sqrt(np.mean(sample**2) + 0.1) for sample in x])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rms_norm_agrees_with_pytorch(dtype):
+    torch = pytest.importorskip("torch")
+    case = TestRMSNorm()
+    layer, x = case.built(np, dtype), case.inputs(np, dtype)
+    ctx, y = case.run(layer, x, train=True)
+    dy = case.gradient_like(y)
+    dx, grads = case.run_backward(layer, ctx, dy)
+    leaf = torch.tensor(x, requires_grad=True)
+    gamma = torch.tensor(layer.params["gamma"].value, requires_grad=True)
+    theirs = torch.nn.functional.rms_norm(leaf, (5,), gamma, 1e-6)
+    theirs.backward(torch.tensor(dy))
+    for ours, other in ((y, theirs.detach()), (dx, leaf.grad), (grads["gamma"], gamma.grad)):
+        np.testing.assert_allclose(ours, other.numpy(), rtol=1e-4, atol=1e-6)

@@ -174,11 +174,23 @@ from singanet import parallel
 
 comm = parallel.init()
 comm.step = 7
-if comm.rank:
+if comm.rank and not {all_raise}:
     if {raises}:
         raise KeyError("lost")
     time.sleep(30)
 comm.deadline = 2.0
+if {all_raise}:
+    import singanet
+    from singanet.layers import Layer
+
+    class Fails(Layer):
+        def forward(self, ctx, x):
+            raise ValueError("of all ranks")
+
+        def setup(self, in_shape):
+            return in_shape
+
+    singanet.FeedForwardNet([Fails("f", input_sample_shape=(2,))]).forward(True, np.ones((1, 2)))
 comm.all_reduce(np.ones(3), what="the gradients of fc/weight")
 """
 
@@ -244,15 +256,22 @@ def test_a_fit_is_that_of_one_process_and_goes_on_to_the_bit(tmp_path):
 @pytest.mark.parametrize(
     ("raises", "told"),
     [
-        (True, ["rank 1 ended by an error", "KeyError: 'lost'"]),
+        (True, ["rank 1 ended by an error (step 7):", "KeyError: 'lost'"]),
         (False, ["rank 0 of 2, step 7", "the gradients of fc/weight", "within 2 s"]),
     ],
 )
 def test_a_rank_that_fails_or_stalls_ends_the_job_with_a_message(raises, told, tmp_path):
-    ended = job(2, FAILS.format(raises=raises), tmp_path)
+    ended = job(2, FAILS.format(raises=raises, all_raise=False), tmp_path)
     assert ended.returncode != 0
     for text in told:
         assert text in ended.stderr
+
+
+def test_an_error_of_all_ranks_is_told_once_with_its_layer(tmp_path):
+    ended = job(2, FAILS.format(raises=False, all_raise=True), tmp_path)
+    assert ended.returncode != 0
+    assert "rank 0 ended by an error (step 7, in layer 'f'):" in ended.stderr
+    assert ended.stderr.count("ValueError: of all ranks") == 1
 
 
 def test_three_processes_have_the_same_bits_whatever_they_send(tmp_path):

@@ -38,6 +38,7 @@ TABLE: dict[str, tuple[str, Callable[[LayerDescription], list[Variable]]]] = {
         ),
     ),
     "LayerNorm": ("LayerNormalization", _SCALED),
+    "RMSNorm": ("RMSNormalization", per_feature(("scale", "gamma"))),
     "GroupNorm": ("GroupNormalization", _SCALED),
     "Embedding": ("Embedding", embedding),
     "PReLU": ("PReLU", prelu),

@@ -99,6 +99,7 @@ class NumpyOps:
     batch_major = sequences.batch_major
     side_by_side = sequences.side_by_side
     uniform = random.uniform
+    normal = random.normal
     keep_mask = random.keep_mask
     bernoulli = random.bernoulli
     check = random.check

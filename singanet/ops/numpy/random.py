@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,17 @@ def uniform(ops: Ops, rng: np.random.Generator, shape: Shape) -> Array:
     """See `Ops`."""
     # Drawn on the host, so that a seed gives the same numbers on every device.
     return ops.xp.asarray(rng.random(shape, dtype=np.float32))
+
+
+@kernel(half="native")
+def normal(ops: Ops, rng: np.random.Generator, shape: Shape) -> Array:
+    """See `Ops`."""
+    # By Box and Muller, 1958, from the one kind of draw that programs know.
+    xp = ops.xp
+    radius, angle = ops.uniform(rng, (2, *shape))
+    drawn: Array = xp.cos(xp.multiply(angle, 2.0 * math.pi))
+    drawn *= xp.sqrt(xp.multiply(xp.log1p(xp.negative(radius)), -2.0))
+    return drawn
 
 
 @kernel(half="native")

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from singanet.engine.net import Net
 from singanet.errors import ArgumentError
 from singanet.layers.cache import Cache
 from singanet.layers.embedding import Embedding
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached.lines import CachedRows
 from singanet.parallel.cached.rows import TableRows
 from singanet.parallel.server.table import Table
@@ -24,7 +26,7 @@ def serve(
     net: Any,
     rule: Optimizer,
     tables_of: Callable[[Sequence[Param]], Mapping[str, Table]],
-    wrote: bool = False,
+    wrote: Callable[[], bool] = lambda: False,
 ) -> dict[str, TableRows]:
     """Let tables have the rows of the trained Embeddings of ``net``, by parameter name.
 
@@ -45,10 +47,15 @@ def serve(
         rows = (
             TableRows(param.name, table) if cache is None else CachedRows(param, table, cache, rule)
         )
-        if param.filled and not wrote and not _is_as_drawn(param):
+        if param.filled and not wrote() and not _is_as_drawn(param):
             rows.write(param.value)
         param.home = rows
     return {p.name: p.served for p, _ in found if isinstance(p.served, TableRows)}
+
+
+def looks_at_gradients_alone(stage: Wrapper) -> bool:
+    """Whether a stage has no part in what becomes of values."""
+    return type(stage).settle is Wrapper.settle and type(stage).updated is Wrapper.updated
 
 
 def _is_as_drawn(param: Param) -> bool:
@@ -64,11 +71,14 @@ def _to_serve(net: Any) -> list[tuple[Param, Cache | None]]:
     """The parameters that Embeddings alone read and that are trained, and their caches."""
     found: dict[int, tuple[Param, Cache | None]] = {}
     read_whole: set[int] = set()
-    layers = {id(step.layer): step.layer for step in net.planned().steps if not step.frozen}
+    # Planned only, a net does not fill its parameters.
+    plan = net.planned() if isinstance(net, Net) else net.execution_plan()
+    layers = {id(step.layer): step.layer for step in plan.steps if not step.frozen}
     for layer in layers.values():
         for param in layer.params.values():
             key = id(param.root)
-            if not isinstance(layer, Embedding):
+            # A class of a user's own may read the whole array.
+            if type(layer) is not Embedding:
                 read_whole.add(key)
             elif param.trainable:
                 before = found.setdefault(key, (param, layer.cache))[1]

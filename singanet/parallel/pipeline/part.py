@@ -137,6 +137,10 @@ class Elsewhere:
 
     __slots__ = ("ask", "dtype", "name", "stage")
 
+    place = "on another rank"
+    way_back = "call pipeline.gather() first"
+    is_table = False
+
     def __init__(self, param: Param, stage: int) -> None:
         self.name, self.dtype, self.stage = param.name, np.dtype(param.array_type), stage
         self.ask: Callable[[], Array] | None = None

@@ -38,9 +38,9 @@ def assigned(
     memory: float | None,
     costs: Callable[[], Sequence[Cost]],
 ) -> list[int]:
-    """The stage of each step of ``net``: see `Pipeline`. ``alive`` are contexts held, by stage.
+    """The stage of each step of ``net``: see `Pipeline`; ``alive`` has the samples held by stage.
 
-    ``costs`` tells those of the steps for a micro-batch, the same on all ranks.
+    ``costs`` tells those of the steps, the same on all ranks.
     Errors: another number of stages than ``alive`` has.
     """
     if stages is None:
@@ -124,8 +124,8 @@ def balanced(
 ) -> list[int]:
     """The stage of each step: contiguous, so that the slowest stage is as quick as can be.
 
-    No stage takes more than ``limit`` bytes: its parameters, and ``alive`` micro-batches of what
-    its layers leave. Errors: fewer steps than stages, or a limit that no split keeps.
+    No stage takes more than ``limit`` bytes: its parameters, and for ``alive`` samples what its
+    layers leave. Errors: fewer steps than stages, or a limit that no split keeps.
     """
     count = len(costs)
     if count < stages:

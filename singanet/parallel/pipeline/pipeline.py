@@ -16,7 +16,7 @@ from singanet.checkpoint.names import check_unique
 from singanet.engine.executor import LayerByLayer
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import StepRequest
-from singanet.engine.net import Net
+from singanet.engine.net import Net, expect_in_memory
 from singanet.engine.passes import Pass
 from singanet.engine.step import expect_scores, expected_loss
 from singanet.errors import ArgumentError, CallOrderError
@@ -51,11 +51,12 @@ class Pipeline:
     the whole batch, as with `Accumulator`; `BatchNormalization` sees micro-batches.
 
     ``stages`` are the first layers of stages 1, 2, ..., or "balance": layers are timed on rank 0,
-    and the slowest stage is as quick as can be, with at most ``memory`` bytes a stage where that
-    is said. None takes them as drawn with `parallel.stage`, or else balances. A batch is cut into
-    ``micro_batches`` that are as equal as can be. ``schedule`` is "1f1b" or "gpipe". With several
-    ``replicas`` the ranks are so many rows of stages, rank = replica * stages + stage, each for a
-    part of the batch: ``AllReduce(optimizer, pipeline.replicas)`` sums their gradients.
+    and the slowest stage is as quick as can be, with at most ``memory`` bytes a stage, where that
+    is said, for micro-batches of ``samples``. None takes them as drawn with `parallel.stage`, or
+    else balances. A batch is cut into ``micro_batches`` that are as equal as can be. ``schedule``
+    is "1f1b" or "gpipe". With several ``replicas`` the ranks are so many rows of stages, rank =
+    replica * stages + stage, each for a part of the batch: ``AllReduce(optimizer,
+    pipeline.replicas)`` sums their gradients.
 
     Errors: ranks that are no multiple of ``replicas``; another number of stages than ranks in a
     row; a net that another executor carries out; nets that differ between ranks.
@@ -70,6 +71,7 @@ class Pipeline:
         comm: Communicator | None = None,
         replicas: int = 1,
         memory: float | None = None,
+        samples: int = 1,
     ) -> None:
         self.comm = init() if comm is None else comm
         self.micro_batches = checked_count("parallel.Pipeline", "micro_batches", micro_batches, 1)
@@ -88,7 +90,8 @@ class Pipeline:
         self.measuring = range(self.count - 1, self.comm.size, self.count)
         plan = self._checked(net)
         ops = scheduled(self.schedule, self.count, self.micro_batches)
-        held = [alive(each) for each in ops]
+        each = checked_count("parallel.Pipeline", "samples", samples, 1)
+        held = [each * alive(own) for own in ops]
         places = assigned(net, stages, held, memory, self._costs)
         self._places: dict[str, int] = dict(
             zip((step.name for step in plan.steps), places, strict=True)
@@ -272,17 +275,11 @@ class Pipeline:
     # -- stages ---------------------------------------------------------------------------------
 
     def _checked(self, net: Net) -> Any:
-        """The plan of ``net``, which is on all ranks alike. Errors: it is not, or is away."""
+        """The plan of ``net``, which is on all ranks alike. Errors: it is not, or is elsewhere."""
         plan = net.planned()
         params = {id(p): p for step in plan.steps for p in step.layer.params.values()}
         check_unique((param.name for param in params.values()), "parallel.Pipeline")
-        if isinstance(net.programs, Pipeline) or any(p.home is not None for p in params.values()):
-            raise CallOrderError(
-                "parallel.Pipeline",
-                expected="a net in memory, whole",
-                received="one that is offloaded, or in a pipeline",
-                advice="call net.onload(), or pipeline.gather(), first",
-            )
+        expect_in_memory(params.values(), "parallel.Pipeline")
         facts = [f"{p.name} {p.shape} {p.array_type} {p.spec}" for p in params.values()]
         facts += [f"layer {step.name} {step.out_shapes}" for step in plan.steps]
         facts += [f"micro_batches={self.micro_batches}, schedule={self.schedule}, {self.count}"]

@@ -37,7 +37,9 @@ class TracedStep(Step):
         self.layer = self.recorded  # type: ignore[assignment]
 
     def params(self) -> dict[str, Array]:
-        """The live arrays, traced."""
+        """The live arrays, traced. Raises `NotRecordableError` for one that has to come whole."""
+        if any(p.served for p in self.layer.params.values()) and not self.layer.looks_up:
+            raise NotRecordableError(f"layer {self.name!r} reads a whole table that is served")
         return {key: value.view(Traced) for key, value in super().params().items()}
 
 
@@ -50,7 +52,7 @@ class TracedLayer:
         self.net = net
         self.tape = tape
         self.name = step.name
-        self.params = step.layer.params
+        self.params, self.looks_up = step.layer.params, step.layer.looks_up
         self.own = is_own(self.layer)
         self.pure = self.own or is_pure(self.layer)
         self.reasons: list[str] = []

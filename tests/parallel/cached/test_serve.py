@@ -287,5 +287,36 @@ def test_refusals_name_what_to_do():
         net.params()[0].value[3] = 0.0
     with pytest.raises(ArgumentError, match="a table has them"):
         SGD(lr=0.1).update(["emb/weight"], [net.params()[0].value], [np.zeros((50, 4), "f")])
-    with pytest.raises(CallOrderError):
+    with pytest.raises(CallOrderError, match="deepcopy"):
         net.as_type("float64")
+
+
+def test_predictors_have_the_rows_of_the_tables():
+    net, hybrid = words_net(BOUNDED), Hybrid(SGD(lr=0.5))
+    trained(net, hybrid)
+    x = batches(1)[0][0]
+    before, predictor = net.predict(x), net.predictor()
+    np.testing.assert_allclose(predictor(x), before, rtol=1e-5)
+    trained(net, hybrid)
+    np.testing.assert_allclose(predictor(x), before, rtol=1e-5)
+
+
+def program_of(optimizer, cache=None):
+    x, y = Input("x", (6,), dtype="int64"), Input("y", (), dtype="int64")
+    table = Embedding("emb", 50, 4, cache=cache)
+    hidden = Dense("fc", 4)(Flatten("flat")(table(x)))
+    scores = Dense("out", 3)(hidden)
+    loss = SoftmaxCrossEntropy()(scores, y)
+    like = Dense("like", 50, W_specs=table.params["weight"], W_transpose=True)(hidden)
+    named = {"train": [loss, optimizer.minimize(loss)], "loss": [loss], "like": [like]}
+    return singanet.Executor(named, seed=0)
+
+
+def test_named_programs_are_served_and_others_read_the_whole_table():
+    plain, served = program_of(SGD(lr=0.5)), program_of(Hybrid(SGD(lr=0.5)), EXACT)
+    for x, y in batches():
+        feed = {"x": x, "y": y}
+        assert served.run("train", feed) == plain.run("train", feed)
+        assert served.run("loss", feed) == plain.run("loss", feed)
+        (found,), (expected,) = (one.run("like", {"x": x}) for one in (served, plain))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

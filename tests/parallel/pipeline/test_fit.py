@@ -12,7 +12,7 @@ from singanet.metric import AUC, Accuracy
 from singanet.optimizer import SGD, Adam
 from singanet.testing import communicators
 from singanet.training import Callback
-from singanet.training.callbacks import ModelCheckpoint
+from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((50, 6)).astype(np.float32), RNG.integers(0, 3, 50)
@@ -53,7 +53,7 @@ def expect_same_history(history, other):
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_fit_is_that_of_one_process(replicas):
     alone = make()
-    told = fit(alone, Adam(lr=0.01))
+    told = fit(alone, Adam(lr=0.01), callbacks=[EMA(0.9, keep_at_end=True), EarlyStopping()])
     evaluated = alone.evaluate(X, Y).logs
 
     def work(comm):
@@ -61,7 +61,7 @@ def test_a_fit_is_that_of_one_process(replicas):
         pipeline = parallel.Pipeline(net, ["b"], 4, comm=comm, replicas=replicas)
         rule = Adam(lr=0.01)
         rule = rule if replicas == 1 else parallel.AllReduce(rule, pipeline.replicas)
-        history = fit(net, rule)
+        history = fit(net, rule, callbacks=[EMA(0.9, keep_at_end=True), EarlyStopping()])
         logs = net.evaluate(X, Y).logs
         pipeline.gather()
         return history, logs, net
