@@ -32,6 +32,12 @@ class Collectives(Protocol):
     def broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Array:
         """The array of the rank ``root``."""
 
+    def send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> None:
+        """Send ``array``; those from one rank to another arrive in order."""
+
+    def receive(self, array: Array, source: int, tag: int = 0, what: str = "a receive") -> Array:
+        """``array`` becomes what ``source`` has sent."""
+
     def agree(self, what: str = "an agreement") -> None:
         """All ranks have come here, or all raise `RankLostError`."""
 

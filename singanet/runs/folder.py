@@ -55,7 +55,7 @@ class LateNotes(RunNotes):
         Errors: `FileAccessError`.
         """
         self.claim()
-        if not self.resume:
+        if not (self.resume or self.session.resumed):
             expect_no_run(self.folder)
 
     def on_epoch_begin(self, epoch: int) -> None:

@@ -206,9 +206,11 @@ def _tested(
     trained: RunFigures,
     history: History,
 ) -> RunResult:
+    comm = init()
+    # Some ranks may have died.
+    task.part = task.part if task.part.world_size == 1 else Part(comm.rank, comm.size)
     evaluation = net.evaluate(task.test_batches())
     loss, metric = evaluation
-    comm = init()
     # Stages see the same samples, other ranks each their own.
     seen = trained.samples if options.parallel != PIPELINE or comm.rank == 0 else 0
     samples = int(comm.all_reduce(np.array([seen]), what="the samples of all ranks")[0])

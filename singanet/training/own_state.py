@@ -2,43 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 
 import numpy as np
 
 from singanet.base.collectives import Collectives, gathered
-from singanet.types import Array
+from singanet.checkpoint.entry import Source, sources_of
+from singanet.types import Array, Shape
 
 _OWN, _ABSENT = "rank", "absent"
 
 
-def own_entries(comm: Collectives, state: Mapping[str, Array]) -> dict[str, Array]:
-    """What other ranks have otherwise in ``state`` than rank 0, which gets it; {} on the others.
+def own_entries(comm: Collectives, state: Sequence[Source]) -> list[Source]:
+    """What other ranks have otherwise in ``state`` than rank 0, which gets it; [] on the others.
 
-    ``rank/1/<key>`` is rank 1's, ``absent/1/<key>`` tells that it has none. They are sent one after
-    the other, so that no rank holds more than one of another's, but for rank 0.
+    ``rank/1/<key>`` is rank 1's, ``absent/1/<key>`` tells that it has none. An array is sent when
+    rank 0 fetches it, so that it holds no more than the one that it writes; the others come back
+    once all of theirs are fetched, each of which has to be.
     """
-    own = {key: sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for key, a in state.items()}
-    shapes = {key: (array.shape, array.dtype.str) for key, array in state.items()}
-    every = gathered(comm, (own, shapes), "the state that is each rank's own")
+    own = {each.name: sha256(each.array().tobytes()).hexdigest() for each in state}
+    forms = {each.name: (each.shape, each.dtype.str) for each in state}
+    every = gathered(comm, (own, forms), "the state that is each rank's own")
     first = every[0][0]
-    found: dict[str, Array] = {}
-    for rank, (digests, forms) in enumerate(every):
-        for key in sorted(digests):
-            if digests[key] == first.get(key):
-                continue
-            shape, dtype = forms[key]
-            array = np.empty(shape, dtype)
-            if rank == comm.rank:
-                array[...] = state[key]
-            array = comm.broadcast(array, rank, f"{key} of rank {rank}")
-            if comm.rank == 0:
-                found[f"{_OWN}/{rank}/{key}"] = array
-        if comm.rank == 0:
-            gone = sorted(first.keys() - digests.keys())
-            found |= {f"{_ABSENT}/{rank}/{key}": np.empty(0) for key in gone}
+    found: list[Source] = []
+    for rank, (digests, shapes) in enumerate(every):
+        keys = [key for key in sorted(digests) if digests[key] != first.get(key)]
+        if rank == comm.rank:
+            by_name = {each.name: each for each in state}
+            for key in keys:
+                comm.send(by_name[key].array(), 0, what=f"{key} for rank 0")
+        elif comm.rank == 0:
+            mail = _Mail(comm, rank, [(key, *shapes[key]) for key in keys])
+            for key in keys:
+                shape, dtype = shapes[key]
+                fetch = partial(mail.fetch, key)
+                found.append(Source(f"{_OWN}/{rank}/{key}", shape, np.dtype(dtype), fetch))
+            gone = {f"{_ABSENT}/{rank}/{key}": np.empty(0) for key in first.keys() - digests.keys()}
+            found += sources_of(dict(sorted(gone.items())), "session.state")
     return found
+
+
+class _Mail:
+    """The arrays that a rank sends, in their order: key, shape, type."""
+
+    def __init__(self, comm: Collectives, rank: int, coming: list[tuple[str, Shape, str]]) -> None:
+        self._comm, self._rank, self._coming = comm, rank, deque(coming)
+        self._early: dict[str, Array] = {}
+
+    def fetch(self, key: str) -> Array:
+        """The one of that ``key``; those before it wait, where it is asked for out of turn."""
+        while key not in self._early:
+            name, shape, dtype = self._coming.popleft()
+            array = np.empty(shape, dtype)
+            what = f"{name} of rank {self._rank}"
+            self._early[name] = self._comm.receive(array, self._rank, what=what)
+        return self._early.pop(key)
 
 
 def is_own(key: str) -> bool:

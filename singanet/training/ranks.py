@@ -15,6 +15,7 @@ import numpy as np
 
 from singanet.base.collectives import gathered
 from singanet.base.csr import is_sparse
+from singanet.checkpoint.entry import Source
 from singanet.engine.model import Model, Placed, placed_by
 from singanet.errors import ArgumentError, RankError, SingaNetError
 from singanet.metric import Metric
@@ -343,14 +344,14 @@ class Ranks:
         """Whether what was gathered before counts on this rank, which is one of all."""
         return self.rank == self._measuring[0]
 
-    def whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
+    def whole(self, own: Mapping[str, Source]) -> dict[str, Source]:
         """``own``, on rank 0 with parameters and optimizer's state of ranks that alone have them.
 
         ``own`` has `own_entries`, of which they are taken.
         """
         if self._placed is None:
             return dict(own)
-        found: dict[str, Array] = {}
+        found: dict[str, Source] = {}
         for key, array in own.items():
             kind, _, rest = key.partition("/")
             rank, _, name = rest.partition("/")
@@ -359,6 +360,8 @@ class Ranks:
                 found[key] = array
             elif kind == "rank" and self._owner(room, inner) == int(rank):
                 found[name] = array
+            elif kind == "rank":
+                array.array()  # it was sent
         return found
 
     def _owner(self, room: str, name: str) -> int | None:

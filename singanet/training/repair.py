@@ -94,14 +94,14 @@ class Repairs:
         """
         while self._copies:
             try:
-                self._repair()
+                self._repair(lost)
             except RankLostError as another:
                 lost = another
             else:
                 return
         raise lost
 
-    def _repair(self) -> None:
+    def _repair(self, lost: RankLostError) -> None:
         session, ranks = self._session, self._ranks
         comm = ranks.comm
         was = comm.rank, comm.size
@@ -124,7 +124,10 @@ class Repairs:
                 data.share_out(ranks.rank, ranks.size)
                 if data.may_be_empty:
                     ranks.share(data)
+        # Callbacks see how it ended, and that it goes on.
+        session.error, session.resumed = lost, True
         self._hooks.begin_anew()
+        session.error = None
         session.measures.start()
         # What is loaded may be the arrays themselves, and copies are written to anew.
         restore(session, {name: array.copy() for name, array in copy.state.items()})

@@ -219,6 +219,7 @@ class Session:
     def sources(self) -> list[Source]:
         """What `state` copies, as sources of its arrays, to be written before the next step.
 
+        Each has to be asked for its array: of several ranks the others wait until theirs are.
         Errors: as for `state`.
         """
         self._expect_whole()
@@ -253,24 +254,26 @@ def training_sources(session: Session) -> list[Source]:
     if session.ranks is None:
         found = own_sources(session)
     else:
-        learnt = _learnt(session)
         # A training that is saved goes on as one that is not: each rank with its running state.
         here = session.params()
         moved = [param for param in here if param.is_state and not param.is_constant]
-        arrays = {source.name: np.array(source.array()) for source in learnt}
-        arrays |= {f"local/{param.name}": _copy(param.value) for param in moved}
+        local = {f"local/{param.name}": _copy(param.value) for param in moved}
         every = session.ranks.state_of_all(session)
         measures = session.ranks.merged(measures)
         # The running state of all stands in the parameters only here.
-        told = here if session.rank == 0 or session.ranks.apart else []
-        of_all = {f"net/{param.name}": _copy(param.peek()) for param in told}
+        merged = {f"net/{param.name}": _copy(param.value) for param in moved}
         for param in moved:
-            param.value[...] = net.device.put(arrays[f"local/{param.name}"])
-        apart = {**of_all, **arrays} if session.ranks.apart else arrays
-        arrays |= own_entries(session.ranks.comm, apart)
+            param.value[...] = net.device.put(local[f"local/{param.name}"])
+        where = "session.state"
+        shared = [replace(_source(param), name=f"net/{param.name}") for param in here]
+        in_file = {each.name: each for each in [*shared, *sources_of(merged, where)]}
+        learnt = [*_learnt(session), *sources_of(local, where)]
+        apart = [*in_file.values(), *learnt] if session.ranks.apart else learnt
+        learnt += own_entries(session.ranks.comm, apart)
         if session.rank:
             return []
-        found = sources_of(session.ranks.whole({**of_all, **arrays}), "session.state")
+        in_file |= {each.name: each for each in learnt}
+        found = [replace(s, name=key) for key, s in session.ranks.whole(in_file).items()]
     return found + progress_sources(session, measures, session.position(), every)
 
 
@@ -331,10 +334,12 @@ def progress_sources(
 
 def param_sources(net: Model) -> list[Source]:
     """The parameters of ``net``, one after the other, wherever they are."""
-    return [
-        Source(p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek, p.parts)
-        for p in net.params()
-    ]
+    return list(map(_source, net.params()))
+
+
+def _source(param: Param) -> Source:
+    dtype = np.dtype(param.array_type).newbyteorder("<")
+    return Source(param.name, param.shape, dtype, param.peek, param.parts)
 
 
 def restore(session: Session, state: Mapping[str, Array]) -> None:

@@ -54,8 +54,8 @@ def repairs(tmp_path, one, ranks, how, rank, at):
     assert left(folder) == []
 
 
-def test_two_of_three_go_on(tmp_path, one):
-    repairs(tmp_path, one, 3, "kill", 0, 7)
+def test_one_of_two_goes_on(tmp_path, one):
+    repairs(tmp_path, one, 2, "kill", 0, 7)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam
 from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
 from singanet.testing import communicators
-from singanet.training.callbacks import ModelCheckpoint
+from singanet.training.callbacks import Callback, ModelCheckpoint
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((22, 6)).astype(np.float32)
@@ -85,3 +85,29 @@ def test_parts_of_micro_batches_are_not_for_another_number_of_ranks(tmp_path):
     together(2, "dense", tmp_path, 1, n=18, accumulate=2)
     with pytest.raises(StateMismatchError, match="between micro-batches"):
         together(3, "dense", tmp_path, 2, True, n=18, accumulate=2)
+
+
+def test_rank_0_holds_one_array_of_another_rank_at_a_time():
+    """All of all ranks were gathered before the first was written."""
+
+    class Asks(Callback):
+        runs_last = True
+
+        def on_epoch_end(self, epoch, logs):
+            sources, comm = self.session.sources(), self.session.ranks.comm
+            if comm.rank:
+                return
+            own = [each for each in sources if each.name.startswith("rank/")]
+            assert {each.name.split("/")[1] for each in own} == {"1", "2"}
+            for each in own:
+                before = comm.bytes_received
+                each.array()
+                assert comm.bytes_received - before == each.nbytes > 0
+
+    def work(comm):
+        net = singanet.FeedForwardNet([Dense("a", 4, input_sample_shape=(6,))], seed=1)
+        net.compile(METHODS["sparse"](comm), SoftmaxCrossEntropy())
+        net.fit(X, Y, batch_size=6, callbacks=[Asks()], verbose=False)
+
+    with communicators(3) as comms:
+        comms.run(work)

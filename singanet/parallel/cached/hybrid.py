@@ -97,12 +97,6 @@ class Hybrid(AllReduce):
             self._rows = serve(net, self._rule, self._tables_of, lambda: self.comm.rank > 0)
         super().meet(net, around)
 
-    def end(self) -> None:
-        """As `Wrapper.end`."""
-        super().end()
-        if self.alone:
-            self._finish()
-
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """As `Reducer`: gradients that wait are pushed, on all ranks before any goes on."""
         for rows in self._rows.values():
