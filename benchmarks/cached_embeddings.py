@@ -14,7 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from copy import copy, deepcopy
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ from singanet.initializer import Uniform
 from singanet.layers import Cache
 from singanet.metric import AUC
 from singanet.optimizer import SGD
-from singanet.parallel.cached import CachedRows, Lookups, serve
+from singanet.parallel import Hybrid
+from singanet.parallel.cached import CachedRows, Lookups
 from singanet.parallel.server import Shard
 from singanet.params.param import Param, ParamSpec
 from singanet.types import Array, RowSparse
@@ -102,7 +103,7 @@ def counted(rows: int, batches: Iterator[Array], steps: int, cache: Cache) -> Lo
     """What two workers in turn exchange with one table in the second half of their steps."""
     param = Param(ParamSpec("table"), (rows, WIDTH), Uniform(-0.01, 0.01))
     shard, rule = Shard(param, SGD(lr=0.1)), SGD(lr=0.1)
-    workers = [CachedRows(param.spec, shard, cache, rule) for _ in range(2)]
+    workers = [CachedRows(param, shard, cache, rule) for _ in range(2)]
     for step, ids in enumerate(batches):
         worker = workers[step % 2]
         if step in (steps // 2, steps // 2 + 1):
@@ -148,13 +149,13 @@ def trained(data: Any, cache: Cache | None) -> tuple[float, Lookups, float]:
     net = models.build(
         "wide_deep", (fields, measures), 2, seed=0, vocabulary_size=rows, embedding=WIDTH
     )
-    optimizer = SGD(lr=0.1)
+    optimizer = Hybrid(SGD(lr=0.1))
     for layer in (step.layer for step in net.planned().steps):
         if layer.name in ("wide", "embedding"):
             layer.cache = cache
-    served = serve(net, optimizer, lambda param: Shard(param, deepcopy(optimizer)))
+    optimizer.meet(net)
     net.compile(optimizer)
-    deep = served["embedding/weight"]
+    (deep,) = (p.served for p in net.params() if p.name == "embedding/weight")
     x, y = data.x_train, data.y_train
     ids = data.shifted(x["categorical"])
     start = time.perf_counter()

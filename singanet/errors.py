@@ -109,6 +109,10 @@ class RankError(SingaNetError, RuntimeError):
     """Processes that train together do different things, or one of them no longer answers."""
 
 
+class RankLostError(RankError):
+    """A process that trains with this one has died; where ranks are elastic the others go on."""
+
+
 def one_of(names: Iterable[str], limit: int = 12) -> str:
     """``names`` as a readable list, cut after ``limit``."""
     known = list(names)

@@ -20,6 +20,8 @@ class Collectives(Protocol):
     size: int
     bytes_sent: int
     bytes_received: int
+    step: int
+    elastic: bool
 
     def all_reduce(self, array: Array, op: Any = "sum", what: str = "an all-reduce") -> Array:
         """The sum of the arrays of all ranks."""
@@ -29,6 +31,12 @@ class Collectives(Protocol):
 
     def broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Array:
         """The array of the rank ``root``."""
+
+    def agree(self, what: str = "an agreement") -> None:
+        """All ranks have come here, or all raise `RankLostError`."""
+
+    def repair(self) -> None:
+        """Go on with the ranks that are left."""
 
 
 def gathered(comm: Collectives, value: Any, what: str) -> list[Any]:

@@ -51,10 +51,10 @@ class CSRMatrix:
         places = np.arange(indptr[-1]) + np.repeat(self.indptr[chosen] - indptr[:-1], counts)
         return CSRMatrix(indptr, self.indices[places], self.values[places], self.shape[1])
 
-    def entry_rows(self) -> Array:
-        """The row of each entry, rising."""
-        xp = self.indptr.__array_namespace__()
-        return xp.searchsorted(self.indptr, xp.arange(len(self.values)), side="right") - 1
+    def entry_rows(self, xp: Any = np) -> Array:
+        """The row of each entry, rising; ``xp`` is the module of its arrays."""
+        rows: Array = xp.searchsorted(self.indptr, xp.arange(len(self.values)), side="right") - 1
+        return rows
 
     def mapped(self, put: Callable[[Array], Array], dtype: np.dtype[Any]) -> CSRMatrix:
         """The matrix with its arrays as ``put`` gives them, and the values of type ``dtype``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +34,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An array to be written; ``fetch`` produces it when its turn comes."""
+    """An array to be written; ``fetch`` produces it when its turn comes.
+
+    ``parts``, where given, produces it in runs of rows, for formats that write as they get it.
+    """
 
     name: str
     shape: Shape
     dtype: np.dtype[Any]
     fetch: Callable[[], Array]
+    parts: Callable[[], Iterable[Array]] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -51,6 +55,14 @@ class Source:
         value = self.fetch()
         value = value.get() if hasattr(value, "get") else value
         return np.asarray(value, dtype=self.dtype, order="C").reshape(self.shape)
+
+    def pieces(self) -> Iterator[Array]:
+        """`array` one run of rows after the other, where it comes so."""
+        if self.parts is None:
+            yield self.array()
+            return
+        for part in self.parts():
+            yield np.asarray(part, dtype=self.dtype, order="C")
 
 
 State = Mapping[str, Any] | Sequence[Source]

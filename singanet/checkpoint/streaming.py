@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,13 +24,20 @@ def bytes_of(array: Array) -> memoryview:
 
 def write_bytes(stream: BinaryIO, data: memoryview, beside: Beside) -> bytes:
     """Write all of ``data``; return its checksum, summed while it was written."""
+    return write_pieces(stream, [data], beside)
+
+
+def write_pieces(stream: BinaryIO, pieces: Iterable[memoryview], beside: Beside) -> bytes:
+    """`write_bytes` of all ``pieces`` together, each let go before the next one is asked for."""
     checksum = Checksum()
-    beside.update(checksum, data)
-    written = 0
-    while written < len(data):
-        # An unbuffered write may take less than it is given.
-        written += stream.write(data[written:])
-    beside.wait()
+    for data in pieces:
+        beside.update(checksum, data)
+        written = 0
+        while written < len(data):
+            # An unbuffered write may take less than it is given.
+            written += stream.write(data[written:])
+        beside.wait()
+        del data
     return checksum.digest()
 
 

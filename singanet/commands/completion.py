@@ -43,14 +43,14 @@ def _described(commands: Any) -> list[Command]:
     """Every command; argparse offers no other way to its options than ``_actions``."""
     from singanet.models.table import ENTRIES
     from singanet.runs.optimizers import USUAL_RATES
-    from singanet.runs.reducers import REDUCERS
+    from singanet.runs.reducers import WAYS as REDUCED
     from singanet.training.steps import WAYS
 
     models = [entry.name for entry in ENTRIES]
     words = {
         "model": models,
         "program": ["train", *models],
-        "parallel": list(REDUCERS),
+        "parallel": list(REDUCED),
         "optimizer": list(USUAL_RATES),
         "clip_by": list(WAYS),
     }

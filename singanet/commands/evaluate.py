@@ -24,8 +24,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
     check_writable(arguments.json)
     net, task = trained(arguments.path, arguments.model, arguments.data, arguments.best)
-    loss, metric = net.evaluate(task.test_batches())
-    result = EpochResult(loss or 0.0, metric, 0)
+    if task.metrics is not None:
+        net.compile("sgd", metrics=task.metrics)
+    evaluation = net.evaluate(task.test_batches())
+    loss, metric = evaluation
+    result = EpochResult(loss or 0.0, metric, 0, evaluation.logs)
     if arguments.json is not None:
         figures = {"data": task.name, "test_loss": loss, "test_accuracy": task.accuracy(result)}
         write_json(arguments.json, figures)

@@ -27,8 +27,10 @@ def add_command(commands: Any) -> None:
     )
     add = parser.add_argument
     add("-n", "--ranks", type=int, required=True, metavar="N", help="how many processes")
+    add("--servers", type=int, default=0, metavar="N", help="so many of them hold parameters")
     add("--hosts", type=Path, metavar="FILE", help="machines: lines such as node1 slots=4")
     add("--restarts", type=int, default=0, metavar="N", help="begin anew so often where it fails")
+    add("--elastic", action="store_true", help="where a rank dies, the others go on without it")
     add("--log-dir", type=Path, metavar="DIR", help="what ranks other than 0 write: rank-1.log")
     add("--trace", type=Path, metavar="FILE", help="a Chrome trace, a process a rank")
     for name, seconds, what in (
@@ -52,6 +54,7 @@ def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Nam
             program,
             hosts=arguments.hosts,
             restarts=arguments.restarts,
+            servers=arguments.servers,
             log_dir=arguments.log_dir,
             trace=arguments.trace,
             patience=arguments.patience,
@@ -59,6 +62,7 @@ def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Nam
             deadline=arguments.deadline,
             final=final,
             resumed=resumed,
+            elastic=arguments.elastic,
         )
     )
 
@@ -66,6 +70,7 @@ def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Nam
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     for name, value, least in (
         ("-n", arguments.ranks, 1),
+        ("--servers", arguments.servers, 0),
         ("--restarts", arguments.restarts, 0),
         ("--patience", arguments.patience, 0),
         ("--stall", arguments.stall, 0),
@@ -73,6 +78,10 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
     ):
         if not value >= least:
             parser.error(f"argument {name}: {value} is less than {least}")
+    if arguments.servers >= arguments.ranks:
+        parser.error(f"argument --servers: of {arguments.ranks} ranks one has to train")
+    if arguments.servers and arguments.elastic:
+        parser.error("argument --elastic: not with --servers, whose parameters no other rank has")
 
 
 def _program(
@@ -96,6 +105,7 @@ def _program(
         return words, frozenset({2}), lambda program: program
     # Here and not by each rank: an error is said before anything is started.
     from singanet.runs.config import gathered
+    from singanet.runs.reducers import expect_servers
 
     given = vars(commands.choices["train"].parse_args(words[1:]))
     options = gathered({key: value for key, value in given.items() if key != "command"})
@@ -106,5 +116,6 @@ def _program(
             received="none",
             advice="add --out RUN_DIR to the options of train",
         )
+    expect_servers(str(options.get("parallel", "allreduce")), arguments.servers)
     going_on = [] if "resume" in options else ["--resume"]
     return ["-m", "singanet", *words], _FINAL, lambda program: [*program, *going_on]

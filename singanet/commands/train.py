@@ -33,7 +33,7 @@ def add_command(commands: Any) -> None:
         "--data",
         metavar="DATA",
         help="digits, FILE.npz, a folder of MNIST or CIFAR; for language models plays or a text "
-        "file; for tables census; left out, what comes with the package",
+        "file; for tables census, movielens or clicks; left out, what comes with the package",
     )
     _add_method(parser)
     _add_course(parser)
@@ -62,10 +62,11 @@ def _add_method(parser: Any) -> None:
     add(
         "--parallel",
         metavar="HOW",
-        help="of several processes: allreduce (the usual), half, sparse, partial or local",
+        help="of several processes: allreduce (the usual), half, sparse, partial, local, ps "
+        "or pipeline",
     )
     add("--ratio", type=float, metavar="F", help="share of the gradients that is sent, of sparse")
-    add("--every", type=int, metavar="N", help="steps of local, parts of partial")
+    add("--every", type=int, metavar="N", help="steps of local, parts of partial, micro-batches")
 
 
 def _add_course(parser: Any) -> None:

@@ -109,6 +109,14 @@ class ArrayLoader(Described):
                 rows = rows[self.rank :: ranks]
             yield _take(self.x, rows), _take(self.y, rows)
 
+    def share_out(self, rank: int, world_size: int) -> None:
+        """Be that of ``rank`` of so many from the next iteration on; all batches stay as large.
+
+        A position that was saved before goes on: of it no sample is lost or seen twice.
+        """
+        self.batch_size, self.split_batches = self._together, True
+        self.rank, self.world_size = checked_rank("ArrayLoader", rank, world_size)
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``."""
         self.epoch = checked_count("ArrayLoader", "epoch", epoch, 0)

@@ -68,7 +68,16 @@ class FolderLoader(Described):
             world_size,
             split_batches,
         )
-        self.rank, self.world_size = self._places.rank, self._places.world_size
+
+    @property
+    def rank(self) -> int:
+        """Whose batches it gives."""
+        return self._places.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many there are."""
+        return self._places.world_size
 
     def __len__(self) -> int:
         """Batches in an epoch, for this rank."""
@@ -83,6 +92,10 @@ class FolderLoader(Described):
         epoch = self._places.epoch
         for places, labels in self._places:
             yield self._batch(epoch, places), labels
+
+    def share_out(self, rank: int, world_size: int) -> None:
+        """As `ArrayLoader.share_out`."""
+        self._places.share_out(rank, world_size)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``."""

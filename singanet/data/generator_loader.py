@@ -62,6 +62,10 @@ class GeneratorLoader(Described):
         # whose end is known only now.
         self.set_epoch(epoch + 1)
 
+    def share_out(self, rank: int, world_size: int) -> None:
+        """Be that of ``rank`` of so many once a position is loaded; as `ArrayLoader.share_out`."""
+        self.rank, self.world_size = checked_rank("GeneratorLoader", rank, world_size)
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``."""
         self.epoch = checked_count("GeneratorLoader", "epoch", epoch, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from queue import Empty, Queue
 from typing import Any, Generic, TypeVar
@@ -53,6 +53,12 @@ class Prefetch(Described):
     def world_size(self) -> int | None:
         """Of how many ranks, where the loader knows."""
         return getattr(self.loader, "world_size", None)
+
+    @property
+    def share_out(self) -> Callable[[int, int], None]:
+        """The loader's, where it has that: see `ArrayLoader.share_out`."""
+        shared: Callable[[int, int], None] = self.loader.share_out  # type: ignore[attr-defined]
+        return shared
 
     def __len__(self) -> int:
         """Batches in an epoch, where the loader knows."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from singanet.base.collectives import Collectives
 from singanet.device import Device
 from singanet.engine.plan import Plan
 from singanet.graph.nesting import Ports
@@ -37,6 +38,39 @@ class StepRequest(NamedTuple):
     weight: Any = None
     measure: Measure = None
     on_layer: OnLayer = None
+
+
+class Placed(Protocol):
+    """An executor of a net whose layers lie on several ranks, as a training sees it.
+
+    ``comm`` is of all of them. A rank takes the part ``share`` = (number, of how many) of each
+    batch; outputs in training are seen on the ranks ``measuring`` alone. ``part`` is what of the
+    net is on this rank.
+    """
+
+    comm: Collectives
+    share: tuple[int, int]
+    measuring: Sequence[int]
+
+    @property
+    def part(self) -> Any:
+        """Layers and parameters of this rank, as a net."""
+
+    @property
+    def exchanged(self) -> tuple[int, int]:
+        """The bytes that this process has sent and received."""
+
+    def on_first(self, work: Callable[[], Any]) -> Any:
+        """``work()`` on rank 0, where all parameters can be read meanwhile. All ranks call it."""
+
+    def owner(self, name: str) -> int:
+        """The rank that updates the parameter, the first of several."""
+
+
+def placed_by(net: Any) -> Placed | None:
+    """The executor of ``net``, where its layers lie on several ranks."""
+    executor = getattr(net, "programs", None)
+    return executor if hasattr(executor, "measuring") else None
 
 
 class NetCore(Protocol):

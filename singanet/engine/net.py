@@ -290,13 +290,7 @@ class Net(GraphBuilder):
         self._lay(params, lambda param: param.value.astype(wanted))
 
     def _expect_in_memory(self, where: str) -> None:
-        if any(param.home is not None for param in self.params()):
-            raise CallOrderError(
-                where,
-                expected="a net in memory",
-                received="one that is offloaded",
-                advice="call net.onload() first",
-            )
+        expect_in_memory(self.params(), where)
 
     def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
         """Take in arrays of this device and type, as the nested nets do from now on."""
@@ -441,6 +435,18 @@ class Net(GraphBuilder):
                 self.rng.bit_generator.state = draws
                 for param, value in before:
                     param.value[...] = value
+
+
+def expect_in_memory(params: Iterable[Param], where: str) -> None:
+    """Refuse ``params`` of which one is elsewhere. Errors: `CallOrderError`."""
+    for param in params:
+        if param.home is not None:
+            raise CallOrderError(
+                where,
+                expected="a net in memory, whole",
+                received=f"one whose {param.name!r} is {param.home.place}",
+                advice=param.home.way_back,
+            )
 
 
 def expect_host(net: Net, where: str) -> None:

@@ -79,7 +79,7 @@ class Step:
         """The live parameter arrays by suffix."""
         found = {}
         for suffix, param in self.layer.params.items():
-            if param.home is not None and param.served is None:
+            if param.home is not None and not (self.layer.looks_up and param.served):
                 return WhereTheyAre(self.layer.params)
             found[suffix] = param.value
         return found

@@ -75,7 +75,7 @@ def load(
         raise _mismatch("a state of this executor", f"{type(error).__name__}: {error}") from error
     net.rng.bit_generator.state, net.seed = generator.state, seed
     for param in net.params():
-        param.value[...] = net.device.put(state[f"net/{param.name}"])
+        param.put(net.device.put(state[f"net/{param.name}"]))
 
 
 def _copy(array: Array) -> Array:

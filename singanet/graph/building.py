@@ -28,7 +28,7 @@ from singanet.graph.refusals import (
 )
 from singanet.layers.dummy import Dummy
 from singanet.layers.layer import Layer
-from singanet.layers.symbol import Symbol, apply, calls_between
+from singanet.layers.symbol import Symbol, apply, calls_between, stage
 from singanet.params.param import Param
 from singanet.types import Shapes
 
@@ -281,7 +281,8 @@ class GraphBuilder(metaclass=CheckedType):
                 (names[symbol.call.born], symbol.index) for symbol in call.inputs
             ]
             part: Any = call.layer
-            self.add_node(part, sources, name)
+            with stage(call.stage):
+                self.add_node(part, sources, name)
         self._drawn = names
         self._ports = Ports(
             [names[symbol.call.born] for symbol in inputs],

@@ -10,6 +10,7 @@ from singanet.errors import ArgumentError, GraphError, one_of
 from singanet.graph.nodes import Graph, Node
 from singanet.layers.dummy import Dummy
 from singanet.layers.layer import Layer
+from singanet.layers.symbol import drawn_stage, stage
 from singanet.params.alias import RenamedParam
 from singanet.params.param import Param
 from singanet.types import Shape, Shapes
@@ -73,7 +74,8 @@ class Nests:
             for node in nodes:
                 inner: Sources = [(f"{use}/{source.name}", index) for source, index in node.inputs]
                 layer = self._copy(str(net.name), node.layer)
-                self._graph.add(layer, feeds.get(node.name, inner), f"{use}/{node.name}", use)
+                with stage(node.stage if drawn_stage() is None else drawn_stage()):
+                    self._graph.add(layer, feeds.get(node.name, inner), f"{use}/{node.name}", use)
             outputs: Sources = [(f"{use}/{name}", index) for name, index in ports.outputs]
             last = self._graph.add(Dummy(use), outputs, use, use)
         self.nets[use] = net

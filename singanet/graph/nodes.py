@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from singanet.errors import ArgumentError, GraphError, did_you_mean, one_of
 from singanet.layers.layer import Layer
+from singanet.layers.symbol import drawn_stage
 from singanet.types import Shape, Shapes
 
 
@@ -28,7 +29,10 @@ class Source:
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One use of a layer in a net; ``within`` is the use of a nested net that it is part of."""
+    """One use of a layer in a net; ``within`` is the use of a nested net that it is part of.
+
+    ``stage`` is that of a pipeline in which it was drawn, if it was said.
+    """
 
     name: str
     layer: Layer
@@ -38,6 +42,7 @@ class Node:
     out_shapes: Shapes | None = None
     consumers: int = 0
     within: str | None = None
+    stage: int | None = None
 
     @property
     def settled(self) -> bool:
@@ -77,7 +82,8 @@ class Graph:
             turn = self._turns.get(source, 0) + turns.get(source, 0)
             taken.append(Source(source, index, turn))
             turns[source] = turns.get(source, 0) + (index is None)
-        node = Node(name, layer, len(self.nodes), tuple(taken), within=within)
+        place = len(self.nodes)
+        node = Node(name, layer, place, tuple(taken), within=within, stage=drawn_stage())
         self.nodes[name] = node
         try:
             settled = self._settle(node)

@@ -21,9 +21,11 @@ from singanet.launch.outputs import Outputs
 from singanet.launch.traces import merge_traces, remove_parts
 from singanet.parallel.board import (
     DEADLINE,
+    ELASTIC,
     JOB,
     LOGS,
     RESTART,
+    SERVERS,
     TRACE,
     Told,
     process_state,
@@ -42,6 +44,9 @@ _SWEEP = 30.0
 _INTERRUPTED = 130
 """The exit status of a rank that Ctrl-C has ended."""
 
+_ENDS = 5.0
+"""Seconds in which MPI has to end once all ranks of a repaired job have."""
+
 _SHOWN = 8
 """Ranks that a message has a line for."""
 
@@ -54,11 +59,13 @@ def _unchanged(program: Sequence[str]) -> Sequence[str]:
 class JobOptions:
     """What to start and how; ``program`` is ``-m NAME`` or a script, and its arguments.
 
-    ``hosts`` is a hosts file; ``log_dir`` gets what ranks other than 0 write,
-    ``trace`` a Chrome trace. A rank that is
-    stopped for ``patience`` seconds ends the job; a wait of ``stall`` seconds is told, one of
-    ``deadline`` seconds is an error. A failed job is begun anew up to ``restarts`` times, with the
-    program that ``resumed`` makes of it, unless its exit status is ``final``.
+    ``hosts`` is a hosts file; ``log_dir`` gets what ranks other than 0 write, ``trace`` a Chrome
+    trace. The last ``servers`` of the ranks hold parameters for the others, and do not run the
+    program. A rank that is stopped for ``patience`` seconds ends the job; a wait of ``stall``
+    seconds is told, one of ``deadline`` seconds is an error. A failed job is begun anew up to
+    ``restarts`` times, with the program that ``resumed`` makes of it, unless its exit status is
+    ``final``. Where it is ``elastic``, what ranks that are killed or stopped did is repaired by the
+    others.
     """
 
     ranks: int
@@ -70,8 +77,10 @@ class JobOptions:
     patience: float = 5.0
     stall: float = 60.0
     deadline: float = 300.0
+    servers: int = 0
     final: frozenset[int] = frozenset()
     resumed: Callable[[Sequence[str]], Sequence[str]] = _unchanged
+    elastic: bool = False
 
 
 def launch(options: JobOptions) -> int:
@@ -83,6 +92,10 @@ def launch(options: JobOptions) -> int:
     found, local = mpirun.find_mpirun(), mpirun.local_ranks(options.ranks, hosts)
     threads = os.environ.get("OMP_NUM_THREADS") or str(mpirun.threads_a_rank(local))
     settings = {"OMP_NUM_THREADS": threads, DEADLINE: str(options.deadline)}
+    if options.servers:
+        settings[SERVERS] = str(options.servers)
+    if options.elastic:
+        settings[ELASTIC] = "1"
     if options.log_dir is not None:
         settings[LOGS] = str(options.log_dir.absolute())
     if options.trace is not None:
@@ -117,12 +130,16 @@ class _Job:
         self._kill_at: float | None = None
         self._stopped: dict[int, float] = {}
         self._failure = ""
+        self._lost: set[int] = set()
+        self._seen: set[int] = set()
+        self._ended_at: float | None = None
         self._stalls: set[tuple[int, int]] = set()
 
     def flags(self) -> list[str]:
         """What mpirun is told."""
         options, folder = self.options, self.folder
-        return mpirun.flags(options.ranks, options.hosts, folder.path)
+        flags = mpirun.flags(options.ranks, options.hosts, folder.path)
+        return [*flags, *mpirun.ELASTIC] if options.elastic else flags
 
     def run(self, start: Sequence[str], program: Sequence[str], settings: Mapping[str, str]) -> int:
         """Start it, watch it, end it; the exit status."""
@@ -200,16 +217,41 @@ class _Job:
             self._stopped[rank] = self._stopped.get(rank, 0.0) + _LOOK if state == "T" else 0.0
             if self._stopped[rank] > self.options.patience and not self._failure:
                 seconds = self._stopped[rank]
+                if self.options.elastic:
+                    _say(f"{self._named(rank)} has been stopped for {seconds:.1f} s, and is killed")
+                    os.kill(pid, signal.SIGKILL)
+                    continue
                 self._failure = f"{self._named(rank)} has been stopped for {seconds:.1f} s"
                 self._kill_by(now)
-        if any(self.folder.path.glob("report-*")):
+        if self._report_paths():
             self._kill_by(now + _LAST)
         boards = self._boards()
+        if self.options.elastic:
+            self._look_for_dead(set(ranks.values()), boards, now)
+        boards = [each for each in boards if each.rank not in self._lost]
         late = [each for each in boards if each.waits and now - each.since > self.options.stall]
         if fresh := {(each.rank, each.step) for each in late} - self._stalls:
             self._stalls |= fresh
             many = f"{len(late)} of {self.options.ranks} ranks wait:"
             _say(many, *map(str, boards[:_SHOWN]))
+
+    def _look_for_dead(self, alive: set[int], boards: Sequence[Told], now: float) -> None:
+        """Tell which ranks of this machine have died, and see that MPI ends with the others."""
+        self._seen |= alive
+        ended = {each.rank for each in boards if each.ended}
+        fresh = self._seen - alive - ended - self._lost
+        self._lost |= fresh
+        reported = {int(path.name.removeprefix("report-")) for path in self._report_paths()}
+        for rank in sorted(fresh - reported):
+            _say(f"{self._named(rank)} has died; the others repair what it was part of")
+        if self._lost and ended and ended >= alive and self._ended_at is None:
+            self._ended_at = now
+        if self._ended_at is not None and now - self._ended_at > _ENDS:
+            # Where a rank has died, MPI_Finalize of the others may wait for ever.
+            self._kill_by(now)
+
+    def _report_paths(self) -> list[Path]:
+        return list(self.folder.path.glob("report-*"))
 
     def _boards(self) -> list[Told]:
         found = (read_board(self.folder.path, rank) for rank in range(self.options.ranks))
@@ -225,6 +267,9 @@ class _Job:
         if self.asked is not None and self._kill_at is not None:
             return 128 + self.asked
         reports = self._reports()
+        well = self.options.elastic and (not status or self._ended_at is not None)
+        if well and not reports and not self._failure:
+            return 0
         death = mpirun.death_in(said)
         if self._failure:
             rank, text, status = -1, "", 1
@@ -254,8 +299,7 @@ class _Job:
 
     def _reports(self) -> list[dict[str, Any]]:
         """Those of ranks that ended by an error, the first one first; rank 0 speaks for all."""
-        paths = self.folder.path.glob("report-*")
-        found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in self._report_paths()]
         found.sort(key=lambda report: report["time"])
         alike = [r for r in found if r["rank"] == 0 and r["kind"] == found[0]["kind"]]
         return alike + [report for report in found if report not in alike]

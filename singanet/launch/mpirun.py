@@ -15,6 +15,9 @@ from pathlib import Path
 from singanet.errors import BackendError
 from singanet.ops.threads import cores
 
+ELASTIC = ("--with-ft", "ulfm")
+"""What mpirun is told where ranks may die: it lets the others live, and tells them."""
+
 INSTALL = "run: pip install 'singanet[mpi]', which brings mpi4py and Open MPI"
 
 

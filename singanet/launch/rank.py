@@ -1,7 +1,8 @@
 """What each process of a job runs: ``python -m singanet.launch.rank -m singanet train ...``.
 
-It is `python`, but for three things: what ranks other than 0 write goes to files, an error or
-``sys.exit`` of one rank ends all, and what ended it is reported to the launcher.
+It is `python`, but for four things: what ranks other than 0 write goes to files, an error or
+``sys.exit`` of one rank ends all, what ended it is reported to the launcher, and ranks that serve
+run nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from singanet.launch.folder import JobFolder
-from singanet.parallel.board import JOB, LOGS, RESTART, own_board
+from singanet.parallel.board import JOB, LOGS, RESTART, SERVERS, on_new_first, own_board
 
 INTERRUPTED = 130
 _ASKED = (INTERRUPTED, 143)
@@ -40,8 +41,10 @@ def main(arguments: Sequence[str]) -> None:
     if memory.is_dir():
         os.environ[_MEMORY] = str(memory)
     own_board()
+    if rank:
+        on_new_first(lambda: _redirect(folder, 0))
     try:
-        _run(arguments)
+        _work(rank, arguments)
     except SystemExit as stop:
         status, kind, text = _status(stop.code), "", _end_of(log)
         if isinstance(stop.code, str):
@@ -51,9 +54,13 @@ def main(arguments: Sequence[str]) -> None:
         text = _told(error)
         sys.stderr.write(text)
         status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-        layer = _layer_of(error)
+        # Here, as most ranks end well without what layers take to load.
+        from singanet.parallel.last_words import layer_of
+
+        layer = layer_of(error)
         kind = type(error).__name__ + (f" in layer {layer!r}" if layer else "")
     else:
+        own_board().ends()
         return
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -61,12 +68,34 @@ def main(arguments: Sequence[str]) -> None:
     if status in _ASKED:
         sys.exit(status)  # all were asked, and end together: rank 0 may still save
     if not status:
+        own_board().ends()
         return
     _report(folder, rank, status, kind, text)
     if rank:
         # The same error of rank 0 is seen as it is; mpirun ends it as soon as this rank has gone.
         time.sleep(0.5)
     os._exit(status)  # MPI_Finalize would wait for the others
+
+
+def _work(rank: int, arguments: Sequence[str]) -> None:
+    """What the rank is there for: the last ones serve, where there are servers."""
+    if rank < int(os.environ["OMPI_COMM_WORLD_SIZE"]) - int(os.environ.get(SERVERS, "0")):
+        _run(arguments)
+    else:
+        _serve()
+
+
+def _serve() -> None:
+    """Hold parameters for the ranks that run the program, until they have ended."""
+    # It loads MPI, and what a program of others need not load.
+    from singanet.parallel.server import serve
+    from singanet.parallel.start import init, servers
+
+    # All ranks take part in making the groups.
+    init()
+    ranks = servers()
+    assert ranks is not None
+    serve(ranks)
 
 
 def _run(arguments: Sequence[str]) -> None:
@@ -122,15 +151,6 @@ def _told(error: BaseException) -> str:
 
 def _starts(file: str) -> bool:
     return file == __file__ or "runpy" in file
-
-
-def _layer_of(error: BaseException) -> str:
-    """The name of the innermost layer in whose code ``error`` was raised; "" for none."""
-    from singanet.layers import Layer
-
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    layers = [each for frame in frames if isinstance(each := frame.f_locals.get("self"), Layer)]
-    return layers[-1].name if layers else ""
 
 
 def _end_of(log: Path | None) -> str:

@@ -28,6 +28,8 @@ class Embedding(Layer):
 
     any_extent = True
 
+    looks_up = True
+
     def __init__(
         self,
         name: str,

@@ -48,6 +48,9 @@ class Layer(Counted, Configurable):
     takes_sparse = False
     """Whether ``forward`` takes a `CSRMatrix`, too."""
 
+    looks_up = False
+    """Whether of a parameter that is served `forward` asks for rows, and never reads the array."""
+
     fewest_samples = 1
     """How many samples a training batch has at least: `fit` looks at it before the first step."""
 
@@ -58,7 +61,10 @@ class Layer(Counted, Configurable):
     """
 
     shared: Any = None
-    """The `SharedBatch` of all processes, of a layer that asks them in its passes, else None."""
+    """What a layer asks other processes by in its passes, which are not recorded, else None.
+
+    By a `SharedBatch` it asks in training alone.
+    """
 
     def __init__(self, name: str, input_sample_shape: Shapes | None = None) -> None:
         if not isinstance(name, str) or not name:

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, Protocol
 
-from singanet.base.arguments import is_number
+from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError, GraphError
 from singanet.types import Shape, Shapes
 
-__all__ = ["Symbol", "apply", "calls_between", "source"]
+__all__ = ["Symbol", "apply", "calls_between", "source", "stage"]
 
 _creation = itertools.count()
+_stage: ContextVar[int | None] = ContextVar("stage", default=None)
+
+
+@contextmanager
+def stage(number: int | None) -> Iterator[None]:
+    """Layers that are drawn or added within the block are computed by this stage of a pipeline.
+
+    Stages count from 0; within a block in a block the inner one says it. Errors: no such number.
+    """
+    checked = None if number is None else checked_count("parallel.stage", "number", number, 0)
+    token = _stage.set(checked)
+    try:
+        yield
+    finally:
+        _stage.reset(token)
+
+
+def drawn_stage() -> int | None:
+    """The stage of the block around, if there is one."""
+    return _stage.get()
 
 
 class Applicable(Protocol):
@@ -28,12 +50,13 @@ class Applicable(Protocol):
 class Call:
     """One application of a layer or net to symbols; ``born`` orders calls by creation."""
 
-    __slots__ = ("born", "inputs", "layer")
+    __slots__ = ("born", "inputs", "layer", "stage")
 
     def __init__(self, layer: Applicable, inputs: tuple[Symbol, ...]) -> None:
         self.layer = layer
         self.inputs = inputs
         self.born = next(_creation)
+        self.stage = _stage.get()
 
 
 class Symbol:

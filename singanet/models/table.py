@@ -154,6 +154,7 @@ def _table_nets() -> list[ModelEntry]:
         for name, description in (
             ("wide_deep", "wide and deep: a linear model and dense layers over a table"),
             ("deepfm", "DeepFM: a factorisation machine and dense layers over a table"),
+            ("dcn", "deep and cross network: products of features and dense layers over a table"),
         )
     ]
 
@@ -210,6 +211,7 @@ _PARAMETERS = {
     "transformer": 627_936,
     "wide_deep": 18_376,
     "deepfm": 18_382,
+    "dcn": 27_960,
     "autoencoder": 205_856,
     "rbm": 201_744,
 }

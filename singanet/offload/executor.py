@@ -45,6 +45,9 @@ class Place:
 
     __slots__ = ("name", "shelf")
 
+    place = "in a folder"
+    way_back = "call onload() of the net that was offloaded"
+
     def __init__(self, shelf: Shelf, name: str) -> None:
         self.shelf, self.name = shelf, name
 

@@ -16,7 +16,7 @@ from singanet.checkpoint import Entry
 from singanet.checkpoint.formats import LATEST
 from singanet.checkpoint.names import check_unique
 from singanet.checkpoint.streaming import bytes_of
-from singanet.engine.net import Net, expect_host
+from singanet.engine.net import Net, expect_host, expect_in_memory
 from singanet.errors import CallOrderError, FileAccessError, FileFormatError, StateMismatchError
 from singanet.offload.executor import (
     SESSION,
@@ -47,11 +47,12 @@ def offload(
     place = Path(folder)
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
     check_unique((param.name for param in params), "net.offload")
-    if isinstance(net.programs, Offloaded) or any(param.home is not None for param in params):
+    expect_in_memory(params, "net.offload")
+    if isinstance(net.programs, Offloaded):
         raise CallOrderError(
             "net.offload",
             expected="a net in memory",
-            received="one that is offloaded, or shares parameters with one",
+            received="one that is offloaded",
             advice="call net.onload() first",
         )
     made = _prepared_folder(place, resume)

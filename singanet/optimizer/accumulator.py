@@ -174,9 +174,19 @@ class Accumulator(Wrapper):
         fills = self._counts.get(name, 0) + 1 >= self.every
         return fills and self.optimizer.will_change(name)
 
+    @property
+    def pending(self) -> bool:
+        """Whether gradients wait here for those of other micro-batches."""
+        return any(self._counts.values())
+
+    @property
+    def left(self) -> int:
+        """How many micro-batches there are up to the next update."""
+        return self.every - max(self._counts.values(), default=0)
+
     def fills_next(self) -> bool:
         """Whether the next gradients are the last of their ``every``."""
-        return max(self._counts.values(), default=0) + 1 >= self.every
+        return self.left <= 1
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """What `update` would hand on for the gradients ``items`` of a step, nothing changed."""

@@ -143,6 +143,11 @@ class Reducer(Wrapper):
     def alone(self) -> bool:
         """Whether gradients are handed on as they are, as there is no other process."""
 
+    @property
+    def local(self) -> bool:
+        """Whether gradients are handed on as they are, and only `end` asks other processes."""
+        return False
+
     def reduction(self) -> Reduction | None:
         """What a program makes of a step, None where steps are not recorded, or not yet."""
         return None
@@ -167,6 +172,9 @@ class Reducer(Wrapper):
     @abstractmethod
     def join(self) -> None:
         """Take part in the others' steps without samples, until all have come here."""
+
+    def recover(self, was: tuple[int, int]) -> None:
+        """Forget the step that a rank's death has broken off: rank and number of ranks ``was``."""
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """Let the running state of ``net`` be that of all ranks, each weighing by ``samples``.

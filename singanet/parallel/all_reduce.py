@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from singanet.base.arguments import checked_count
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, CallOrderError
+from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.checks import Grad, check_lists
 from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.optimizer import Optimizer
@@ -126,6 +128,11 @@ class AllReduce(RankReducer):
         if not self.alone:
             self._close(self._round or self._opened("step"))
 
+    def recover(self, was: tuple[int, int]) -> None:
+        """As `Reducer`."""
+        super().recover(was)
+        self._round = self._last = None
+
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """As `Reducer`. The gradients are summed for it, and once more for the updates."""
         if self.alone:
@@ -152,7 +159,8 @@ class AllReduce(RankReducer):
         """As `Reducer`."""
         if self.comm.size == 1:
             return refused
-        heard = announced(self.comm, "agree", refused=refused is not None).wait()
+        left = math.prod(s.left for s in self._around if isinstance(s, Accumulator))
+        heard = announced(self.comm, "agree", left, refused is not None).wait()
         return refused or ("of another rank" if heard.refused else None)
 
     def join(self) -> None:

@@ -40,7 +40,7 @@ class AsCalls:
     @property
     def factor(self) -> float:
         """As `Reduction`."""
-        return 1.0 if self._round is None else self._round.factor
+        return 1.0 if self._round is None else self._round.scale
 
     @property
     def share(self) -> float:
@@ -62,9 +62,7 @@ class AsCalls:
 
     def start(self, entry: int, buffer: Array, scales: Sequence[Scale]) -> None:
         """As `Reduction`."""
-        params = self._entries[entry]
-        buffer[-len(params) :] = 1
-        self._now.start(Flight(params, params, buffer, scales, {}))
+        self._now.start_flat(self._entries[entry], buffer, scales)
 
     def start_rows(self, entry: int, grad: RowSparse, scale: Scale) -> None:
         """As `Reduction`."""
@@ -79,11 +77,7 @@ class AsCalls:
 
     def finish(self, entry: int, buffer: Array) -> None:
         """As `Reduction`."""
-        flight = self._now.land()
-        assert flight.sums is not None
-        summed = flight.sums.wait()
-        if summed is not buffer:
-            buffer[...] = summed
+        self._now.finish_flat(buffer)
 
     def finish_rows(self, entry: int) -> RowSparse:
         """As `Reduction`."""

@@ -6,15 +6,17 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 JOB, DEADLINE, TRACE = "SINGANET_JOB", "SINGANET_DEADLINE", "SINGANET_TRACE"
 LOGS, RESTART, SERVERS = "SINGANET_LOG_DIR", "SINGANET_RESTART", "SINGANET_SERVERS"
+ELASTIC = "SINGANET_ELASTIC"
 """Variables of a rank: the folder of its job, on the host of its launcher; the seconds after which
 a wait is an error; the file that its trace becomes a part of; the folder of outputs; how often the
-job was begun anew; how many of its ranks serve."""
+job was begun anew; how many of its ranks serve; that a rank may die, and the others go on."""
 
 _NUMBERS = struct.Struct("<qqqd?")  # process, its start, step, waiting since, ended
 _SIZE, _TEXT = 512, 64
@@ -81,6 +83,20 @@ def own_board() -> Board:
     if folder is None or rank is None or not os.path.isdir(folder):
         return Board(None)
     return Board(page_of(Path(folder), int(rank)))
+
+
+_when_first: list[Callable[[], object]] = []
+
+
+def on_new_first(act: Callable[[], object]) -> None:
+    """Let ``act`` be done where this process becomes rank 0, since those before it have died."""
+    _when_first.append(act)
+
+
+def become_first() -> None:
+    """Do what was asked for by `on_new_first`."""
+    while _when_first:
+        _when_first.pop()()
 
 
 def page_of(folder: Path, rank: int) -> Path:

@@ -130,6 +130,11 @@ class LocalUpdates(RankReducer):
             announced(self.comm, "step").wait()
             self._average_next()
 
+    @property
+    def local(self) -> bool:
+        """As `Reducer`."""
+        return True
+
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """As `Reducer`: the rank's own."""
         yield from items

@@ -7,13 +7,14 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
-from singanet.errors import BackendError, RankError
-from singanet.parallel.board import DEADLINE, own_board
+from singanet.errors import BackendError, RankError, RankLostError
+from singanet.parallel.board import DEADLINE, ELASTIC, become_first, own_board
 from singanet.parallel.communicator import (
     Communicator,
     ReduceOp,
@@ -23,6 +24,7 @@ from singanet.parallel.communicator import (
     checked_peer,
     late,
 )
+from singanet.parallel.last_words import layer_of
 from singanet.parallel.mpi_sum import LARGE, Sums
 from singanet.parallel.timeline import Timeline, own_part
 from singanet.types import Array
@@ -46,6 +48,19 @@ _SPIN = 5e-5
 _LONG = 0.01
 """Seconds of waiting that are told to others."""
 
+_LOST = (
+    *(MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED),
+    *(MPI.ERR_OTHER, MPI.ERR_INTERN),
+)
+"""What MPI says of an operation to which a rank belongs that has died (ULFM); the last two are
+what Open MPI's collective operations sometimes make of it where they go on to their next round."""
+
+_DRAIN = 1.0
+"""Seconds in which what was under way has to end once it is given up."""
+
+_TURN = 0.5
+"""Seconds after which ranks other than 0 tell of an error that ends them, one after the other."""
+
 PATIENCE = 5.0
 """Seconds for which a rank waits for one that has ended: its last messages may be on the way."""
 
@@ -56,27 +71,36 @@ class MpiCommunicator(Communicator):
     It talks through a duplicate of ``comm``, so that the user's own messages never meet its.
     An error that nobody catches ends all ranks: else the others would wait for ever. Where a rank
     has ended, by ``sys.exit`` too, those that wait for it get a `RankError` after five seconds.
-    ``deadline`` is by default 300 s, or what ``singanet launch --deadline`` said.
+    ``deadline`` is by default 300 s, or what ``singanet launch --deadline`` said. It is elastic by
+    Open MPI's ULFM, under ``singanet launch --elastic``.
     """
 
     def __init__(self, comm: Any = None, deadline: float | None = None) -> None:
-        self._comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
-        self.rank, self.size = int(self._comm.Get_rank()), int(self._comm.Get_size())
+        self._take((MPI.COMM_WORLD if comm is None else comm).Dup())
+        self.elastic = comm is None and ELASTIC in os.environ
         given = os.environ.get(DEADLINE, "300") if deadline is None else deadline
         self.deadline = float(given)
-        self._sums = Sums(self._comm)
+        self._flying: set[_Flying] = set()
+        # What MPI may still write to.
+        self._left: list[Any] = []
+        self._disagreed = False
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self.board = own_board()
         self.timeline: Timeline | None = None
         self.step = 0
+        self._members = list(range(self.size))
         # Ranks that are not in it may end while those of a part go on.
         self.farewells = _Farewells(self) if comm is None and self.size > 1 else None
         if self.size > 1:
-            _end_all_on_error(self.rank)
+            _end_all_on_error(self)
         part = own_part(self.rank) if comm is None else None
         if part is not None:
             self.timeline = Timeline(part, self)
             atexit.register(self.timeline.write)
+
+    def _take(self, comm: Any) -> None:
+        self._comm, self._sums = comm, Sums(comm)
+        self.rank, self.size = int(comm.Get_rank()), int(comm.Get_size())
 
     @property
     def step(self) -> int:
@@ -96,11 +120,12 @@ class MpiCommunicator(Communicator):
         """As `Communicator`."""
         checked_array(what, array)
         self.count_reduced(array.nbytes)
-        request: Any = (
-            self._sums.start(array.reshape(-1))
-            if op == "sum" and array.nbytes >= LARGE
-            else self._comm.Iallreduce(MPI.IN_PLACE, array, self._ops[op])
-        )
+        with self._losing(what):
+            request: Any = (
+                self._sums.start(array.reshape(-1))
+                if op == "sum" and array.nbytes >= LARGE
+                else self._comm.Iallreduce(MPI.IN_PLACE, array, self._ops[op])
+            )
         return self._under_way(request, array, what)
 
     def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
@@ -108,7 +133,9 @@ class MpiCommunicator(Communicator):
         checked_array(what, array)
         lengths = np.empty(self.size, np.int64)
         own = np.array([len(array)], np.int64)
-        self._under_way(self._comm.Iallgather(own, lengths), (own, lengths), what).wait()
+        with self._losing(what):
+            request = self._comm.Iallgather(own, lengths)
+        self._under_way(request, (own, lengths), what).wait()
         made = [np.empty((int(n), *array.shape[1:]), array.dtype) for n in lengths]
         flat = np.empty(sum(part.size for part in made), array.dtype)
         counts = [part.size for part in made]
@@ -121,22 +148,27 @@ class MpiCommunicator(Communicator):
                 start += part.size
             return made
 
-        request = self._comm.Iallgatherv(array.reshape(-1), [flat, counts])
-        return self._under_way(request, array, what, parts)
+        with self._losing(what):
+            request = self._comm.Iallgatherv(array.reshape(-1), [flat, counts])
+        return self._under_way(request, (array, flat, made), what, parts)
 
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         """As `Communicator`."""
         checked_array(what, array)
         root = checked_peer(what, root, self.size)
         self.count_broadcast(root, array.nbytes)
-        return self._under_way(self._comm.Ibcast(array, root), array, what)
+        with self._losing(what):
+            request = self._comm.Ibcast(array, root)
+        return self._under_way(request, array, what)
 
     def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
         """As `Communicator`."""
         checked_array(what, array)
         to = checked_peer(what, to, self.size)
         self.bytes_sent += array.nbytes
-        return self._under_way(self._comm.Isend(array, to, tag), array, what, peer=to)
+        with self._losing(what):
+            request = self._comm.Isend(array, to, tag)
+        return self._under_way(request, array, what, peer=to)
 
     def start_receive(
         self, array: Array, source: int, tag: int = 0, what: str = "a receive"
@@ -145,17 +177,93 @@ class MpiCommunicator(Communicator):
         checked_array(what, array)
         source = checked_peer(what, source, self.size)
         self.bytes_received += array.nbytes
-        return self._under_way(self._comm.Irecv(array, source, tag), array, what, peer=source)
+        with self._losing(what):
+            request = self._comm.Irecv(array, source, tag)
+        return self._under_way(request, array, what, peer=source)
 
     def start_barrier(self, what: str = "a barrier") -> Request:
         """As `Communicator`."""
-        return self._under_way(self._comm.Ibarrier(), None, what)
+        with self._losing(what):
+            request = self._comm.Ibarrier()
+        return self._under_way(request, None, what)
+
+    def agree(self, what: str = "an agreement") -> None:
+        """As `Communicator`."""
+        if not self.elastic:
+            self.barrier(what)
+            return
+        came = True
+        try:
+            self.barrier(what)  # without a core's time for waiting
+        except RankLostError:
+            came = False
+        with self._losing(what):
+            self._disagreed = True
+            self._disagreed = not self._comm.Agree(int(came))
+        if self._disagreed:
+            raise self._lost(what)
+
+    def repair(self) -> None:
+        """As `Communicator`."""
+        if not self.elastic:
+            super().repair()
+        repaired = False
+        while not repaired:
+            old = self._comm
+            old.Revoke()  # so that all hear of it, whatever they wait for
+            self._drain()
+            if not self._disagreed:
+                # One that waits in `agree` must not be told that all have come.
+                with suppress(MPI.Exception):
+                    old.Agree(0)
+            self._disagreed = False
+            self._left.append(self._sums)
+            made = old.Shrink()
+            made.Set_errhandler(MPI.ERRORS_RETURN)
+            self._take(made)
+            if self.farewells is not None:
+                self.farewells.unsay()
+                self._left.append(self.farewells)
+            with suppress(MPI.Exception):  # another one has died
+                self.farewells = _Farewells(self) if self.size > 1 else None
+                repaired = True
+        if not self.rank:
+            become_first()
+
+    def _drain(self) -> None:
+        """Let nothing that was under way touch memory any longer, and keep it where it may."""
+        end = time.monotonic() + _DRAIN
+        for flying in self._flying:
+            while not flying.is_over() and time.monotonic() < end:
+                time.sleep(_NAP)
+        self._left += [flying for flying in self._flying if not flying.is_over()]
+        self._flying.clear()
+
+    @contextmanager
+    def _losing(self, what: str) -> Iterator[None]:
+        """Let MPI's error for a rank that has died be a `RankLostError`."""
+        try:
+            yield
+        except MPI.Exception as error:
+            if not self.elastic or error.Get_error_class() not in _LOST:
+                raise
+            raise self._lost(what) from None
+
+    def _lost(self, what: str) -> RankLostError:
+        return RankLostError(
+            f"rank {self.rank} of {self.size}, step {self.step}",
+            expected=f"{what}, to which all ranks contribute",
+            received="the death of one of them",
+            advice="let `fit` repair it, or go on from a checkpoint",
+        )
 
     def group(self, ranks: Sequence[int]) -> MpiCommunicator:
         """As `Communicator`."""
         part = self._comm.Split(checked_group(self, ranks)[0], self.rank)
         made = MpiCommunicator(part, self.deadline)
         part.Free()
+        made.farewells = self.farewells
+        made._members = [self._members[rank] for rank in sorted(ranks)]
         return made
 
     def next_message(
@@ -170,7 +278,8 @@ class MpiCommunicator(Communicator):
             return bool(found)
 
         def over() -> bool:
-            return came() or (self.farewells is not None and self.farewells.all_said(sources))
+            ranks = [self._members[rank] for rank in sources]
+            return came() or (self.farewells is not None and self.farewells.all_said(ranks))
 
         if not came() and wait:
             self.until(over, what)
@@ -214,7 +323,9 @@ class MpiCommunicator(Communicator):
         made: Callable[[Any], Any] | None = None,
         peer: int | None = None,
     ) -> _Flying:
-        return _Flying(self, request, arrays, what, made, peer)
+        flying = _Flying(self, request, arrays, what, made, peer)
+        self._flying.add(flying)
+        return flying
 
 
 class _Flying:
@@ -230,17 +341,32 @@ class _Flying:
         peer: int | None,
     ) -> None:
         self._comm, self._request, self._what, self._peer = comm, request, what, peer
-        self._result, self._made = arrays, made
+        self._result, self._made, self._done = arrays, made, False
         self._began: float | None = None if comm.timeline is None else time.monotonic()
 
     def test(self) -> bool:
         """As `Request`."""
-        done = bool(self._request.Test())
-        timeline = self._comm.timeline
-        if done and timeline is not None and self._began is not None:
-            timeline.add("sums", self._what, self._began)
-            self._began = None
-        return done
+        if self._done:
+            return True
+        try:
+            self._done = bool(self._request.Test())
+        except MPI.Exception:
+            with self._comm._losing(self._what):
+                raise
+        if self._done:
+            self._comm._flying.discard(self)
+            timeline = self._comm.timeline
+            if timeline is not None and self._began is not None:
+                timeline.add("sums", self._what, self._began)
+        return self._done
+
+    def is_over(self) -> bool:
+        """Whether it is done, or was ended by the death of a rank."""
+        over = True
+        for request in getattr(self._request, "requests", [self._request]):
+            with suppress(MPI.Exception):
+                over &= bool(request.Test())
+        return over
 
     def wait(self) -> Any:
         """As `Request`."""
@@ -252,27 +378,31 @@ class _Flying:
 
     def _present(self) -> None:
         if self._comm.farewells is not None:
-            self._comm.farewells.expect_present(self._what, self._peer)
+            members = self._comm._members
+            ranks = members if self._peer is None else [members[self._peer]]
+            self._comm.farewells.expect_present(self._what, ranks)
 
 
 class _Farewells:
     """What each rank says when it ends, so that nobody waits for it."""
 
     def __init__(self, comm: MpiCommunicator) -> None:
-        self._comm, self._mpi = comm, MPI.COMM_WORLD.Dup()
+        self._comm, self._mpi = comm, comm._comm.Dup()
         self._said = np.empty((comm.size, 1), np.int64)
         self._others = [rank for rank in range(comm.size) if rank != comm.rank]
         self._heard = {r: self._mpi.Irecv(self._said[r], r) for r in self._others}
         self._process, self._due = os.getpid(), 0.0
         atexit.register(self._say)
 
-    def expect_present(self, what: str, peer: int | None) -> None:
-        """Errors: `RankError` where ``peer``, None for any, has ended."""
+    def expect_present(self, what: str, ranks: Sequence[int]) -> None:
+        """Errors: `RankError` where any of ``ranks`` has ended."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + 0.5
-        for rank in self._others if peer is None else [peer]:
-            if rank in self._heard and self._heard[rank].Test():
+        for rank in ranks:
+            with self._comm._losing(what):
+                ended = rank in self._heard and self._heard[rank].Test()
+            if ended:
                 raise RankError(
                     f"rank {self._comm.rank} of {self._comm.size}, step {self._comm.step}",
                     expected=f"{what}, to which rank {rank} contributes",
@@ -290,23 +420,33 @@ class _Farewells:
             return
         self._comm.board.ends()
         own = np.array([self._comm.step], np.int64)
-        sent = [self._mpi.Isend(own, rank) for rank in self._others]
-        while not all(request.Test() for request in [*sent, *self._heard.values()]):
-            time.sleep(0.002)
+        with suppress(MPI.Exception):  # one that has died instead
+            sent = [self._mpi.Isend(own, rank) for rank in self._others]
+            while not all(request.Test() for request in [*sent, *self._heard.values()]):
+                time.sleep(0.002)
+
+    def unsay(self) -> None:
+        """Say nothing in the end: others are said by those who are left."""
+        atexit.unregister(self._say)
 
 
 _hooked = False
 
 
-def _end_all_on_error(rank: int) -> None:
-    """Let an error that ends this process end all of them, told once."""
+def _end_all_on_error(comm: MpiCommunicator) -> None:
+    """Let an error that ends this process end all of them, told once with rank, step and layer."""
     global _hooked
     if _hooked:
         return
     _hooked = True
 
     def end(kind: Any, error: Any, trace: Any) -> None:
-        sys.stderr.write(f"rank {rank} ended by an error:\n")
+        if comm.rank:
+            # Where rank 0 has raised it too, it tells of it and ends this rank meanwhile.
+            time.sleep(_TURN + comm.rank / comm.size)
+        layer = layer_of(error)
+        where = f"step {comm.step}" + (f", in layer {layer!r}" if layer else "")
+        sys.stderr.write(f"rank {comm.rank} ended by an error ({where}):\n")
         traceback.print_exception(kind, error, trace)
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)

@@ -22,12 +22,20 @@ class Sums:
     def __init__(self, comm: Any) -> None:
         self.comm = comm
         self._count = 0
+        self.broken: list[PartedSum] = []
+        """Sums of which a part is under way, as a rank has died."""
         self._free: dict[tuple[Any, int], list[Array]] = {}
 
     def start(self, array: Array) -> PartedSum:
         """``array``, flat, becomes the sum of those of all ranks, who start sums in one order."""
         self._count += 1
-        return PartedSum(self, array, _TAGS[self._count % len(_TAGS)])
+        made = PartedSum(self, array, _TAGS[self._count % len(_TAGS)])
+        try:
+            made.start()
+        except BaseException:
+            self.broken.append(made)
+            raise
+        return made
 
     def take(self, dtype: Any, size: int) -> Array:
         """Memory for ``size`` elements, until it is given back."""
@@ -56,17 +64,21 @@ class PartedSum:
             own if rank == self._rank else sums.take(array.dtype, own.size)
             for rank in range(self._size)
         ]
-        self._requests: list[Any] = list(self._exchange(0))
+        self.requests: list[Any] = []
+
+    def start(self) -> None:
+        """Send all other ranks their parts."""
+        self.requests.extend(self._exchange(0))
 
     def Test(self) -> bool:  # noqa: N802 - as MPI has it
         """Carry it on; whether ``array`` is the sum."""
-        if not _all_done(self._requests):
+        if not _all_done(self.requests):
             return False
         if not self._parts:
             return True
         self._add()
-        self._requests = list(self._exchange(1))
-        return _all_done(self._requests)
+        self.requests.extend(self._exchange(1))
+        return _all_done(self.requests)
 
     def _part(self, rank: int) -> Array:
         part: Array = self._array[self._bounds[rank] : self._bounds[rank + 1]]

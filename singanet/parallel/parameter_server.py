@@ -20,7 +20,7 @@ from singanet.optimizer.reducer import Reduction, Traffic
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.communicator import Communicator, Request
+from singanet.parallel.communicator import Communicator, Exchanged, Request
 from singanet.parallel.rank_reducer import RankReducer
 from singanet.parallel.registration import apart, spread
 from singanet.parallel.server.messages import ServerRanks
@@ -77,7 +77,7 @@ class ParameterServer(RankReducer):
         self._entries: list[list[Param]] = []
         self._given: dict[str, tuple[Any, Scale]] = {}
         self._flying: dict[int, Request] = {}
-        self._began = 0.0
+        self._began, self._told = 0.0, Exchanged(0, 0)
         for stage in stages_of(optimizer)[0]:
             if stage.reads_gradients and not isinstance(stage, ClipByValue):
                 kind = type(stage).__name__
@@ -88,7 +88,7 @@ class ParameterServer(RankReducer):
                     advice="clip by value, or train by AllReduce",
                 )
         if self._ranks is not None:
-            self.optimizer = Taking(optimizer)
+            self.optimizer, self._told = Taking(optimizer), self._ranks.world.exchanged
         elif self.comm.size > 1:
             raise ArgumentError(
                 "ParameterServer",
@@ -260,7 +260,18 @@ class ParameterServer(RankReducer):
                 found[param.name] = RowSparse(xp.asarray(next(rest)), xp.asarray(next(rest)))
         return found
 
+    def _count_exchanged(self) -> None:
+        """Let what was said to servers be among what this worker has said."""
+        assert self._ranks is not None
+        now = self._ranks.world.exchanged
+        told = now.since(self._told)
+        host: Communicator = getattr(self.comm, "control", self.comm)
+        host.bytes_sent += told.sent
+        host.bytes_received += told.received
+        self._told = now
+
     def _ended(self) -> None:
+        self._count_exchanged()
         self._said = False
         self.comm.step += 1
         if any(
@@ -363,7 +374,7 @@ class ParameterServer(RankReducer):
 class _FromServers:
     """A `Reduction`: buffers of gradients go to the servers, and come back with values."""
 
-    factor = 1.0
+    factor = share = 1.0
     under_way = False
 
     def __init__(self, owner: ParameterServer) -> None:

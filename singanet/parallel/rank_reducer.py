@@ -109,6 +109,10 @@ class RankReducer(Reducer):
         """Whether `met` has something to compare."""
         return self._met != _key(net, around)
 
+    def recover(self, was: tuple[int, int]) -> None:
+        """As `Reducer`."""
+        self._said = False
+
     def settled(self, name: str, value: Array) -> Array:
         """The array behind the parameter ``value`` that the optimizer inside is to update."""
         values: Sequence[Array] = [value]

@@ -63,6 +63,14 @@ class Announcement:
                 received=f"{told}, {int(summed)} with losses that are sums",
                 advice="let all ranks run the same code with the same arguments",
             )
+        if came and came[0][0] == "agree" and len({n for n in weights if n}) > 1:
+            left = [int(n) for n in weights]
+            raise RankError(
+                f"rank {self._comm.rank} of {self._comm.size}, step {self._comm.step}",
+                expected="as many micro-batches an update on all ranks, in mixed precision",
+                received=f"{left} left of each rank's",
+                advice="accumulate alike on all ranks; one without samples walks empty batches",
+            )
         even = not summed and len(set(weights)) == 1 and weights[0] > 0
         total = 1.0 if summed else float(len(weights)) if even else sum(weights)
         # Where nothing counts, sums are of zeros.
@@ -73,7 +81,10 @@ class Announcement:
 def announced(
     comm: Communicator, kind: str, count: float | None = 0.0, refused: bool = False
 ) -> Announcement:
-    """Tell what this rank comes for: one of `_KINDS`, or nothing. ``count`` None is a sum."""
+    """Tell what this rank comes for: one of `_KINDS`, or nothing. ``count`` None is a sum.
+
+    For "agree" it is how many micro-batches are left of the update, this one too.
+    """
     came = [float(kind == each) for each in _KINDS]
     weights = [0.0] * comm.size
     weights[comm.rank] = count or 0.0
@@ -149,6 +160,11 @@ class Round:
         return self.weight * self.factor
 
     @property
+    def scale(self) -> float:
+        """What sums that are handed out are to be multiplied by, once it is known."""
+        return self.factor
+
+    @property
     def under_way(self) -> bool:
         """Whether anything was begun that did not land."""
         return bool(self._flying)
@@ -165,6 +181,19 @@ class Round:
             self._busy = time.perf_counter()
         self._begin(flight)
         self._flying.append(flight)
+
+    def start_flat(self, params: list[Param], buffer: Array, scales: Sequence[Scale]) -> None:
+        """Begin the entry of ``params``, whose dense gradients a program has in ``buffer``."""
+        buffer[-len(params) :] = 1
+        self.start(Flight(params, params, buffer, scales, {}))
+
+    def finish_flat(self, buffer: Array) -> None:
+        """Wait until ``buffer`` holds what all ranks have of the entry that was begun first."""
+        flight = self.land()
+        assert flight.sums is not None
+        summed = flight.sums.wait()
+        if summed is not buffer:
+            buffer[...] = summed
 
     def test(self) -> None:
         """Carry on what is under way."""

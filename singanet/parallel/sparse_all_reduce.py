@@ -152,8 +152,8 @@ class SparseAllReduce(AllReduce):
         return super().alone and not self.momentum
 
     def reduction(self) -> Reduction | None:
-        """As `Reducer`: its steps are not recorded."""
-        return None
+        """As `Reducer`; None where a lone process sums momentum."""
+        return None if self.comm.size == 1 else super().reduction()
 
     def _round_of(self, kind: str, heard: Announcement, weight: float) -> Round:
         self._last = SparseRound(
@@ -185,6 +185,11 @@ class SparseAllReduce(AllReduce):
         if done >= self.warm_up or ratio >= _FIRST:
             return ratio
         return _FIRST * float((ratio / _FIRST) ** (done / self.warm_up))
+
+    def recover(self, was: tuple[int, int]) -> None:
+        """As `Reducer`; what this rank itself has not sent stays."""
+        super().recover(was)
+        self._unsent.ranks.add(was)
 
     def own_state(self) -> dict[str, Array]:
         """As `Wrapper.own_state`: what was not sent yet."""

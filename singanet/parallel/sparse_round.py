@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import ops_for
+from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Handed
 from singanet.parallel.round import Round, listed
 from singanet.parallel.unsent import Unsent
@@ -55,11 +56,32 @@ class SparseRound(Round):
         super().__init__(*args)
         self.unsent, self.choice, self.keep = unsent, choice, keep
 
-    def rest(self) -> Iterator[Handed]:
+    @property
+    def scale(self) -> float:
+        """As `Round`: messages are weighed before."""
+        return 1.0
+
+    def close(self) -> None:
         """As `Round`; where it is no preview, a step of what is kept."""
-        yield from super().rest()
+        super().close()
         if self.keep:
             self.unsent.steps += 1
+
+    def start_flat(self, params: list[Param], buffer: Array, scales: Sequence[Scale]) -> None:
+        """As `Round`."""
+        start = 0
+        for param, scale in zip(params, scales, strict=True):
+            like = self.order.like(param)
+            start, begin = start + like.size, start
+            self._given[param.name] = buffer[begin:start].reshape(like.shape), float(scale)
+        self._start(params)
+
+    def finish_flat(self, buffer: Array) -> None:
+        """As `Round`."""
+        for _, _, grads, _ in self._land():
+            dense: Any = grads  # what was given so is
+            parts = np.concatenate([grad.reshape(-1) for grad in dense])
+            buffer[: parts.size] = parts
 
     def _start(self, params: list[Param]) -> None:
         # What was not sent belongs to the mean of its own step.
@@ -81,7 +103,8 @@ class SparseRound(Round):
             like = self.order.like(param)
             grad, scale = self._given.pop(param.name, (None, 1.0))
             if grad is None or not self.weight:
-                codes.append(_NONE)
+                # What weighs nothing is there, and nothing of it is sent.
+                codes.append(_NONE if grad is None or isinstance(grad, tuple) else _DENSE)
                 parts.append(np.zeros(like.size, like.dtype))
                 continue
             host = ops_for(like).host
@@ -99,7 +122,7 @@ class SparseRound(Round):
         offered = parts[0] if len(parts) == 1 else np.concatenate(parts)
         places = self.choice(offered, count) if count else np.empty(0, np.int64)
         values = offered[places].astype(self.order.like(params[0]).dtype, copy=False)
-        if self.keep and self.comm.size > 1:
+        if self.keep and self.weight and self.comm.size > 1:
             self._sent(params, codes, parts, places)
         head = np.array([len(places), *codes], np.int32)
         pieces = [head, places.astype(np.uint32), values, *rows]

@@ -29,6 +29,8 @@ class Unsent:
         self.sums: dict[str, Array] = {}
         self.momenta: dict[str, Array] = {}
         self.steps = 0
+        self.ranks: set[tuple[int, int]] = set()
+        """Rank and number of ranks that this one was before others died."""
 
     def plus(self, name: str, grad: Array, factor: float, keep: bool, alone: bool) -> Array:
         """The flat sum with ``factor`` · ``grad``; the one that is kept, where it is to ``keep``.
@@ -106,7 +108,7 @@ class Unsent:
             }
             for part in _PARTS
         )
-        if (sums or momenta) and tuple(whose[:2]) != (rank, size):
+        if (sums or momenta) and tuple(whose[:2].tolist()) not in {(rank, size), *self.ranks}:
             warnings.warn(
                 f"rank {rank} of {size} goes on from the state of rank {whose[0]} of {whose[1]}: "
                 "what that rank had not sent is left out, and this one begins with nothing unsent",

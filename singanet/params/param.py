@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,7 +46,13 @@ class ParamSpec:
 
 
 class Home(Protocol):
-    """Where an array is while it is not in memory, as in a file."""
+    """Where an array is while it is not in memory, as in a file.
+
+    ``place`` says so, and ``way_back`` what brings it back, as errors have it.
+    """
+
+    place: str
+    way_back: str
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -230,6 +236,11 @@ class Param:
         """The array, to be read only: where it is not in memory, nobody keeps it there."""
         home = self.home
         return self.value if home is None else home.read()
+
+    @property
+    def parts(self) -> Callable[[], Iterator[Array]] | None:
+        """What gives the array in runs of rows, for one whose rows a table has."""
+        return None if self.served is None else self.served.parts
 
     def put(self, array: Array) -> None:
         """Write ``array``, of the same shape, over the values, wherever they are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -31,6 +32,9 @@ class StandIn(np.ndarray[Any, Any]):
 class ServedRows(ABC):
     """The `Home` of a parameter (rows, width) whose rows come from a table and go back to it."""
 
+    place = "served by a table"
+    way_back = "take copy.deepcopy(net), which has it in memory"
+
     def __init__(self, name: str, shape: Shape, dtype: Any) -> None:
         self.name = name
         self.shape = shape
@@ -51,8 +55,12 @@ class ServedRows(ABC):
         """Have rows updated by ``scale`` times their gradients."""
 
     @abstractmethod
+    def parts(self) -> Iterator[Array]:
+        """All rows, as the table has them, so many at a time."""
+
     def read(self) -> Array:
         """All rows, as the table has them."""
+        return np.concatenate([*self.parts()])
 
     @abstractmethod
     def write(self, array: Array) -> None:

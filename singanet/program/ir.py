@@ -41,7 +41,7 @@ class Token:
 
     ``held`` is an array from outside, or a constant, that the program goes on using; None for
     memory that is planned. ``fill`` is the value that a fresh array was filled with, ``poison``
-    why no kernel may read it.
+    why no kernel may read it. ``written`` are the bytes that kernels write where that is not all.
     """
 
     nbytes: int
@@ -50,6 +50,7 @@ class Token:
     fill: Any = None
     writes: int = 0
     poison: str = ""
+    written: tuple[tuple[int, int], ...] | None = None
 
 
 Bind = Callable[[Callable[[Ref], Array]], Callable[[], object]]

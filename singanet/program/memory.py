@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count
+from singanet.base.written import resident_bytes, union
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
@@ -17,6 +18,7 @@ from singanet.program.array_tree import root_of
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
 from singanet.program.heap import trim
+from singanet.program.ir import Token
 from singanet.program.peak import PeakMemory, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
@@ -92,8 +94,7 @@ def planned_step(
     feed = ones(net.execution_plan(), batch_size, net.device, net.dtype, extent)
 
     def record(recorder: Recorder) -> None:
-        if not at_once:
-            _count_first(recorder)
+        _watch(recorder, at_once)
         if y is None or optimizer is None:
             recorder.rehearsed_step(feed, optimizer)
         else:
@@ -139,17 +140,32 @@ def rehearsed_memory(
     """The memory of what ``record`` writes down of ``net``, whose first run is by the layers."""
 
     def counted(recorder: Recorder) -> None:
-        _count_first(recorder)
+        _watch(recorder, False)
         record(recorder)
 
     with _state_stays(optimizer):
         return _planned(rehearse(net, counted), level).memory
 
 
-def _count_first(recorder: Recorder) -> None:
-    """Have what ``recorder`` will write down counted as it runs by the layers, too."""
+def _watch(recorder: Recorder, at_once: bool) -> None:
+    """Have what ``recorder`` will write down counted, and unless ``at_once`` by the layers, too."""
+    recorder.tape.watched = True
     # Arrays as large as the parameters came and went when these were made.
-    recorder.tape.heap = HeapUse(max((value.nbytes for _, value in recorder.params), default=0))
+    if not at_once:
+        recorder.tape.heap = HeapUse(max((value.nbytes for _, value in recorder.params), default=0))
+
+
+def _arena_bytes(recording: Recording, tokens: Sequence[Token]) -> int:
+    """What of the arena is ever written."""
+    layout = recording.layout
+    lying = [(tokens[token], offset) for token, offset in recording.place.items()]
+    if all(token.written is None for token, _ in lying):
+        return layout.nbytes
+    parts: list[tuple[int, int]] = []
+    for token, offset in lying:
+        inside = ((0, token.nbytes),) if token.written is None else token.written
+        parts += [(offset + start, offset + end) for start, end in inside]
+    return resident_bytes(union(parts), layout.nbytes)
 
 
 def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMemory:
@@ -170,8 +186,19 @@ def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMem
     calls = sum(call.parts for call in recording.calls)
     bound = [getattr(call.function, "__self__", None) for call in recording.calls if call.bind]
     # Of a kernel that is no bound method there is no plan.
-    plans = [id(plan) for plan in bound if plan is not None]
-    layout = recording.layout
+    plans = {id(plan): plan for plan in bound if plan is not None}
+    bindings = sum(plan is not None for plan in bound)
+    recipes = [getattr(plan, "recipe", None) for plan in plans.values()]
+    products = any(recipe is not None and recipe.products for recipe in recipes)
+    arena = _arena_bytes(recording, tape.tokens)
     return peak_memory(
-        layout, params.values(), state.values(), other, calls, by_layers, len({*plans}), len(plans)
+        arena,
+        params.values(),
+        state.values(),
+        other,
+        calls,
+        by_layers,
+        len(plans),
+        bindings,
+        products,
     )

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from singanet.base.sizes import bytes_text
-from singanet.program.layout.arena import Layout
 
 CALL_BYTES = 2150
 """Bytes resident for the Python objects of one call, bound to its arrays: measured, CPython 3.11.
@@ -19,6 +18,12 @@ PLAN_BYTES = 90_000
 
 EXECUTION_BYTES = 10_000
 """Bytes of the memory objects and arguments that bind one call of such a plan: measured."""
+
+PRODUCTS_BYTES = 4_000_000
+"""Bytes of the code of oneDNN's matrix products, made at the first one: measured, version 3.
+
+The kernels of recurrent layers are made of these.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class PeakMemory:
 
 
 def peak_memory(
-    layout: Layout,
+    arena: int,
     parameters: Iterable[int] = (),
     optimizer_state: Iterable[int] = (),
     other: Iterable[int] = (),
@@ -46,23 +51,25 @@ def peak_memory(
     by_layers: int = 0,
     plans: int = 0,
     executions: int = 0,
+    products: bool = False,
 ) -> PeakMemory:
-    """The peak of a program with ``layout``, beside arrays of the given bytes outside of it.
+    """The peak of a program in an ``arena``, beside arrays of the given bytes outside of it.
 
     ``other`` are constants, the caller's own batch, scratch of kernels; ``calls`` the kernels that
-    are kept as Python objects, ``plans`` oneDNN's plans, ``executions`` calls of them. An array
-    that is listed in two places counts twice. The first step takes ``by_layers`` in the place of
-    arena, program and what binds plans to it; what that is more is a part of its own.
+    are kept as Python objects, ``plans`` oneDNN's plans, ``executions`` calls of them, ``products``
+    whether its own matrix products are among them. An array that is listed in two places counts
+    twice. The first step takes ``by_layers`` in the place of arena, program and what binds plans
+    to it; what that is more is a part of its own.
     """
     program, bound = calls * CALL_BYTES, executions * EXECUTION_BYTES
     return PeakMemory(
         {
-            "arena": layout.nbytes,
+            "arena": arena,
             "parameters": sum(parameters),
             "optimizer state": sum(optimizer_state),
             "other": sum(other),
             "program": program,
-            "kernels": plans * PLAN_BYTES + bound,
-            "first step": max(0, by_layers - layout.nbytes - program - bound),
+            "kernels": plans * PLAN_BYTES + bound + products * PRODUCTS_BYTES,
+            "first step": max(0, by_layers - arena - program - bound),
         }
     )

@@ -14,7 +14,7 @@ import numpy as np
 from singanet.base.edits import changes
 from singanet.engine.executor import LayerByLayer
 from singanet.engine.feeds import check_feed
-from singanet.engine.model import StepRequest
+from singanet.engine.model import StepRequest, placed_by
 from singanet.engine.passes import Pass
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
@@ -42,7 +42,7 @@ CAPACITY = 8
 def programs_of(net: Net) -> Programs:
     """The programs of ``net``. Errors: `CallOrderError` for one that runs by its layers alone."""
     if not isinstance(net.programs, Programs):
-        away = any(param.home is not None for param in net.params())
+        away = any(param.home is not None for param in net.params()) and not placed_by(net)
         kind = "is offloaded" if away else f"is carried out by a {type(net.programs).__name__}"
         raise CallOrderError(
             "net.programs",

@@ -8,15 +8,26 @@ from typing import Any, NamedTuple
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer
-from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
+from singanet.parallel import (
+    AllReduce,
+    Hybrid,
+    LocalSGD,
+    ParameterServer,
+    PartialUpdate,
+    SparseAllReduce,
+)
 
 
 class Way(NamedTuple):
-    """What makes the stage, which of its arguments each option is, and what it is given anyway."""
+    """What makes the stage, which of its arguments each option is, and what it is given anyway.
+
+    ``served`` says whether some of the ranks hold parameters for the others.
+    """
 
     make: Callable[..., Reducer]
     options: dict[str, str]
     fixed: dict[str, Any]
+    served: bool = False
 
 
 REDUCERS = {
@@ -25,20 +36,29 @@ REDUCERS = {
     "sparse": Way(SparseAllReduce, {"ratio": "ratio"}, {}),
     "partial": Way(PartialUpdate, {"every": "partitions"}, {}),
     "local": Way(LocalSGD, {"every": "every"}, {}),
+    "ps": Way(ParameterServer, {}, {}, served=True),
+    "hybrid": Way(Hybrid, {}, {}, served=True),
 }
+
+
+PIPELINE = "pipeline"
+"""What is no stage of an optimizer: the net's layers lie on the ranks, one behind the other."""
+
+WAYS = (*REDUCERS, PIPELINE)
 
 
 def check_reducer(name: str, ratio: float | None, every: int | None) -> None:
     """Errors: an unknown name; an option that this way does not have, or out of range."""
-    if name not in REDUCERS:
+    if name not in WAYS:
         raise UnknownNameError(
             f"--parallel {name!r}",
-            expected=f"one of {one_of(REDUCERS)}",
+            expected=f"one of {one_of(WAYS)}",
             received=repr(name),
-            advice=did_you_mean(name, REDUCERS, "allreduce sums all gradients as they are"),
+            advice=did_you_mean(name, WAYS, "allreduce sums all gradients as they are"),
         )
     for option, value, most in (("ratio", ratio, 1.0), ("every", every, float("inf"))):
         having = [each for each, way in REDUCERS.items() if option in way.options]
+        having += [PIPELINE] * (option == "every")
         if value is not None and not (name in having and 0 < value <= most):
             raise ArgumentError(
                 f"--{option}",
@@ -46,6 +66,19 @@ def check_reducer(name: str, ratio: float | None, every: int | None) -> None:
                 received=f"{value} with --parallel {name}",
                 advice=f"leave --{option} out",
             )
+
+
+def expect_servers(name: str, servers: int) -> None:
+    """Errors: ranks that serve where none are asked, or none where they are."""
+    served = name in REDUCERS and REDUCERS[name].served
+    if served != bool(servers):
+        having = [each for each, way in REDUCERS.items() if way.served]
+        raise ArgumentError(
+            "--servers",
+            expected=f"ranks that hold parameters, with --parallel {one_of(having)}",
+            received=f"{servers} with --parallel {name}",
+            advice="write singanet launch -n 3 --servers 1 train MODEL --parallel ps",
+        )
 
 
 def reduced(

@@ -14,13 +14,14 @@ from singanet.base.collectives import of_first
 from singanet.errors import ArgumentError
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
-from singanet.parallel import init
+from singanet.parallel import Pipeline, init
+from singanet.parallel.start import servers
 from singanet.runs.callbacks import FiniteLoss, RunFigures
 from singanet.runs.figures import write_json
 from singanet.runs.folder import expect_no_run, folder_callbacks, state_in, write_outcome
 from singanet.runs.optimizers import FOLDING, make_optimizer
 from singanet.runs.options import RunOptions, checked_recipe, class_weights
-from singanet.runs.reducers import reduced
+from singanet.runs.reducers import PIPELINE, reduced
 from singanet.runs.tasks import Task, load_task
 from singanet.runs.tasks.task import Batches, EpochResult, Part
 from singanet.training.callbacks import (
@@ -79,10 +80,13 @@ def run(options: RunOptions) -> RunResult:
         resumes = of_first(comm, state is not None, "whether there is a checkpoint")
         state = state if state is not None or not resumes else {}
     task = load_task(entry, options.data)
-    task.part = Part(comm.rank, comm.size)
+    piped = options.parallel == PIPELINE and comm.size > 1
+    # Stages see the same batches.
+    task.part = Part(0, 1) if piped else Part(comm.rank, comm.size)
     share = options.kept_back
     validation = task.keep_back(share, options.seed) if share else None
     net = build(entry.name, task.input_shape, task.num_classes, options.seed, **task.options)
+    pipeline = _piped(net, options) if piped else None
     figures, finite, signals = RunFigures(), FiniteLoss(), StopOnSignal()
     callbacks: list[Callback] = [figures, finite, signals]
     if options.out is not None:
@@ -110,7 +114,21 @@ def run(options: RunOptions) -> RunResult:
         raise _not_finite(*finite.failed, recipe)
     if signals.received is not None:
         raise RunInterrupted(signals.received, options.out)
+    if pipeline is not None:
+        pipeline.gather()
     return _tested(net, task, options, recipe, figures, history)
+
+
+def _piped(net: Any, options: RunOptions) -> Pipeline:
+    """The net's layers on all ranks, balanced."""
+    if not isinstance(net, FeedForwardNet):
+        raise ArgumentError(
+            "--parallel pipeline",
+            expected="a net of layers, which can lie on several ranks",
+            received=options.model,
+            advice="leave it out",
+        )
+    return Pipeline(net, micro_batches=options.every or 8)
 
 
 def _fit(
@@ -142,9 +160,9 @@ def _fit(
         warm_up=updates,
         accumulate=options.accumulate,
     )
-    alone = task.part.world_size == 1
+    alone = task.part.world_size == 1 and servers() is None
     optimizer = rule if alone else reduced(rule, options.parallel, options.ratio, options.every)
-    net.compile(optimizer, mixed_precision=options.mixed_precision)
+    net.compile(optimizer, metrics=task.metrics, mixed_precision=options.mixed_precision)
     return net.fit(
         batches,
         epochs=recipe.epochs,
@@ -188,10 +206,13 @@ def _tested(
     trained: RunFigures,
     history: History,
 ) -> RunResult:
-    loss, metric = net.evaluate(task.test_batches())
+    evaluation = net.evaluate(task.test_batches())
+    loss, metric = evaluation
     comm = init()
-    samples = int(comm.all_reduce(np.array([trained.samples]), what="the samples of all ranks")[0])
-    tested = EpochResult(loss or 0.0, metric, 0)
+    # Stages see the same samples, other ranks each their own.
+    seen = trained.samples if options.parallel != PIPELINE or comm.rank == 0 else 0
+    samples = int(comm.all_reduce(np.array([seen]), what="the samples of all ranks")[0])
+    tested = EpochResult(loss or 0.0, metric, 0, evaluation.logs)
     figures = {
         "model": options.model,
         "data": task.name,
@@ -204,6 +225,8 @@ def _tested(
         "peak_gradient_bytes": trained.peak,
         "parameter_bytes": parameter_bytes(net),
     }
+    for name in task.metrics or ():
+        figures[f"test_{name}"] = evaluation.logs[name]
     if comm.size > 1:
         figures["ranks"] = comm.size
     if options.out is not None and comm.rank == 0:

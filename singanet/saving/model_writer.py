@@ -32,7 +32,7 @@ def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) ->
     }
     state = sources_of({MODEL.text: encoded(MODEL, about)}, "net.save_model")
     state += [
-        Source(NET + p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek)
+        Source(NET + p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek, p.parts)
         for p in distinct(net.params())
     ]
     if compiled is not None:

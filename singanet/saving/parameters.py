@@ -50,7 +50,7 @@ def save_parameters(
     packed = packed_layers(net) if name in ("snapshot", "pickle") else []
     if not packed and not name.startswith("keras"):
         # One after the other, wherever they are.
-        write_state(f, [Source(p.name, p.shape, _little(p), p.peek) for p in params], name)
+        write_state(f, [Source(p.name, p.shape, _little(p), p.peek, p.parts) for p in params], name)
         return
     state = {param.name: param.peek() for param in params}
     if name == "keras":

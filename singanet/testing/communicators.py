@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.errors import RankError, one_of
+from singanet.errors import RankError, RankLostError, one_of
 from singanet.parallel.communicator import (
     Communicator,
     Done,
@@ -41,12 +41,17 @@ class FakeCommunicator(Communicator):
     Time is ``clock``: `advance` counts what the rank computes, an operation what it would take on
     a wire of ``bandwidth`` bytes a second, begun when the last rank has come. What `test` says
     depends on these clocks alone, not on threads. Ranks that do different things, or all wait,
-    are told so at once. An array that is under way holds NaN, so that nobody reads it.
+    are told so at once. An array that is under way holds NaN, so that nobody reads it. A rank may
+    `die`; the others repair themselves then.
     """
 
     def __init__(self, world: _World, members: tuple[int, ...], own: int) -> None:
+        self._join(world, members, own)
+
+    def _join(self, world: _World, members: tuple[int, ...], own: int) -> None:
         self.rank, self.size = members.index(own), len(members)
-        self.deadline = world.deadline
+        # Groups are not repaired.
+        self.deadline, self.elastic = world.deadline, world.elastic and self.size == world.size
         self._world, self._members, self._own = world, members, own
 
     @property
@@ -65,6 +70,25 @@ class FakeCommunicator(Communicator):
         `Ranks.run` does so by itself.
         """
         self._world.end(f"rank {self._own} failed: {type(error).__name__}: {error}")
+
+    def die(self) -> None:
+        """End this rank as SIGKILL would: its work goes no further, and gives no result."""
+        raise _DeathError
+
+    def repair(self) -> None:
+        """As `Communicator`."""
+        if not self.elastic:
+            super().repair()
+        world = self._world
+        with world.changed:
+            world.left.add(self._own)
+            world.changed.notify_all()
+            if not world.changed.wait_for(world.successor, world.patience):
+                world.end("a rank has not come to the repair")
+            if world.over:
+                world.look(self, "the repair")
+            made, ranks = world.next
+        self._join(made, tuple(range(made.size)), ranks.index(self._own))
 
     def start_all_reduce(
         self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
@@ -191,30 +215,40 @@ class FakeCommunicator(Communicator):
         return _Flying(self, meeting, array if in_place else None, what)
 
 
+class _DeathError(BaseException):
+    """Ends the work of a rank that dies."""
+
+
 class Ranks(list[FakeCommunicator]):
     """The communicators of all ranks, in order."""
 
     def run(self, work: Callable[[FakeCommunicator], T]) -> list[T]:
         """``work(comm)`` of every rank, each in a thread; the results in the order of ranks.
 
+        None of one that died.
         Errors: what the first rank that failed raised; the others' waiting ends.
         """
         results: list[Any] = [None] * len(self)
         failed: list[BaseException] = []
 
-        def one(comm: FakeCommunicator) -> None:
-            world = comm._world
+        def one(place: int, comm: FakeCommunicator) -> None:
             try:
-                results[comm.rank] = work(comm)
+                results[place] = work(comm)
+            except _DeathError:
+                comm._world.lose(comm._own)
             except BaseException as error:  # noqa: BLE001 - raised below
                 failed.append(error)
                 comm.abort(error)
             finally:
+                world = comm._world
                 with world.changed:
                     world.ended.add(comm._own)
                     world.changed.notify_all()
 
-        threads = [threading.Thread(target=one, args=(comm,), daemon=True) for comm in self]
+        threads = [
+            threading.Thread(target=one, args=(place, comm), daemon=True)
+            for place, comm in enumerate(self)
+        ]
         for comm in self:
             comm._world.ended.clear()
         for thread in threads:
@@ -228,13 +262,19 @@ class Ranks(list[FakeCommunicator]):
 
 @contextmanager
 def communicators(
-    count: int, deadline: float = 300.0, bandwidth: float = 1e9, patience: float = 60.0
+    count: int,
+    deadline: float = 300.0,
+    bandwidth: float = 1e9,
+    patience: float = 60.0,
+    elastic: bool = False,
 ) -> Iterator[Ranks]:
     """``count`` ranks in this process, each for a thread: ``comms.run(work)`` starts them.
 
     ``deadline`` is of virtual seconds; ``patience`` of real ones, for threads that never come.
+    Of ``elastic`` ranks some may `FakeCommunicator.die`, and a fit goes on with the others.
     """
-    world = _World(checked_count("communicators", "count", count, 1), deadline, bandwidth, patience)
+    count = checked_count("communicators", "count", count, 1)
+    world = _World(count, deadline, bandwidth, patience, elastic)
     try:
         everyone = tuple(range(count))
         yield Ranks(FakeCommunicator(world, everyone, rank) for rank in everyone)
@@ -245,8 +285,10 @@ def communicators(
 class _World:
     """What the ranks have in common; ``changed`` guards all of it."""
 
-    def __init__(self, size: int, deadline: float, bandwidth: float, patience: float) -> None:
-        self.size, self.deadline = size, deadline
+    def __init__(
+        self, size: int, deadline: float, bandwidth: float, patience: float, elastic: bool
+    ) -> None:
+        self.size, self.deadline, self.elastic = size, deadline, elastic
         self.bandwidth, self.patience = bandwidth, patience
         self.changed = threading.Condition(threading.RLock())
         self.clocks = [0.0] * size
@@ -256,6 +298,9 @@ class _World:
         self.receivers: dict[_Mail, deque[_Receipt]] = {}
         self.waiting: dict[int, Any] = {}
         self.ended: set[int] = set()
+        self.lost: set[int] = set()
+        self.left: set[int] = set()
+        self.next: tuple[_World, list[int]]
         self.over = ""
 
     def cost(self, nbytes: int) -> float:
@@ -273,8 +318,33 @@ class _World:
             self.over = self.over or why
             self.changed.notify_all()
 
+    def lose(self, rank: int) -> None:
+        """``rank`` has died: what the others began is lost."""
+        with self.changed:
+            self.lost.add(rank)
+            self.changed.notify_all()
+
+    def successor(self) -> bool:
+        """Whether there is the world of those who are left, once all of them have come."""
+        missing = set(range(self.size)) - self.left - self.lost
+        if missing and missing <= self.ended:
+            self.over = self.over or f"rank {min(missing)} has ended, and repairs nothing"
+        if not hasattr(self, "next") and not missing:
+            ranks = sorted(self.left - self.lost)
+            made = _World(len(ranks), self.deadline, self.bandwidth, self.patience, True)
+            made.clocks = [max(self.clocks)] * len(ranks)
+            self.next = made, ranks
+        return hasattr(self, "next") or bool(self.over)
+
     def look(self, comm: FakeCommunicator, what: str) -> None:
-        """Errors: `RankError` where all is over."""
+        """Errors: `RankError` where all is over; `RankLostError` where a rank has died."""
+        if self.lost and not self.over:
+            raise RankLostError(
+                f"rank {comm.rank} of {comm.size}, step {comm.step}",
+                expected=f"{what} with the other ranks",
+                received=f"the death of rank {one_of(map(str, sorted(self.lost)))}",
+                advice="call repair() on all ranks that are left, and go back to what they kept",
+            )
         if self.over:
             raise RankError(
                 f"rank {comm.rank} of {comm.size}, step {comm.step}",
@@ -413,12 +483,14 @@ class _Flying:
 
     def __init__(self, comm: FakeCommunicator, awaited: Any, array: Any, what: str) -> None:
         self._comm, self._awaited, self._array, self._what = comm, awaited, array, what
+        # What a repair leaves behind stays where it was begun.
+        self._world, self._rank = comm._world, comm._own
         self._delivered = False
 
     def test(self) -> bool:
         """As `Request`. Goes on in real time once it is certain what the clocks say."""
         comm, awaited = self._comm, self._awaited
-        world, rank = comm._world, comm._own
+        world, rank = self._world, self._rank
         with world.changed:
             world.look(comm, self._what)
             world.move(rank, comm.clock + LATENCY)
@@ -427,7 +499,7 @@ class _Flying:
             def certain() -> bool:
                 late = any(world.clocks[k] >= now for k in awaited.missing)
                 still = all(world.still(k, now) for k in range(world.size) if k != rank)
-                return bool(awaited.complete or late or still or world.over)
+                return bool(awaited.complete or late or still or world.over or world.lost)
 
             self._patiently(certain)
             if awaited.complete and awaited.done <= now:
@@ -437,7 +509,7 @@ class _Flying:
     def wait(self) -> Any:
         """As `Request`."""
         comm, awaited = self._comm, self._awaited
-        world, rank = comm._world, comm._own
+        world, rank = self._world, self._rank
         with world.changed:
             if self._delivered:
                 return self._result()
@@ -445,7 +517,9 @@ class _Flying:
             world.waiting[rank] = awaited
             world.changed.notify_all()
             try:
-                self._patiently(lambda: awaited.complete or world.over or world.stuck())
+                self._patiently(
+                    lambda: awaited.complete or world.over or world.lost or world.stuck()
+                )
                 if not awaited.complete:
                     world.look(comm, self._what)
                 if not awaited.complete or awaited.done > began + comm.deadline:
@@ -457,7 +531,7 @@ class _Flying:
         return self._result()
 
     def _patiently(self, until: Callable[[], Any]) -> None:
-        world = self._comm._world
+        world = self._world
         if not world.changed.wait_for(until, world.patience):
             raise self._late()
 
@@ -471,7 +545,7 @@ class _Flying:
             else "an answer after the deadline",
             advice="look at what the others do: one may have ended, or take fewer steps",
         )
-        comm._world.end(str(error))
+        self._world.end(str(error))
         return error
 
     def _deliver(self) -> None:

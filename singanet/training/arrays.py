@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from singanet.base.csr import by_rows, is_sparse
+from singanet.device import Device
 from singanet.engine.model import Model
 from singanet.errors import (
     DataError,
@@ -17,6 +18,7 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
+from singanet.params.param import Param
 from singanet.types import Array
 
 
@@ -152,13 +154,15 @@ def _check_keys(
         )
 
 
-def saved_parameters(net: Model, saved: Mapping[str, Array], where: str) -> dict[str, Array]:
-    """Copies of ``saved`` on the net's device: of all its parameters, floats of their shapes.
+def saved_parameters(
+    params: Iterable[Param], device: Device, saved: Mapping[str, Array], where: str
+) -> dict[str, Array]:
+    """Copies of ``saved`` on ``device``: of all the ``params``, floats of their shapes.
 
     Errors: `StateMismatchError` naming one that is missing, or not so.
     """
     found = {}
-    for param in net.params():
+    for param in params:
         array = saved.get(param.name)
         if array is None or array.shape != param.shape or array.dtype.kind != "f":
             raise StateMismatchError(
@@ -167,5 +171,5 @@ def saved_parameters(net: Model, saved: Mapping[str, Array], where: str) -> dict
                 received="none" if array is None else f"{array.dtype} of shape {array.shape}",
                 advice="resume with the net that was saved",
             )
-        found[param.name] = net.device.put(array).copy()
+        found[param.name] = device.put(array).copy()
     return found

@@ -66,6 +66,14 @@ class Batches(ABC):
             self._stream = None
         return None
 
+    def can_share_out(self, ranks: int) -> bool:
+        """Whether `share_out` will find each sample once; they are now of one of ``ranks``."""
+        return False
+
+    @abstractmethod
+    def share_out(self, rank: int, ranks: int) -> None:
+        """Be those of ``rank`` of so many, from the position that is loaded next."""
+
     @abstractmethod
     def one_pass(self) -> Iterator[WeightedBatch]:
         """The batches to the end of the data."""
@@ -106,6 +114,14 @@ class ArrayBatches(Batches):
         self.smallest = self.loader.smallest_batch
         self.steps = len(self.loader) if steps is None else steps
         self._given = steps
+
+    def can_share_out(self, ranks: int) -> bool:
+        """As `Batches`."""
+        return True
+
+    def share_out(self, rank: int, ranks: int) -> None:
+        """As `Batches`."""
+        self.loader.share_out(rank, ranks)
 
     def one_pass(self) -> Iterator[WeightedBatch]:
         """The batches to the end of the loader's epoch."""
@@ -170,6 +186,17 @@ class IteratedBatches(Batches):
         self._given = steps
         self.smallest = getattr(source, "smallest_batch", None)
         self.steps = _length(source) if steps is None else steps
+
+    def can_share_out(self, ranks: int) -> bool:
+        """As `Batches`: where the source has its ``share_out``, and knows of the others."""
+        knows = getattr(self.source, "world_size", 1) == ranks
+        return self._keeps_position and knows and hasattr(self.source, "share_out")
+
+    def share_out(self, rank: int, ranks: int) -> None:
+        """As `Batches`."""
+        self.source.share_out(rank, ranks)  # type: ignore[attr-defined]
+        if self._given is None:
+            self.steps = _length(self.source)
 
     def one_pass(self) -> Iterator[WeightedBatch]:
         """The batches to the end of the source."""

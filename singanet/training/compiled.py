@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from singanet.base.text import snake_case
-from singanet.engine.model import Model
+from singanet.engine.model import Model, placed_by
 from singanet.engine.net import Net
 from singanet.engine.step import expect_scores
 from singanet.errors import ArgumentError, CallOrderError, GraphError, one_of
@@ -112,11 +112,11 @@ def compile_net(
         named = _named(metrics, loss)
     _expect_distinct(named, loss)
     precision = as_precision(mixed_precision)
-    if precision is not None and not isinstance(net, Net):
+    if precision is not None and (not isinstance(net, Net) or placed_by(net) is not None):
         raise ArgumentError(
             "net.compile, mixed_precision",
-            expected="a FeedForwardNet",
-            received=f"a {type(net).__name__}",
+            expected="a FeedForwardNet, all of it on this rank",
+            received=f"a {type(net).__name__}" + " on several" * isinstance(net, Net),
             advice="leave it out: this kind of net computes in float32",
         )
     if isinstance(net, Net):

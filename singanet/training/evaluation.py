@@ -83,7 +83,7 @@ def evaluate(net: Model, x: Any, y: Any, batch_size: int | None) -> Evaluation:
     processes cannot measure together.
     """
     measures, first = _measures(net)
-    ranks = ranks_of(net.compiled.optimizer) if isinstance(net.compiled, Compiled) else None
+    ranks = ranks_of(net, net.compiled.optimizer) if isinstance(net.compiled, Compiled) else None
     if net.loss is None and not measures.metrics:
         raise CallOrderError(
             "net.evaluate",
@@ -167,8 +167,9 @@ def _in_one_go(net: Model, x: Any, y: Any, measures: Measures, first: str) -> Ev
     out = widened(net.forward(False, x))
     try:
         if net.loss is not None:
+            loss = net.loss.evaluate(False, out, y)
             measures.count(out, y)
-            measures.add_loss(net.loss.evaluate(False, out, y), batch_length(y))
+            measures.add_loss(loss, batch_length(y))
         logs = measures.losses_by_name() if net.loss is not None else {}
         scores = {
             name: metric.evaluate(own, targets)

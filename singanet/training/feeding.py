@@ -99,7 +99,7 @@ def _part_of(ranks: Ranks | None, x: Any, y: Any, weight: Any) -> tuple[int, int
     if ranks is None:
         return 0, 1
     ranks.expect_same("data", {"x": sampled(x), "y": sampled(y), "sample_weight": sampled(weight)})
-    return ranks.rank, ranks.size
+    return ranks.part
 
 
 def iterated(

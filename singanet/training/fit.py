@@ -11,7 +11,7 @@ from typing import Any
 from singanet.base.arguments import checked_count
 from singanet.engine.model import Model
 from singanet.engine.net import Net
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError, DataError, RankLostError
 from singanet.training.batches import ArrayBatches, Batches
 from singanet.training.callbacks.callback import Callback
 from singanet.training.compiled import expect_compiled
@@ -22,6 +22,7 @@ from singanet.training.history import History
 from singanet.training.hooks import Hooks
 from singanet.training.measures import batch_length
 from singanet.training.ranks import ranks_of
+from singanet.training.repair import Repairs, repairs_of
 from singanet.training.sample_weights import checked_class_weight
 from singanet.training.session import Session, StopTraining, restore
 from singanet.types import Array
@@ -80,7 +81,7 @@ def fit(
             advice="write callbacks=[...]",
         )
     callbacks = list(callbacks)
-    ranks = ranks_of(compiled.optimizer)
+    ranks = ranks_of(net, compiled.optimizer)
     if ranks is not None and micro_batch is not None:
         raise ArgumentError(
             "net.fit, micro_batch",
@@ -155,8 +156,7 @@ def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> Histor
             read = partial(_as_state, resume)
             restore(session, read() if ranks is None else ranks.spread(read))
         with interrupts:
-            while session.epoch < session.epochs and session.stopped is None:
-                _epoch(session, hooks, verbose and session.rank == 0)
+            _epochs(session, hooks, verbose, repairs_of(session, hooks))
     except StopTraining as stop:
         session.stop(str(stop))
     except BaseException as error:
@@ -172,6 +172,22 @@ def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> Histor
         ranks.unify(session.net)
     session.history.stopped = session.stopped
     return session.history
+
+
+def _epochs(session: Session, hooks: Hooks, verbose: bool, repairs: Repairs | None) -> None:
+    """Those that are left; again, from where it has gone back to, where a rank has died."""
+    while True:
+        try:
+            while session.epoch < session.epochs and session.stopped is None:
+                _epoch(session, hooks, verbose and session.rank == 0)
+            if repairs is not None:
+                repairs.end()
+        except RankLostError as lost:
+            if repairs is None:
+                raise
+            repairs.go_back(lost)
+        else:
+            return
 
 
 def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:

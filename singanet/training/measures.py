@@ -49,7 +49,8 @@ class Measures:
         """Forget every batch."""
         self.losses: dict[str, tuple[float, ...]] = {}
         self.samples = 0
-        self._counts = _NO_COUNTS
+        self._counts: Mapping[str, float] = _NO_COUNTS
+        self._parts: dict[str, float] = {}
         for metric in self.metrics.values():
             # A user's own that only judges single batches has nothing to forget.
             if isinstance(metric, Metric):
@@ -59,21 +60,23 @@ class Measures:
         """Gather the mean ``loss`` of the batch of ``samples`` that `update` was shown."""
         # A model that shows nothing has its batches weighed by samples.
         counts, self._counts = self._counts, _NO_COUNTS
+        sums, self._parts = self._parts, {}
         if not samples:
             return
         if self._has_parts:
             for name, part in self.of.parts.items():
                 count = counts.get(name, samples)
-                self._add(name, float(part.mean()), self.of.weights[name], count)
+                total = sums[name] if name in sums else _sum_of(part, count)
+                self._add(name, total, self.of.weights[name], count)
         else:
-            self._add("", loss, 1.0, counts.get("", samples))
+            count = counts.get("", samples)
+            # Of nothing there is no mean, whatever number stands for it.
+            self._add("", loss * count if count else 0.0, 1.0, count)
         self.samples += samples
 
-    def _add(self, name: str, mean: float, weight: float, count: float) -> None:
-        weighted, total, so_far = self.losses.get(name, _NONE_SO_FAR)
-        # Of nothing there is no mean, whatever number stands for it.
-        part = mean * count if count else 0.0
-        self.losses[name] = weighted + part * weight, total + part, so_far + count
+    def _add(self, name: str, total: float, weight: float, count: float) -> None:
+        weighted, unweighted, so_far = self.losses.get(name, _NONE_SO_FAR)
+        self.losses[name] = weighted + total * weight, unweighted + total, so_far + count
 
     def update(self, out: Any, y: Any) -> None:
         """Let every metric gather a batch: what `shown` gives it.
@@ -85,9 +88,12 @@ class Measures:
             metric.update(own, targets)
 
     def count(self, out: Any, y: Any) -> None:
-        """Note what the loss of a batch that `add_loss` is told of is a mean over."""
+        """Note what the loss of a batch, found before, is a mean over; then `add_loss` is told."""
         if self.of is not None:
             counts, before = counted(self.of, out, y), self._counts
+            if self._has_parts:
+                for name, part in self.of.parts.items():
+                    self._parts[name] = self._parts.get(name, 0.0) + _sum_of(part, counts[name])
             # A batch may come in parts.
             if before:
                 counts = {name: before[name] + count for name, count in counts.items()}
@@ -163,6 +169,11 @@ class Measures:
         """What `result` will be called."""
         parts = [f"{name}_loss" for name in self.of.losses] if self._has_parts else []
         return ["loss", *parts, *self.metrics]
+
+
+def _sum_of(losses: Array, count: float) -> float:
+    """The sum of which the mean of ``losses`` over ``count`` is one."""
+    return float(losses.mean()) * count if count else 0.0
 
 
 def batch_length(data: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
@@ -15,7 +15,7 @@ import numpy as np
 
 from singanet.base.collectives import gathered
 from singanet.base.csr import is_sparse
-from singanet.engine.model import Model
+from singanet.engine.model import Model, Placed, placed_by
 from singanet.errors import ArgumentError, RankError, SingaNetError
 from singanet.metric import Metric
 from singanet.ops import ops_for
@@ -41,10 +41,16 @@ class Stoppable(Protocol):
     stopped: str | None
 
 
-def ranks_of(optimizer: Any) -> Ranks | None:
-    """Those that ``optimizer`` reduces with; None for a lone process, and within `by_itself`."""
+def ranks_of(net: Any, optimizer: Any) -> Ranks | None:
+    """Those that have ``net`` together, or that ``optimizer`` reduces with.
+
+    None for a lone process, and within `by_itself`.
+    """
     stages = [stage for stage in reducers(optimizer) if stage.comm.size > 1]
-    return Ranks(stages) if stages and not _by_itself.get() else None
+    placed = placed_by(net)
+    if _by_itself.get() or not (stages or (placed is not None and placed.comm.size > 1)):
+        return None
+    return Ranks(stages, placed)
 
 
 @contextmanager
@@ -57,19 +63,29 @@ def by_itself() -> Iterator[None]:
         _by_itself.reset(token)
 
 
+class Kept(Protocol):
+    """What a fit keeps to go back to where a rank dies."""
+
+    def due(self) -> bool:
+        """Whether this rank has worked long enough since the last `take`."""
+
+    def take(self) -> None:
+        """Keep how it stands now: all ranks do at once."""
+
+
 class Ranks:
     """The processes of a fit or an evaluation, which call each method at the same point.
 
     ``asked`` is why this rank wants the training to end after a step, or ``at_once``, before the
     next one; ``interrupted`` whether by an interrupt. That waits for the next batch, or `decide`.
     ``within`` says whether an epoch ended before its last batch, ``agreed`` whether the error that
-    ends the fit is raised on all ranks.
+    ends the fit is raised on all ranks. A net may be ``placed`` on several of them.
     """
 
-    def __init__(self, stages: Sequence[Reducer]) -> None:
-        self.stages = stages
-        self.comm = stages[0].comm
-        self.rank, self.size = self.comm.rank, self.comm.size
+    def __init__(self, stages: Sequence[Reducer], placed: Placed | None = None) -> None:
+        self.stages, self._placed = stages, placed
+        self.comm = stages[0].comm if placed is None else placed.comm
+        self.kept: Kept | None = None
         self.asked: str | None = None
         self.at_once = self.interrupted = self.within = self.agreed = False
         self.samples = 0
@@ -78,6 +94,26 @@ class Ranks:
         self._loss = 0.0
         self._sums = np.zeros((0, 2))
         self._traffic: list[float] = []
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is; another one once a rank has died."""
+        return self.comm.rank
+
+    @property
+    def size(self) -> int:
+        """How many there are now."""
+        return self.comm.size
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which of how many parts of a batch this rank takes."""
+        return (self.rank, self.size) if self._placed is None else self._placed.share
+
+    @property
+    def _measuring(self) -> Sequence[int]:
+        """The ranks whose measures are what all have measured."""
+        return range(self.size) if self._placed is None else self._placed.measuring
 
     def of_first(self, value: Any, what: str) -> Any:
         """The ``value`` of rank 0: plain data or arrays."""
@@ -102,13 +138,14 @@ class Ranks:
         """Errors: `RankError` on all ranks, with the first parameter in which one differs."""
         own = {
             param.name: _digest(ops_for(param.value).host(param.value))
-            for param in net.params()
+            for param in self.here(net).params()
             if param.served is None
         }
         every = gathered(self.comm, own, "the comparison of parameters")
+        first: dict[str, str] = {}
         for rank, other in enumerate(every):
-            for name, value in every[0].items():
-                if other.get(name) != value:
+            for name, value in other.items():
+                if first.setdefault(name, value) != value:
                     raise RankError(
                         f"parameter {name!r}",
                         expected="the same values on all ranks",
@@ -121,11 +158,11 @@ class Ranks:
     def expect_own_part(self, where: str, source: Any) -> None:
         """Refuse a loader that says it is not this rank's. Errors: `RankError`, on all ranks."""
         said = getattr(source, "rank", None), getattr(source, "world_size", None)
-        for rank, (its, count) in enumerate(gathered(self.comm, said, f"whose {where} are")):
-            if count is not None and (its, count) != (rank, self.size):
+        for own, (its, count) in gathered(self.comm, (self.part, said), f"whose {where} are"):
+            if count is not None and (its, count) != own:
                 raise RankError(
                     where,
-                    expected=f"the batches of rank {rank} of {self.size}",
+                    expected=f"the batches of rank {own[0]} of {own[1]}",
                     received=f"a loader of rank {its} of {count}",
                     advice="pass rank=comm.rank and world_size=comm.size; of data that are this "
                     "rank's part already pass a function: lambda epoch: loader",
@@ -151,13 +188,18 @@ class Ranks:
         self._traffic = [session.batch, *self._counted()]
         while True:
             batch = self._drawn(own)
-            flags = [batch is not None, self.asked is not None, self.at_once, self.interrupted]
-            sums = session.measures.sums()
-            told = np.array([*flags, session.measures.samples, *sums.reshape(-1)], np.float64)
-            having, asking, at_once, interrupted, samples, *rest = self.comm.all_reduce(
+            due = self.kept is not None and self.kept.due()
+            flags = [batch is not None, self.asked is not None, self.at_once, self.interrupted, due]
+            measures = float(self.rank in self._measuring)
+            sums = session.measures.sums() * measures
+            seen = session.measures.samples * measures
+            told = np.array([*flags, seen, *sums.reshape(-1)], np.float64)
+            having, asking, at_once, interrupted, due, samples, *rest = self.comm.all_reduce(
                 told, what="the next batch"
             ).tolist()
             self.samples, self._loss = int(samples), _mean(np.reshape(rest, sums.shape))
+            if due and self.kept is not None:
+                self.kept.take()
             if interrupted:
                 self.decide(session)
             if not having:
@@ -199,7 +241,8 @@ class Ranks:
 
     def merge(self, measures: Measures) -> None:
         """Let ``measures`` have gathered what those of all ranks have."""
-        measures.merge(gathered(self.comm, measures.state(), "the measures"))
+        every = gathered(self.comm, measures.state(), "the measures")
+        measures.merge(every[rank] for rank in self._measuring)
 
     def merged(self, measures: Measures) -> Measures:
         """A copy of ``measures`` that has gathered what those of all ranks have."""
@@ -215,7 +258,8 @@ class Ranks:
         """That of all ranks in the last batch."""
         sums = measures.sums()
         before, self._sums = self._sums, sums
-        return _mean(self.comm.all_reduce(sums - before, what="the loss of a batch"))
+        own = (sums - before) * float(self.rank in self._measuring)
+        return _mean(self.comm.all_reduce(own, what="the loss of a batch"))
 
     def traffic(self, batch: int) -> dict[str, float]:
         """Bytes a step that this rank has sent and received since `batches` began."""
@@ -227,6 +271,8 @@ class Ranks:
         }
 
     def _counted(self) -> list[float]:
+        if self._placed is not None:
+            return [*map(float, self._placed.exchanged)]
         return [float(self.comm.bytes_sent), float(self.comm.bytes_received)]
 
     # Decisions
@@ -276,6 +322,54 @@ class Ranks:
 
     # State
 
+    def here(self, net: Model) -> Any:
+        """What of ``net`` is on this rank: all of it, but where layers lie on several."""
+        return net if self._placed is None else self._placed.part
+
+    def on_first(self, work: Callable[[], object]) -> None:
+        """``work()`` on rank 0, where the parameters of all can be read meanwhile."""
+        if self._placed is not None:
+            self._placed.on_first(work)
+        elif self.rank == 0:
+            work()
+
+    @property
+    def apart(self) -> bool:
+        """Whether each rank has parameters that others have not."""
+        return self._placed is not None
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether what was gathered before counts on this rank, which is one of all."""
+        return self.rank == self._measuring[0]
+
+    def whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
+        """``own``, on rank 0 with parameters and optimizer's state of ranks that alone have them.
+
+        ``own`` has `own_entries`, of which they are taken.
+        """
+        if self._placed is None:
+            return dict(own)
+        found: dict[str, Array] = {}
+        for key, array in own.items():
+            kind, _, rest = key.partition("/")
+            rank, _, name = rest.partition("/")
+            room, _, inner = name.partition("/")
+            if kind not in ("rank", "absent") or room not in ("net", "optimizer"):
+                found[key] = array
+            elif kind == "rank" and self._owner(room, inner) == int(rank):
+                found[name] = array
+        return found
+
+    def _owner(self, room: str, name: str) -> int | None:
+        """The rank whose the entry ``name`` of parameters, or of an optimizer's state, is."""
+        assert self._placed is not None
+        param = name if room == "net" else name.rpartition("/")[0]
+        try:
+            return self._placed.owner(param)
+        except KeyError:
+            return None
+
     def own_samples(self, measures: Measures) -> int:
         """How many this rank has seen in the epoch in work."""
         return measures.samples + self._uncounted
@@ -287,7 +381,7 @@ class Ranks:
     def unify(self, net: Model, samples: float = 1.0) -> None:
         """Let the running state of ``net`` be that of all ranks, each weighing by ``samples``."""
         for stage in self.stages:
-            stage.unify(net, samples)
+            stage.unify(self.here(net), samples)
 
     def state_of_all(self, session: Any) -> list[dict[str, Any]]:
         """Position and generator of every rank, once state is unified and parameters compared."""

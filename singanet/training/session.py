@@ -19,6 +19,7 @@ from singanet.metric import Metric
 from singanet.optimizer import Accumulator, MixedPrecision, Optimizer, Wrapper
 from singanet.optimizer.sources import state_sources
 from singanet.optimizer.stages import meet, reducers
+from singanet.params.param import Param
 from singanet.training.batches import Batches, WeightedBatch
 from singanet.training.compiled import Compiled
 from singanet.training.files import session_entry
@@ -142,6 +143,18 @@ class Session:
         """What rank 0 says, on all ranks, which call it at the same point: plain data, arrays."""
         return value if self.ranks is None else self.ranks.of_first(value, "what rank 0 decides")
 
+    def on_first(self, work: Callable[[], object]) -> None:
+        """``work()`` on rank 0, where the parameters of all can be read; all ranks call it."""
+        if self.ranks is None:
+            work()
+        else:
+            self.ranks.on_first(work)
+
+    def params(self) -> list[Param]:
+        """The parameters of the net that are on this rank: all, but of a net on stages."""
+        here = self.net if self.ranks is None else self.ranks.here(self.net)
+        return list(here.params())
+
     @property
     def can_write(self) -> bool:
         """Whether a state can be had after the error that ends the fit: all ranks know of it."""
@@ -174,7 +187,8 @@ class Session:
 
     def meet(self) -> None:
         """Begin with the values of rank 0, where that was not done: what is loaded stays then."""
-        meet(self.compiled.scaled(self._outermost), self.net)
+        here = self.net if self.ranks is None else self.ranks.here(self.net)
+        meet(self.compiled.scaled(self._outermost), here)
 
     def join(self) -> None:
         """Say that this process has no more batches for now; others may have."""
@@ -234,35 +248,62 @@ def training_sources(session: Session) -> list[Source]:
     each, and what else is each rank's own: see `own_entries`. There ``net/...`` is the running
     state of all, ``local/...`` the rank's; nothing on the others.
     """
-    own = state_sources(session.optimizer)
-    learnt = [replace(each, name=f"optimizer/{each.name}") for each in own]
-    if session.compiled.precision is not None:
-        scaling = sources_of(session.compiled.precision.state_dict(), "session.state")
-        learnt += [replace(each, name=f"precision/{each.name}") for each in scaling]
     net, measures = session.net, session.measures
     every: list[dict[str, Any]] = []
-    for place, callback in enumerate(session.callbacks):
-        start = f"callback/{place}.{type(callback).__name__}"
-        if session.runs(callback):
-            kept = sources_of(callback.state_dict(), "session.state")
-            learnt += [replace(each, name=f"{start}/{each.name}") for each in kept]
     if session.ranks is None:
-        found = [replace(each, name=f"net/{each.name}") for each in param_sources(net)] + learnt
+        found = own_sources(session)
     else:
+        learnt = _learnt(session)
         # A training that is saved goes on as one that is not: each rank with its running state.
-        moved = [param for param in net.params() if param.is_state and not param.is_constant]
+        here = session.params()
+        moved = [param for param in here if param.is_state and not param.is_constant]
         arrays = {source.name: np.array(source.array()) for source in learnt}
         arrays |= {f"local/{param.name}": _copy(param.value) for param in moved}
         every = session.ranks.state_of_all(session)
         measures = session.ranks.merged(measures)
         # The running state of all stands in the parameters only here.
-        of_all = {f"net/{param.name}": _copy(param.value) for param in net.params()}
+        of_all = {f"net/{param.name}": _copy(param.value) for param in here}
         for param in moved:
             param.value[...] = net.device.put(arrays[f"local/{param.name}"])
-        arrays |= own_entries(session.ranks.comm, arrays)
+        apart = {**of_all, **arrays} if session.ranks.apart else arrays
+        arrays |= own_entries(session.ranks.comm, apart)
         if session.rank:
             return []
-        found = sources_of({**of_all, **arrays}, "session.state")
+        found = sources_of(session.ranks.whole({**of_all, **arrays}), "session.state")
+    return found + progress_sources(session, measures, session.position(), every)
+
+
+def own_sources(session: Session) -> list[Source]:
+    """What `training_sources` has of this process but for its progress, as it stands there."""
+    own = [replace(each, name=f"net/{each.name}") for each in param_sources(session.net)]
+    return own + _learnt(session)
+
+
+def _learnt(session: Session) -> list[Source]:
+    """The state of optimizer, precision and callbacks."""
+    own = state_sources(session.optimizer)
+    learnt = [replace(each, name=f"optimizer/{each.name}") for each in own]
+    if session.compiled.precision is not None:
+        scaling = sources_of(session.compiled.precision.state_dict(), "session.state")
+        learnt += [replace(each, name=f"precision/{each.name}") for each in scaling]
+    for place, callback in enumerate(session.callbacks):
+        start = f"callback/{place}.{type(callback).__name__}"
+        if session.runs(callback):
+            kept = sources_of(callback.state_dict(), "session.state")
+            learnt += [replace(each, name=f"{start}/{each.name}") for each in kept]
+    return learnt
+
+
+def progress_sources(
+    session: Session,
+    measures: Measures,
+    position: Mapping[str, int],
+    every: Sequence[Mapping[str, Any]] = (),
+) -> list[Source]:
+    """How far ``session`` is, and what ``measures`` have gathered in the epoch in work.
+
+    ``every`` has position, generator and samples of each of several ranks.
+    """
     state: dict[str, Array] = {}
     metrics: dict[str, Any] = {}
     if session.batch:
@@ -277,20 +318,20 @@ def training_sources(session: Session) -> list[Source]:
         "losses": measures.losses,
         "samples": measures.samples,
         "metrics": metrics,
-        "data": dict(session.position()),
-        "seed": int(net.seed),
-        "generator": net.rng.bit_generator.state,
-        "ranks": every,
+        "data": dict(position),
+        "seed": int(session.net.seed),
+        "generator": session.net.rng.bit_generator.state,
+        "ranks": list(every),
         "history": {"epochs": session.history.epochs, "values": dict(session.history)},
     }
     state["session"] = session_entry(about)
-    return found + sources_of(state, "session.state")
+    return sources_of(state, "session.state")
 
 
 def param_sources(net: Model) -> list[Source]:
     """The parameters of ``net``, one after the other, wherever they are."""
     return [
-        Source(p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek)
+        Source(p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek, p.parts)
         for p in net.params()
     ]
 
@@ -318,22 +359,28 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         if steps is not None and progress.batch > steps:
             received = f"batch {progress.batch}"
             raise _mismatch("net.fit, resume", f"at most {steps} batches an epoch", received)
-        session.optimizer.load_state_dict(_below("optimizer/", state))
-        session.rule.check_loaded({param.name: param.value for param in net.params()})
+        here = session.params()
+        learnt = _below("optimizer/", state)
+        away = {param.name for param in net.params()} - {param.name for param in here}
+        session.optimizer.load_state_dict(
+            {key: array for key, array in learnt.items() if key.rpartition("/")[0] not in away}
+        )
+        session.rule.check_loaded({param.name: param.value for param in here})
         if precision is not None:
             precision.load_state_dict(scaling)
         # What was gathered so far counts once.
-        if progress.batch and session.rank == 0:
+        if progress.batch and (session.ranks is None or session.ranks.has_measured):
             metrics, arrays = session.measures.metrics, _below("metric/", state)
             load_metrics(metrics, progress.metrics, arrays)
             session.measures.losses = dict(progress.losses)
             session.measures.samples = progress.samples
         for callback, own in by_callback:
             callback.load_state_dict(own)
-        for param in net.params():
-            param.value[...] = net.device.put(state[f"net/{param.name}"])
+        for param in here:
+            param.put(net.device.put(state[f"net/{param.name}"]))
     if session.ranks is not None:
-        seen = progress.ranks[session.rank].samples if _is_as_it_was(session, progress) else 0
+        same = bool(progress.ranks) and _is_as_it_was(session, progress)
+        seen = progress.ranks[session.rank].samples if same else 0
         session.ranks.go_on(seen, session.measures)
     session.net.rng.bit_generator.state = generator
     _go_on(session, progress)

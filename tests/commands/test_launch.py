@@ -30,6 +30,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         (["-n", "2", "--deadline", "nan", "train", "mlp"], "--deadline"),
         (["train", "mlp"], "-n/--ranks"),
         (["-n", "2", "evaluate", "run"], "another command"),
+        (["-n", "2", "--servers", "2", "train", "mlp"], "one has to train"),
+        (["-n", "3", "--servers", "1", "--elastic", "train", "mlp"], "not with --servers"),
         (["-n", "2", "no-such.py"], "no such file"),
         (["-n", "2", "train", "mlp", "--epoch-count", "3"], "unrecognized"),
         (["-n", "2", "--restarts", "1", "train", "mlp"], "--out RUN_DIR"),

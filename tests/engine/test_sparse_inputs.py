@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 import singanet
 from singanet import Executor, FeedForwardNet, Input
 from singanet.data import ArrayLoader
+from singanet.device import Device
 from singanet.errors import ArgumentError, CallOrderError, DataError, GraphError, ShapeError
 from singanet.executor import from_loader, gradients
 from singanet.layers import Activation, Add, Dense, Dropout, Dummy
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import MeanAbsoluteError
+from singanet.ops import ops_for
 from singanet.optimizer import SGD, Adam
+from singanet.testing import communicators
 from singanet.types import RowSparse
 
 COLUMNS = 12
@@ -161,6 +164,29 @@ def test_an_executor_is_fed_by_loaders_of_sparse_data():
         np.testing.assert_allclose(np.asarray(one), other, atol=1e-6)
 
 
+def test_ranks_reduce_the_rows_that_any_of_them_named():
+    one, own = net(False), SGD(0.3)
+    batches = [(table(6, k), labels(6, k)) for k in range(3)]
+    batches.append((table(1, 7), labels(1, 7)))
+    for x, y in batches:
+        one.step(x.toarray(), y, own)
+
+    def trained(communicator):
+        x, y = Input("x", (COLUMNS,), sparse=True), Input("y", (), dtype="int64")
+        loss = SoftmaxCrossEntropy()(scores(x), y)
+        programs = {"train": [loss, SGD(0.3).minimize(loss)]}
+        executor = Executor(programs, seed=0, parallel=communicator)
+        for matrix, targets in batches:
+            # Of the last batch the second rank has no sample.
+            mine = slice(communicator.rank, None, 2)
+            executor.run("train", {x: matrix[mine], y: targets[mine]})
+        return executor.net
+
+    with communicators(2) as ranks:
+        for found in ranks.run(trained):
+            assert_close(found, one)
+
+
 def test_sparse_and_plain_inputs_meet_behind_dense_layers():
     x, z = Input("x", (COLUMNS,), sparse=True), Input("z", (4,))
     shared = Dense("shared", 3)
@@ -171,6 +197,18 @@ def test_sparse_and_plain_inputs_meet_behind_dense_layers():
     wanted = data.toarray() @ both["shared"].params["weight"].value
     wanted += plain @ both["other"].params["weight"].value
     np.testing.assert_allclose(made, wanted, atol=1e-5)
+
+
+def test_on_a_device_steps_are_those_of_the_host(xp):
+    made, x, y = [net(True), net(True)], table(), labels()
+    made[1].to_device(Device("like", ops_for(xp.zeros(1))))
+    for _ in range(3):
+        found = [
+            one.step(x, given, SGD(0.1))[0]
+            for one, given in zip(made, (y, xp.asarray(y)), strict=True)
+        ]
+        assert found[0] == pytest.approx(found[1], rel=1e-5)
+    assert isinstance(made[1].forward(False, x), type(xp.zeros(1)))
 
 
 def test_it_is_kept_in_files(tmp_path):

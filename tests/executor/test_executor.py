@@ -798,3 +798,42 @@ def test_loaders_fill_inputs():
     assert np.array_equal(executor.run("look")[0], next(iter(own))[0])
     with pytest.raises(UnknownNameError, match="add an array for 'y'"):
         executor.run("train", {x: images})
+
+
+def test_two_optimizers_of_one_loss_train_as_in_pytorch():
+    """The wide part by SGD with momentum, the deep one by Adam, as a train_step of one's own."""
+    torch = pytest.importorskip("torch")
+    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
+    linear, deep = Dense("linear", 3), [Dense("low", 5), Activation("r", "tanh"), Dense("top", 3)]
+    loss = SoftmaxCrossEntropy()(Add("scores")(linear(x), through(x, deep)), y)
+    rules = SGD(0.1, momentum=0.9), Adam(lr=0.01)
+    step = [rules[0].minimize(loss, linear), rules[1].minimize(loss, deep)]
+    executor = Executor({"train": [loss, *step]}, seed=0)
+    theirs = {name: torch.nn.Linear(*shape) for name, shape in
+              {"linear": (6, 3), "low": (6, 5), "top": (5, 3)}.items()}  # fmt: skip
+    with torch.no_grad():
+        for name, layer in theirs.items():
+            params = executor.net[name].params
+            layer.weight.copy_(torch.from_numpy(params["weight"].value.T.copy()))
+            layer.bias.copy_(torch.from_numpy(params["bias"].value))
+    optimizers = [
+        torch.optim.SGD(theirs["linear"].parameters(), lr=0.1, momentum=0.9),
+        torch.optim.Adam([*theirs["low"].parameters(), *theirs["top"].parameters()], lr=0.01),
+    ]
+    for k in range(12):
+        images, labels = batch(seed=k)
+        given = torch.from_numpy(images)
+        scores = theirs["linear"](given) + theirs["top"](torch.tanh(theirs["low"](given)))
+        wanted = torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels))
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        wanted.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        found = executor.run("train", {x: images, y: labels})[0]
+        assert found == pytest.approx(wanted.item(), rel=1e-4)
+    for name, layer in theirs.items():
+        params = executor.net[name].params
+        np.testing.assert_allclose(
+            params["weight"].value.T, layer.weight.detach().numpy(), atol=1e-4
+        )

@@ -34,6 +34,7 @@ from singanet.training.callbacks import Callback, ModelCheckpoint
 job = Path(os.environ["SINGANET_JOB"])
 how, rank, at, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 comm = parallel.init()
+me = comm.rank
 if comm.rank == 0: (folder / "jobs").open("a").write(f"{job}\\n")
 
 
@@ -43,7 +44,7 @@ class Dies(Callback):
     def on_batch_end(self, batch, logs):
         self.taken += 1
         first = os.environ["SINGANET_RESTART"] == "0"
-        if self.session.step == at and comm.rank == rank and first:
+        if self.session.step == at and me == rank and first:
             (folder / "died").write_text(str(time.monotonic()))
             if how == "kill": os.kill(os.getpid(), signal.SIGKILL)
             if how == "stop": os.kill(os.getpid(), signal.SIGSTOP)
@@ -66,10 +67,10 @@ np.savez(f"{folder}.{comm.rank}.npz", *net.param_values())
 """
 
 
-def job(tmp_path, ranks, how, rank, at, *options):
+def job(tmp_path, ranks, how, rank, at, *options, text=TRAINS):
     """The status of a job, its standard error by lines with the time of each, and its folder."""
     script, folder = tmp_path / "script.py", tmp_path / "run"
-    script.write_text(TRAINS)
+    script.write_text(text)
     folder.mkdir()
     command = [sys.executable, "-m", "singanet", "launch", "-n", str(ranks), *options]
     command += [str(script), how, str(rank), str(at), str(folder)]

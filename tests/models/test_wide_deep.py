@@ -1,4 +1,4 @@
-"""Wide and deep, and DeepFM."""
+"""Wide and deep, DeepFM, and the deep and cross network."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from singanet import FeedForwardNet
 from singanet.errors import ShapeError
 from singanet.layers import Input
 from singanet.models import build
+from singanet.models.dcn import crossed
 from singanet.models.deepfm import pairs
 from singanet.optimizer import Adam
 
@@ -31,6 +32,9 @@ def test_the_counts_are_those_of_their_matrices(count):
     assert count(wide) == (20 * 2 + 2 * 2 + 20 * 4 + DEEP, 0)
     factors = build("deepfm", (3, 2), 2, **OPTIONS)
     assert count(factors) == (20 * 2 + 4 * 2 + 20 * 4 + DEEP, 0)
+    size = 3 * 4 + 2
+    crossing = build("dcn", (3, 2), 2, cross=3, **OPTIONS)
+    assert count(crossing) == (20 * 4 + 3 * (size * size + size) + size * 2 + DEEP, 0)
 
 
 def test_the_scores_of_wide_and_deep_are_by_the_formula(rng):
@@ -58,7 +62,20 @@ def test_pairs_are_the_sum_of_the_products_of_all_pairs(columns, rng):
     np.testing.assert_allclose(net.forward(False, x), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["wide_deep", "deepfm"])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_cross_layers_are_by_the_formula(depth, rng):
+    x = Input("x", (5,))
+    net = FeedForwardNet(inputs=x, outputs=crossed(x, depth), seed=1)
+    given = rng.standard_normal((4, 5)).astype(np.float32)
+    expected = given.astype(float)
+    for k in range(1, depth + 1):
+        weight, bias = (net[f"cross{k}"].params[name].value for name in ("weight", "bias"))
+        bias[:] = rng.standard_normal(5)
+        expected = given * (expected @ weight + bias) + expected
+    np.testing.assert_allclose(net.forward(False, given), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["wide_deep", "deepfm", "dcn"])
 def test_they_learn_what_two_columns_say_together(name, rng):
     net = build(name, (3, 2), 2, seed=0, dropout=0.0, **OPTIONS)
     x, y = rows(rng, 400)
@@ -68,7 +85,7 @@ def test_they_learn_what_two_columns_say_together(name, rng):
     assert net.evaluate(*rows(rng, 400))[1] > 0.95
 
 
-@pytest.mark.parametrize("name", ["wide_deep", "deepfm"])
+@pytest.mark.parametrize("name", ["wide_deep", "deepfm", "dcn"])
 def test_rows_of_another_shape_are_refused(name):
     with pytest.raises(ShapeError, match=rf"model {name}: expected the shape \(C, D\)"):
         build(name, (1, 28, 28), 2)

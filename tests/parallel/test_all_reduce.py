@@ -515,3 +515,26 @@ def test_models_are_saved_without_the_communicator(tmp_path):
 def test_the_memory_of_a_step_is_planned_for_what_is_inside():
     with pytest.raises(ArgumentError, match="inside of it"):
         uneven_net().memory(8, optimizer=AllReduce(SGD(lr=0.1), Alone()))
+
+
+def test_micro_batches_that_differ_by_rank_are_refused_before_gradients_are_exchanged():
+    """In mixed precision ranks agree on each micro-batch: they once met at other points of it."""
+
+    def work(comm):
+        net = uneven_net()
+        gathered = Accumulator(AllReduce(SGD(lr=0.05), comm), 2)
+        net.compile(gathered, mixed_precision="float16")
+        optimizer = net.compiled.scaled(gathered)
+        for k in range(4):
+            net.step(X[k : k + 3], Y[k : k + 3], optimizer)
+        before = net.param_values()
+        sums = gathered.optimizer.traffic.sums
+        gathered.every = 2 + comm.rank
+        with pytest.raises(RankError, match=r"as many micro-batches .*\[2, 3\] left"):
+            net.step(X[:3], Y[:3], optimizer)
+        assert gathered.optimizer.traffic.sums == sums
+        for now, was in zip(net.param_values(), before, strict=True):
+            np.testing.assert_array_equal(now, was)
+
+    with communicators(2) as comms:
+        comms.run(work)

@@ -20,7 +20,7 @@ from singanet.optimizer import (
     ClipByValue,
     Optimizer,
 )
-from singanet.parallel import AllReduce
+from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
 from singanet.testing import communicators
 from singanet.training.callbacks import EMA
 from tests.parallel.nets import uneven_net, words_net
@@ -80,6 +80,29 @@ CASES = {
     "accumulated": (
         lambda c: Accumulator(AllReduce(SGD(lr=0.1), c), 2),
         {"counts": (24, 17, 24, 17, 24, 17, 24, 17, 24, 17)},
+    ),
+    "sparse": (lambda c: SparseAllReduce(SGD(lr=0.1, momentum=0.9), c, ratio=0.1), {}),
+    "sparse, uneven": (
+        lambda c: SparseAllReduce(SGD(lr=0.1), c, ratio=0.2, momentum=0.9, warm_up=3),
+        {"counts": (24, 24, 23, 23, 24, 22, 23)},
+    ),
+    "sparse, clipped": (
+        lambda c: SparseAllReduce(ClipByGlobalNorm(Adam(lr=0.01), 0.1), c, threshold=0.01),
+        {},
+    ),
+    "sparse, accumulated": (
+        lambda c: Accumulator(SparseAllReduce(SGD(lr=0.1), c, ratio=0.1), 2),
+        {"counts": (24,) * 8},
+    ),
+    "local": (lambda c: LocalSGD(SGD(lr=0.1, momentum=0.9), c, every=2), {}),
+    "local, clipped": (lambda c: LocalSGD(ClipByGlobalNorm(Adam(lr=0.01), 0.1), c, every=3), {}),
+    "local, accumulated": (
+        lambda c: Accumulator(LocalSGD(SGD(lr=0.1), c, every=2), 2),
+        {"counts": (24, 17, 24, 17, 24, 17, 24, 17, 24, 17)},
+    ),
+    "partial": (
+        lambda c: PartialUpdate(SGD(lr=0.1, weight_decay=0.01), c, partitions=3),
+        {"counts": (24, 24, 23, 23, 24, 22, 23)},
     ),
     "accumulated, clipped": (
         lambda c: Accumulator(AllReduce(ClipByGlobalNorm(SGD(lr=0.1), 0.1), c), 2),

@@ -28,6 +28,7 @@ def play(tmp_path):
         ("rbm", "test reconstruction error"),
         ("wide_deep", "test accuracy"),
         ("deepfm", "test accuracy"),
+        ("dcn", "test accuracy"),
     ],
 )
 def test_each_kind_of_model_trains_on_what_comes_with_the_package(model, said, capsys):

@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from singanet.errors import RankError
+from singanet.errors import ArgumentError, RankError
 from singanet.testing import communicators
 
 
@@ -174,3 +174,25 @@ def test_bytes_are_counted_as_each_rank_sends_to_each_other_what_that_needs(size
         assert sent == ((rank, 0) if rank else (0, size * (size - 1) // 2))
     for each in zip(*made, strict=True):
         assert sum(e.sent for e in each) == sum(e.received for e in each)
+
+
+def test_groups_count_their_own_ranks_and_end_with_the_others():
+    def work(comm):
+        row = comm.group([0, 2] if comm.rank != 1 else [1])
+        total = row.all_reduce(np.array([float(comm.rank)]))[0]
+        again = comm.group([1, 2]) if comm.rank else comm.group([0])
+        return row.rank, row.size, total, again.size
+
+    with communicators(3) as comms:
+        assert comms.run(work) == [(0, 2, 2.0, 1), (0, 1, 1.0, 2), (1, 2, 2.0, 2)]
+
+    def fails(comm):
+        row = comm.group([0, 1])
+        if comm.rank:
+            raise ValueError("mine")
+        row.barrier()
+
+    with communicators(2) as comms, pytest.raises(ValueError, match="mine"):
+        comms.run(fails)
+    with communicators(2) as comms, pytest.raises(ArgumentError, match=r"comm\.group"):
+        comms.run(lambda comm: comm.group([1 - comm.rank]))

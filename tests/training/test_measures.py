@@ -179,3 +179,27 @@ def test_a_fit_stopped_within_an_epoch_goes_on_with_what_it_counted() -> None:
     net.fit(X, LABELS, batch_size=3, callbacks=[stop], verbose=False)
     history = net.fit(X, LABELS, batch_size=3, resume=stop.state, verbose=False)
     assert history["loss"] == pytest.approx([expected], rel=1e-5)
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_losses_of_several_outputs_are_those_of_the_whole_batch_where_it_comes_in_parts(records):
+    """The losses by output were once those of the last part alone."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 6), np.float32)
+    y = {"a": rng.integers(0, 3, 40), "b": rng.standard_normal((40, 2), np.float32)}
+
+    def trained(micro_batch):
+        net = singanet.FeedForwardNet(
+            loss=MultiLoss({"a": SoftmaxCrossEntropy(), "b": SquaredError()}, {"b": 0.5}), seed=0
+        )
+        first = net.add(Dense("first", 8, input_sample_shape=(6,)))
+        net.add(Dense("a", 3), src=first)
+        net.add(Dense("b", 2), src=first)
+        net.programs.enabled = records
+        net.compile(SGD(lr=0.1))
+        return fit(net, x, y, 16, 3, micro_batch=micro_batch, verbose=False)
+
+    whole = trained(None)
+    for size in (5, 8):
+        for name, values in trained(size).items():
+            np.testing.assert_allclose(values, whole[name], rtol=1e-6, err_msg=name)

@@ -13,7 +13,7 @@ from singanet.base.files import replacing
 from singanet.checkpoint.checksum import SIZE, Beside
 from singanet.checkpoint.entry import Entry, Source
 from singanet.checkpoint.safetensors.header import CHECKSUMS, DTYPES, LONGEST, METADATA
-from singanet.checkpoint.streaming import bytes_of, write_bytes
+from singanet.checkpoint.streaming import bytes_of, write_pieces
 from singanet.checkpoint.version import FORMAT_VERSION, KEY
 from singanet.errors import ArgumentError
 
@@ -43,7 +43,7 @@ def write_safetensors(path: str | os.PathLike[str], sources: Sequence[Source]) -
     with replacing(path) as beside_path, beside_path.open("wb") as stream, Beside() as beside:
         stream.write(start)
         for source in ordered:
-            digest = write_bytes(stream, bytes_of(source.array()), beside)
+            digest = write_pieces(stream, map(bytes_of, source.pieces()), beside)
             checksums[source.name] = digest.hex()
         stream.seek(0)
         stream.write(header(sources, ordered, _metadata(checksums)))

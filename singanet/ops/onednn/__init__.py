@@ -15,6 +15,7 @@ from singanet.ops.onednn import (
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.library import Library, find_library, load_library
 from singanet.ops.onednn.recurrent import elman, gru, lstm
+from singanet.ops.onednn.recurrent.written import written
 from singanet.ops.threads import set_threads
 
 __all__ = ["Library", "OneDnnOps", "find_library", "load_library", "set_threads"]
@@ -28,6 +29,7 @@ class OneDnnOps(OneDnnBase):
     are NumPy's.
     """
 
+    written = written
     combine = eltwise.combine
     matmul = products.matmul
     affine = products.affine

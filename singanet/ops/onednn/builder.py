@@ -27,6 +27,7 @@ class Builder(Descriptors):
         self._reads: set[int] = set()
         self._writes: set[int] = set()
         self._scratch = 0
+        self.products = False
         self._finished = False
 
     def operand(self, number: int, descriptor: Any) -> Memory:
@@ -132,6 +133,7 @@ class Builder(Descriptors):
             scratch=self._scratch,
             reads=tuple(sorted(self._reads)),
             writes=tuple(sorted(self._writes)),
+            products=self.products,
         )
         self._finished = True
         return Plan(self._place, recipe, self.threads)

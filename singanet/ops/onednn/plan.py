@@ -40,7 +40,7 @@ class Recipe:
 
     A memory belongs to an operand by its number, or lies in scratch at an offset. ``sizes`` are
     the bytes of the operands, ``reads`` and ``writes`` numbers of operands; one that is changed
-    in part is in both.
+    in part is in both. ``products`` says that the library's own matrix products run inside.
     """
 
     stages: Sequence[Stage]
@@ -50,6 +50,7 @@ class Recipe:
     scratch: int
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    products: bool = False
 
 
 @dataclass(frozen=True)

@@ -74,14 +74,15 @@ class Runtime:
         try:
             plan = self._plans[full]
         except KeyError:
-            plan = self._plans[full] = self._built(build, key, work)
+            plan = self._plans[full] = self.built(build, key, work)
             if len(self._plans) > _CAPACITY:
                 self._plans.popitem(last=False)
             return plan
         self._plans.move_to_end(full)
         return plan
 
-    def _built(self, build: Build, key: tuple[Any, ...], work: int) -> Runnable | None:
+    def built(self, build: Build, key: tuple[Any, ...], work: int) -> Runnable | None:
+        """As `plan`, made now and kept by the caller alone."""
         threads = self.threads if work >= SHARED else 1
         builder = Builder(self._place, self._attributes, threads)
         self.team.use(threads)

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import deepcopy
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from singanet.engine.model import NetCore
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.all_reduce import AllReduce
 from singanet.parallel.cached.rows import Lookups, TableRows
+from singanet.parallel.cached.rules import bare_copy, follow
 from singanet.parallel.cached.serve import serve
 from singanet.parallel.communicator import Communicator
+from singanet.parallel.round import Round
+from singanet.parallel.server.messages import ServerRanks
+from singanet.parallel.server.remote import Servers
 from singanet.parallel.server.table import Shard, Table
+from singanet.parallel.start import servers as servers_of_job
 from singanet.params.param import Param
+from singanet.types import Array
 
 
 class Hybrid(AllReduce):
     """`AllReduce` for dense parameters; the rows of Embeddings come from tables and go there.
 
-    A table has the values and the rule of ``optimizer`` for them. A step pulls the rows that it
-    looks up, but those that an Embedding's `layers.Cache` keeps, and pushes their gradients, each
-    rank's by itself, weighed as in the mean of all. Steps are recorded. Evaluations and
-    checkpoints see the tables, after all gradients were pushed. ``lookups`` tells what went to and
-    fro. `meet` before the first pass keeps tables from ever being in the worker's memory.
+    Servers hold the tables, with the rule of ``optimizer`` for them; a lone process without
+    servers has them in its own memory. A step pulls the rows that it looks up, but those that an
+    Embedding's `layers.Cache` keeps, and pushes their gradients, each rank's by itself, weighed as
+    in the mean of all. With "bsp" what all ranks push in a step is one update, as in one process;
+    with "asp" each rank's is one at once. Steps are recorded. Evaluations and checkpoints come
+    after `unify`, by which all that waits is pushed. ``lookups`` tells what went to and fro.
 
-    ``table_of`` makes the table of a parameter; one process has it in its own memory by default.
+    `meet` before the first pass keeps tables from ever being in the worker's memory. ``comm``
+    are the workers and ``servers`` who serves them, by default as ``singanet launch --servers``
+    says.
     """
 
     def __init__(
@@ -37,67 +45,165 @@ class Hybrid(AllReduce):
         comm: Communicator | None = None,
         window: int = 4,
         dtype: str | None = None,
-        table_of: Callable[[Param], Table] | None = None,
+        consistency: Literal["bsp", "asp"] = "bsp",
+        servers: ServerRanks | None = None,
     ) -> None:
         super().__init__(optimizer, comm, window, dtype)
-        self.arguments.pop("table_of", None)
-        self.table_of = table_of
+        self.arguments.pop("servers", None)
+        if consistency not in ("bsp", "asp"):
+            raise UnknownNameError(
+                "Hybrid(consistency=)",
+                expected=one_of(("bsp", "asp")),
+                received=repr(consistency),
+                advice=did_you_mean(str(consistency), ("bsp", "asp"), "bsp trains as one process"),
+            )
+        self.consistency: Literal["bsp", "asp"] = consistency
+        self._ranks = servers_of_job() if comm is None and servers is None else servers
+        if self._ranks is None and self.comm.size > 1:
+            raise ArgumentError(
+                "Hybrid",
+                expected="ranks that serve",
+                received=f"{self.comm.size} workers",
+                advice="start it by singanet launch -n 3 --servers 1, or train by AllReduce",
+            )
         self._rows: dict[str, TableRows] = {}
+        self._holder: Servers | _OwnTables | None = None
+
+    @property
+    def alone(self) -> bool:
+        """As `Reducer`."""
+        return self._ranks is None
 
     def around(self, optimizer: Optimizer | Wrapper) -> Hybrid:
         """As `Reducer`."""
-        return type(self)(optimizer, self.comm, self.window, self.dtype, self.table_of)
+        where = self.comm, self.window, self.dtype, self.consistency, self._ranks
+        return type(self)(optimizer, *where)
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `AllReduce`; Embeddings that were not are served from now on.
 
-        Errors: `ArgumentError` for stages that look at values; more ranks than one and no tables.
+        Errors: `ArgumentError` for stages that look at more than gradients.
         """
         if self.is_new(net, around):
-            for stage in (*around, *stages_of(self)[0]):
-                if stage is not self and not _clips(stage):
+            for stage in (*around, *stages_of(self.optimizer)[0]):
+                clips = type(stage).settle is Wrapper.settle
+                if not clips or type(stage).updated is not Wrapper.updated:
                     kind = type(stage).__name__
                     raise ArgumentError(
-                        f"{type(self).__name__} and {kind}",
+                        f"Hybrid and {kind}",
                         expected="no other stages than clipping, since values are elsewhere",
                         received=kind,
                         advice=f"use AllReduce with {kind}",
                     )
-            _, rule = stages_of(self)
-            self._rows = serve(net, rule, self._table_of, wrote=self.comm.rank > 0)
+            self._rows = serve(net, self._rule, self._tables_of, wrote=self.comm.rank > 0)
         super().meet(net, around)
+
+    def end(self) -> None:
+        """As `Wrapper.end`."""
+        super().end()
+        if self.alone:
+            self._finish()
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """As `Reducer`: gradients that wait are pushed, on all ranks before any goes on."""
-        self.flush()
-        self.comm.barrier("the last gradients of rows")
-        super().unify(net, samples)
-
-    def flush(self) -> None:
-        """Push all gradients of rows that wait."""
         for rows in self._rows.values():
             rows.flush()
+        self._finish()
+        self.comm.barrier("the last gradients of rows")
+        super().unify(net, samples)
 
     @property
     def lookups(self) -> dict[str, Lookups]:
         """By parameter, what training steps asked of its table."""
         return {name: rows.lookups for name, rows in self._rows.items()}
 
-    def _table_of(self, param: Param) -> Table:
-        if self.table_of is not None:
-            return self.table_of(param)
-        if self.comm.size > 1:
-            raise ArgumentError(
-                type(self).__name__,
-                expected="tables that all ranks have",
-                received=f"{self.comm.size} ranks, and no table_of",
-                advice="start servers, or pass table_of=",
-            )
-        rule = deepcopy(stages_of(self)[1])
-        rule.load_state_dict({})
-        return Shard(param, rule)
+    def state_dict(self) -> dict[str, Array]:
+        """As `Wrapper.state_dict`, with the state that is beside the tables."""
+        there = {} if self._holder is None else self._holder.state_dict()
+        return {**super().state_dict(), **there}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """As `Wrapper.load_state_dict`; what is of tables goes there, if need be at `meet`."""
+        there = {key: array for key, array in state.items() if self._is_served(key)}
+        super().load_state_dict({key: a for key, a in state.items() if key not in there})
+        if self._holder is not None and self.comm.rank == 0:
+            self._holder.load_state_dict(there)
+
+    @property
+    def _rule(self) -> Optimizer:
+        rule: Optimizer = stages_of(self.optimizer)[1]
+        return rule
+
+    def _is_served(self, key: str) -> bool:
+        return key.rpartition("/")[0] in self._rows
+
+    def _tables_of(self, params: Sequence[Param]) -> Mapping[str, Table]:
+        """Tables of ``params``, with the state that was loaded for them."""
+        rule, names = self._rule, {param.name for param in params}
+        if self._holder is None and self._ranks is None:
+            self._holder = _OwnTables(rule)
+        elif self._holder is None and self._ranks is not None:
+            summed = self.consistency == "bsp"
+            staleness = 0 if summed else None
+            self._copy = bare_copy(rule)
+            self._holder = Servers(self.comm, self._ranks, self._copy, staleness, summed)
+        assert self._holder is not None
+        self._holder.open((), params)
+        loaded = rule.state_dict()
+        there = {key: a for key, a in loaded.items() if key.rpartition("/")[0] in names}
+        if there:
+            rule.load_state_dict({key: a for key, a in loaded.items() if key not in there})
+            if self.comm.rank == 0:
+                self._holder.load_state_dict(there)
+        return self._holder.tables
+
+    def _close(self, opened: Round) -> None:
+        super()._close(opened)
+        self._finish()
+
+    def _ended(self) -> None:
+        super()._ended()
+        self._finish()
+
+    def _finish(self) -> None:
+        """All that this rank had to push in a step was pushed; it was weighed before."""
+        if isinstance(self._holder, Servers):
+            follow(self._copy, self._rule)
+            self._holder.follow()
+            self._holder.finish(None)
 
 
-def _clips(stage: Wrapper) -> bool:
-    """Whether a stage looks at gradients alone."""
-    return type(stage).settle is Wrapper.settle and type(stage).updated is Wrapper.updated
+class _OwnTables:
+    """What `Servers` are, in the memory of the one process that trains."""
+
+    def __init__(self, rule: Optimizer) -> None:
+        self._rule = rule
+        self.tables: dict[str, _OwnShard] = {}
+
+    def open(self, replicas: tuple[()], tables: Sequence[Param]) -> None:
+        """Hold ``tables`` too."""
+        self.tables |= {param.name: _OwnShard(param, self._rule) for param in tables}
+
+    def state_dict(self) -> dict[str, Array]:
+        """That of all rules."""
+        shards = self.tables.values()
+        return {key: a for shard in shards for key, a in shard.optimizer.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Let the rules go on from ``state``."""
+        for name, shard in self.tables.items():
+            own = {key: array for key, array in state.items() if key.rpartition("/")[0] == name}
+            shard.optimizer.load_state_dict(own)
+
+
+class _OwnShard(Shard):
+    """A table with a copy of ``rule``, which follows it."""
+
+    def __init__(self, param: Param, rule: Optimizer) -> None:
+        self._copy, self._followed = bare_copy(rule), rule
+        super().__init__(param, self._copy)
+
+    def update(self, grad: Any, scale: float = 1.0, clocks_added: Array | None = None) -> None:
+        """As `Shard`."""
+        follow(self._copy, self._followed)
+        super().update(grad, scale, clocks_added)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import numpy as np
 
 from singanet.errors import ArgumentError
 from singanet.layers.cache import Cache
-from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.optimizer import Optimizer
 from singanet.parallel.cached.policy import POLICIES
 from singanet.parallel.cached.rows import TableRows
+from singanet.parallel.cached.rules import bare_copy, follow
+from singanet.parallel.server.remote import by_element
 from singanet.parallel.server.table import Table
-from singanet.params.param import ParamSpec
+from singanet.params.param import Param
 from singanet.types import Array, RowSparse
 
 
@@ -27,13 +26,13 @@ class CachedRows(TableRows):
     a row is that of its updates here. A cell of memory for each row tells its line.
     """
 
-    def __init__(self, spec: ParamSpec, table: Table, cache: Cache, rule: Optimizer) -> None:
-        super().__init__(spec.name, table)
-        if getattr(type(rule), "_sweep", None) is not ElementWise._sweep:
+    def __init__(self, param: Param, table: Table, cache: Cache, rule: Optimizer) -> None:
+        super().__init__(param.name, table)
+        if not by_element(rule, param):
             raise ArgumentError(
-                f"parameter {spec.name!r}, cache",
-                expected="a rule that treats each row by itself, such as SGD, AdaGrad or Adam",
-                received=type(rule).__name__,
+                f"parameter {param.name!r}, cache",
+                expected="a rule that treats each element by itself, such as SGD, AdaGrad or Adam",
+                received=repr(rule),
                 advice="leave the cache of its Embedding out, or use another rule",
             )
         self.cache = cache
@@ -46,9 +45,8 @@ class CachedRows(TableRows):
         # A sum that begins at −0 has the sign of its first zero.
         self.pending = np.full((lines, table.width), -0.0, self.dtype)
         self.gathered = np.zeros(lines, np.int64)
-        self._rule = deepcopy(rule)
-        self._rule.load_state_dict({})
-        self._rule.register(spec.name, spec)
+        self._followed, self._rule = rule, bare_copy(rule)
+        self._rule.register(param.name, param.spec)
 
     def flush(self) -> None:
         """As `TableRows`."""
@@ -79,12 +77,10 @@ class CachedRows(TableRows):
         """The values of ``rows``, of which the first have ``lines`` now."""
         given = lines[self.gathered[lines] > 0]
         given = given[np.argsort(self._row_of[given])]
-        if len(given):
-            gone, counts = self._row_of[given], self.gathered[given]
-            values, clocks = self.table.push_pull(gone, self.pending[given], rows, counts)
-            self._count_push(gone, counts)
-        else:
-            values, clocks = self.table.pull(rows)
+        pulled = self.table.start_pull(rows)
+        # What a table hears in the middle of a step it may apply at its end.
+        self._push(self._row_of[given], self.pending[given], self.gathered[given])
+        values, clocks = pulled.wait()
         self._count_pull(len(rows))
         self._forget(lines[self._row_of[lines] >= 0])
         stay = len(lines)
@@ -118,6 +114,7 @@ class CachedRows(TableRows):
         order = np.argsort(lines)
         lines = lines[order]
         rows = self.pending[lines] if grads is None else grads[order]
+        follow(self._rule, self._followed)
         self._rule.update([self.name], [self.values], [RowSparse(lines, rows)])
 
     def _take(self, rows: Array, grads: Array) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -85,13 +86,11 @@ class TableRows(ServedRows):
     def flush(self) -> None:
         """Push all gradients that wait."""
 
-    def read(self) -> Array:
+    def parts(self) -> Iterator[Array]:
         """As `ServedRows`."""
         self.flush()
-        whole = np.empty(self.shape, self.dtype)
         for rows in self._pieces():
-            whole[rows] = self.table.pull(rows)[0]
-        return whole
+            yield self.table.pull(rows)[0]
 
     def write(self, array: Array) -> None:
         """As `ServedRows`; gradients that wait are dropped with the values that they are of."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from singanet.engine.net import Net
 from singanet.errors import ArgumentError
 from singanet.layers.cache import Cache
 from singanet.layers.embedding import Embedding
@@ -14,47 +17,62 @@ from singanet.parallel.cached.rows import TableRows
 from singanet.parallel.server.table import Table
 from singanet.params.param import Param
 
+_PIECE = 1 << 20
+"""Elements that are drawn at a time."""
+
 
 def serve(
-    net: Any, rule: Optimizer, table_of: Callable[[Param], Table], wrote: bool = False
+    net: Any,
+    rule: Optimizer,
+    tables_of: Callable[[Sequence[Param]], Mapping[str, Table]],
+    wrote: bool = False,
 ) -> dict[str, TableRows]:
     """Let tables have the rows of the trained Embeddings of ``net``, by parameter name.
 
-    ``table_of`` makes the table of a parameter that was not served before. Values that the
-    parameter had are written into it, unless somebody ``wrote`` them already; one that had none
-    never gets any in memory, where this comes before the first pass. ``rule`` updates what stays in
-    caches. Tables that other layers read, too, are left as they are.
+    ``tables_of`` makes the tables of parameters that were not served before, with the values that
+    they begin with. Where a parameter has others, they are written there, unless somebody
+    ``wrote`` them; one that has none never gets any in memory, where this comes before the first
+    pass. ``rule`` updates what stays in caches. Tables that other layers read, too, are left.
     Errors: `ArgumentError` for a cache of such a table, and for caches that differ.
     """
-    made: dict[str, TableRows] = {}
-    for param, cache in _to_serve(net):
-        if param.served is None:
-            values = param.value if param.filled else None
-            if values is None:
-                param.seed, param.dtype = net.seed, net.dtype
-            table = table_of(param)
-            rows = (
-                TableRows(param.name, table)
-                if cache is None
-                else CachedRows(param.spec, table, cache, rule)
-            )
-            if values is not None and not wrote:
-                rows.write(values)
-            param.home = rows
-        if isinstance(param.served, TableRows):
-            made[param.name] = param.served
-    return made
+    found = _to_serve(net)
+    new = [(param, cache) for param, cache in found if param.served is None]
+    for param, _ in new:
+        if not param.filled:
+            param.seed, param.dtype = net.seed, net.dtype
+    tables = tables_of([param for param, _ in new]) if new else {}
+    for param, cache in new:
+        table = tables[param.name]
+        rows = (
+            TableRows(param.name, table) if cache is None else CachedRows(param, table, cache, rule)
+        )
+        if param.filled and not wrote and not _is_as_drawn(param):
+            rows.write(param.value)
+        param.home = rows
+    return {p.name: p.served for p, _ in found if isinstance(p.served, TableRows)}
+
+
+def _is_as_drawn(param: Param) -> bool:
+    """Whether the values are those that the parameter began with."""
+    flat = param.value.reshape(-1)
+    return all(
+        np.array_equal(flat[start : start + piece.size], piece.astype(flat.dtype))
+        for start, piece in param.initial_pieces(_PIECE)
+    )
 
 
 def _to_serve(net: Any) -> list[tuple[Param, Cache | None]]:
     """The parameters that Embeddings alone read and that are trained, and their caches."""
     found: dict[int, tuple[Param, Cache | None]] = {}
     read_whole: set[int] = set()
-    layers = {id(step.layer): step.layer for step in net.planned().steps if not step.frozen}
+    # Planned only, a net does not fill its parameters.
+    plan = net.planned() if isinstance(net, Net) else net.execution_plan()
+    layers = {id(step.layer): step.layer for step in plan.steps if not step.frozen}
     for layer in layers.values():
         for param in layer.params.values():
             key = id(param.root)
-            if not isinstance(layer, Embedding):
+            # A class of a user's own may read the whole array.
+            if type(layer) is not Embedding:
                 read_whole.add(key)
             elif param.trainable:
                 before = found.setdefault(key, (param, layer.cache))[1]

@@ -38,7 +38,7 @@ class Constant(Param):
         """One under the name of ``param``, with a copy of its array where that is filled."""
         made = cls(param.spec, param.shape)
         if param.filled:
-            made.fill(param.value.copy())
+            made.fill(param.peek().copy())
         return made
 
     def fill(self, array: Array) -> None:

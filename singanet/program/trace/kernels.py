@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast
 
 import numpy as np
 
+from singanet.base.written import Ranges
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops
 from singanet.program.array_tree import address
@@ -59,8 +61,22 @@ class RecordingKernels(NumpyOps):
             return False
         tape = recording()
         tape.evaluator.run(runtime.run, plan, tuple(plain(array) for array in arrays))
-        record_plan(tape, plan, arrays, build.__name__.strip("_"), passes)
+        written = library.written(build, key, passes) if tape.watched else {}
+        record_plan(tape, plan, arrays, build.__name__.strip("_"), passes, written)
         return True
+
+    def room(
+        self, build: Any, key: tuple[Any, ...], operand: int, first: Array, passes: int = 1
+    ) -> Array:
+        """As oneDNN's, of which its kernels may write a part."""
+        tape, kernels, library = recording(), cast("Any", self), cast("Any", super())
+        if not tape.watched or operand not in kernels.written(build, key, passes):
+            made: Array = library.room(build, key, operand, first, passes)
+            return made
+        size = kernels.runtime().plan(build, key, first.size * passes).sizes[operand]
+        room: Array = np.empty(size, np.uint8)
+        tape.adopt_room(room)
+        return room.view(Traced)
 
     def gather_rows(self, table: Array, indices: Array) -> Array:
         """Of indices that were checked: NumPy need not look at them, nor keep what it fills."""
@@ -134,12 +150,24 @@ def take_rows(table: Array, indices: Array, out: Array) -> None:
     np.take(table, indices, 0, out, "clip")
 
 
-def record_plan(tape: Tape, plan: Any, arrays: tuple[Array, ...], name: str, passes: int) -> None:
-    """Write down a plan of oneDNN's on ``arrays``, one for each operand, for its `Call.passes`."""
+def record_plan(
+    tape: Tape,
+    plan: Any,
+    arrays: tuple[Array, ...],
+    name: str,
+    passes: int,
+    written: Mapping[int, Ranges] = MappingProxyType({}),
+) -> None:
+    """Write down a plan of oneDNN's on ``arrays``, one for each operand, for its `Call.passes`.
+
+    ``written`` are the bytes of operands that it does not write as a whole; scratch comes last.
+    """
     working: list[Array] = []
     if plan.scratch:
         working = [np.empty(plan.scratch + _PAGE, np.uint8)]
-        tape.adopt_working(working[0])
+        tape.adopt_working(working[0], written.get(len(arrays)))
+    for number in written.keys() & {*range(len(arrays))}:
+        tape.write(arrays[number], written[number])
     places = [tape.ref(array) for array in (*arrays, *working)]
     reads = tuple(arrays[k] for k in plan.reads)
     writes = [arrays[k] for k in plan.writes]

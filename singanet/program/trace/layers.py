@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from singanet.base.collectives import SharedBatch
 from singanet.engine.plan import Plan, Step
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
@@ -36,7 +37,9 @@ class TracedStep(Step):
         self.layer = self.recorded  # type: ignore[assignment]
 
     def params(self) -> dict[str, Array]:
-        """The live arrays, traced."""
+        """The live arrays, traced. Raises `NotRecordableError` for one that has to come whole."""
+        if any(p.served for p in self.layer.params.values()) and not self.layer.looks_up:
+            raise NotRecordableError(f"layer {self.name!r} reads a whole table that is served")
         return {key: value.view(Traced) for key, value in super().params().items()}
 
 
@@ -49,7 +52,7 @@ class TracedLayer:
         self.net = net
         self.tape = tape
         self.name = step.name
-        self.params = step.layer.params
+        self.params, self.looks_up = step.layer.params, step.layer.looks_up
         self.own = is_own(self.layer)
         self.pure = self.own or is_pure(self.layer)
         self.reasons: list[str] = []
@@ -68,7 +71,8 @@ class TracedLayer:
     def forward(self, ctx: Context, x: Any) -> Any:
         """As the layer's."""
         self._enter("forward")
-        if ctx.train and self.layer.shared is not None:
+        shared = self.layer.shared
+        if shared is not None and (ctx.train or not isinstance(shared, SharedBatch)):
             # Other processes would be asked while this one records, and they do not.
             raise NotRecordableError(f"layer {self.name!r} waits for other processes")
         if not self.pure:

@@ -31,7 +31,7 @@ def updates_of(
     tape: Tape, optimizer: Any, guard: Guard, trained: Sequence[Param]
 ) -> Updates | ReducedUpdates:
     """What records the updates of ``optimizer``. Raises `NotRecordableError`."""
-    found = [stage for stage in reducers(optimizer) if not stage.alone]
+    found = [stage for stage in reducers(optimizer) if not (stage.alone or stage.local)]
     if not found:
         return Updates(tape, optimizer, guard, trained)
     reduction = found[0].reduction() if len(found) == 1 else None

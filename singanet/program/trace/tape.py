@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from singanet.base.written import Ranges, resident_bytes, union
 from singanet.errors import SingaNetError
 from singanet.params.store import place_of
 from singanet.program.array_tree import address, base_of, map_arrays, root_of
@@ -30,8 +31,8 @@ _active = threading.local()
 class _Root(weakref.ref[Any]):
     """An array that owns its memory, for as long as it lives, and the token of that memory."""
 
-    __slots__ = ("block", "key", "nbytes", "token")
-    block: tuple[int, int] | None
+    __slots__ = ("blocks", "key", "nbytes", "token")
+    blocks: list[tuple[int, int]]
     key: int
     token: int
     nbytes: int
@@ -86,6 +87,9 @@ class Tape:
         # How that lies in memory, where it is asked, beside state that is made on the way.
         self.heap: HeapUse | None = None
         self.grown, self._aside, self._workplace = 0, False, (-1, 0)
+        # Whether kernels are asked what they write of the memory that they want.
+        self.watched = False
+        self._workspace, self._worked = 0, Ranges()
         # What layers in Python hold of their own at each replay.
         self.beside = 0
         # Programs have tens of thousands of places, most of them met often: each is one object.
@@ -104,22 +108,41 @@ class Tape:
 
     def adopt(self, array: Array, fill: Any = None) -> None:
         """Know the memory of the new ``array`` by a number; it is planned from now on."""
-        known = self._enter(array, Token(array.nbytes, fill=fill))
-        known.nbytes = array.nbytes
-        if self.heap is not None and not self._aside:
-            known.block = self.heap.take(known.nbytes)
-        self.live += known.nbytes
-        self._count()
+        self._more(self._enter(array, Token(array.nbytes, fill=fill)), array.nbytes)
 
-    def adopt_working(self, array: Array) -> None:
+    def adopt_room(self, array: Array) -> None:
+        """As `adopt`, of memory that takes as much as `write` tells."""
+        self._enter(array, Token(array.nbytes, written=()))
+
+    def write(self, array: Array, ranges: Ranges) -> None:
+        """Count those bytes of an array of `adopt_room` as written from now on."""
+        known: Any = self._known[id(root_of(array))]
+        token = self.tokens[known.token]
+        token.written = union((*(token.written or ()), *ranges))
+        self._more(known, resident_bytes(token.written, token.nbytes) - known.nbytes)
+
+    def adopt_working(self, array: Array, written: Ranges | None = None) -> None:
         """As `adopt`, of memory in which a kernel works, and which it leaves to the next."""
-        self._enter(array, Token(array.nbytes))
-        if array.nbytes > self._working:
-            self._working = array.nbytes
+        self._enter(array, Token(array.nbytes, written=written))
+        more = ((0, array.nbytes),) if written is None else written
+        if array.nbytes > self._workspace:
+            self._workspace, self._worked = array.nbytes, more
+        else:
+            self._worked = union((*self._worked, *more))
+        now = resident_bytes(self._worked, self._workspace)
+        if now > self._working:
+            self._working = now
             self._count()
             if self.heap is not None:
                 self.heap.give_back(self._workplace)
-                self._workplace = self.heap.take(array.nbytes)
+                self._workplace = self.heap.take(now)
+
+    def _more(self, known: _Root, nbytes: int) -> None:
+        known.nbytes += nbytes
+        if self.heap is not None and not self._aside:
+            known.blocks.append(self.heap.take(nbytes))
+        self.live += nbytes
+        self._count()
 
     def grow(self, nbytes: int) -> None:
         """Count state of the optimizer's, which is made now and stays."""
@@ -156,7 +179,7 @@ class Tape:
 
     def _enter(self, root: Array, token: Token) -> _Root:
         known = _Root(root, self._forget)
-        known.key, known.token, known.nbytes, known.block = id(root), len(self.tokens), 0, None
+        known.key, known.token, known.nbytes, known.blocks = id(root), len(self.tokens), 0, []
         self._known[known.key] = known
         self.tokens.append(token)
         return known
@@ -316,8 +339,9 @@ def _forgetting(tape: Tape) -> Callable[[Any], None]:
         if tape is None:
             return
         tape.live -= gone.nbytes
-        if gone.block is not None and tape.heap is not None:
-            tape.heap.give_back(gone.block)
+        if tape.heap is not None:
+            for block in gone.blocks:
+                tape.heap.give_back(block)
         known: Any = tape._known.get(gone.key)
         # Another array may have got this id since.
         if known is gone:

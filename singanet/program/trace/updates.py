@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from singanet.errors import SingaNetError
 from singanet.optimizer.checks import check_fit
@@ -14,7 +14,7 @@ from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer, Reduction
 from singanet.optimizer.scale import is_one
-from singanet.optimizer.stages import TwoPasses, gathering, stages_of, two_passes
+from singanet.optimizer.stages import TwoPasses, ending, gathering, stages_of, two_passes
 from singanet.optimizer.state import ParamState
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
@@ -74,9 +74,12 @@ class Updates:
         self.members: list[list[Member]] = []
         self.reasons: list[str] = []
         stages, self.rule = stages_of(optimizer)
-        self.stages: list[Any] = [stage for stage in stages if not _is_alone(stage)]
-        for stage in filter(_is_alone, stages):
+        self.stages: list[Any] = [stage for stage in stages if not _passes_on(stage)]
+        self._local: list[Reducer] = []
+        for stage in filter(_passes_on, stages):
             guard.part(stage)
+            if not stage.alone:
+                self._local.append(stage)
         self._why = refusal([*self.stages, self.rule])
         self._traced = TracedStages(tape, guard, self.stages, trained, self._why is None)
         if self._why is None:
@@ -112,7 +115,7 @@ class Updates:
             self._whole = True
         if ahead is None or not due:
             return None
-        around = [each for each in ahead.gathering if not _is_alone(each)]
+        around = [each for each in ahead.gathering if not _passes_on(each)]
         gathering: Any = tuple(map(self.traced_of, around))
         return TwoPasses(gathering, self.traced_of(ahead.clip))
 
@@ -123,10 +126,12 @@ class Updates:
     @property
     def weighs(self) -> bool:
         """Whether a stage has to be told what the loss of the batch counts."""
-        return bool(gathering(self.optimizer))
+        return bool(gathering(self.optimizer) or self._local)
 
     def begin(self, count: float | Callable[[Any], float | None] | None, outputs: Any) -> None:
         """Tell stages the ``count`` of a batch, or what gives it at a replay."""
+        if self._local and (callable(count) or count == 0):
+            raise NotRecordableError("a rank that has no samples for a step updates nothing")
         self._why = self._traced.weigh(self.optimizer, count, outputs) or self._why
 
     def record(self, item: LayerGradients) -> None:
@@ -210,6 +215,11 @@ class Updates:
     def finish(self) -> None:
         """Write down the updates that wait, and lay their gradients side by side."""
         self.update_waiting()
+        for stage in self._local:
+            if stage in ending(self.optimizer):
+                self.tape.layer, self.tape.phase = "", "communication"
+                end = self.tape.add(stage.end, (), {}, (), "hidden", name="end")
+                end.barrier = True
         self._end()
         self.tape.moves |= self._moves
         for member in (m for members in self.members for m in members):
@@ -380,6 +390,6 @@ class Updates:
         call.barrier = True
 
 
-def _is_alone(stage: Any) -> bool:
+def _passes_on(stage: Any) -> TypeGuard[Reducer]:
     """Whether a reducer hands gradients on as they are."""
-    return isinstance(stage, Reducer) and stage.alone
+    return isinstance(stage, Reducer) and (stage.alone or stage.local)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from singanet.data import ArrayLoader, TabularDataset, tabular
-from singanet.errors import UnknownNameError, did_you_mean
+from singanet.data import ArrayLoader, TabularDataset, clicks, movielens, tabular
+from singanet.errors import (
+    ArgumentError,
+    SingaNetError,
+    UnknownNameError,
+    did_you_mean,
+    one_of,
+)
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.split import split
 from singanet.runs.tasks.task import EpochResult, Task
@@ -16,8 +22,32 @@ from singanet.types import Array
 EVALUATION_BATCH = 1024
 
 
+def _clicks(rest: str) -> TabularDataset:
+    scale, _, rows = rest.partition(":")
+    try:
+        return clicks(int(rows or 100_000), float(scale or 1.0))
+    except ValueError as error:
+        if isinstance(error, SingaNetError):
+            raise
+        raise ArgumentError(
+            f"data {'clicks:' + rest!r}",
+            expected="clicks:SCALE or clicks:SCALE:ROWS",
+            received=repr(rest),
+            advice="write clicks:0.01 for a hundredth of Criteo's field sizes",
+        ) from None
+
+
+_TABLES: dict[str, Callable[[str], TabularDataset]] = {
+    "census": lambda rest: tabular(),
+    "movielens": lambda rest: movielens(rest or None),
+    "clicks": _clicks,
+}
+
+
 class Tabular(Task):
     """A label a row; the categories of all columns are counted on, one column after the other."""
+
+    metrics = ("accuracy", "auc")
 
     def __init__(self, data: TabularDataset) -> None:
         self.data = data
@@ -27,17 +57,22 @@ class Tabular(Task):
 
     @classmethod
     def load(cls, data: str | None, entry: ModelEntry) -> Tabular:
-        """The census, the table that comes with the package."""
-        if data not in (None, "census"):
+        """The census, which comes with the package, or another of `_TABLES`.
+
+        "movielens:FOLDER" says where its files are, "clicks:SCALE" and "clicks:SCALE:ROWS" how
+        large the made data are.
+        """
+        name, _, rest = (data or "census").partition(":")
+        if name not in _TABLES or (rest and name == "census"):
             raise UnknownNameError(
                 f"data {data!r}",
-                expected=f"'census', the table that {entry.name} can be trained on from here",
+                expected=f"{one_of(_TABLES)}: tables that {entry.name} can be trained on from here",
                 received=f"{data!r}",
                 advice=did_you_mean(
-                    str(data), ["census"], "for another table call net.step with its batches"
+                    name, _TABLES, "for another table call net.step with its batches"
                 ),
             )
-        return cls(tabular())
+        return cls(_TABLES[name](rest))
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -75,5 +110,6 @@ class Tabular(Task):
         return {**x, "categorical": self.data.shifted(x["categorical"])}
 
     def report(self, result: EpochResult) -> str:
-        """Accuracy and loss."""
-        return f"test accuracy {result.metric:.4f}  test loss {result.loss:.4f}"
+        """Accuracy, area under the ROC curve and loss."""
+        auc = f"  test AUC {result.logs['auc']:.4f}" if "auc" in result.logs else ""
+        return f"test accuracy {result.metric:.4f}{auc}  test loss {result.loss:.4f}"

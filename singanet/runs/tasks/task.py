@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
@@ -44,11 +44,15 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class EpochResult:
-    """Means over the samples of a pass; ``metric`` is None for a net without one."""
+    """Means over the samples of a pass; ``metric`` is None for a net without one.
+
+    ``logs`` has all that was measured by name.
+    """
 
     loss: float
     metric: float | None
     samples: int
+    logs: Mapping[str, float] = field(default_factory=dict)
 
 
 class Task(ABC):
@@ -60,6 +64,8 @@ class Task(ABC):
     """
 
     part = Part(0, 1)
+    metrics: Sequence[str] | None = None
+    """What is measured in the place of the net's own metric; the first is what `accuracy` takes."""
     name: str
     input_shape: Shape
     num_classes: int

@@ -58,16 +58,16 @@ class EarlyStopping(Callback):
     def on_train_end(self) -> None:
         """Bring the best parameters back."""
         if self._kept and self.session.error is None:
-            for param in self.session.net.params():
-                param.value[...] = self._kept[param.name]
+            for param in self.session.params():
+                param.put(self._kept[param.name])
         self._kept = {}
 
     def _keep(self) -> None:
-        for param in self.session.net.params():
+        for param in self.session.params():
             if param.name in self._kept:
-                self._kept[param.name][...] = param.value
+                self._kept[param.name][...] = param.peek()
             else:
-                self._kept[param.name] = param.value.copy()
+                self._kept[param.name] = param.peek().copy()
 
     def state_dict(self) -> dict[str, Array]:
         """The best so far with its parameters, and how long it has stood."""
@@ -82,7 +82,9 @@ class EarlyStopping(Callback):
         """Go on from there."""
         kept = {key[5:]: array for key, array in state.items() if key.startswith("kept/")}
         if kept:
-            kept = saved_parameters(self.session.net, kept, "EarlyStopping")
+            kept = saved_parameters(
+                self.session.params(), self.session.net.device, kept, "EarlyStopping"
+            )
         self.monitor.best = float(state["best"])
         self.best_epoch, self._waited = int(state["best_epoch"]), int(state["waited"])
         self._kept = kept

@@ -48,7 +48,7 @@ class EMA(Callback):
     def _around(self, optimizer: Optimizer | Wrapper) -> Averaged:
         if self._stage is None or self._stage.optimizer is not optimizer:
             self._stage = Averaged(optimizer, self.decay)
-        self._stage.begin_with(self.session.net.params())
+        self._stage.begin_with(self.session.params())
         self.averages = self._stage.averages
         return self._stage
 
@@ -60,7 +60,7 @@ class EMA(Callback):
     def on_train_end(self) -> None:
         """Hand the averages over to the net, where that was asked for."""
         if self.keep_at_end and self.session.error is None:
-            for param in self.session.net.params():
+            for param in self.session.params():
                 param.value[...] = self.averages[param.name]
 
     @contextmanager

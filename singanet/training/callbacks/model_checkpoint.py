@@ -94,8 +94,7 @@ class ModelCheckpoint(Callback):
         """Write the epoch's file and the best weights, and remove what is too old."""
         if self.monitor is not None and self.monitor.better(logs[self.monitor.name]):
             weights = param_sources(self.session.net)
-            if self.session.rank == 0:
-                write_state(self._path("best"), weights)
+            self.session.on_first(lambda: write_state(self._path("best"), weights))
         ended = self.session.stopping or epoch + 1 == self.session.epochs
         if self.session.of_first(ended) or (epoch + 1) % self.every_epochs == 0:
             self._write(f"epoch-{epoch + 1:04d}")

@@ -62,6 +62,8 @@ class StopOnNaN(Callback):
         """Where in forward order the numbers are first not finite, None if everywhere they are."""
         if not _finite(self.session.inputs):
             return "data x", None
+        if self.session.ranks is not None and self.session.ranks.apart:
+            return None  # no rank has all layers
         for name, output in self._outputs().items():
             if not _finite(output):
                 return f"layer {name!r}, output", name

@@ -1,15 +1,11 @@
 """Nets with served embeddings, and tables to serve them, for the tests."""
 
-import threading
-
 import numpy as np
 
 import singanet
 from singanet.initializer import Gaussian
 from singanet.layers import Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import SGD
-from singanet.parallel.server import Shard
 from singanet.params.param import Param, ParamSpec
 
 
@@ -34,16 +30,3 @@ def batches(count=12, samples=8, seed=0, low=0, high=50):
     return [
         (rng.integers(low, high, (samples, 6)), rng.integers(0, 3, samples)) for _ in range(count)
     ]
-
-
-class SharedTable:
-    """One table of each parameter, for all ranks that are threads of a process."""
-
-    def __init__(self, rule=lambda: SGD(lr=0.5)):
-        self.lock, self.tables, self.rule = threading.Lock(), {}, rule
-
-    def __call__(self, param):
-        with self.lock:
-            if param.name not in self.tables:
-                self.tables[param.name] = Shard(param, self.rule())
-            return self.tables[param.name]

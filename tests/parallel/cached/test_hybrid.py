@@ -1,77 +1,134 @@
-"""Ranks that reduce dense gradients and have tables of rows in common."""
+"""Ranks that reduce dense gradients, and servers that have the tables of rows."""
 
 import numpy as np
 import pytest
 
-from singanet.errors import ArgumentError, RankError
+from singanet.errors import ArgumentError, UnknownNameError
 from singanet.layers import Cache
-from singanet.optimizer import SGD, ClipByGlobalNorm
-from singanet.parallel import AllReduce
-from singanet.parallel.cached import Hybrid
+from singanet.optimizer import SGD, Adam, ClipByGlobalNorm, ClipByValue
+from singanet.parallel import AllReduce, Hybrid
 from singanet.testing import communicators
-from tests.parallel.cached.tables import SharedTable, batches, words_net
+from tests.parallel.cached.tables import batches, words_net
+from tests.parallel.server.ranks import served
 
 
-def ranks_trained(make, cache=None, size=2, seed=lambda rank: 3):
-    """What each rank has after steps of uneven parts of batches, in step with the others."""
+def trained(comm, optimizer, cache=None, seed=3, steps=12):
+    """Values, notes and the optimizer after steps of uneven parts of batches."""
+    net = words_net(cache, seed)
+    part = [slice(0, 3), slice(3, 8)][comm.rank] if comm.size == 2 else slice(None)
+    for x, y in batches(steps):
+        net.step(x[part], y[part], optimizer)
+    optimizer.unify(net)
+    notes = net.programs.notes + net.programs.refusals
+    found = {param.name: param.peek().copy() for param in net.params()}
+    comm.barrier()
+    return found, notes, optimizer
 
-    def work(comm):
-        net, optimizer = words_net(cache, seed(comm.rank)), make(comm)
-        part = [slice(0, 3), slice(3, 8)][comm.rank]
-        for x, y in batches():
-            net.step(x[part], y[part], optimizer)
-            comm.barrier()
-        optimizer.unify(net)
-        notes = net.programs.notes + net.programs.refusals
-        return {param.name: param.peek().copy() for param in net.params()}, notes, optimizer
 
-    with communicators(size) as comms:
-        return comms.run(work)
+def hybrids(make=lambda: SGD(lr=0.5), cache=None, servers=2, workers=2, **options):
+    def work(comm, ranks):
+        return trained(comm, Hybrid(make(), comm, servers=ranks, **options), cache)
+
+    return served(work, workers, servers)
+
+
+def reduced(make=lambda: SGD(lr=0.5)):
+    with communicators(2) as comms:
+        return comms.run(lambda comm: trained(comm, AllReduce(make(), comm)))[0][0]
+
+
+def falling(step):
+    return 0.05 / (1 + step)
+
+
+RULES = {
+    "sgd": lambda: SGD(lr=0.5, momentum=0.9, weight_decay=1e-3),
+    "adam": lambda: Adam(lr=falling),
+    "clipped": lambda: ClipByValue(SGD(lr=0.5), 0.5),
+}
 
 
 @pytest.mark.parametrize("cache", [None, Cache("lfu", 20, 0, 0)])
-def test_rows_weigh_by_samples_as_dense_gradients_do(cache):
-    shared = SharedTable()
-    one, other = ranks_trained(lambda comm: Hybrid(SGD(lr=0.5), comm, table_of=shared), cache)
-    reduced, _ = ranks_trained(lambda comm: AllReduce(SGD(lr=0.5), comm))
+@pytest.mark.parametrize("rule", RULES)
+def test_bsp_is_as_all_reduce(rule, cache):
+    """Rows weigh by samples as dense gradients do, and what all push is one update."""
+    one, other = hybrids(RULES[rule], cache)
+    expected = reduced(RULES[rule])
     for name, value in one[0].items():
         assert np.array_equal(value, other[0][name]), name
-        np.testing.assert_allclose(value, reduced[0][name], rtol=0, atol=1e-6)
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=2e-6)
     # Steps are recorded, sums and pushes with them.
-    assert one[1] == []
+    assert [note for note in one[1] if "clip" not in note.lower() and rule != "clipped"] == []
 
 
-def test_tables_begin_as_rank_0_has_them():
-    shared = SharedTable(lambda: SGD(lr=0.0))
-    made = ranks_trained(
-        lambda comm: Hybrid(SGD(lr=0.0), comm, table_of=shared), seed=lambda rank: rank
-    )
-    plain = words_net(seed=0)
-    for values, _, _ in made:
-        for param in plain.params():
-            np.testing.assert_array_equal(values[param.name], param.value)
+@pytest.mark.parametrize("servers", [1, 2])
+def test_asp_pushes_are_updates_at_once(servers):
+    one, other = hybrids(servers=servers, consistency="asp")
+    for name, value in one[0].items():
+        assert np.array_equal(value, other[0][name]), name
+        np.testing.assert_allclose(value, reduced()[name], rtol=0, atol=0.05)
 
 
-def test_bounded_rows_of_two_ranks_stay_within_their_bounds():
-    shared = SharedTable()
-    cache = Cache("lru", 30, 3, 2)
-    made = ranks_trained(lambda comm: Hybrid(SGD(lr=0.5), comm, table_of=shared), cache)
-    reduced, _ = ranks_trained(lambda comm: AllReduce(SGD(lr=0.5), comm))
+def test_one_worker_with_servers_is_as_one_process():
+    ((found, notes, _),) = hybrids(workers=1)
+    with communicators(1) as comms:
+        ((alone, _, _),) = comms.run(lambda comm: trained(comm, Hybrid(SGD(lr=0.5), comm)))
+    for name, value in found.items():
+        np.testing.assert_allclose(value, alone[name], rtol=0, atol=1e-6)
+    assert notes == []
+
+
+@pytest.mark.parametrize("consistency", ["bsp", "asp"])
+def test_bounded_rows_of_two_ranks_stay_within_their_bounds(consistency):
+    made = hybrids(cache=Cache("lru", 30, 3, 2), consistency=consistency)
+    expected = reduced()["emb/weight"]
     for values, _, optimizer in made:
         told = optimizer.lookups["emb/weight"]
         assert told.most_gathered <= 3
         assert 0 < told.refreshed < told.hits
-        np.testing.assert_allclose(values["emb/weight"], reduced[0]["emb/weight"], atol=0.05)
+        np.testing.assert_allclose(values["emb/weight"], expected, atol=0.05)
+        assert np.array_equal(values["emb/weight"], made[0][0]["emb/weight"])
 
 
-def test_ranks_without_tables_in_common_are_refused():
-    with pytest.raises((ArgumentError, RankError), match="start servers"):
-        ranks_trained(lambda comm: Hybrid(SGD(lr=0.5), comm))
+def test_tables_begin_as_rank_0_has_them():
+    def work(comm, ranks):
+        net = words_net(seed=comm.rank)
+        Hybrid(SGD(lr=0.5), comm, servers=ranks).meet(net)
+        return {param.name: param.peek().copy() for param in net.params()}
+
+    for found in served(work):
+        for param in words_net(seed=0).params():
+            assert np.array_equal(found[param.name], param.value)
+
+
+def test_bytes_on_the_wire_are_those_that_are_counted():
+    """The servers count bytes of messages, a little more than rows, clocks and gradients."""
+
+    def work(comm, ranks):
+        found = []
+        for cache in (None, Cache("lru", 0.5)):
+            optimizer = Hybrid(SGD(lr=0.5), comm, servers=ranks)
+            net = words_net(cache)
+            for x, y in batches(8):
+                net.step(x, y, optimizer)
+            (loads,), _ = optimizer._holder.loads()
+            kinds = [loads[kind] for kind in ("pull", "push", "newer") if kind in loads]
+            rows = optimizer.lookups["emb/weight"]
+            found.append((sum(k.bytes_in + k.bytes_out for k in kinds), rows.nbytes, rows.rows))
+        return found
+
+    for wire, counted, rows in served(work, 1, 1)[0]:
+        assert counted <= wire <= counted + 8 * 3 * 400
+        assert rows > 0
+
+
+def test_ranks_without_servers_are_refused():
+    with communicators(2) as comms, pytest.raises(ArgumentError, match="launch"):
+        comms.run(lambda comm: Hybrid(SGD(lr=0.5), comm))
+    with pytest.raises(UnknownNameError, match="bsp"):
+        Hybrid(SGD(lr=0.5), consistency="ssp")
 
 
 def test_no_rank_clips_by_a_norm_that_others_do_not_see():
-    shared = SharedTable()
     with pytest.raises(ArgumentError, match="clip by value"):
-        ranks_trained(
-            lambda comm: Hybrid(ClipByGlobalNorm(SGD(lr=0.5), 1.0), comm, table_of=shared)
-        )
+        hybrids(lambda: ClipByGlobalNorm(SGD(lr=0.5), 1.0))

@@ -35,7 +35,7 @@ def gradient(ids, seed):
 def test_bounds_of_zero_are_no_cache_to_the_bit(rule, steps, capacity, policy):
     plain, table = (Shard(param(), type(rule)(**rule.arguments)) for _ in range(2))
     uncached = TableRows("table", plain)
-    cached = CachedRows(param().spec, table, Cache(policy, capacity, 0, 0), rule)
+    cached = CachedRows(param(), table, Cache(policy, capacity, 0, 0), rule)
     for step, ids in enumerate(steps):
         assert np.array_equal(looked_up(cached, ids), looked_up(uncached, ids))
         for rows in (cached, uncached):
@@ -58,7 +58,7 @@ def test_no_row_is_older_and_no_gradient_waits_longer_than_the_bounds(
     pull, push = bounds
     table, told = Shard(param(), SGD(lr=0.1)), Shard(param(), SGD(lr=0.1))
     cache = Cache(policy, capacity, pull, push)
-    workers = [CachedRows(param().spec, table, cache, SGD(lr=0.1)) for _ in range(2)]
+    workers = [CachedRows(param(), table, cache, SGD(lr=0.1)) for _ in range(2)]
     for step, ids in enumerate(steps):
         worker = workers[step % 2]
         looked_up(worker, ids)
@@ -79,7 +79,7 @@ def test_no_row_is_older_and_no_gradient_waits_longer_than_the_bounds(
 
 def test_one_worker_reads_its_own_gradients_before_they_are_pushed():
     table = Shard(param(), SGD(lr=0.1))
-    rows = CachedRows(param().spec, table, Cache("lru", 10), SGD(lr=0.1))
+    rows = CachedRows(param(), table, Cache("lru", 10), SGD(lr=0.1))
     before = looked_up(rows, [4])
     rows.push(RowSparse(np.array([4]), np.ones((1, 3), np.float32)), 1.0)
     np.testing.assert_allclose(looked_up(rows, [4]), before - 0.1, rtol=1e-6)
@@ -92,7 +92,7 @@ def test_one_worker_reads_its_own_gradients_before_they_are_pushed():
 
 def test_a_row_that_another_updated_is_read_anew_with_what_waits():
     table = Shard(param(), SGD(lr=1.0))
-    rows = CachedRows(param().spec, table, Cache("lru", 10, pull_bound=1), SGD(lr=1.0))
+    rows = CachedRows(param(), table, Cache("lru", 10, pull_bound=1), SGD(lr=1.0))
     start = looked_up(rows, [4])
     one = RowSparse(np.array([4]), np.ones((1, 3), np.float32))
     rows.push(one, 1.0)
@@ -106,7 +106,7 @@ def test_a_row_that_another_updated_is_read_anew_with_what_waits():
 def test_state_of_a_rule_is_not_that_of_the_row_before():
     """With one line every row takes the place of another, as if it were the first."""
     table = Shard(param(), SGD(lr=0.1, momentum=0.9))
-    rows = CachedRows(param().spec, table, Cache("lru", 1), SGD(lr=0.1, momentum=0.9))
+    rows = CachedRows(param(), table, Cache("lru", 1), SGD(lr=0.1, momentum=0.9))
     for row in range(6):
         before = looked_up(rows, [row])
         rows.push(RowSparse(np.array([row]), np.ones((1, 3), np.float32)), 1.0)
@@ -115,7 +115,7 @@ def test_state_of_a_rule_is_not_that_of_the_row_before():
 
 def test_bytes_are_those_of_what_went_to_and_fro():
     table = Shard(param(), SGD(lr=0.1))
-    rows = CachedRows(param().spec, table, Cache("lru", 2), SGD(lr=0.1))
+    rows = CachedRows(param(), table, Cache("lru", 2), SGD(lr=0.1))
     wide = 3 * 4
     looked_up(rows, [1, 2, 2])
     rows.push(gradient([1, 2], 0), 1.0)
@@ -130,7 +130,7 @@ def test_bytes_are_those_of_what_went_to_and_fro():
 
 def test_values_that_are_written_take_the_place_of_all():
     table = Shard(param(), SGD(lr=0.1))
-    rows = CachedRows(param().spec, table, Cache("lru", 20), SGD(lr=0.1))
+    rows = CachedRows(param(), table, Cache("lru", 20), SGD(lr=0.1))
     looked_up(rows, [1, 2])
     rows.push(gradient([1, 2], 0), 1.0)
     new = np.arange(90, dtype=np.float32).reshape(30, 3)
@@ -141,5 +141,5 @@ def test_values_that_are_written_take_the_place_of_all():
 
 def test_rules_that_look_at_other_rows_have_no_cache():
     with pytest.raises(ArgumentError, match="LAMB") as caught:
-        CachedRows(param().spec, Shard(param(), LAMB(lr=0.1)), Cache(), LAMB(lr=0.1))
-    assert "rule that treats each row by itself" in str(caught.value)
+        CachedRows(param(), Shard(param(), LAMB(lr=0.1)), Cache(), LAMB(lr=0.1))
+    assert "rule that treats each element by itself" in str(caught.value)

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.layers import Add, Cache, Dense, Embedding, Flatten, Input, Slice
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, AdaGrad, Adam, ClipByLayerNorm, ClipByValue
-from singanet.parallel.cached import Hybrid
+from singanet.parallel import Hybrid
+from singanet.training.callbacks import ModelCheckpoint
 from tests.parallel.cached.tables import batches, words_net
 
 EXACT = Cache("lfu", 15, 0, 0)
@@ -92,6 +94,30 @@ def test_fit_evaluates_and_predicts_by_the_tables(cache):
     np.testing.assert_allclose(served.predict(x), plain.predict(x), rtol=1e-4, atol=1e-6)
 
 
+def test_a_training_goes_on_from_its_checkpoint_with_the_tables_and_their_state(tmp_path):
+    data = batches(10)
+    x, y = (np.concatenate(part) for part in zip(*data, strict=True))
+
+    def fitted(folder, epochs, resume=None):
+        net, kept = words_net(EXACT), ModelCheckpoint(tmp_path / folder)
+        net.compile(Hybrid(Adam(lr=0.05)))
+        net.fit(x, y, 16, epochs, callbacks=[kept], resume=resume, verbose=False)
+        return values(net)
+
+    fitted("first", 2)
+    expect_equal(fitted("second", 4, resume=tmp_path / "first"), fitted("whole", 4))
+
+
+def test_hyper_parameters_that_are_assigned_reach_tables_and_caches():
+    plain, served = words_net(), words_net(EXACT)
+    optimizer, hybrid = SGD(lr=0.5), Hybrid(SGD(lr=0.5))
+    trained(plain, optimizer)
+    trained(served, hybrid)
+    optimizer.lr = hybrid.optimizer.lr = 0.01
+    assert trained(served, hybrid) == trained(plain, optimizer)
+    expect_equal(values(served), values(plain))
+
+
 def test_evaluation_changes_neither_cache_nor_count():
     net, optimizer = words_net(BOUNDED), Hybrid(SGD(lr=0.5))
     trained(net, optimizer)
@@ -169,6 +195,24 @@ def test_files_have_the_rows_of_the_tables(tmp_path, suffix):
         )
 
 
+def test_a_table_is_streamed_into_a_file(tmp_path, monkeypatch):
+    """No more of it is in the worker's memory than a piece, here 1 of 16 MB."""
+    net = singanet.FeedForwardNet(
+        [Embedding("emb", 1 << 17, 32, input_sample_shape=(6,)), Flatten("flat"), Dense("fc", 3)],
+        seed=3,
+    )
+    monkeypatch.setattr("singanet.parallel.cached.rows._PIECE", 1 << 20)
+    Hybrid(SGD(lr=0.5)).meet(net)
+    tracemalloc.start()
+    net.save(tmp_path / "net.safetensors")
+    net.save_model(tmp_path / "net.singanet")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 5e6
+    other = singanet.load_model(tmp_path / "net.singanet")
+    expect_equal(values(other), values(net))
+
+
 def test_values_that_a_net_had_go_into_the_table(tmp_path):
     pretrained = words_net(seed=4)
     trained(pretrained, SGD(lr=0.5))
@@ -243,5 +287,36 @@ def test_refusals_name_what_to_do():
         net.params()[0].value[3] = 0.0
     with pytest.raises(ArgumentError, match="a table has them"):
         SGD(lr=0.1).update(["emb/weight"], [net.params()[0].value], [np.zeros((50, 4), "f")])
-    with pytest.raises(CallOrderError):
+    with pytest.raises(CallOrderError, match="deepcopy"):
         net.as_type("float64")
+
+
+def test_predictors_have_the_rows_of_the_tables():
+    net, hybrid = words_net(BOUNDED), Hybrid(SGD(lr=0.5))
+    trained(net, hybrid)
+    x = batches(1)[0][0]
+    before, predictor = net.predict(x), net.predictor()
+    np.testing.assert_allclose(predictor(x), before, rtol=1e-5)
+    trained(net, hybrid)
+    np.testing.assert_allclose(predictor(x), before, rtol=1e-5)
+
+
+def program_of(optimizer, cache=None):
+    x, y = Input("x", (6,), dtype="int64"), Input("y", (), dtype="int64")
+    table = Embedding("emb", 50, 4, cache=cache)
+    hidden = Dense("fc", 4)(Flatten("flat")(table(x)))
+    scores = Dense("out", 3)(hidden)
+    loss = SoftmaxCrossEntropy()(scores, y)
+    like = Dense("like", 50, W_specs=table.params["weight"], W_transpose=True)(hidden)
+    named = {"train": [loss, optimizer.minimize(loss)], "loss": [loss], "like": [like]}
+    return singanet.Executor(named, seed=0)
+
+
+def test_named_programs_are_served_and_others_read_the_whole_table():
+    plain, served = program_of(SGD(lr=0.5)), program_of(Hybrid(SGD(lr=0.5)), EXACT)
+    for x, y in batches():
+        feed = {"x": x, "y": y}
+        assert served.run("train", feed) == plain.run("train", feed)
+        assert served.run("loss", feed) == plain.run("loss", feed)
+        (found,), (expected,) = (one.run("like", {"x": x}) for one in (served, plain))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.data import tabular
-from singanet.errors import UnknownNameError
+from singanet.data import CRITEO_FIELDS, tabular
+from singanet.errors import ArgumentError, DataError, UnknownNameError
 from singanet.models import Recipe, find
+from singanet.runs.run import RunOptions, run
 from singanet.runs.tasks import load_task
 from singanet.runs.tasks.task import EpochResult
 
@@ -40,12 +41,41 @@ def test_training_rows_come_in_the_order_of_the_seed():
     assert (first[0] != first[2]).any()
 
 
-@pytest.mark.parametrize("data", ["cnsus", "digits", "table.csv"])
+def test_made_clicks_are_as_large_as_the_name_says():
+    task = load_task(ENTRY, "clicks:0.0001:500")
+    assert task.name == "clicks"
+    assert task.input_shape == (26, 13)
+    assert task.options == {
+        "vocabulary_size": sum(max(2, round(n / 10_000)) for n in CRITEO_FIELDS)
+    }
+    assert sum(len(y) for _, y in task.test_batches()) == 100
+    with pytest.raises(ArgumentError, match="'clicks:small': expected clicks:SCALE"):
+        load_task(ENTRY, "clicks:small")
+    with pytest.raises(ArgumentError, match="clicks, argument scale"):
+        load_task(ENTRY, "clicks:7")
+
+
+def test_ratings_are_read_from_a_folder(tmp_path):
+    with pytest.raises(DataError, match="MovieLens folder"):
+        load_task(ENTRY, f"movielens:{tmp_path}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wide_deep", "deepfm", "dcn"])
+def test_ids_with_the_fields_of_criteo_tell_of_clicks(name):
+    figures = run(RunOptions(name, "clicks:0.0005:12000", epochs=2, quiet=True)).figures
+    assert figures["data"] == "clicks"
+    assert figures["test_auc"] > 0.7
+
+
+@pytest.mark.parametrize("data", ["cnsus", "digits", "table.csv", "census:1"])
 def test_other_data_are_refused(data):
     with pytest.raises(UnknownNameError, match=rf"data '{data}': expected 'census'"):
         load_task(ENTRY, data)
 
 
 def test_the_report_tells_accuracy_and_loss():
-    report = load_task(ENTRY, None).report(EpochResult(0.5, 0.75, 100))
-    assert report == "test accuracy 0.7500  test loss 0.5000"
+    task = load_task(ENTRY, None)
+    assert task.report(EpochResult(0.5, 0.75, 100)) == "test accuracy 0.7500  test loss 0.5000"
+    report = task.report(EpochResult(0.5, 0.75, 100, {"auc": 0.8}))
+    assert report == "test accuracy 0.7500  test AUC 0.8000  test loss 0.5000"

@@ -1,0 +1,119 @@
+"""Which bytes of its memory a recurrent kernel of oneDNN's writes: it asks for far more.
+
+Its notes have room for states and gradients of states, most of which it finds elsewhere. Where
+what lies differs from version to version, so it is seen: short sequences run on marked memory,
+and longer ones lie alike, each part as much longer as its steps are more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from singanet.base.written import Ranges
+from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.recurrent.plans import Sizes, backward, train
+from singanet.ops.onednn.runtime import Build, Runtime
+from singanet.types import Array
+
+_PARTS = 8, 4
+"""Of the steps an eighth and a quarter are run."""
+
+_FEWEST = 3
+"""Fewer steps, of a part, tell nothing."""
+
+_MARK = np.uint32(0x7FA51234)
+"""No float that arithmetic makes: its bits are of a signalling NaN."""
+
+_PAGE = 4096
+
+
+def written(
+    ops: OneDnnBase, build: Build, key: tuple[Any, ...], passes: int = 1
+) -> Mapping[int, Ranges]:
+    """The bytes written of those operands of a plan of which not all are.
+
+    The scratch memory has the number after the operands'. Nothing is said of other plans than
+    recurrent ones in training. ``passes`` is as for `OneDnnBase.runs`.
+    """
+    runtime = ops.runtime()
+    if runtime is None or build not in (train, backward):
+        return {}
+    return _written(runtime, Sizes(*key), passes)[build is backward]
+
+
+@lru_cache(maxsize=64)
+def _written(
+    runtime: Runtime, sizes: Sizes, passes: int
+) -> tuple[dict[int, Ranges], dict[int, Ranges]]:
+    """For `train` and `backward`."""
+    short, longer = (sizes.steps // part for part in _PARTS)
+    work = sizes.steps * sizes.n * sizes.size * passes
+    plans = [runtime.plan(build, sizes, work) for build in (train, backward)]
+    if short < _FEWEST or None in plans:
+        return {}, {}
+    seen = [_seen(runtime, sizes._replace(steps=steps), work) for steps in (short, longer)]
+    made: tuple[dict[int, Ranges], dict[int, Ranges]] = {}, {}
+    for which, plan in enumerate(plans):
+        assert plan is not None
+        room = [*plan.sizes, plan.scratch]
+        for number in seen[0][which]:
+            first, second = (found[which][number] for found in seen)
+            grown = _grown(first, second, (sizes.steps - short) / (longer - short))
+            made[which][number] = tuple((start, min(end, room[number])) for start, end in grown)
+    return made
+
+
+def _seen(runtime: Runtime, sizes: Sizes, work: int) -> tuple[dict[int, Array], dict[int, Array]]:
+    """What a run writes of notes and scratch: whether each word of four bytes."""
+    forward, back = (runtime.built(build, sizes, work) for build in (train, backward))
+    assert forward is not None
+    assert back is not None
+    note, note_back = len(forward.sizes) - 1, _note_of(sizes)
+    notes = np.full(-(-forward.sizes[note] // 4), _MARK)
+    found: list[dict[int, Array]] = []
+    for plan, number in ((forward, note), (back, note_back)):
+        given = [np.zeros(size, np.uint8) for size in plan.sizes]
+        scratch = np.full((plan.scratch + _PAGE) // 4, _MARK)
+        before = notes.copy()
+        addresses = [array.ctypes.data for array in given]
+        addresses[number] = notes.ctypes.data
+        start = -scratch.ctypes.data % _PAGE
+        plan.run(addresses, scratch.ctypes.data + start)
+        of_scratch = scratch[start // 4 : start // 4 + plan.scratch // 4] != _MARK
+        found.append({number: notes != before, len(plan.sizes): of_scratch})
+    return found[0], found[1]
+
+
+def _note_of(sizes: Sizes) -> int:
+    """The number of the notes among the operands of `backward`."""
+    inputs = 1 + sizes.states + 3
+    return inputs + 1 + sizes.states
+
+
+def _grown(first: Array, second: Array, factor: float) -> Ranges:
+    """The ranges of as many more steps, by what of fewer and of some more is written.
+
+    Words near each other are one range, such as the rows of a matrix with room behind each.
+    """
+    gap = _PAGE
+    while True:
+        pair = [_ranges(mask, gap) for mask in (first, second)]
+        if len(pair[0]) == len(pair[1]):
+            break
+        gap *= 2
+    shift = (pair[1] - pair[0]) * factor
+    return tuple((int(start), int(end)) for start, end in pair[0] + shift)
+
+
+def _ranges(mask: Array, gap: int) -> Array:
+    """Pairs of bytes between which ``mask`` has words that are no more than ``gap`` apart."""
+    words = np.flatnonzero(mask)
+    if not len(words):
+        return np.zeros((0, 2))
+    last = np.flatnonzero(np.diff(words) > gap // 4)
+    starts, ends = words[np.r_[0, last + 1]], words[np.r_[last, len(words) - 1]] + 1
+    return 4.0 * np.stack([starts, ends], axis=1)

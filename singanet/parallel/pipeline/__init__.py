@@ -1,0 +1,8 @@
+"""A net whose layers lie on several ranks, one behind the other."""
+
+from singanet.layers.symbol import stage
+from singanet.parallel.pipeline.pipeline import Pipeline
+from singanet.parallel.pipeline.schedules import schedule
+from singanet.parallel.pipeline.simulation import simulate
+
+__all__ = ["Pipeline", "schedule", "simulate", "stage"]

@@ -1,0 +1,215 @@
+"""Which stage computes which layer: as it was drawn, by names, or balanced by measured times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from singanet.engine.backward import BackwardWalk
+from singanet.engine.net import Net
+from singanet.engine.plan import Plan, run_step
+from singanet.errors import ArgumentError, GraphError
+
+_SAMPLES = 4
+"""Samples of a measured pass."""
+
+_EXTENT = 8
+"""What stands for an axis of any extent while it is measured."""
+
+
+class Cost(NamedTuple):
+    """What a layer takes for a sample: seconds forward and backward, and bytes that it leaves.
+
+    ``held`` are the bytes of its parameters, which it takes once.
+    """
+
+    seconds: float
+    nbytes: float
+    held: float
+
+
+def assigned(
+    net: Net,
+    stages: Sequence[str] | str | None,
+    alive: Sequence[int],
+    memory: float | None,
+    costs: Callable[[], Sequence[Cost]],
+) -> list[int]:
+    """The stage of each step of ``net``: see `Pipeline`; ``alive`` has the samples held by stage.
+
+    ``costs`` tells those of the steps, the same on all ranks.
+    Errors: another number of stages than ``alive`` has.
+    """
+    if stages is None:
+        drawn = any(node.stage is not None for node in net.ordered())
+        found = as_drawn(net) if drawn else balanced(costs(), len(alive), alive, memory)
+    elif isinstance(stages, str):
+        if stages != "balance":
+            raise ArgumentError(
+                "parallel.Pipeline, stages",
+                expected="'balance', or a list of layers",
+                received=repr(stages),
+                advice=f"write stages=[{stages!r}] for a stage that begins there",
+            )
+        found = balanced(costs(), len(alive), alive, memory)
+    else:
+        found = by_names(net, stages)
+    if set(found) != set(range(len(alive))):
+        raise ArgumentError(
+            "parallel.Pipeline, stages",
+            expected=f"{len(alive)} stages, one a rank, each with layers",
+            received=f"layers on the stages {sorted(set(found))}",
+            advice="start as many processes as there are stages, times replicas",
+        )
+    return found
+
+
+def as_drawn(net: Net) -> list[int]:
+    """The stage of each step, as ``with parallel.stage(k)`` said it.
+
+    What was drawn outside of any goes with what it reads, an input with the first that reads it.
+    Errors: nothing was drawn on a stage; a layer that reads what a later stage makes.
+    """
+    nodes = net.ordered()
+    if all(node.stage is None for node in nodes):
+        raise ArgumentError(
+            "parallel.Pipeline, stages",
+            expected="layers drawn within `with parallel.stage(k):`",
+            received="a net without any",
+            advice="draw it so, pass the first layers of the later stages, or 'balance'",
+        )
+    found: dict[str, int] = {}
+    for node in nodes:
+        before = max((found[source.name] for source, _ in node.inputs), default=0)
+        found[node.name] = before if node.stage is None else node.stage
+    readers: dict[str, int] = {}
+    for node in reversed(nodes):
+        own = found[node.name]
+        if node.stage is None and not node.inputs:
+            own = found[node.name] = readers.get(node.name, own)
+        for source, _ in node.inputs:
+            readers[source.name] = min(own, readers.get(source.name, own))
+            if found[source.name] > own and (source.inputs or source.stage is not None):
+                raise GraphError(
+                    f"layer {node.name!r}, stage {own}",
+                    expected="layers of this stage or of earlier ones before it",
+                    received=f"{source.name!r} of stage {found[source.name]}",
+                    advice="draw it on that stage, or a later one",
+                )
+    return [found[node.name] for node in nodes]
+
+
+def by_names(net: Net, firsts: Sequence[str]) -> list[int]:
+    """The stage of each step, where ``firsts`` are the first layers of stages 1, 2, ...
+
+    A nested net stands for the first of its layers. Errors: an unknown name, another order.
+    """
+    names = [node.name for node in net.ordered()]
+    starts = [names.index(net.use_of(str(name))[0]) for name in firsts]
+    if sorted({0, *starts}) != [0, *starts]:
+        raise ArgumentError(
+            "parallel.Pipeline, stages",
+            expected="layers in the order in which they are computed, none of them the net's first",
+            received=str(list(firsts)),
+            advice="name the first layer of each stage but stage 0: see net.summary()",
+        )
+    return [sum(at >= start for start in starts) for at in range(len(names))]
+
+
+def balanced(
+    costs: Sequence[Cost], stages: int, alive: Sequence[int], limit: float | None = None
+) -> list[int]:
+    """The stage of each step: contiguous, so that the slowest stage is as quick as can be.
+
+    No stage takes more than ``limit`` bytes: its parameters, and for ``alive`` samples what its
+    layers leave. Errors: fewer steps than stages, or a limit that no split keeps.
+    """
+    count = len(costs)
+    if count < stages:
+        raise _too_many(stages, count)
+    sums = np.zeros((count + 1, 3))
+    np.cumsum([list(cost) for cost in costs], axis=0, out=sums[1:])
+    # best[j]: the slowest stage of the first j steps on the stages so far.
+    best, cuts = np.full(count + 1, np.inf), []
+    best[0] = 0.0
+    for k in range(stages):
+        after, cut = np.full(count + 1, np.inf), np.zeros(count + 1, int)
+        for j in range(k + 1, count + 1):
+            own = sums[j] - sums[:j]
+            worse = np.maximum(best[:j], own[:, 0])
+            if limit is not None:
+                worse[own[:, 1] * alive[k] + own[:, 2] > limit] = np.inf
+            cut[j] = int(worse.argmin())
+            after[j] = worse[cut[j]]
+        best = after
+        cuts.append(cut)
+    if not np.isfinite(best[count]):
+        raise ArgumentError(
+            "parallel.Pipeline, memory",
+            expected="room for the layers of each stage, and for the contexts that it holds",
+            received=f"{limit} bytes a stage",
+            advice="use more stages, more micro-batches, or '1f1b', which holds fewer contexts",
+        )
+    end, found = count, [0] * count
+    for k in reversed(range(stages)):
+        start = int(cuts[k][end])
+        found[start:end] = [k] * (end - start)
+        end = start
+    return found
+
+
+def measured(net: Net) -> list[Cost]:
+    """What each step of ``net`` takes, by passes over zeros; parameters without values stay so."""
+    with net.unfilled(), net.rehearsal(), net.device.scope():
+        plan = net.execution_plan()
+        best = [float("inf")] * len(plan.steps)
+        for _ in range(3):
+            seconds, nbytes = _one_pass(net, plan)
+            best = [min(pair) for pair in zip(best, seconds, strict=True)]
+        held = [float(sum(p.value.nbytes for p in s.layer.params.values())) for s in plan.steps]
+    made = zip(best, nbytes, held, strict=True)
+    return [Cost(time / _SAMPLES, size / _SAMPLES, own) for time, size, own in made]
+
+
+def _one_pass(net: Net, plan: Plan) -> tuple[list[float], list[float]]:
+    """Seconds of each step forward and backward, and the bytes of its outputs."""
+    keeps, seconds, nbytes = plan.keeping(()), [], []
+    arrays: dict[int, Any] = {}
+    contexts: list[Any] = []
+    for i, step in enumerate(plan.steps):
+        shapes: Any = step.layer.in_shapes
+        given = [arrays[slot] for slot in step.in_slots]
+        if step.fed:
+            integers = step.keeps_integers or step.layer.integer_input
+            dtype = np.dtype(np.int64) if integers else net.dtype
+            given = [
+                net.device.put(np.zeros((_SAMPLES, *(_EXTENT if n < 0 else n for n in s)), dtype))
+                for s in (shapes if isinstance(shapes, list) else [shapes])
+            ]
+        x = given if step.many_in or isinstance(shapes, list) else given[0]
+        began = perf_counter()
+        y, ctx = run_step(step, x, {}, net.device.ops, net.rng, True, keeps[i], ())
+        seconds.append(perf_counter() - began)
+        parts = y if step.many_out else [y]
+        nbytes.append(float(sum(part.nbytes for part in parts)))
+        arrays |= dict(zip(step.out_slots, parts, strict=True))
+        contexts.append(ctx)
+    places = {step.name: i for i, step in enumerate(plan.steps)}
+    start = {slot: arrays[slot] for slot in plan.slots_of(plan.outputs)}
+    began = perf_counter()
+    for item in BackwardWalk(plan, contexts, start, ()).run():
+        seconds[places[item.layer]] += perf_counter() - began
+        began = perf_counter()
+    return seconds, nbytes
+
+
+def _too_many(stages: int, steps: int) -> ArgumentError:
+    return ArgumentError(
+        "parallel.Pipeline, stages",
+        expected=f"at most {steps} stages, as the net has layers",
+        received=str(stages),
+        advice="start fewer processes, or give replicas=",
+    )

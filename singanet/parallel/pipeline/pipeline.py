@@ -1,0 +1,400 @@
+"""A net whose stages are on several ranks: an executor of its steps and evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.base.collectives import gathered, of_first
+from singanet.checkpoint.names import check_unique
+from singanet.engine.executor import LayerByLayer
+from singanet.engine.feeds import check_feed
+from singanet.engine.model import StepRequest
+from singanet.engine.net import Net
+from singanet.engine.passes import Pass
+from singanet.engine.step import expect_scores, expected_loss
+from singanet.errors import ArgumentError, CallOrderError
+from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.global_norm import norm_of
+from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer.stages import apply_updates, two_passes
+from singanet.parallel.communicator import Communicator, Exchanged
+from singanet.parallel.pipeline.part import Elsewhere, StagePart, StagePlan
+from singanet.parallel.pipeline.partition import Cost, assigned, measured
+from singanet.parallel.pipeline.run import StageRun
+from singanet.parallel.pipeline.schedules import alive
+from singanet.parallel.pipeline.schedules import schedule as scheduled
+from singanet.parallel.pipeline.wire import ASKED, SHARED, Wire
+from singanet.parallel.registration import apart, expect_alike
+from singanet.parallel.start import init
+from singanet.params.gradients import LayerGradients, add_gradients, dense_gradient
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.gradients import Asked
+
+T = TypeVar("T")
+
+
+class Pipeline:
+    """Lets each rank compute one stage of ``net``, which batches go through in micro-batches.
+
+    From then on ``net.step``, ``fit``, ``evaluate`` and ``predict``, called on all ranks with the
+    same batch, go through all stages; loss and metric are told to all. A rank has the parameters
+    of its stage alone, and the optimizer's state of them. A step is one update by the mean over
+    the whole batch, as with `Accumulator`; `BatchNormalization` sees micro-batches.
+
+    ``stages`` are the first layers of stages 1, 2, ..., or "balance": layers are timed on rank 0,
+    and the slowest stage is as quick as can be, with at most ``memory`` bytes a stage, where that
+    is said, for micro-batches of ``samples``. None takes them as drawn with `parallel.stage`, or
+    else balances. A batch is cut into ``micro_batches`` that are as equal as can be. ``schedule``
+    is "1f1b" or "gpipe". With several ``replicas`` the ranks are so many rows of stages, rank =
+    replica * stages + stage, each for a part of the batch: ``AllReduce(optimizer,
+    pipeline.replicas)`` sums their gradients.
+
+    Errors: ranks that are no multiple of ``replicas``; another number of stages than ranks in a
+    row; a net that another executor carries out; nets that differ between ranks.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        stages: Sequence[str] | str | None = None,
+        micro_batches: int = 8,
+        schedule: str = "1f1b",
+        comm: Communicator | None = None,
+        replicas: int = 1,
+        memory: float | None = None,
+        samples: int = 1,
+    ) -> None:
+        self.comm = init() if comm is None else comm
+        self.micro_batches = checked_count("parallel.Pipeline", "micro_batches", micro_batches, 1)
+        rows = checked_count("parallel.Pipeline", "replicas", replicas, 1)
+        if self.comm.size % rows:
+            raise ArgumentError(
+                "parallel.Pipeline, replicas",
+                expected=f"a divisor of the {self.comm.size} ranks",
+                received=str(rows),
+                advice="start replicas * stages processes",
+            )
+        self.count, self.schedule = self.comm.size // rows, schedule
+        self.replica, self.stage = divmod(self.comm.rank, self.count)
+        self.net, self.before = net, net.programs
+        self.share = self.replica, rows
+        self.measuring = range(self.count - 1, self.comm.size, self.count)
+        plan = self._checked(net)
+        ops = scheduled(self.schedule, self.count, self.micro_batches)
+        each = checked_count("parallel.Pipeline", "samples", samples, 1)
+        held = [each * alive(own) for own in ops]
+        places = assigned(net, stages, held, memory, self._costs)
+        self._places: dict[str, int] = dict(
+            zip((step.name for step in plan.steps), places, strict=True)
+        )
+        self._params = {p.name: p for step in plan.steps for p in step.layer.params.values()}
+        users: dict[str, set[int]] = {name: set() for name in self._params}
+        for step in plan.steps:
+            for param in step.layer.params.values():
+                users[param.name].add(self._places[step.name])
+        # The first of them makes the updates of a parameter.
+        self._users = {name: sorted(stages) for name, stages in users.items()}
+        first = self.replica * self.count
+        self.row = self.comm.group(range(first, first + self.count))
+        self.replicas = self.comm.group(range(self.stage, self.comm.size, self.count))
+        self.alive = 0
+        self._layers, self._wire = LayerByLayer(), Wire(self.row, net.device)
+        self._gather: Accumulator | None = None
+        net.seed = of_first(self.comm, net.seed, "the seed")
+        apart(self.comm, net.rng)
+        for name, param in self._params.items():
+            if self.stage not in self._users[name]:
+                param.home = Elsewhere(param, self._users[name][0])
+        net.programs = self
+        self.part = self._part_of(net)
+        self._hand_back()
+
+    def __repr__(self) -> str:
+        return (
+            f"Pipeline(stage {self.stage} of {self.count}, replica {self.replica}, "
+            f"{self.schedule}, micro_batches={self.micro_batches})"
+        )
+
+    # -- what executors do ----------------------------------------------------------------------
+
+    def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
+        """As `Executor`; the outputs are told to all ranks of the row."""
+        part, cuts = self._current(net), self._cuts(feed)
+        run = StageRun(part, self._wire, feed, cuts)
+        here = [name for name in asked if self._places[name] == self.stage]
+        made = [run.forward(i, False, here) for i in range(len(cuts))]
+        self._wire.settle()
+        outputs = net.execution_plan().outputs
+        roots = {name: self._places[name] for name in asked}
+        roots |= dict.fromkeys(outputs, self.count - 1)
+        own: dict[str, list[Array]] = {}
+        for name in [name for name, root in roots.items() if root == self.stage]:
+            parts = [each.pop(name) for each in made]
+            many = parts if isinstance(parts[0], (list, tuple)) else [[part] for part in parts]
+            own[name] = [
+                np.concatenate([net.device.ops.host(each) for each in group])
+                for group in zip(*many, strict=True)
+            ]
+        forms = {name: [(a.shape, a.dtype) for a in arrays] for name, arrays in own.items()}
+        every = gathered(self.row, forms, "the shapes of the outputs")
+        found: dict[str, Any] = {}
+        for name, root in roots.items():
+            arrays = own.get(name) or [np.empty(*form) for form in every[root][name]]
+            told = [self.row.broadcast(a, root, f"the output of {name!r}") for a in arrays]
+            several = net.execution_plan().by_name[name].many_out
+            found[name] = [*map(net.device.put, told)] if several else net.device.put(told[0])
+        return found
+
+    def step(self, net: Net, request: StepRequest) -> tuple[float, float | None]:
+        """As `Executor`; a metric is the mean of those of the micro-batches, weighed by samples.
+
+        A step that ends with an error has changed no parameter. Errors: mixed precision.
+        """
+        part, optimizer = self._current(net), request.optimizer
+        if isinstance(optimizer, ScaledUpdates):
+            raise CallOrderError(
+                "net.step",
+                expected="an optimizer in the precision of the net",
+                received="mixed precision, whose scaling a pipeline does not do",
+                advice="compile the net without mixed_precision",
+            )
+        loss = expected_loss(net)
+        expect_scores(net.execution_plan(), loss)
+        feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
+        cuts = self._cuts(feed)
+        self._layers.register(part, optimizer)
+        if self._gather is None or self._gather.optimizer is not optimizer:
+            mean = getattr(loss, "reduction", "mean") != "sum"
+            self._gather = Accumulator(optimizer, len(cuts), mean)
+        self._gather.every = len(cuts)
+        run = StageRun(part, self._wire, feed, cuts)
+        items: list[LayerGradients] = []
+        try:
+            for op in scheduled(self.schedule, self.count, len(cuts))[self.stage]:
+                if op.kind == "forward":
+                    run.forward(op.micro_batch, True)
+                else:
+                    items += run.backward(op.micro_batch, request, self._gather)
+            told = self.row.broadcast(run.told.as_array(), self.count - 1, "the loss")
+            self._join_shared(items)
+            with self._knowing(optimizer, items):
+                apply_updates(optimizer, _popped(items), request.on_layer)
+        except BaseException:
+            # What was gathered is of no use to the next step.
+            self._gather = None
+            raise
+        self._hand_back()
+        self._wire.settle()
+        self.alive = run.alive
+        self.row.step += 1
+        return float(told[0]), float(told[1]) if told[2] else None
+
+    def forward(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
+        """As `Executor`. Errors: always, as a pass of one's own has no micro-batches."""
+        raise self._refused("a training forward, or net.train")
+
+    def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
+        """As `Executor`. Errors: always."""
+        raise self._refused("net.gradients")
+
+    # -- what a training asks -------------------------------------------------------------------
+
+    @property
+    def exchanged(self) -> Exchanged:
+        """The bytes that this process has sent and received, with whomever."""
+        every = (self.comm, self.row, self.replicas)
+        distinct = {id(comm): comm for comm in every}.values()
+        return Exchanged(
+            sum(comm.bytes_sent for comm in distinct), sum(comm.bytes_received for comm in distinct)
+        )
+
+    def owner(self, name: str) -> int:
+        """The first rank that updates the parameter. Errors: KeyError for none of the net's."""
+        return self._users[name][0]
+
+    # -- the whole net --------------------------------------------------------------------------
+
+    def on_first(self, work: Callable[[], T]) -> T | None:
+        """``work()`` on rank 0, where all parameters can be read meanwhile; None on the others.
+
+        All ranks call it. Parameters come one at a time, and are not kept:
+        ``pipeline.on_first(lambda: net.save("net.npz"))`` writes the whole net.
+        """
+        names, made = list(self._params), None
+        if self.comm.rank == 0:
+            away = [param.home for param in self._params.values()]
+            for number, home in enumerate(away):
+                if isinstance(home, Elsewhere):
+                    home.ask = partial(self._ask, names[number], number)
+            try:
+                made = work()
+            finally:
+                for home in away:
+                    if isinstance(home, Elsewhere):
+                        home.ask = None
+                for k in range(1, self.count):
+                    self.row.send(np.array([-1]), k, ASKED, "the end of a gathering")
+        elif self.replica == 0:
+            asked = np.zeros(1, np.int64)
+            while self.row.receive(asked, 0, ASKED, "what rank 0 asks for")[0] >= 0:
+                value = self._params[names[int(asked[0])]].value
+                own = np.ascontiguousarray(self.net.device.ops.host(value))
+                self.row.send(own, 0, ASKED, "a parameter for rank 0")
+        self.comm.barrier("the end of a gathering")
+        return made
+
+    def gather(self) -> None:
+        """Let every rank have the whole net again, carried out as before. All ranks call it."""
+        for name, param in self._params.items():
+            home, root = param.home, self._users[name][0]
+            value = np.empty(param.shape, param.array_type)
+            if home is None:
+                value = np.array(self.net.device.ops.host(param.value), order="C")
+            self.row.broadcast(value, root, f"the value of {name}")
+            if home is not None:
+                param.home = None
+                param.retype(self.net.device.put(value))
+        self.net.programs = self.before
+
+    def _ask(self, name: str, number: int) -> Array:
+        param, owner = self._params[name], self._users[name][0]
+        self.row.send(np.array([number]), owner, ASKED, f"the wish for {name}")
+        return self.row.receive(
+            np.empty(param.shape, param.array_type), owner, ASKED, f"the value of {name}"
+        )
+
+    # -- stages ---------------------------------------------------------------------------------
+
+    def _checked(self, net: Net) -> Any:
+        """The plan of ``net``, which is on all ranks alike. Errors: it is not, or is away."""
+        plan = net.planned()
+        params = {id(p): p for step in plan.steps for p in step.layer.params.values()}
+        check_unique((param.name for param in params.values()), "parallel.Pipeline")
+        if isinstance(net.programs, Pipeline) or any(p.home is not None for p in params.values()):
+            raise CallOrderError(
+                "parallel.Pipeline",
+                expected="a net in memory, whole",
+                received="one that is offloaded, or in a pipeline",
+                advice="call net.onload(), or pipeline.gather(), first",
+            )
+        facts = [f"{p.name} {p.shape} {p.array_type} {p.spec}" for p in params.values()]
+        facts += [f"layer {step.name} {step.out_shapes}" for step in plan.steps]
+        facts += [f"micro_batches={self.micro_batches}, schedule={self.schedule}, {self.count}"]
+        expect_alike(self.comm, facts, False)
+        return plan
+
+    def _costs(self) -> list[Cost]:
+        """Measured on rank 0, while the others compute nothing."""
+        own = measured(self.net) if self.comm.rank == 0 else None
+        found: list[Cost] = of_first(self.comm, own, "the times of the layers")
+        return found
+
+    def _part_of(self, net: Net) -> StagePart:
+        plan = net.execution_plan()
+        if [step.name for step in plan.steps] != list(self._places):
+            raise CallOrderError(
+                "parallel.Pipeline",
+                expected="the layers that the net had when it was put on stages",
+                received="others",
+                advice="build the whole net first",
+            )
+        return StagePart(net, StagePlan(plan, list(self._places.values()), self.stage))
+
+    def _current(self, net: Net) -> StagePart:
+        """The part of ``net`` as it is now: layers may have been frozen."""
+        if self.part.version != net.version:
+            self.part = self._part_of(net)
+        return self.part
+
+    def _cuts(self, feed: Mapping[str, Any]) -> list[slice]:
+        """Micro-batches of the samples of ``feed``, the first ones larger by one at most.
+
+        They are fewer where samples are few, or layers need several at once.
+        """
+        first = next(iter(feed.values()))
+        samples = len(first[0] if isinstance(first, (list, tuple)) else first)
+        least = max(layer.fewest_samples for layer in self.net.layers)
+        count = max(1, min(self.micro_batches, samples // least))
+        ends = [0, *np.cumsum([samples // count + (i < samples % count) for i in range(count)])]
+        return [slice(int(a), int(b)) for a, b in pairwise(ends)]
+
+    # -- parameters of several stages -----------------------------------------------------------
+
+    def _shared(self) -> Iterator[tuple[str, int, list[int]]]:
+        """Parameters that this stage shares with others: name, who updates it, who else has it."""
+        for name, users in self._users.items():
+            if len(users) > 1 and self.stage in users:
+                yield name, users[0], users[1:]
+
+    def _join_shared(self, items: list[LayerGradients]) -> None:
+        """Let the first stage that has a parameter have its gradients, and no other."""
+        ops = self.net.device.ops
+        for name, owner, others in self._shared():
+            item = next((each for each in items if name in each.names), None)
+            own = None
+            if item is not None:
+                at = item.names.index(name)
+                own = item.grads[at]
+            what = f"the gradient of {name}"
+            if self.stage != owner:
+                if item is not None and own is not None:
+                    del item.names[at], item.values[at], item.grads[at]
+                    own = dense_gradient(ops, own, self._params[name].shape)
+                self._wire.send([own], owner, SHARED, what)
+                continue
+            for k in others:
+                ((theirs,), _) = self._wire.receive(1, k, SHARED, what)
+                if theirs is not None:
+                    own = theirs if own is None else add_gradients(ops, own, theirs)
+            if item is not None and own is not None:
+                item.grads[at] = own
+            elif own is not None:
+                items.append(LayerGradients([name], [self._params[name].value], [own]))
+
+    def _hand_back(self) -> None:
+        """Let the other stages that have a parameter have the value of the one that updates it."""
+        for name, owner, others in self._shared():
+            value, what = self._params[name].value, f"the value of {name}"
+            if self.stage == owner:
+                for k in others:
+                    self._wire.send([value], k, SHARED, what)
+            else:
+                value[...] = self._wire.receive(1, owner, SHARED, what)[0][0]
+        self._wire.settle()
+
+    def _knowing(
+        self, optimizer: Any, items: Sequence[LayerGradients]
+    ) -> AbstractContextManager[None]:
+        """What tells clipping by the global norm that of the gradients of all stages."""
+        ahead = two_passes(optimizer)
+        if ahead is None or not ahead.due():
+            return nullcontext()
+        own: Any = iter(items)
+        for stage in ahead.gathering:
+            own = stage.previewed(own)
+        squares = np.array([float(norm_of(own)) ** 2])
+        norm = self.row.all_reduce(squares, what="the norm of the gradients")[0]
+        return ahead.clip.knowing(float(np.sqrt(norm)))
+
+    def _refused(self, what: str) -> CallOrderError:
+        return CallOrderError(
+            what,
+            expected="a net whose layers are all on this rank",
+            received=f"stage {self.stage} of a pipeline of {self.count}",
+            advice="train with net.step or net.fit, or call pipeline.gather() first",
+        )
+
+
+def _popped(items: list[LayerGradients]) -> Iterator[LayerGradients]:
+    """The first of ``items`` first, none of them held any longer."""
+    while items:
+        yield items.pop(0)

@@ -1,0 +1,193 @@
+"""One stage's part of a step: micro-batches forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from singanet.engine.backward import BackwardWalk
+from singanet.engine.model import StepRequest
+from singanet.engine.passes import LayerPass
+from singanet.engine.step import Seen, count_of, expected_loss, gradients_of_loss, widened
+from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.stages import begin
+from singanet.parallel.pipeline.part import StagePart
+from singanet.parallel.pipeline.wire import BACKWARD, FORWARD, Wire
+from singanet.params.gradients import LayerGradients
+from singanet.types import Array, RowSparse
+
+
+@dataclass
+class Told:
+    """What the last stage has seen of a batch so far: sums of the loss and score, and of weights.
+
+    Losses weigh by what they are means over, scores by samples; without a score it is None.
+    """
+
+    loss: float = 0.0
+    weight: float = 0.0
+    score: float | None = 0.0
+    samples: float = 0.0
+
+    def add(self, seen: Seen, weight: float, samples: int) -> None:
+        """Count a micro-batch."""
+        self.loss += seen.loss * weight
+        self.weight += weight
+        self.samples += samples
+        if seen.score is None or self.score is None:
+            self.score = None
+        else:
+            self.score += float(seen.score) * samples
+
+    def as_array(self) -> Array:
+        """The mean loss, and the mean score or NaN with a mark that there is none."""
+        loss = self.loss / self.weight if self.weight else 0.0
+        if self.score is None or not self.samples:
+            return np.array([loss, 0.0, 0.0])
+        return np.array([loss, self.score / self.samples, 1.0])
+
+
+class StageRun:
+    """What the stage of ``part`` does with a batch, cut at ``cuts`` into micro-batches.
+
+    ``feed`` has the inputs of the whole net. Contexts are let go of as their micro-batch goes
+    back; ``alive`` is how many were there at once, ``told`` what the last stage has seen.
+    """
+
+    def __init__(
+        self, part: StagePart, wire: Wire, feed: Mapping[str, Any], cuts: Sequence[slice]
+    ) -> None:
+        self._part, self._wire, self._feed, self._cuts = part, wire, feed, cuts
+        self._left: dict[int, tuple[dict[str, Any], list[Any]]] = {}
+        whole = part.net.execution_plan()
+        below = whole.backward(whole.slots_of(whole.outputs), ()).below
+        places = {step.name: i for i, step in enumerate(whole.steps)}
+        # Of what takes no gradient none is asked for.
+        self._asked = tuple(name for name in part.plan.entries if below[places[name]])
+        self.alive = 0
+        self.told = Told()
+
+    def forward(self, i: int, train: bool, asked: Collection[str] = ()) -> dict[str, Any]:
+        """Run micro-batch ``i`` on what came, and send on what later stages read.
+
+        The outputs of the net that are here, and those of the steps ``asked`` for. In training
+        they stay for `backward`.
+        """
+        net, plan = self._part.net, self._part.plan
+        given = {name: cut(self._feed[name], self._cuts[i]) for name in plan.fed}
+        for k, names in plan.received.items():
+            given |= self._receive(names, k, FORWARD, f"micro-batch {i} of stage {k}")[0]
+        keep = self._asked if train else ()
+        wanted = {*plan.outputs, *asked}
+        with net.device.scope():
+            made, contexts = plan.forward(given, wanted, net.device.ops, net.rng, train, keep)
+        del given
+        for k, names in plan.sent.items():
+            self._send([made[name] for name in names], names, k, FORWARD, f"micro-batch {i}")
+        outputs = {name: made[name] for name in ({*asked} if plan.sent else wanted)}
+        if train:
+            self._left[i] = outputs, contexts
+            self.alive = max(self.alive, len(self._left))
+        return outputs
+
+    def backward(self, i: int, request: StepRequest, gather: Accumulator) -> list[LayerGradients]:
+        """Take micro-batch ``i`` back; what ``gather`` hands on of its gradients.
+
+        Gradients of what came from earlier stages go there. The last stage begins with the loss.
+        """
+        plan = self._part.plan
+        outputs, contexts = self._left.pop(i)
+        starts: dict[int, list[Any]] = {}
+        if not plan.sent:
+            count, of_loss = self._from_loss(i, outputs, request, gather)
+            starts = {slot: [grad] for slot, grad in of_loss.items()}
+            del of_loss
+        # As in a walk through all: what reads an output last is added first.
+        for k in sorted(plan.sent, reverse=True):
+            what = f"gradients of micro-batch {i} from stage {k}"
+            made, count = self._receive(plan.sent[k], k, BACKWARD, what)
+            for name, grads in made.items():
+                for slot, grad in zip(plan.by_name[name].out_slots, _parts(grads), strict=True):
+                    if grad is not None:
+                        starts.setdefault(slot, []).append(grad)
+            del made
+        if plan.sent:
+            begin(gather, None if np.isnan(count) else count)
+        del outputs
+        with self._part.net.device.scope():
+            walk = BackwardWalk(plan, contexts, {s: g[0] for s, g in starts.items()}, self._asked)
+            for slot, grads in starts.items():
+                walk.slot_grads[slot] += grads[1:]
+            del starts, contexts
+            ready: list[LayerGradients] = []
+            back: Mapping[str, Any] = {}
+            for item in walk.run():
+                for names, values, own, share in gather.take(*item, 1.0):
+                    scaled = [_scaled(grad, share) for grad in own]
+                    ready.append(LayerGradients(list(names), list(values), scaled, item.layer))
+                back = item.output_grads
+                del item
+        for k, names in plan.received.items():
+            self._send([back.get(n) for n in names], names, k, BACKWARD, f"gradients {i}", count)
+        return ready
+
+    def _from_loss(
+        self, i: int, outputs: dict[str, Any], request: StepRequest, gather: Accumulator
+    ) -> tuple[float, dict[int, Array]]:
+        """What the loss of micro-batch ``i`` counts, NaN for a sum, and its gradients by slot."""
+        part = self._part
+        y, weight = cut(request.y, self._cuts[i]), cut(request.weight, self._cuts[i])
+        seen = Seen(y, request.measure)
+        out = outputs if len(part.plan.outputs) > 1 else outputs[part.plan.outputs[0]]
+        count = count_of(expected_loss(part), widened(out), y)
+        made = LayerPass(part.plan, dict(outputs), [])
+        of_loss = gradients_of_loss(
+            part, made, seen, StepRequest(None, y, gather, weight, request.measure)
+        )
+        samples = self._cuts[i].stop - self._cuts[i].start
+        self.told.add(seen, samples if count is None else count, samples)
+        return np.nan if count is None else count, of_loss
+
+    def _send(
+        self, made: Sequence[Any], names: Sequence[str], k: int, tag: int, what: str, n: float = 0.0
+    ) -> None:
+        arrays: list[Any] = []
+        for name, each in zip(names, made, strict=True):
+            slots = self._part.plan.by_name[name].out_slots
+            arrays += [None] * len(slots) if each is None else _parts(each)
+        self._wire.send(arrays, k, tag, f"{what} to stage {k}", n)
+
+    def _receive(
+        self, names: Sequence[str], k: int, tag: int, what: str
+    ) -> tuple[dict[str, Any], float]:
+        steps = [self._part.plan.by_name[name] for name in names]
+        arrays, number = self._wire.receive(sum(len(s.out_slots) for s in steps), k, tag, what)
+        found: dict[str, Any] = {}
+        for step in steps:
+            parts = [arrays.pop(0) for _ in step.out_slots]
+            found[step.name] = parts if step.many_out else parts[0]
+        return found, number
+
+
+def cut(data: Any, part: slice) -> Any:
+    """``part`` of the samples of ``data``: an array, several in a list or a dict, or None."""
+    if isinstance(data, Mapping):
+        return {name: cut(each, part) for name, each in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [cut(each, part) for each in data]
+    return None if data is None else data[part]
+
+
+def _parts(made: Any) -> list[Any]:
+    return list(made) if isinstance(made, (list, tuple)) else [made]
+
+
+def _scaled(grad: Any, share: Any) -> Any:
+    """``grad`` times ``share``, in its place: the accumulator fills that anew."""
+    rows = grad.rows if isinstance(grad, RowSparse) else grad
+    if share != 1.0:
+        rows *= rows.dtype.type(share)
+    return grad

@@ -1,0 +1,228 @@
+"""One large Dense or Embedding whose weight lies in slices on several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from singanet.errors import ArgumentError, RankError
+from singanet.initializer import Initializer
+from singanet.layers.context import Context
+from singanet.layers.dense import Dense
+from singanet.layers.embedding import Embedding
+from singanet.layers.layer import Layer, ParamSpecs
+from singanet.parallel.communicator import Communicator
+from singanet.parallel.start import init
+from singanet.params.param import Param
+from singanet.types import Array, Gradient, RowSparse, Shape, Shapes
+
+Split: TypeAlias = Literal["columns", "rows"]
+
+_NEAR = 1e-3
+"""How far sums of the same samples may differ between ranks, as a part of them."""
+
+
+class SplitDense(Dense):
+    """`Dense`, of whose matrix W each rank of ``comm`` has a slice; all see the same samples.
+
+    "columns": a rank makes its part of the outputs, and all parts are gathered; on the way back
+    input gradients are summed. "rows": a rank takes its part of the inputs, and products are
+    summed; input gradients are gathered. The slices are contiguous, the first ones larger by one
+    at most, and begin as those of one `Dense`. Of "rows" each rank has the whole bias. Steps run by
+    the layers. Norms of gradients are those of a slice: clip by value alone.
+
+    Errors: fewer columns or rows than ranks; `RankError` where ranks are given other samples.
+    """
+
+    takes_sparse = False
+
+    def __init__(
+        self,
+        name: str,
+        num_output: int,
+        split: Split = "columns",
+        comm: Communicator | None = None,
+        use_bias: bool = True,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        W_transpose: bool = False,
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(
+            name, num_output, use_bias, W_specs, b_specs, W_transpose, input_sample_shape
+        )
+        self.split, self.shared = _checked_split(name, split), _Slices(comm)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(in,) → (num_output,)."""
+        made = super().setup(in_shapes)
+        columns = self.split == "columns"
+        self.shared.cut(self, "weight", 0 if columns == self.W_transpose else 1, columns)
+        if columns and self.use_bias:
+            self.shared.cut(self, "bias", 0, columns)
+        return made
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, in) → (N, num_output), on all ranks."""
+        self.shared.expect_same(ctx, self.name, x)
+        if self.split == "columns":
+            return self.shared.gathered(ctx, super().forward(ctx, x), self.name)
+        own = self.shared.mine(ctx, x)
+        ctx.save(x=own)
+        y = self.shared.summed(ctx, ctx.ops.matmul(own, self._matrix(ctx)), self.name)
+        return ctx.ops.add(y, ctx.params["bias"]) if self.use_bias else y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Gradient]]:
+        """As `Dense`, of this rank's slice; dx on all ranks."""
+        columns = self.split == "columns"
+        dx, grads = super().backward(ctx, self.shared.mine(ctx, dy) if columns else dy)
+        if dx is not None:
+            join = self.shared.summed if columns else self.shared.gathered
+            dx = join(ctx, dx, f"the gradient of {self.name}")
+        return dx, grads
+
+
+class SplitEmbedding(Embedding):
+    """`Embedding`, of whose table each rank of ``comm`` has a slice; all see the same samples.
+
+    "rows": a rank looks up what is in its rows, and all are summed. "columns": each looks up a
+    part of every row, and these are gathered. Otherwise as `SplitDense`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        vocabulary_size: int,
+        num_output: int,
+        split: Split = "rows",
+        comm: Communicator | None = None,
+        W_specs: ParamSpecs = None,
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, vocabulary_size, num_output, W_specs, input_sample_shape)
+        self.split, self.shared = _checked_split(name, split), _Slices(comm)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape s → (*s, num_output)."""
+        made = super().setup(in_shapes)
+        self.shared.cut(self, "weight", 0 if self.split == "rows" else 1, True)
+        return made
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, *s) → (N, *s, num_output), on all ranks."""
+        self._expect_integers(x)
+        ctx.ops.check(self._expect_rows, x)
+        self.shared.expect_same(ctx, self.name, x)
+        if self.split == "columns":
+            ctx.save(x=x)
+            return self.shared.gathered(
+                ctx, ctx.ops.gather_rows(ctx.params["weight"], x), self.name
+            )
+        start, stop = self.shared.part
+        here = (x >= start) & (x < stop)
+        ctx.save(x=x, here=here)
+        y = ctx.ops.gather_rows(ctx.params["weight"], (x - start) * here)
+        return self.shared.summed(ctx, y * here[..., None].astype(y.dtype), self.name)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, RowSparse]]:
+        """The gradients of the rows, or parts of rows, that are on this rank."""
+        x = ctx.saved["x"]
+        if self.split == "columns":
+            own = self.shared.mine(ctx, dy)
+            return None, {
+                "weight": RowSparse(*ctx.ops.sum_rows(x.reshape(-1), own.reshape(x.size, -1)))
+            }
+        here = ctx.saved["here"]
+        indices = x[here] - self.shared.part[0]
+        return None, {"weight": RowSparse(*ctx.ops.sum_rows(indices, dy[here]))}
+
+
+class _Slices:
+    """The part of an axis that is this rank's, and what ranks do with theirs."""
+
+    def __init__(self, comm: Communicator | None) -> None:
+        self.comm = init() if comm is None else comm
+        self.ends: list[int] = []
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """From where to where this rank's slice goes."""
+        return self.ends[self.comm.rank], self.ends[self.comm.rank + 1]
+
+    def cut(self, layer: Layer, suffix: str, axis: int, of_outputs: bool) -> None:
+        """Let the parameter have this rank's slice along ``axis``, of its whole first values."""
+        whole, size = layer.params[suffix], self.comm.size
+        extent = whole.shape[axis]
+        if extent < size:
+            raise ArgumentError(
+                f"layer {layer.name!r}, split",
+                expected=f"at least one of {extent} for each of {size} ranks",
+                received=f"{size} ranks",
+                advice="split the other axis, or start fewer processes",
+            )
+        self.ends = [k * (extent // size) + min(k, extent % size) for k in range(size + 1)]
+        start, stop = self.part
+        shape = (*whole.shape[:axis], stop - start, *whole.shape[axis + 1 :])
+        slices = _Sliced(whole.initializer, whole.shape, axis, start, stop)
+        layer.params[suffix] = Param(whole.spec, shape, slices, whole.fans, whole.trainable)
+
+    def mine(self, ctx: Context, array: Array) -> Array:
+        """The part of the last axis that is this rank's."""
+        start, stop = self.part
+        return ctx.ops.xp.ascontiguousarray(array[..., start:stop])
+
+    def summed(self, ctx: Context, array: Array, what: str) -> Array:
+        """``array`` of all ranks together."""
+        own = np.array(ctx.ops.host(array), order="C")
+        return ctx.ops.xp.asarray(self.comm.all_reduce(own, what=what))
+
+    def gathered(self, ctx: Context, array: Array, what: str) -> Array:
+        """The parts of the last axis of all ranks, side by side."""
+        own = np.ascontiguousarray(np.moveaxis(ctx.ops.host(array), -1, 0))
+        parts = self.comm.all_gather(own, what)
+        whole = np.moveaxis(np.concatenate(parts), 0, -1)
+        return ctx.ops.xp.asarray(np.ascontiguousarray(whole))
+
+    def expect_same(self, ctx: Context, name: str, x: Array) -> None:
+        """Errors: `RankError` on all ranks where ``x`` differs between them."""
+        host = ctx.ops.host(x)
+        total = np.array([[float(host.sum()), float(np.abs(host).sum()), host.size]])
+        every = np.concatenate(self.comm.all_gather(total, f"the input of {name}"))
+        bound = _NEAR * np.maximum(every[0, 1:2], np.finfo(np.float32).tiny)
+        # What is not finite is the loss's to tell.
+        if (np.abs(every - every[0]) > bound).any():
+            raise RankError(
+                f"layer {name!r}, rank {self.comm.rank} of {self.comm.size}",
+                expected="the same samples, and layers before it alike, on all ranks",
+                received="inputs whose sums differ",
+                advice="feed all ranks the same batches in the same order; clip by value, as "
+                "norms are those of slices",
+            )
+
+
+class _Sliced(Initializer):
+    """A slice of what ``whole`` gives for ``shape``: ranks begin as one process would."""
+
+    def __init__(
+        self, whole: Initializer, shape: Sequence[int], axis: int, start: int, stop: int
+    ) -> None:
+        self.whole, self.shape = whole, tuple(shape)
+        self.place = (*(slice(None),) * axis, slice(start, stop))
+
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """As `Initializer`; the whole is there for a moment."""
+        return np.ascontiguousarray(self.whole(rng, self.shape, fans)[self.place])
+
+
+def _checked_split(name: str, split: Any) -> Split:
+    if split not in ("columns", "rows"):
+        raise ArgumentError(
+            f"layer {name!r}, split",
+            expected="'columns' or 'rows'",
+            received=repr(split),
+            advice="columns are outputs, rows inputs or words",
+        )
+    found: Split = split
+    return found

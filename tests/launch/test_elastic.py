@@ -1,0 +1,80 @@
+"""Ranks of real jobs that die, and are done without by the others."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.layers import Activation, Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD
+from tests.launch.test_kills import STEPS, TRAINS, ended_values, job, left
+
+pytest.importorskip("mpi4py", exc_type=ImportError)
+
+# Without draws of each rank's own, several train as one process.
+SAME = TRAINS.replace('Dropout("d", 0.3), ', "")
+
+
+@pytest.fixture(scope="module")
+def one():
+    """The parameters with which one process ends."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((46, 6), np.float32), rng.integers(0, 3, 46)
+    net = singanet.FeedForwardNet(
+        [Dense("a", 16, input_sample_shape=(6,)), Activation("relu"), Dense("b", 3)],
+        loss=SoftmaxCrossEntropy(), seed=0,
+    )  # fmt: skip
+    net.compile(SGD(lr=0.1, momentum=0.9))
+    net.fit(x, y, batch_size=12, epochs=3, verbose=False)
+    return net.param_values()
+
+
+def repairs(tmp_path, one, ranks, how, rank, at):
+    """One job of which a rank has died, and which has ended well and in time with the others."""
+    status, lines, folder = job(
+        tmp_path, ranks, how, rank, at, "--elastic", "--patience", "1", "--deadline", "30",
+        text=SAME,
+    )  # fmt: skip
+    text = "\n".join(line for _, line in lines)
+    assert status == 0, text
+    assert f"rank {rank} of {ranks} (process" in text
+    assert f"rank '{rank}' of {ranks} has died: the training goes on with {ranks - 1}" in text
+    died = float((folder / "died").read_text())
+    assert next(when for when, line in lines if "goes on with" in line) - died < 10.0
+    first, *others = ended_values(folder, ranks - 1)
+    for value, expected in zip(first, one, strict=True):
+        np.testing.assert_allclose(value, expected, atol=1e-5)
+    for other in others:
+        for value, same in zip(other, first, strict=True):
+            np.testing.assert_array_equal(value, same)
+    assert left(folder) == []
+
+
+def test_two_of_three_go_on(tmp_path, one):
+    repairs(tmp_path, one, 3, "kill", 0, 7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ranks", "rank", "at", "how"),
+    [
+        (ranks, rank, at, how)
+        for ranks, at, how in itertools.product((2, 3, 4), (1, 6, STEPS), ("kill", "stop"))
+        for rank in (0, ranks - 1)
+    ],
+)
+def test_the_others_go_on_without_a_rank_that_dies(ranks, rank, at, how, tmp_path, one):
+    repairs(tmp_path, one, ranks, how, rank, at)
+
+
+@pytest.mark.slow
+def test_an_error_of_one_rank_is_not_repaired(tmp_path):
+    status, lines, _ = job(tmp_path, 3, "raise", 1, 6, "--elastic", text=SAME)
+    text = "\n".join(line for _, line in lines)
+    assert status == 1
+    assert "rank 1 of 3" in text
+    assert "ended by KeyError" in text

@@ -1,0 +1,366 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import singanet
+from singanet import parallel
+from singanet.errors import ArgumentError, CallOrderError, GraphError
+from singanet.layers import (
+    Activation,
+    Add,
+    BatchNormalization,
+    Concat,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    Input,
+    Layer,
+)
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.metric import Accuracy
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, ClipByLayerNorm
+from singanet.testing import communicators
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((11, 6)).astype(np.float32), RNG.integers(0, 4, 11)
+IDS = RNG.integers(0, 9, (11, 3))
+
+
+def chain(loss=None):
+    return singanet.FeedForwardNet(
+        [
+            Dense("a", 7, input_sample_shape=(6,)),
+            Activation("a2"),
+            Dense("b", 5),
+            Activation("b2", mode="tanh"),
+            Dense("c", 6),
+            Activation("c2"),
+            Dense("d", 4),
+        ],
+        loss=loss or SoftmaxCrossEntropy(),
+        seed=3,
+    )
+
+
+def skipping():
+    """What stage 0 makes is read by all stages, and by the loss."""
+    x = Input("x", (6,))
+    with parallel.stage(0):
+        first = Activation("r0")(Dense("a", 6)(x))
+    with parallel.stage(1):
+        second = Add("plus")([Dense("b", 6)(first), first])
+    with parallel.stage(2):
+        third = Dense("c", 4)(Concat("both", 1)([first, second, x]))
+    return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=[x], outputs=[third], seed=3)
+
+
+def tied():
+    """A table that the first and the last stage use."""
+    with parallel.stage(0):
+        table = Embedding("e", 9, 5, input_sample_shape=(3,))
+        flat = Flatten("f")
+    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
+    with parallel.stage(0):
+        net.add(table)
+        net.add(flat)
+    with parallel.stage(1):
+        net.add(Dense("h", 5))
+        net.add(Dense("out", 9, use_bias=False, W_transpose=True, W_specs=table.params["weight"]))
+    return net
+
+
+def by_hand(make, x, y, optimizer, micro, steps=3):
+    """One process that accumulates the same micro-batches, layer by layer."""
+    net = make()
+    net.programs.enabled = False
+    parts = np.array_split(np.arange(len(y)), micro)
+    gathers = Accumulator(optimizer, len(parts))
+    for _ in range(steps):
+        for part in parts:
+            net.step(x[part], y[part], gathers)
+    return net
+
+
+def piped(make, x, y, rule, ranks, steps=3, **arguments):
+    """Losses of each step, and the nets of all ranks, whole again."""
+
+    def work(comm):
+        net = make()
+        pipeline = parallel.Pipeline(net, comm=comm, **arguments)
+        optimizer = rule()
+        losses = [net.step(x, y, optimizer)[0] for _ in range(steps)]
+        pipeline.gather()
+        return losses, net, pipeline
+
+    with communicators(ranks) as comms:
+        return comms.run(work)
+
+
+def values(net):
+    return {param.name: param.value for param in net.params()}
+
+
+def expect_close(net, other, **tolerances):
+    for name, value in values(other).items():
+        np.testing.assert_allclose(values(net)[name], value, err_msg=name, **tolerances)
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    st.sets(st.sampled_from(["a2", "b", "b2", "c", "c2", "d"]), min_size=1, max_size=3),
+    st.integers(1, 9),
+    st.sampled_from([8, 11]),
+    st.sampled_from(["gpipe", "1f1b"]),
+)
+def test_training_is_that_of_accumulation_in_one_process(cuts, micro, samples, name):
+    def rule():
+        return SGD(lr=0.1, momentum=0.9)
+
+    count, ranks = min(micro, samples), len(cuts) + 1
+    x, y = X[:samples], Y[:samples]
+    alone = by_hand(chain, x, y, rule(), count)
+    # The mean is made before the rule here and within it there: the same bits for powers of two.
+    exact = samples % count == 0 and count in (1, 2, 4, 8)
+    near = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-5, "atol": 1e-7}
+    said = {"stages": sorted(cuts), "micro_batches": micro, "schedule": name}
+    runs = piped(chain, x, y, rule, ranks, **said)
+    for losses, net, pipeline in runs:
+        assert losses == runs[0][0]
+        expect_close(net, alone, **near)
+        bound = count if name == "gpipe" else min(ranks - pipeline.stage, count)
+        assert pipeline.alive == bound
+
+
+def test_a_batch_is_trained_on_as_a_whole():
+    whole = chain()
+    optimizer = Adam(lr=0.01)
+    losses = [whole.step(X, Y, optimizer)[0] for _ in range(3)]
+    ((told, net, _), _) = piped(chain, X, Y, lambda: Adam(lr=0.01), 2, stages=["c"])
+    np.testing.assert_allclose(told, losses, rtol=1e-6)
+    expect_close(net, whole, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [skipping, tied])
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_skip_connections_and_shared_tables(make, name):
+    x, y, ranks = (X, Y, 3) if make is skipping else (IDS, Y, 2)
+    alone = by_hand(make, x, y, Adam(lr=0.01), 4)
+    for _, net, _ in piped(
+        make, x, y, lambda: Adam(lr=0.01), ranks, micro_batches=4, schedule=name
+    ):
+        expect_close(net, alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("clip", [ClipByGlobalNorm, ClipByLayerNorm])
+def test_clipping_sees_the_gradients_of_the_batch_on_all_stages(clip):
+    def rule():
+        return clip(SGD(lr=0.5), 0.1)
+
+    whole = tied()
+    optimizer = rule()
+    for _ in range(3):
+        whole.step(IDS, Y, optimizer)
+    for _, net, _ in piped(tied, IDS, Y, rule, 2, micro_batches=3):
+        expect_close(net, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_weights_sums_and_steps_that_accumulate():
+    def summed():
+        return chain(SquaredError(reduction="sum"))
+
+    y = RNG.standard_normal((11, 4)).astype(np.float32)
+    weight = RNG.random(11).astype(np.float32)
+
+    def train(net):
+        rule = Accumulator(SGD(lr=0.01), 2)
+        for k in range(4):
+            net.step(X[k:], y[k:], rule, sample_weight=weight[k:])
+
+    whole = summed()
+    train(whole)
+
+    def work(comm):
+        net = summed()
+        pipeline = parallel.Pipeline(net, ["c"], 3, comm=comm)
+        train(net)
+        pipeline.gather()
+        return net
+
+    with communicators(2) as comms:
+        for net in comms.run(work):
+            expect_close(net, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_layers_and_evaluation():
+    def work(comm):
+        net = chain()
+        pipeline = parallel.Pipeline(net, ["b", "c"], 4, comm=comm)
+        net.freeze("b")
+        before = net.forward(False, X, output=["a2", "c"])
+        loss, score = net.step(
+            X, Y, SGD(lr=0.1), measure=lambda out, y: Accuracy().evaluate(out, y)
+        )
+        pipeline.gather()
+        return before, loss, score, net
+
+    alone = chain()
+    alone.freeze("b")
+    before = alone.forward(False, X, output=["a2", "c"])
+    loss, score = alone.step(X, Y, SGD(lr=0.1), measure=lambda out, y: Accuracy().evaluate(out, y))
+    with communicators(3) as comms:
+        for made in comms.run(work):
+            for name in before:
+                np.testing.assert_allclose(made[0][name], before[name], rtol=1e-5, atol=1e-6)
+            assert made[1:3] == pytest.approx((loss, score))
+            expect_close(made[3], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_of_stages_train_as_one_process():
+    whole = chain()
+    optimizer = SGD(lr=0.1, momentum=0.9)
+    for _ in range(3):
+        whole.step(X, Y, optimizer)
+
+    def work(comm):
+        net = chain()
+        pipeline = parallel.Pipeline(net, ["b2"], 2, comm=comm, replicas=2)
+        mine = slice(pipeline.replica, None, 2)  # six samples, and five
+        rule = parallel.AllReduce(SGD(lr=0.1, momentum=0.9), pipeline.replicas)
+        for _ in range(3):
+            net.step(X[mine], Y[mine], rule)
+        pipeline.gather()
+        return net
+
+    with communicators(4) as comms:
+        for net in comms.run(work):
+            expect_close(net, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_draws_differ_between_stages_and_running_state_moves_by_micro_batches():
+    def make():
+        return singanet.FeedForwardNet(
+            [
+                Dense("a", 8, input_sample_shape=(6,)),
+                BatchNormalization("n"),
+                Dropout("one", 0.5),
+                Dropout("two", 0.5),
+                Dense("d", 4),
+            ],
+            loss=SoftmaxCrossEntropy(),
+            seed=3,
+        )
+
+    state = {}
+    for _, net, _ in piped(make, X, Y, lambda: SGD(lr=0.0), 2, stages=["two"], micro_batches=2):
+        state = values(net)
+    alone = by_hand(make, X, Y, SGD(lr=0.0), 2)
+    for name, value in values(alone).items():
+        np.testing.assert_allclose(state[name], value, rtol=1e-6)
+
+
+def test_a_rank_has_its_own_parameters_and_reads_others_on_the_first_alone(tmp_path):
+    def work(comm):
+        net = chain()
+        pipeline = parallel.Pipeline(net, ["c"], comm=comm)
+        net.step(X, Y, SGD(lr=0.1))
+        here = [
+            name for name, p in zip(net.param_names(), net.params(), strict=True) if p.home is None
+        ]
+        with pytest.raises(CallOrderError, match="on_first"):
+            net.param_values()
+        assert pipeline.on_first(lambda: net.save(tmp_path / "w.npz")) is None
+        pipeline.gather()
+        return here, net
+
+    with communicators(2) as comms:
+        (first, net), (second, _) = comms.run(work)
+    assert first == ["a/weight", "a/bias", "b/weight", "b/bias"]
+    assert second == ["c/weight", "c/bias", "d/weight", "d/bias"]
+    with np.load(tmp_path / "w.npz") as saved:
+        for name, value in values(net).items():
+            np.testing.assert_array_equal(saved[name], value)
+
+    def load(comm):
+        other = chain()
+        pipeline = parallel.Pipeline(other, ["b"], comm=comm)
+        other.load(tmp_path / "w.npz")
+        pipeline.gather()
+        expect_close(other, net, rtol=0)
+
+    with communicators(2) as comms:
+        comms.run(load)
+
+
+class Slow(Layer):
+    """Takes its time, as its user says."""
+
+    def __init__(self, name, seconds):
+        super().__init__(name)
+        self.seconds = seconds
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        import time
+
+        time.sleep(self.seconds)
+        return x
+
+    def backward(self, ctx, dy):
+        return dy, {}
+
+
+def test_balance_by_measured_times():
+    def work(comm):
+        layers = [Slow(f"s{k}", 0.02 if k in (1, 4) else 0.001) for k in range(6)]
+        net = singanet.FeedForwardNet(
+            [Dense("a", 4, input_sample_shape=(6,)), *layers], loss=SoftmaxCrossEntropy(), seed=3
+        )
+        return parallel.Pipeline(net, "balance", comm=comm).part.plan
+
+    with communicators(2) as comms:
+        first, second = comms.run(work)
+    assert "s1" in first.by_name
+    assert "s4" in second.by_name
+    assert first.sent.keys() == {1}
+
+
+def test_what_is_refused():
+    def wrong(make, error, text, **arguments):
+        with communicators(2) as comms, pytest.raises(error, match=text):
+            comms.run(lambda comm: parallel.Pipeline(make(), comm=comm, **arguments))
+
+    wrong(chain, ArgumentError, "stages", stages=["b", "c"])
+    wrong(chain, ArgumentError, "order", stages=["a"])
+    wrong(chain, ArgumentError, "replicas", replicas=3)
+    wrong(chain, ArgumentError, "balance", stages="c")
+    wrong(chain, ArgumentError, "memory", memory=10.0)
+
+    def backwards():
+        x = Input("x", (6,))
+        with parallel.stage(1):
+            y = Dense("a", 6)(x)
+        with parallel.stage(0):
+            z = Dense("b", 6)(y)
+        return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=[x], outputs=[z])
+
+    wrong(backwards, GraphError, "stage 1")
+
+    def loops(comm):
+        net = chain()
+        parallel.Pipeline(net, ["c"], comm=comm)
+        with pytest.raises(CallOrderError, match="pipeline"):
+            net.forward(True, X)
+        with pytest.raises(CallOrderError, match=r"pipeline\.gather"):
+            net.as_type("float64")
+        with pytest.raises(ArgumentError, match="mixed_precision"):
+            net.compile(SGD(lr=0.1), mixed_precision="float16")
+        assert net.compiled is None
+        with pytest.raises(CallOrderError, match="whole"):
+            parallel.Pipeline(net, ["c"], comm=comm)
+
+    with communicators(2) as comms:
+        comms.run(loops)

@@ -1,0 +1,80 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from singanet.errors import ArgumentError, UnknownNameError
+from singanet.parallel import schedule, simulate
+
+STAGES, MICRO = st.integers(1, 6), st.integers(1, 12)
+NAMES = st.sampled_from(["gpipe", "1f1b"])
+TIMES = st.integers(1, 9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(NAMES, STAGES, MICRO)
+def test_every_stage_takes_each_micro_batch_forward_before_it_goes_back(name, stages, micro):
+    for ops in schedule(name, stages, micro):
+        for kind in ("forward", "backward"):
+            assert [op.micro_batch for op in ops if op.kind == kind] == list(range(micro))
+        places = {op: at for at, op in enumerate(ops)}
+        assert all(
+            places["forward", i] < places["backward", i] for i in range(micro)
+        )  # Op is a tuple
+
+
+@settings(max_examples=30, deadline=None)
+@given(NAMES, STAGES, MICRO, TIMES, TIMES)
+def test_bubble_of_equal_stages(name, p, m, forward, backward):
+    made = simulate(name, p, m, forward, backward)
+    # Huang et al. 2019: p - 1 of the m + p - 1 turns are idle.
+    assert made.bubble == pytest.approx((p - 1) / m)
+    assert made.idle == pytest.approx((p - 1) / (m + p - 1))
+    assert made.seconds == pytest.approx((m + p - 1) * (forward + backward))
+
+
+@settings(max_examples=30, deadline=None)
+@given(STAGES, MICRO)
+def test_contexts_alive(p, m):
+    assert simulate("gpipe", p, m).alive == [m] * p
+    assert simulate("1f1b", p, m, context_bytes=10).alive == [min(p - k, m) for k in range(p)]
+    assert simulate("1f1b", p, m, context_bytes=10).nbytes == [10 * min(p - k, m) for k in range(p)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(NAMES, MICRO, st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=5), st.integers(0, 3))
+def test_stages_of_other_times_keep_their_order_and_what_they_wait_for(name, m, times, wire):
+    forward, backward = (list(each) for each in zip(*times, strict=True))
+    made = simulate(name, len(times), m, forward, backward, message=wire)
+    ends = {(k, s.op): s.end for k, spans in enumerate(made.spans) for s in spans}
+    for k, spans in enumerate(made.spans):
+        now = 0.0
+        for op, start, end in spans:
+            assert start >= now
+            now = end
+            source = k - 1 if op.kind == "forward" else k + 1
+            if 0 <= source < len(times):
+                assert start >= ends[source, op] + wire
+    # The longest chain of a single micro-batch, and of all on one stage, bound it from below.
+    alone = sum(forward) + sum(backward) + 2 * wire * (len(times) - 1)
+    assert made.seconds >= max(alone, *(m * (f + b) for f, b in times))
+    assert made.bubble >= 0
+
+
+def test_gpipe_of_one_micro_batch_is_one_after_the_other():
+    made = simulate("gpipe", 3, 1, [1, 2, 3], [4, 5, 6], message=0.5)
+    assert made.seconds == 1 + 2 + 3 + 4 + 5 + 6 + 4 * 0.5
+
+
+def test_picture():
+    shown = simulate("1f1b", 2, 2, 1, 1).picture(width=6)
+    assert shown.splitlines() == ["stage 0 |01.a.b| alive 2", "stage 1 |.0a1b.| alive 1"]
+
+
+def test_wrong_arguments():
+    with pytest.raises(UnknownNameError, match="1f1b"):
+        simulate("2f2b", 2, 2)
+    with pytest.raises(ArgumentError, match="stages"):
+        schedule("gpipe", 0, 2)
+    for wrong in ({"forward": [1.0]}, {"backward": -1}, {"forward": 0, "backward": 0}):
+        with pytest.raises(ArgumentError, match=r"parallel\.simulate"):
+            simulate("gpipe", 2, 2, **wrong)
