@@ -62,8 +62,8 @@ def criteo_ids(steps: int) -> tuple[int, Iterator[Array]]:
 
 
 def click_ids(steps: int) -> tuple[int, Iterator[Array]]:
-    """Ids of made clicks with a tenth of the fields of Criteo's."""
-    data = singanet.data.clicks(steps * BATCH * 5 // 4, scale=0.1)
+    """Ids of made clicks."""
+    data = singanet.data.clicks(steps * BATCH * 5 // 4, scale=SCALE)
     ids = data.shifted(data.x_train["categorical"].astype(np.int64))
     return sum(data.cardinalities), iter(ids.reshape(-1, BATCH, ids.shape[1]))
 
@@ -91,7 +91,7 @@ def movie_ids(steps: int) -> tuple[int, Iterator[Array]]:
 
 
 IDS = {
-    "made clicks, a tenth of Criteo's fields": (click_ids, 8000),
+    f"made clicks, {SCALE} of Criteo's fields": (click_ids, 8000),
     "26 fields of Criteo's sizes, cut at 200,000": (criteo_ids, 2000),
     "one table of 100,000 rows, Zipf 1.05": (flat_ids, 1000),
     "words of the shipped plays": (word_ids, 600),

@@ -72,8 +72,8 @@ def measured(name: str, size: int, options: dict[str, Any] | None = None) -> dic
         peaks.append(peak() - before)
         forget_peak()
     now = resident("RssAnon") - before
-    # Of an optimizer whose state is yet to be made, as it was before the first step.
-    told = net.memory(size, SGD(lr=0.001, momentum=0.9))
+    # As it was before: parameters are yet to be filled, and the optimizer's state to be made.
+    told = build(name, seed=0).memory(size, SGD(lr=0.001, momentum=0.9))
     return {"measured": max(peaks), "steps": peaks, "held": now, "told": told.total, **told.parts}
 
 

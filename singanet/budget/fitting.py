@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.sizes import checked_bytes
-from singanet.budget.memory_plan import MemoryPlan
 from singanet.budget.search import OFFLOAD, USUAL, light_optimizer, plan_memory
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
@@ -20,8 +19,9 @@ from singanet.errors import ArgumentError
 from singanet.offload import offload
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.program.array_tree import arrays_in
-from singanet.program.heap import trim
+from singanet.program.heap import large_arrays_apart, trim
 from singanet.program.programs import Programs, programs_of
+from singanet.program.recompute.choice import Recompute
 from singanet.training.arrays import by_name, output_names
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
 from singanet.training.callbacks.memory_check import MemoryCheck
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _WHERE = "net.fit"
 
 
+@large_arrays_apart()
 def fit_within(
     net: Net,
     x: Any,
@@ -86,7 +87,7 @@ def fit_within(
         # As many targets as a batch has, also of fewer samples.
         named = by_name(f"{_WHERE}, y", y, output_names(net), all_of_them=False)
         targets = _resized(named, size)
-    with net.unfilled():
+    with net.unfilled() as filling:
         plan = plan_memory(
             net,
             size,
@@ -98,6 +99,7 @@ def fit_within(
             targets,
             light if isinstance(light, str) else wrapped(light, *given),
             _same_shape(x, size, arguments),
+            filling,
             _WHERE,
         )
     if verbose:
@@ -106,13 +108,14 @@ def fit_within(
         plan.peak, checked_bytes(_WHERE, memory_budget), before, None if verbose else StringIO()
     )
     chosen = plan.chosen
+    del plan
+    trim()
     parts = chosen.micro_batch if chosen.micro_batch < size else None
     if chosen.keep is not None and offload_folder is not None:
         offload(net, offload_folder, chosen.keep, optimizer, resume=False)
-        trim()
     if chosen.optimizer is not None and not isinstance(light, str):
         compiled.exchange(light)
-    with _carried_out(programs, plan):
+    with _carried_out(programs, chosen.recompute):
         return fit(
             net,
             x,
@@ -147,12 +150,12 @@ def _resized(y: Any, size: int) -> Any:
 
 
 @contextmanager
-def _carried_out(programs: Programs, plan: MemoryPlan) -> Iterator[None]:
-    """Programs as the plan has them; afterwards as before."""
+def _carried_out(programs: Programs, recompute: Recompute) -> Iterator[None]:
+    """Programs from the first step on that ``recompute``; afterwards as before."""
     before = programs.at_once, programs.recompute
     # Those of other levels would be kept beside.
     programs.clear()
-    programs.at_once, programs.recompute = True, plan.chosen.recompute
+    programs.at_once, programs.recompute = True, recompute
     try:
         yield
     finally:

@@ -56,6 +56,7 @@ def plan_memory(
     y: Any = None,
     light: Optimizer | Wrapper | str | None = None,
     same_shape: bool = False,
+    filling: int = 0,
     where: str = "net.plan",
 ) -> MemoryPlan:
     """See `FeedForwardNet.plan`.
@@ -63,7 +64,8 @@ def plan_memory(
     ``beside`` are bytes that a training takes around its steps, by what they are for; ``y``
     targets of a batch, with which the loss's own arrays are counted; ``light`` is what takes the
     place of the optimizer where its state may be less, or why nothing does, None to find out. With
-    ``same_shape`` no batch is smaller, and no other program recorded.
+    ``same_shape`` no batch is smaller, and no other program recorded. ``filling`` are bytes that
+    the parameters take as they are filled, beside what is found of those that have no values yet.
     """
     size = checked_count(where, "batch_size", batch_size, 1)
     if extent is not None:
@@ -82,7 +84,7 @@ def plan_memory(
     level = programs_of(net).recompute
     if light is None:
         light = light_optimizer(optimizer)
-    with net.unfilled():
+    with net.unfilled() as of_these:
         whys = {
             MICRO_BATCHES: not_in_parts(net, optimizer),
             LIGHT_STATE: light if isinstance(light, str) else None,
@@ -90,7 +92,17 @@ def plan_memory(
         notes = [f"no {name}: {whys[name]}" for name in whys if name in allow and whys[name]]
         less = None if isinstance(light, str) else light
         search = _Search(
-            net, size, optimizer, less, extent, level, limit, beside or {}, y, same_shape
+            net,
+            size,
+            optimizer,
+            less,
+            extent,
+            level,
+            limit,
+            beside or {},
+            y,
+            same_shape,
+            max(filling, of_these),
         )
         try:
             return search.run(
@@ -132,6 +144,7 @@ class _Search:
     beside: dict[str, int]
     y: Any
     same_shape: bool
+    filling: int
     table: list[Way] = field(default_factory=list)
     base: int = 0
     steps: dict[tuple[int, Recompute, bool], PlannedStep] = field(default_factory=dict)
@@ -195,6 +208,8 @@ class _Search:
             if micro < self.size and optimizer is not None:
                 optimizer = _at_last_part(self.net, optimizer)
             y = cut(self.y, slice(0, micro))
+            # Kernels that are prepared for batches of other sizes.
+            self.net.device.ops.trim(prepared=True)
             step = planned_step(self.net, micro, optimizer, self.extent, level, True, y)
             self.steps[key] = step
             self.base = self.base or step.work
@@ -217,6 +232,7 @@ class _Search:
         slowdown = step.work * -(-self.size // micro) / self.base
         optimizer = self.light if light else None
         held |= self.beside
+        held["filling"] = max(0, self.filling - sum(held.values()))
         return Way(measures, micro, level, held, slowdown, step, optimizer=optimizer)
 
     def _offloaded(self, in_parts: bool) -> Iterator[Way]:

@@ -62,8 +62,8 @@ def _add_method(parser: Any) -> None:
     add(
         "--parallel",
         metavar="HOW",
-        help="of several processes: allreduce (the usual), half, sparse, partial, local, ps "
-        "or pipeline",
+        help="of several processes: allreduce (the usual), half, sparse, partial, local, ps, "
+        "hybrid or pipeline",
     )
     add("--ratio", type=float, metavar="F", help="share of the gradients that is sent, of sparse")
     add("--every", type=int, metavar="N", help="steps of local, parts of partial, micro-batches")

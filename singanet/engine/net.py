@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -108,16 +109,19 @@ class Net(GraphBuilder):
         return self._plan
 
     @contextmanager
-    def unfilled(self) -> Iterator[None]:
+    def unfilled(self) -> Iterator[int]:
         """Inside, parameters that have no values yet are zeros, which take next to no memory.
 
-        Afterwards they have none again, so that a net can be planned that is larger than memory.
+        It gives the bytes that these will take at a time as they are filled. Afterwards they have
+        none again, so that a net can be planned that is larger than memory.
         """
         before, self._fill = self._fill, lambda param: np.zeros(param.shape, param.dtype)
         layers = {id(step.layer): step.layer for step in self.planned().steps}.values()
         new = [p for layer in layers for p in layer.params.values() if not p.filled]
+        sizes = [math.prod(param.shape) * param.dtype.itemsize for param in new]
+        drawn = [sum(sizes[: k + 1]) + param.drawing_bytes for k, param in enumerate(new)]
         try:
-            yield
+            yield max(drawn, default=0)
         finally:
             self._fill = before
             if new:

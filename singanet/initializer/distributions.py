@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -103,6 +104,8 @@ class Orthogonal(Initializer):
     A shape of more than two axes is seen as (shape[0], product of the rest).
     """
 
+    # The draw, and four of NumPy's on the way to Q.
+    copies: ClassVar[int] = 5
     gain: float = 1.0
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,7 +14,12 @@ from singanet.types import Array, Shape
 
 
 class Initializer(metaclass=CheckedType):
-    """Draws the first values of a parameter; subclass it for a rule of your own."""
+    """Draws the first values of a parameter; subclass it for a rule of your own.
+
+    ``copies`` is how many float64 arrays of the shape it holds at a time.
+    """
+
+    copies: ClassVar[int] = 2
 
     @abstractmethod
     def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:

@@ -135,5 +135,8 @@ PLAIN: dict[str, Callable[[Described], list[Layer]]] = {
     "Multiply": lambda d: [layers.Multiply(d.name)],
     "Average": lambda d: [layers.Average(d.name)],
     "Maximum": lambda d: [layers.Maximum(d.name)],
+    "Minimum": lambda d: [layers.Minimum(d.name)],
+    "Subtract": lambda d: [layers.Subtract(d.name)],
+    "RepeatVector": lambda d: [layers.RepeatVector(d.name, int(d.config["n"]))],
     "Concatenate": _concatenate,
 }

@@ -88,6 +88,11 @@ def _zero_padding(d: Described) -> list[Layer]:
     return [layers.Pad(d.name, [(top, bottom), (left, right)])]
 
 
+def _cropping(d: Described) -> list[Layer]:
+    (top, bottom), (left, right) = d.config["cropping"]
+    return [layers.Cropping(d.name, [(top, bottom), (left, right)])]
+
+
 def _upsampling(d: Described) -> list[Layer]:
     d.expect(interpolation="nearest")
     return [layers.Upsampling2D(d.name, _pair(d, "size"))]
@@ -115,5 +120,6 @@ SPATIAL: dict[str, Callable[[Described], list[Layer]]] = {
     "GlobalAveragePooling2D": _global(layers.GlobalAvgPooling2D),
     "GlobalMaxPooling2D": _global(layers.GlobalMaxPooling2D),
     "ZeroPadding2D": _zero_padding,
+    "Cropping2D": _cropping,
     "UpSampling2D": _upsampling,
 }

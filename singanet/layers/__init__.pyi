@@ -1,6 +1,7 @@
 """Where each public layer stands."""
 
 from singanet.layers.activation import Activation
+from singanet.layers.arithmetic import Clip, Index, Power
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.cache import Cache
 from singanet.layers.concat import Concat
@@ -21,17 +22,28 @@ from singanet.layers.global_pooling import (
 )
 from singanet.layers.glu import GLU
 from singanet.layers.group_norm import GroupNorm, InstanceNorm
-from singanet.layers.joins import Add, Average, Maximum, Merge, Multiply
+from singanet.layers.joins import (
+    Add,
+    Average,
+    Divide,
+    Dot,
+    Maximum,
+    Merge,
+    Minimum,
+    Multiply,
+    Subtract,
+)
 from singanet.layers.l2_norm import L2Norm
 from singanet.layers.layer import Layer
 from singanet.layers.layer_norm import LayerNorm, RMSNorm
 from singanet.layers.lrn import LRN
 from singanet.layers.matmul import MatMul
 from singanet.layers.multi_head_attention import MultiHeadAttention
-from singanet.layers.pad import EndPadding, Pad
+from singanet.layers.pad import Cropping, EndPadding, Pad
 from singanet.layers.pooling import AvgPooling1D, AvgPooling2D, MaxPooling1D, MaxPooling2D
 from singanet.layers.positions import PositionEmbedding, SinusoidalPosition
 from singanet.layers.prelu import PReLU
+from singanet.layers.reduce import Expand, Reduce, RepeatVector
 from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.rnn import GRU, LSTM, RNN
 from singanet.layers.scale import Scale
@@ -57,17 +69,22 @@ __all__ = [
     "AvgPooling2D",
     "BatchNormalization",
     "Cache",
+    "Clip",
     "Concat",
     "Context",
     "Conv1D",
     "Conv2D",
     "Conv2DTranspose",
+    "Cropping",
     "Dense",
     "DepthwiseConv2D",
+    "Divide",
+    "Dot",
     "Dropout",
     "Dummy",
     "Embedding",
     "EndPadding",
+    "Expand",
     "Flatten",
     "GaussianNoise",
     "GlobalAvgPooling1D",
@@ -75,6 +92,7 @@ __all__ = [
     "GlobalMaxPooling1D",
     "GlobalMaxPooling2D",
     "GroupNorm",
+    "Index",
     "Input",
     "InstanceNorm",
     "L2Norm",
@@ -86,13 +104,17 @@ __all__ = [
     "MaxPooling2D",
     "Maximum",
     "Merge",
+    "Minimum",
     "MultiHeadAttention",
     "Multiply",
     "PReLU",
     "Pad",
     "Permute",
     "PositionEmbedding",
+    "Power",
     "RMSNorm",
+    "Reduce",
+    "RepeatVector",
     "Reshape",
     "Scale",
     "SinusoidalPosition",
@@ -102,6 +124,7 @@ __all__ = [
     "Split",
     "StepList",
     "StopGradient",
+    "Subtract",
     "TimeDistributed",
     "Upsampling2D",
     "padded_to_steps",

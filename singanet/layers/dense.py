@@ -71,7 +71,8 @@ class Dense(Layer):
         ops, x = ctx.ops, ctx.saved["x"]
         grads: dict[str, Gradient] = {}
         if ctx.needs_param_grads and isinstance(x, CSRMatrix):
-            parts = ops.gather_rows(dy, x.entry_rows(ops.xp)) * x.values[:, None]
+            parts = ops.gather_rows(dy, x.entry_rows(ops.xp))
+            parts *= x.values[:, None]
             rows = RowSparse(*ops.sum_rows(x.indices, parts))
             shape = x.shape[1], self.num_output
             grads["weight"] = dense_gradient(ops, rows, shape).T if self.W_transpose else rows
@@ -84,7 +85,8 @@ class Dense(Layer):
     def _of_sparse(self, ctx: Context, x: CSRMatrix) -> Array:
         """The sums of the rows of W that each sample names, times its values there."""
         ops, weight, bias = ctx.ops, self._matrix(ctx), ctx.params.get("bias")
-        parts = ops.gather_rows(weight, x.indices) * x.values[:, None]
+        parts = ops.gather_rows(weight, x.indices)
+        parts *= x.values[:, None]
         y = ops.zeros((len(x), self.num_output), parts)
         y = ops.add_to_rows(y, *ops.sum_rows(x.entry_rows(ops.xp), parts))
         return y if bias is None else y + bias

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
@@ -26,9 +26,9 @@ class Combine(Layer):
             raise self._unequal(in_shapes)
         return tuple(sizes.pop() if sizes else 1 for sizes in extents)
 
-    def _unequal(self, in_shapes: Any) -> Exception:
+    def _unequal(self, in_shapes: Any, number: str = "at least two") -> Exception:
         return self.shape_error(
-            "at least two inputs whose sample shapes agree, or are 1 where they differ",
+            f"{number} inputs whose sample shapes agree, or are 1 where they differ",
             str(in_shapes),
             "pass src=[layer, layer] whose output shapes agree; Reshape adds axes of extent 1",
         )
@@ -86,18 +86,95 @@ class Average(Combine):
 class Maximum(Combine):
     """y = the largest of the inputs, element by element; of equal ones the first counts."""
 
+    chosen: ClassVar[str] = "maximum"
+
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """The maximum; which input held it is kept, one small integer an element."""
-        y = self.combined(ctx, "maximum", x)
+        """The extreme; which input held it is kept, one small integer an element."""
+        y = self.combined(ctx, self.chosen, x)
         if ctx.keep:
             ctx.save(where=ctx.ops.first_equal(y, x), shapes=[part.shape for part in x])
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
-        """``dy`` where the input held the maximum."""
+        """``dy`` where the input held the extreme."""
         where, shapes = ctx.saved["where"], ctx.saved["shapes"]
         parts = [ctx.ops.select(dy, where, k) for k in range(len(shapes))]
         return self.spread_back(ctx, parts, shapes), {}
+
+
+class Minimum(Maximum):
+    """y = the smallest of the inputs, element by element; of equal ones the first counts."""
+
+    chosen = "minimum"
+
+
+class _OfTwo(Combine):
+    """A `Combine` of exactly two inputs."""
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Two sample shapes of equal rank → the larger extent along each axis."""
+        if not isinstance(in_shapes, list) or len(in_shapes) != 2:
+            raise self._unequal(in_shapes, "two")
+        return super().setup(in_shapes)
+
+
+class Subtract(_OfTwo):
+    """y = a − b for two inputs."""
+
+    def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
+        """The difference; no array is kept."""
+        ctx.save(shapes=[part.shape for part in x])
+        return self.combined(ctx, "subtract", x)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
+        """``dy`` and its negative."""
+        return self.spread_back(ctx, [dy, ctx.ops.negative(dy)], ctx.saved["shapes"]), {}
+
+
+class Divide(_OfTwo):
+    """y = a / b for two inputs."""
+
+    def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
+        """The quotient, which is kept with the inputs."""
+        y = self.combined(ctx, "divide", x)
+        ctx.save(x=list(x), y=y)
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
+        """``dy`` / b, and −``dy`` y / b."""
+        a, b = ctx.saved["x"]
+        da = ctx.ops.divide(dy, b)
+        db = ctx.ops.negative(ctx.ops.multiply(da, ctx.saved["y"]))
+        return self.spread_back(ctx, [da, db], [a.shape, b.shape]), {}
+
+
+class Dot(Layer):
+    """y = Σ a b along the last axis of two inputs of one sample shape (..., D): (..., 1).
+
+    Behind `L2Norm` it is the cosine. For every vector with every other one there is `MatMul`.
+    """
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Twice (..., D) → (..., 1)."""
+        two = isinstance(in_shapes, list) and len(in_shapes) == 2
+        if not two or in_shapes[0] != in_shapes[1] or not in_shapes[0]:
+            raise self.shape_error(
+                "two inputs of one sample shape of at least one axis",
+                str(in_shapes),
+                "use MatMul for vectors of unequal numbers",
+            )
+        return (*in_shapes[0][:-1], 1)
+
+    def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
+        """The products' sums; the inputs are kept."""
+        a, b = x
+        ctx.save(a=a, b=b)
+        return ctx.ops.sum(ctx.ops.multiply(a, b), axis=-1, keepdims=True)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
+        """``dy`` b and ``dy`` a."""
+        a, b = ctx.saved["a"], ctx.saved["b"]
+        return [ctx.ops.multiply(dy, b), ctx.ops.multiply(dy, a)], {}
 
 
 class Multiply(Combine):

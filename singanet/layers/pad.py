@@ -1,4 +1,4 @@
-"""Samples with a border."""
+"""Samples with a border, or without theirs."""
 
 from __future__ import annotations
 
@@ -92,3 +92,48 @@ class EndPadding(Pad):
     ) -> None:
         end = (0, expect_int(name, "pad", pad, least=0))
         super().__init__(name, (end, end), value, input_sample_shape)
+
+
+class Cropping(Layer):
+    """The last axes of each sample without ``crop`` elements at either end: `Pad` undone.
+
+    ``crop`` is given as the ``pad`` of `Pad`.
+    """
+
+    moves_only = True
+
+    def __init__(
+        self,
+        name: str,
+        crop: int | Sequence[int | tuple[int, int]],
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self._pad = Pad(name, crop)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape with each cropped axis shorter by both sides."""
+        shape = expect_one_input(self, in_shapes)
+        self._pad.setup(shape)
+        ends = self._pad._by_axis(len(shape))
+        left = tuple(size - sum(pads) for size, pads in zip(shape, ends, strict=True))
+        if min(left) < 1:
+            raise self.shape_error(
+                f"samples from which {ends} elements can be cropped, axis by axis",
+                f"sample shape {shape}",
+                "crop less",
+            )
+        return left
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The inside, as a view."""
+        sizes: Any = self.out_shapes
+        inside = [
+            slice(before, before + size)
+            for (before, _), size in zip(self._pad._by_axis(x.ndim - 1), sizes, strict=True)
+        ]
+        return x[(slice(None), *inside)]
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` with a border of zeros."""
+        return ctx.ops.pad(dy, [(0, 0), *self._pad._by_axis(dy.ndim - 1)], 0.0), {}

@@ -14,7 +14,7 @@ from singanet.types import Array, Shape, Shapes
 
 
 class Scale(Layer):
-    """y = gamma x + beta for each channel of (C, ...); with ``factor`` y = factor x.
+    """y = gamma x + beta for each channel of (C, ...); with ``factor`` y = factor x + offset.
 
     ``gamma`` starts at 1; ``use_bias=False`` leaves ``beta`` out. A fixed factor has no parameters.
     """
@@ -27,8 +27,16 @@ class Scale(Layer):
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
         input_sample_shape: Shape | None = None,
+        offset: float = 0.0,
     ) -> None:
         super().__init__(name, input_sample_shape)
+        if not is_number(offset) or (offset and factor is None):
+            raise ArgumentError(
+                f"layer {name!r}, argument offset",
+                expected="a number, beside a factor",
+                received=f"offset={offset!r}, factor={factor!r}",
+                advice="pass factor=1.0 to add a number alone",
+            )
         if factor is not None and not is_number(factor):
             raise ArgumentError(
                 f"layer {name!r}, argument factor",
@@ -37,6 +45,7 @@ class Scale(Layer):
                 advice="use Multiply for the product of two inputs",
             )
         self.factor = None if factor is None else float(factor)
+        self.offset = float(offset)
         self.use_bias = use_bias
         self.gamma_specs = gamma_specs
         self.beta_specs = beta_specs
@@ -58,7 +67,8 @@ class Scale(Layer):
     def forward(self, ctx: Context, x: Array) -> Array:
         """The scaled ``x``, which is kept unless the factor is fixed."""
         if self.factor is not None:
-            return ctx.ops.multiply(x, self.factor)
+            y: Array = ctx.ops.multiply(x, self.factor)
+            return ctx.ops.add(y, self.offset, out=y) if self.offset else y
         ctx.save(x=x)
         return ctx.ops.scale(x, ctx.params["gamma"], ctx.params.get("beta"))
 

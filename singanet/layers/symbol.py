@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from typing import Any, Protocol
 
-from singanet.base.arguments import checked_count
+from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError, GraphError
 from singanet.types import Shape, Shapes
 
@@ -59,17 +60,92 @@ class Call:
 
 
 class Symbol:
-    """One output of a call: a sample shape without values."""
+    """One output of a call: a sample shape without values.
+
+    ``a + b``, ``a - b``, ``a * b`` and ``a / b`` of symbols and numbers, ``-a``, ``a ** 2``,
+    ``a @ b`` and ``a[:, 0]`` draw layers, which are called plus, minus, times, over, power, product
+    and part: the second of a name plus@2.
+    """
 
     __slots__ = ("call", "index", "shape")
+    # NumPy leaves the operators to this class.
+    __array_ufunc__ = None
 
     def __init__(self, call: Call, index: int, shape: Shape) -> None:
         self.call = call
         self.index = index
         self.shape = shape
 
+    def __add__(self, other: Any) -> Symbol:
+        if is_number(other):
+            return _drawn("Scale", "plus", self, factor=1.0, offset=float(other))
+        return _drawn("Add", "plus", self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Symbol:
+        if is_number(other):
+            return _drawn("Scale", "minus", self, factor=1.0, offset=-float(other))
+        return _drawn("Subtract", "minus", self, other)
+
+    def __rsub__(self, other: Any) -> Symbol:
+        if is_number(other):
+            return _drawn("Scale", "minus", self, factor=-1.0, offset=float(other))
+        return _drawn("Subtract", "minus", other, self)
+
+    def __neg__(self) -> Symbol:
+        return _drawn("Scale", "minus", self, factor=-1.0)
+
+    def __mul__(self, other: Any) -> Symbol:
+        if is_number(other):
+            return _drawn("Scale", "times", self, factor=float(other))
+        return _drawn("Multiply", "times", self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Symbol:
+        if is_number(other) and other != 0:
+            return _drawn("Scale", "over", self, factor=1.0 / float(other))
+        return _drawn("Divide", "over", self, other)
+
+    def __rtruediv__(self, other: Any) -> Symbol:
+        if is_number(other):
+            return _drawn("Power", "power", self, exponent=-1.0) * float(other)
+        return _drawn("Divide", "over", other, self)
+
+    def __pow__(self, exponent: Any) -> Symbol:
+        return _drawn("Power", "power", self, exponent=exponent)
+
+    def __matmul__(self, other: Any) -> Symbol:
+        return _drawn("MatMul", "product", self, other)
+
+    def __getitem__(self, index: Any) -> Symbol:
+        places = index if isinstance(index, tuple) else (index,)
+        if places[0] != slice(None) or not all(isinstance(k, (int, slice)) for k in places):
+            raise ArgumentError(
+                "the part of a symbol",
+                expected="a colon for the batch, then ints and ranges: a[:, 0], a[:, 1:3, -1]",
+                received=repr(index),
+                advice="use Slice or Permute for other parts",
+            )
+        plain = [(k.start, k.stop, k.step) if isinstance(k, slice) else k for k in places[1:]]
+        return _drawn("Index", "part", self, index=plain) if plain else self
+
+    # Else Python would go through a[0], a[1] and so on.
+    __iter__ = None
+
     def __repr__(self) -> str:
         return f"Symbol({self.call.layer.name!r}, index={self.index}, shape={self.shape})"
+
+
+def _drawn(kind: str, name: str, *inputs: Any, **arguments: Any) -> Symbol:
+    """The symbol of a layer of the class ``kind``, whose name counts up where it stands twice."""
+    # By name, as everybody's layers are when they are first asked for; they stand above.
+    layer = getattr(import_module("singanet.layers"), kind)(name, **arguments)
+    layer.named = False
+    found = apply(layer, inputs)
+    assert isinstance(found, Symbol)
+    return found
 
 
 def source(layer: Applicable, shape: Shape) -> Symbol:

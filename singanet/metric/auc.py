@@ -1,4 +1,4 @@
-"""Area under the ROC curve."""
+"""Areas under the ROC curve, and under precision over recall."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from singanet.errors import DataError, ShapeError
+from singanet.errors import ArgumentError, DataError, ShapeError, one_of
 from singanet.metric.metric import Metric
 from singanet.types import Array
 
@@ -15,13 +15,36 @@ class AUC(Metric):
     """The chance that a random positive scores above a random negative, ties counting half.
 
     ``x`` is scores (B,), (B, 1), or (B, 2) for two classes, of which the second is the positive;
-    ``y`` is 0 and 1, (B,) or (B, 1). Exact: all scores are kept, 9 bytes a sample, of two columns
-    17, since probabilities near 0 and 1 differ by less than their difference holds. Not a number
-    until both classes have come.
+    ``y`` is 0 and 1, (B,) or (B, 1). With ``average`` "macro" x is (B, C) and y (B,) or (B, 1) the
+    classes: the mean over those that came of each against the rest, by probabilities where the
+    loss makes them of scores. ``curve`` "pr" takes the area under precision over recall in place
+    of the ROC curve's, as steps: average precision. Exact: all scores are kept, 9 bytes a sample,
+    of two columns 17, since probabilities near 0 and 1 differ by less than their difference holds,
+    of C classes 8 C + 8. Not a number until a positive and a negative have come.
     """
 
     gathered = ("samples", "_scores", "_rests", "_positive")
     of_none = math.nan
+
+    def __init__(self, curve: str = "roc", average: str | None = None) -> None:
+        for name, given, known in (
+            ("curve", curve, ("roc", "pr")),
+            ("average", average, (None, "macro")),
+        ):
+            if given not in known:
+                raise ArgumentError(
+                    f"AUC({name}=)",
+                    expected=one_of(map(repr, known)),
+                    received=repr(given),
+                    advice="AUC('pr', average='macro') is the mean of the classes' precision",
+                )
+        self.curve, self.average = curve, average
+        super().__init__()
+
+    @property
+    def linked(self) -> bool:  # type: ignore[override]
+        """Whether a net shows probabilities: where samples are compared by one of several."""
+        return self.average is not None
 
     def reset(self) -> None:
         """Forget every sample."""
@@ -34,6 +57,9 @@ class AUC(Metric):
         """Gather a batch."""
         _, x, y = self._outputs(x, y)
         batch = len(x)
+        if self.average is not None:
+            self._gather_classes(x, y)
+            return
         if x.shape not in ((batch,), (batch, 1), (batch, 2)) or y.shape not in (
             (batch,),
             (batch, 1),
@@ -51,7 +77,7 @@ class AUC(Metric):
                 received=f"other labels, of type {y.dtype}",
                 advice="compare with the positive class: y == 3",
             )
-        x, y = (array if isinstance(array, np.ndarray) else array.get() for array in (x, y))
+        x, y = map(_on_host, (x, y))
         if x.shape == (batch, 2):
             scores, rest = _difference(x[:, 1].astype(np.float64), x[:, 0].astype(np.float64))
         else:
@@ -61,24 +87,76 @@ class AUC(Metric):
         self._positive.append(y.reshape(-1).astype(np.bool_))
         self.samples += batch
 
+    def _gather_classes(self, x: Array, y: Array) -> None:
+        if x.ndim != 2 or x.shape[1] < 2 or y.shape not in ((len(x),), (len(x), 1)):
+            raise ShapeError(
+                "AUC(average='macro')",
+                expected="scores (B, C) and labels (B,) or (B, 1)",
+                received=f"outputs of shape {x.shape} and targets of shape {y.shape}",
+                advice="leave average out for one score a sample",
+            )
+        if y.dtype.kind not in "iu" or not bool(((y >= 0) & (y < x.shape[1])).all()):
+            raise DataError(
+                "AUC(average='macro')",
+                expected=f"integer labels from 0 to {x.shape[1] - 1}",
+                received=f"other labels, of type {y.dtype}",
+                advice="pass one class a sample",
+            )
+        self._scores.append(_on_host(x).astype(np.float64))
+        self._positive.append(_on_host(y).reshape(-1).astype(np.int64))
+        self.samples += len(x)
+
     def compute(self) -> float:
         """See `Metric`."""
         scores, positive = np.concatenate(self._scores), np.concatenate(self._positive)
-        yes = int(positive.sum())
-        no = len(positive) - yes
-        if not yes or not no or np.isnan(scores).any():
-            return math.nan
-        rests = np.concatenate(self._rests)
-        rests = rests if len(rests) == len(scores) else np.zeros_like(scores)
-        order = np.lexsort((rests, scores))
-        # The Mann-Whitney statistic: each score's rank, the mean one where several are equal.
-        scores, rests = scores[order], rests[order]
-        new = (scores[1:] != scores[:-1]) | (rests[1:] != rests[:-1])
-        which = np.concatenate([[0], np.cumsum(new)])
-        counts = np.bincount(which)
-        ranks = np.empty(len(scores))
-        ranks[order] = (np.cumsum(counts) - (counts - 1) / 2.0)[which]
-        return float((ranks[positive].sum() - yes * (yes + 1) / 2.0) / (yes * no))
+        area = _under_roc if self.curve == "roc" else _average_precision
+        if self.average is None:
+            rests = np.concatenate(self._rests)
+            return area(scores, rests if len(rests) == len(scores) else None, positive)
+        found = [area(scores[:, k], None, positive == k) for k in np.unique(positive)]
+        return float(np.mean(found))
+
+
+def _under_roc(scores: Array, rests: Array | None, positive: Array) -> float:
+    yes, no = _counts(scores, positive)
+    if not yes or not no:
+        return math.nan
+    order, which = _ranked(scores, rests)
+    # The Mann-Whitney statistic: each score's rank, the mean one where several are equal.
+    counts = np.bincount(which)
+    ranks = np.empty(len(scores))
+    ranks[order] = (np.cumsum(counts) - (counts - 1) / 2.0)[which]
+    return float((ranks[positive].sum() - yes * (yes + 1) / 2.0) / (yes * no))
+
+
+def _average_precision(scores: Array, rests: Array | None, positive: Array) -> float:
+    yes, no = _counts(scores, positive)
+    if not yes or not no:
+        return math.nan
+    order, which = _ranked(scores, rests)
+    # From the highest score down; equal ones are taken together.
+    right = np.bincount(which, positive[order])[::-1]
+    taken = np.cumsum(np.bincount(which)[::-1])
+    return float((right / yes * np.cumsum(right) / taken).sum())
+
+
+def _counts(scores: Array, positive: Array) -> tuple[int, int]:
+    """Positives and negatives; neither where a score is no number."""
+    yes = int(positive.sum())
+    return (0, 0) if np.isnan(scores).any() else (yes, len(positive) - yes)
+
+
+def _ranked(scores: Array, rests: Array | None) -> tuple[Array, Array]:
+    """The order of the scores, rising, and in it the number of each value."""
+    rests = np.zeros_like(scores) if rests is None else rests
+    order = np.lexsort((rests, scores))
+    scores, rests = scores[order], rests[order]
+    new = (scores[1:] != scores[:-1]) | (rests[1:] != rests[:-1])
+    return order, np.concatenate([[0], np.cumsum(new)])
+
+
+def _on_host(array: Array) -> Array:
+    return array if isinstance(array, np.ndarray) else array.get()
 
 
 def _difference(a: Array, b: Array) -> tuple[Array, Array]:

@@ -44,6 +44,7 @@ class Place:
     """Where the parameter under ``name`` of a shelf is; see `singanet.params.param.Home`."""
 
     __slots__ = ("name", "shelf")
+    is_table = False
 
     place = "in a folder"
     way_back = "call onload() of the net that was offloaded"

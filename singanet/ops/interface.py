@@ -97,8 +97,11 @@ class Ops(Protocol):
     def settings(self) -> Hashable:
         """What else than the arrays decides which kernels run, so that a program knows."""
 
-    def trim(self) -> None:
-        """Let go of working memory that later calls would make again."""
+    def trim(self, prepared: bool = False) -> None:
+        """Let go of working memory that later calls would make again.
+
+        With ``prepared`` also of what calls have prepared, which takes later ones longer to make.
+        """
 
     def remarks(self) -> list[str]:
         """What users should know of how kernels are chosen, a phrase each."""

@@ -78,6 +78,7 @@ class Reduction(Protocol):
 
     rank: int
     window: int
+    rows_first: bool
     entries: Sequence[Sequence[str]]
     sparse: frozenset[str]
     traffic: Traffic

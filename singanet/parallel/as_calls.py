@@ -19,6 +19,8 @@ class AsCalls:
     ``opened`` makes the round of a kind, ``closed`` counts a step whose round has ended.
     """
 
+    rows_first = False
+
     def __init__(
         self,
         comm: Communicator,

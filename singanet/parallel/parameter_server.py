@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -20,15 +21,20 @@ from singanet.optimizer.reducer import Reduction, Traffic
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
+from singanet.parallel.cached.lines import CachedRows
+from singanet.parallel.cached.rows import Lookups, TableRows
+from singanet.parallel.cached.serve import looks_at_gradients_alone, serve
 from singanet.parallel.communicator import Communicator, Exchanged, Request
 from singanet.parallel.rank_reducer import RankReducer
 from singanet.parallel.registration import apart, spread
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.remote import Files, Servers
 from singanet.parallel.server.service import DENSE, NOTHING, ROWS, Load
+from singanet.parallel.server.table import Table
 from singanet.parallel.start import servers as servers_of_job
 from singanet.parallel.taking import Taking
 from singanet.params.param import Param
+from singanet.params.served import served_by
 from singanet.params.store import BUCKET, SMALL
 from singanet.types import Array, RowSparse
 
@@ -42,7 +48,9 @@ class ParameterServer(RankReducer):
     wait: p workers train as one process. With "asp" each worker's are an update of their own at
     once, and it waits for nobody. "ssp" is as that, but no worker is more than ``staleness`` steps
     ahead of the slowest one. A worker pushes while the walk back goes on, and in `end` pulls what
-    is new: of parameters with row-sparse gradients the rows that anybody has changed.
+    is new. Of Embeddings it has no more than rows: those that a batch looks up, pulled before and
+    pushed after, or those of their `layers.Cache`. Where stages around look at their values, it
+    has all of them, and pulls the rows that anybody has changed.
 
     ``snapshots`` is a folder in which every server writes its part after each ``every`` steps,
     and from which a job begins, with ``restored`` steps. Clipping by value belongs inside,
@@ -76,7 +84,11 @@ class ParameterServer(RankReducer):
         self._sparse: set[str] = set()
         self._entries: list[list[Param]] = []
         self._given: dict[str, tuple[Any, Scale]] = {}
+        self._served: list[tuple[str, Array, Grad, float]] = []
         self._flying: dict[int, Request] = {}
+        self._rows: dict[str, TableRows] = {}
+        self._pulled: dict[str, int] = {}
+        self._stale = True
         self._began, self._told = 0.0, Exchanged(0, 0)
         for stage in stages_of(optimizer)[0]:
             if stage.reads_gradients and not isinstance(stage, ClipByValue):
@@ -124,23 +136,45 @@ class ParameterServer(RankReducer):
         Errors: as `RankReducer`; `ArgumentError` for clipping around.
         """
         self._expect_outside(around)
-        if self.met(net, around) and self._ranks is not None:
-            self._open(self._ranks)
+        if self._ranks is None:
+            self.met(net, around)
+            return
+        if self.is_new(net, around):
+            self._serve(net, around, self._ranks)
+        if self.met(net, around):
+            self._open()
 
-    def _begin_alike(self, net: NetCore) -> None:
-        trained = self._order.by_name
-        apart(self.comm, net.rng)
-        others = (p for p in net.params() if p.name not in trained and not p.is_constant)
-        spread(self.comm, ((p.name, p.value) for p in others))
-
-    def _open(self, ranks: ServerRanks) -> None:
+    def _serve(self, net: NetCore, around: Sequence[Wrapper], ranks: ServerRanks) -> None:
+        """Let servers have the rows of Embeddings, but where stages around look at their values."""
         if self.servers is None:
             summed, files = self.consistency == "bsp", Files(None, self.snapshots, self.every)
             staleness = 0 if summed else self.staleness
             self.servers = Servers(self.comm, ranks, self.rule, staleness, summed, files)
+        servers = self.servers
+
+        def tables_of(params: Sequence[Param]) -> Mapping[str, Table]:
+            servers.open([], params, anew=self._state is not None)
+            return servers.tables
+
+        def wrote() -> bool:
+            return self.comm.rank > 0 or servers.restored is not None
+
+        if all(map(looks_at_gradients_alone, around)):
+            self._rows = serve(net, stages_of(self.rule)[1], tables_of, wrote)
+
+    def _begin_alike(self, net: NetCore) -> None:
+        trained = self._order.by_name
+        apart(self.comm, net.rng)
+        others = (p for p in net.params() if p.name not in trained and p.served is None)
+        spread(self.comm, ((p.name, p.value) for p in others if not p.is_constant))
+
+    def _open(self) -> None:
+        servers = self._expect_servers()
         params = self._order.params
         replicas = [(p, ops_for(p.value).host(self._order.like(p))) for p in params]
-        self.servers.open(replicas, state=self._state)
+        servers.open(replicas, anew=self._state is not None)
+        if self._state is not None and self.comm.rank == 0:
+            servers.load_state_dict(self._state)
         self._state = None
         self._group()
         self._pull()
@@ -188,9 +222,11 @@ class ParameterServer(RankReducer):
             return
         check_lists("ParameterServer", names, values, grads)
         self._expect_begun()
-        self._given.update(
-            {n: (g, scale) for n, g in zip(names, grads, strict=True) if g is not None}
-        )
+        for name, value, grad in zip(names, values, grads, strict=True):
+            if grad is not None and served_by(value) is not None:
+                self._served.append((name, value, grad, scale))
+            elif grad is not None:
+                self._given[name] = grad, scale
         for number, entry in enumerate(self._entries):
             if number not in self._flying and all(p.name in self._given for p in entry):
                 self._start(number)
@@ -203,6 +239,9 @@ class ParameterServer(RankReducer):
         for number in range(len(self._entries)):
             if number not in self._flying:
                 self._start(number)
+        served, self._served = self._served, []
+        for name, value, grad, scale in served if self._count != 0 else ():
+            self.optimizer.update([name], [value], [grad], scale)
         self._finish()
         for number, entry in enumerate(self._entries):
             found = self._land(number)
@@ -314,9 +353,29 @@ class ParameterServer(RankReducer):
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """As `Reducer`: all have the values that the servers have."""
         if not self.alone and self._met:
+            if any(isinstance(rows, CachedRows) for rows in self._rows.values()):
+                for rows in self._rows.values():
+                    rows.flush()
+                # What caches had gathered is a step of its own.
+                self._expect_servers().finish(1.0)
             self.comm.barrier("values that are the same on all ranks")
-            self._pull()
+            if self._stale:
+                self._pull()
         super().unify(net, samples)
+
+    def begin(self, count: float | None) -> None:
+        """As `Reducer`. What was changed on rank 0 since all had the same goes to the servers."""
+        super().begin(count)
+        if self.servers is None or self._stale:
+            return
+        self._stale = True
+        asked = [
+            self.servers.start_put(param.name, ops_for(like).host(like))
+            for param, like in ((p, self._order.like(p)) for p in self._order.params)
+            if self.comm.rank == 0 and _digest(like) != self._pulled[param.name]
+        ]
+        for each in asked:
+            each.wait()
 
     def _pull(self) -> None:
         """Let parameters be what they are on the servers now; all ranks come here."""
@@ -329,6 +388,8 @@ class ParameterServer(RankReducer):
             landed = self._land(number)
             for param in (each for each in entry if each.name in landed):
                 self._put(param, landed[param.name])
+        self._stale = False
+        self._pulled = {p.name: _digest(self._order.like(p)) for p in self._order.params}
         self.comm.barrier("values that all ranks have")
 
     def _put(self, param: Param, news: Any) -> None:
@@ -340,6 +401,20 @@ class ParameterServer(RankReducer):
         target[where if target.ndim else ()] = what
         for scaling in reversed(self._scaling()):
             scaling.updated([param.name], [param.value])
+
+    def prefetch(self, ids: Mapping[str, Array]) -> None:
+        """Begin to pull the rows that the next step looks up, by the names of their parameters.
+
+        Call it before the step that is to go by meanwhile. Values are as without it.
+        """
+        for name, looked_up in ids.items():
+            if name in self._rows:
+                self._rows[name].prefetch(looked_up)
+
+    @property
+    def lookups(self) -> dict[str, Lookups]:
+        """By parameter, what training steps asked of its table."""
+        return {name: rows.lookups for name, rows in self._rows.items()}
 
     def loads(self) -> list[dict[str, Load]]:
         """By server and function what was asked of it: calls, bytes, rows, seconds."""
@@ -375,6 +450,7 @@ class _FromServers:
     """A `Reduction`: buffers of gradients go to the servers, and come back with values."""
 
     factor = share = 1.0
+    rows_first = True
     under_way = False
 
     def __init__(self, owner: ParameterServer) -> None:
@@ -463,6 +539,10 @@ def _staleness(consistency: str, staleness: int | None) -> int | None:
     return (
         None if staleness is None else checked_count("ParameterServer", "staleness", staleness, 0)
     )
+
+
+def _digest(array: Array) -> int:
+    return zlib.crc32(ops_for(array).host(array).tobytes())
 
 
 def _rows(grad: Any) -> bool:

@@ -10,6 +10,7 @@ from singanet.optimizer.stages import stages_of
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.param import ParamSpec
+from singanet.params.served import served_by
 from singanet.types import Array, RowSparse
 
 
@@ -67,8 +68,12 @@ class Taking(Optimizer):
         scalars: tuple[Any, ...],
         scale: Scale = 1.0,
     ) -> None:
-        """As `Optimizer`."""
-        value[grad.indices] = grad.rows
+        """As `Optimizer`; gradients of rows that a table has go there, as they are."""
+        elsewhere = served_by(value)
+        if elsewhere is not None:
+            elsewhere.push(grad, float(scale))
+        else:
+            value[grad.indices] = grad.rows
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         return ()

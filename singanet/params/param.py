@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from singanet.errors import (
     one_of,
 )
 from singanet.initializer import INIT_KEYS, Initializer, from_spec
-from singanet.params.served import ServedRows
 from singanet.params.store import place_of, slice_of
 from singanet.types import Array, Shape
+
+if TYPE_CHECKING:
+    from singanet.params.served import ServedRows
 
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
 _PIECE = 1 << 16
@@ -53,6 +55,9 @@ class Home(Protocol):
 
     place: str
     way_back: str
+
+    is_table: bool
+    """Whether it is a `ServedRows`, of which only rows come here."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -166,7 +171,8 @@ class Param:
     @property
     def served(self) -> ServedRows | None:
         """The table that keeps the rows, where that is elsewhere."""
-        return self.home if isinstance(self.home, ServedRows) else None
+        home = self.home
+        return None if home is None or not home.is_table else cast("ServedRows", home)
 
     @property
     def value(self) -> Array:
@@ -257,6 +263,14 @@ class Param:
         for start, piece in self.initial_pieces(_PIECE, name):
             value[start : start + piece.size] = piece
         return value.reshape(self.shape)
+
+    @property
+    def drawing_bytes(self) -> int:
+        """What `initial` takes for a moment beside the array that it makes."""
+        count = math.prod(self.shape)
+        if self.initializer.draws_one_by_one(self.fans):
+            count = min(count, _PIECE)
+        return 8 * count * self.initializer.copies
 
     def initial_pieces(self, size: int, name: str = "") -> Iterator[tuple[int, Array]]:
         """`initial` in flat pieces of ``size`` elements, each with the place of its first.

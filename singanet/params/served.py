@@ -32,6 +32,7 @@ class StandIn(np.ndarray[Any, Any]):
 class ServedRows(ABC):
     """The `Home` of a parameter (rows, width) whose rows come from a table and go back to it."""
 
+    is_table = True
     place = "served by a table"
     way_back = "take copy.deepcopy(net), which has it in memory"
 

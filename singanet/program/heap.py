@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import numpy as np
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Of ``mallopt``, in ``malloc.h``."""
+
+_LARGE = 1 << 18
+"""Bytes of an array from which it gets pages of its own."""
 
 
 def trim() -> None:
@@ -17,18 +24,43 @@ def trim() -> None:
     The step by the layers before a recording frees arrays whose memory stays with the process;
     the program that follows needs none of it.
     """
-    give_back = _malloc_trim()
-    if give_back is not None:
-        give_back(0)
+    _function("malloc_trim")(0)
+
+
+@contextmanager
+def large_arrays_apart() -> Iterator[None]:
+    """Inside, large arrays have pages of their own, where the C library can (glibc).
+
+    What nobody writes on takes no memory then, also zeros, and what is freed goes back at once. It
+    is so for all threads, until the last of them leaves; then memory is kept for reuse.
+    """
+    with _lock:
+        _inside.append(None)
+        _function("mallopt")(_MMAP_THRESHOLD, _LARGE)
+        _function("mallopt")(_TRIM_THRESHOLD, 4 * _LARGE)
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside.pop()
+            if not _inside:
+                # As glibc has it once large arrays have come and gone.
+                _function("mallopt")(_MMAP_THRESHOLD, 1 << 25)
+                _function("mallopt")(_TRIM_THRESHOLD, 1 << 26)
+
+
+_lock = threading.Lock()
+_inside: list[None] = []
 
 
 @cache
-def _malloc_trim() -> Callable[[int], int] | None:
+def _function(name: str) -> Callable[..., Any]:
     try:
-        return ctypes.CDLL(None).malloc_trim
+        found: Callable[..., Any] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):
         # Another C library, or a system whose programs cannot be opened so.
-        return None
+        return lambda *_: None
+    return found
 
 
 @contextmanager

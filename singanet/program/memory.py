@@ -62,8 +62,9 @@ def planned_memory(
     programs = programs_of(net)
     level = programs.level("net.memory", recompute)
     at_once = programs.at_once or level != "none"
-    with net.unfilled():
-        return planned_step(net, size, optimizer, extent, level, at_once).memory
+    with net.unfilled() as filling:
+        step = planned_step(net, size, optimizer, extent, level, at_once)
+    return step.memory.after(filling)
 
 
 def expect_alone(where: str, optimizer: Optimizer | Wrapper | None) -> None:

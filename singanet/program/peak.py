@@ -37,6 +37,10 @@ class PeakMemory:
         """All of them."""
         return sum(self.parts.values())
 
+    def after(self, filling: int) -> PeakMemory:
+        """The same of a net whose parameters are filled first, which takes so many bytes."""
+        return PeakMemory({**self.parts, "filling": max(0, filling - self.total)})
+
     def __str__(self) -> str:
         shown = [f"{bytes_text(size)} {name}" for name, size in self.parts.items() if size]
         return f"{bytes_text(self.total)} = {' + '.join(shown) or 'nothing'}"

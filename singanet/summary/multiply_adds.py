@@ -16,6 +16,7 @@ from singanet.layers import (
     Conv2DTranspose,
     Dense,
     DepthwiseConv2D,
+    Dot,
     Layer,
     MatMul,
     MultiHeadAttention,
@@ -62,6 +63,10 @@ def _matmul(layer: MatMul, in_shapes: list[Shape], out_shapes: list[Shape]) -> i
     return prod(out_shapes[0]) * inner
 
 
+def _dot(layer: Dot, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+    return prod(in_shapes[0])
+
+
 def _recurrent(layer: RNN, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
     """Every step multiplies by every matrix."""
     matrices = [p.shape for p in layer.params.values() if len(p.shape) == 2]
@@ -90,6 +95,7 @@ _COUNTS: dict[type, Count] = {
     Conv2DTranspose: _by_input,
     Dense: _dense,
     DepthwiseConv2D: _by_output,
+    Dot: _dot,
     MatMul: _matmul,
     MultiHeadAttention: _attention,
     RNN: _recurrent,

@@ -39,6 +39,7 @@ def strided():
         [
             keras.Input((9, 8, 3)),
             kl.ZeroPadding2D(1),
+            kl.Cropping2D(((0, 1), (1, 0))),
             kl.Conv2D(4, 3, strides=2, padding="same", use_bias=False),
             kl.DepthwiseConv2D(3, strides=2, padding="same", activation="gelu"),
             kl.UpSampling2D(3),
@@ -82,6 +83,7 @@ def noisy():
             kl.GaussianNoise(0.1),
             kl.GRU(3),
             kl.AlphaDropout(0.2),
+            kl.RepeatVector(2),
         ]
     )
 
@@ -89,7 +91,8 @@ def noisy():
 def two_in_two_out():
     a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
     y = kl.Multiply()([kl.Dense(4, "tanh")(a), b])
-    return keras.Model([a, b], [kl.Dense(2, name="left")(y), kl.Maximum(name="right")([y, b])])
+    z = kl.Minimum()([kl.Subtract()([y, a]), b])
+    return keras.Model([a, b], [kl.Dense(2, name="left")(z), kl.Maximum(name="right")([y, b])])
 
 
 def randomise(model):

@@ -12,12 +12,16 @@ from singanet.layers import (
     Average,
     Context,
     Dense,
+    Divide,
+    Dot,
     GlobalAvgPooling2D,
     Input,
     Maximum,
     Merge,
+    Minimum,
     Multiply,
     Reshape,
+    Subtract,
 )
 from singanet.net import FeedForwardNet
 from singanet.ops import numpy_ops
@@ -192,3 +196,59 @@ def test_merge_refuses_other_than_several_equal_shapes(shapes):
     with pytest.raises(ShapeError, match="layer 'sum': expected at least two inputs of one sample"):
         layer.build(shapes)
     assert layer.out_shapes is None
+
+
+class TestMinimum(LayerCase):
+    in_shapes = [(2, 3), (2, 3), (2, 1)]
+
+    def make(self):
+        return Minimum("least")
+
+    def expected(self, params, x):
+        return np.minimum(np.minimum(x[0], x[1]), x[2])
+
+
+class TestSubtract(LayerCase):
+    in_shapes = [(2, 1), (2, 3)]
+
+    def make(self):
+        return Subtract("difference")
+
+    def expected(self, params, x):
+        return x[0] + -1.0 * x[1]
+
+
+class TestDivide(LayerCase):
+    in_shapes = [(2, 3), (2, 1)]
+
+    def make(self):
+        return Divide("quotient")
+
+    def draw(self, rng, batch):
+        return [rng.standard_normal((batch, 2, 3)), rng.uniform(0.5, 2, (batch, 2, 1))]
+
+    def expected(self, params, x):
+        return x[0] * x[1] ** -1.0
+
+
+class TestDot(LayerCase):
+    in_shapes = [(2, 3), (2, 3)]
+
+    def make(self):
+        return Dot("dot")
+
+    def expected(self, params, x):
+        return np.einsum("nij,nij->ni", *x)[..., None]
+
+
+@pytest.mark.parametrize("kind", [Subtract, Divide])
+@pytest.mark.parametrize("shapes", [(3,), [(3,)] * 3, [(3,), (4,)]])
+def test_joins_of_two_refuse_others(kind, shapes):
+    with pytest.raises(ShapeError, match="layer 'it': expected .*two inputs"):
+        kind("it").build(shapes)
+
+
+@pytest.mark.parametrize("shapes", [(3,), [(3,)] * 3, [(3,), (1,)], [(), ()]])
+def test_dot_refuses_unequal_inputs(shapes):
+    with pytest.raises(ShapeError, match="layer 'it': expected two inputs of one sample shape"):
+        Dot("it").build(shapes)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.layers import EndPadding, MaxPooling2D, Pad
+from singanet.layers import Cropping, EndPadding, MaxPooling2D, Pad
 from singanet.testing import LayerCase
 
 
@@ -95,3 +95,24 @@ def test_pooling_behind_it_rounds_its_size_up_as_caffe(size, rng):
 def test_end_padding_refuses_a_bad_pad(pad):
     with pytest.raises(ArgumentError, match=r"'end', argument pad: expected an int"):
         EndPadding("end", pad)
+
+
+class TestCropping(LayerCase):
+    in_shapes = (2, 4, 5)
+
+    def make(self):
+        return Cropping("inside", (1, (0, 2)))
+
+    def expected(self, params, x):
+        return x[:, :, 1:3, :3]
+
+
+@pytest.mark.parametrize(("crop", "shape"), [(1, (2, 2, 5)), ((1, 1, 1), (4, 4)), (2, (4,))])
+def test_cropping_refuses_small_samples(crop, shape):
+    with pytest.raises(ShapeError, match="layer 'inside': expected samples"):
+        Cropping("inside", crop).build(shape)
+
+
+def test_cropping_refuses_other_arguments():
+    with pytest.raises(ArgumentError, match="layer 'inside', argument pad: expected an int"):
+        Cropping("inside", -1)

@@ -97,6 +97,53 @@ def test_auc_counts_pairs(pairs: list[tuple[int, bool]]) -> None:
     assert AUC().evaluate(column, y[:, None].astype(float)) == pytest.approx(won)
 
 
+@given(
+    pairs=st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=20).filter(
+        lambda pairs: len({positive for _, positive in pairs}) == 2
+    )
+)
+def test_average_precision_steps_down_the_scores(pairs: list[tuple[int, bool]]) -> None:
+    yes, area, before = sum(positive for _, positive in pairs), 0.0, 0
+    for threshold in sorted({score for score, _ in pairs}, reverse=True):
+        taken = [positive for score, positive in pairs if score >= threshold]
+        area += (sum(taken) - before) / yes * sum(taken) / len(taken)
+        before = sum(taken)
+    x, y = np.array([float(s) for s, _ in pairs]), np.array([p for _, p in pairs])
+    assert AUC("pr").evaluate(x, y) == pytest.approx(area)
+    column = np.stack([np.zeros(len(x)), x], axis=1)
+    assert AUC("pr").evaluate(column, y) == pytest.approx(area)
+
+
+@pytest.mark.parametrize("curve", ["roc", "pr"])
+def test_auc_of_classes_is_the_mean_of_each_against_the_rest(curve: str) -> None:
+    rng = np.random.default_rng(3)
+    p, y = rng.dirichlet(np.ones(4), 60), rng.integers(0, 3, 60)
+    each = [AUC(curve).evaluate(p[:, k].copy(), y == k) for k in range(3)]
+    metric = AUC(curve, "macro")
+    other = AUC(curve, "macro")
+    for part in (slice(0, 20), slice(20, 35)):
+        metric.update(p[part], y[part, None])
+    other.update(p[35:], y[35:])
+    metric.merge(other.state())
+    assert metric.result() == pytest.approx(np.mean(each))
+    assert metric.linked
+    assert not AUC(curve).linked
+
+
+def test_bad_auc_of_classes() -> None:
+    metric = AUC(average="macro")
+    for x, y in ((np.zeros((2, 1)), np.zeros(2, int)), (np.zeros(2), np.zeros(2, int))):
+        with pytest.raises(ShapeError, match=r"\(B, C\)"):
+            metric.update(x, y)
+    for y in (np.array([0, 3]), np.array([0.0, 1.0]), np.array([-1, 0])):
+        with pytest.raises(DataError, match="integer labels from 0 to 2"):
+            metric.update(np.zeros((2, 3)), y)
+    assert math.isnan(metric.evaluate(np.zeros((2, 3)), np.array([1, 1])))
+    for wrong in ({"curve": "ROC"}, {"average": "micro"}):
+        with pytest.raises(ArgumentError, match=rf"AUC\({next(iter(wrong))}=\)"):
+            AUC(**wrong)
+
+
 def test_auc_that_is_not_defined() -> None:
     assert math.isnan(AUC().evaluate(np.ones(3), np.ones(3)))
     assert math.isnan(AUC().evaluate(np.ones(0), np.ones(0)))

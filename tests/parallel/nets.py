@@ -40,16 +40,20 @@ def words_net():
 
 
 def values_of(net):
-    """Copies of the parameters by name."""
-    return {param.name: param.value.copy() for param in net.params()}
+    """Copies of the parameters by name, wherever they are."""
+    return {param.name: param.peek().copy() for param in net.params()}
 
 
 def expect_same_bits(nets):
     """Every parameter is the same in all of them."""
-    first = values_of(nets[0])
-    for net in nets[1:]:
-        for name, value in values_of(net).items():
-            np.testing.assert_array_equal(value, first[name], err_msg=name)
+    expect_same_values([values_of(net) for net in nets])
+
+
+def expect_same_values(every):
+    """Every array is the same in all of them, by name."""
+    for values in every[1:]:
+        for name, value in values.items():
+            np.testing.assert_array_equal(value, every[0][name], err_msg=name)
 
 
 def together(work, size=2):

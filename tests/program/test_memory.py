@@ -10,6 +10,7 @@ import pytest
 
 import singanet
 from singanet.errors import ArgumentError
+from singanet.initializer import Gaussian, Orthogonal
 from singanet.layers import Dense
 from singanet.loss import SquaredError
 from singanet.models import build
@@ -96,8 +97,8 @@ def test_state_of_small_parameters_counts_once(make):
     parts = net.memory(2, optimizer).parts
     trained = sum(param.value.nbytes for param in net.params())
     assert parts["optimizer state"] == len(optimizer.slots) * trained
-    # Two rows of zeros for relus, ones for three sums, and the numbers of the step.
-    assert 0 < parts["other"] - 4 * (2 * (256 + 128) + 3 * 2) < 100
+    # Ones for three sums, and the numbers of the step.
+    assert 0 < parts["other"] - 4 * (3 * 2) < 100
 
 
 class NoHoles:
@@ -139,3 +140,27 @@ def test_weights_that_lie_in_another_order_count_once():
     parts = net.memory(2, SGD(lr=0.1)).parts
     assert parts["parameters"] == sum(value.nbytes for value in net.param_values())
     assert parts["other"] < weight.value.nbytes
+
+
+def test_parameters_are_filled_before_the_first_step():
+    def made(initializer):
+        net = singanet.FeedForwardNet(SquaredError(), seed=0)
+        net.add(Dense("fc", 400, False, {"init": initializer}, input_sample_shape=(300,)))
+        return net
+
+    # Q of 400 x 300 in float64, and four more such arrays, beside the parameter.
+    net = made(Orthogonal())
+    filling = 4 * 400 * 300 + 5 * 8 * 400 * 300
+    with net.unfilled() as told:
+        assert told == filling
+    peak = net.memory(1, SGD(lr=0.1))
+    rest = peak.total - peak.parts["filling"]
+    assert rest < filling == peak.total
+    net.execution_plan()
+    assert net.memory(1, SGD(lr=0.1)).parts["filling"] == 0
+    plan = made(Orthogonal()).plan(1, SGD(lr=0.1))
+    assert plan.peak == plan.table[0].peak >= filling
+    # Of others that are large a piece is drawn at a time.
+    net = made(Gaussian(0, 1))
+    with net.unfilled() as told:
+        assert told == 4 * 400 * 300 + 2 * 8 * 65536

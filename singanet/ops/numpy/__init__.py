@@ -70,7 +70,7 @@ class NumpyOps:
         """See `Ops`: the number of threads may have been set anew."""
         return changes()
 
-    def trim(self) -> None:
+    def trim(self, prepared: bool = False) -> None:
         """See `Ops`: none is held."""
 
     def remarks(self) -> list[str]:

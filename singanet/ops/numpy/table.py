@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.types import Array, RowSparse
+
+_LONG = 16
+"""Rows of a run above which it is summed by a call of its own."""
+
+_WIDE = 32
+"""Elements of a row from which on rows are added as wholes."""
 
 
 @kernel(half="native")
@@ -28,7 +36,32 @@ def sum_rows(ops: Ops, indices: Array, rows: Array) -> tuple[Array, Array]:
     first = xp.ones(len(ordered), bool)
     xp.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     starts = xp.flatnonzero(first)
-    return ordered[starts], xp.add.reduceat(rows, starts, axis=0)
+    return ordered[starts], _sums_of_runs(xp, rows, starts)
+
+
+def _sums_of_runs(xp: Any, rows: Array, starts: Array) -> Array:
+    """The sums of the runs of ``rows`` that begin at ``starts``, as ``xp.add.reduceat``'s.
+
+    That goes down the columns, and takes ten times as long where the rows are wide.
+    """
+    narrow = rows.size < _WIDE * len(rows)
+    if xp is not np or narrow or rows.dtype.itemsize < 4:
+        total: Array = xp.add.reduceat(rows, starts, axis=0)
+        return total
+    lengths = np.diff(starts, append=len(rows))
+    total = np.take(rows, starts, axis=0)
+    ones = np.ones(int(lengths.max()), rows.dtype)
+    flat, sums = rows.reshape(len(rows), -1), total.reshape(len(total), -1)
+    for run in np.flatnonzero(lengths > _LONG).tolist():
+        first, count = int(starts[run]), int(lengths[run])
+        np.dot(ones[:count], flat[first : first + count], sums[run])
+    runs = np.flatnonzero((lengths > 1) & (lengths <= _LONG))
+    place = 1
+    while len(runs):
+        total[runs] += np.take(rows, starts[runs] + place, axis=0)
+        place += 1
+        runs = runs[lengths[runs] > place]
+    return total
 
 
 @kernel(half="native")

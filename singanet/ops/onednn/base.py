@@ -73,11 +73,11 @@ class OneDnnBase(NumpyOps):
         """See `Ops`: routes may have been measured in the meantime."""
         return changes(), self.chooser.version
 
-    def trim(self) -> None:
-        """See `Ops`: the calling thread's scratch memory."""
+    def trim(self, prepared: bool = False) -> None:
+        """See `Ops`: the calling thread's scratch memory and plans."""
         runtime: Runtime | None = getattr(self._local, "runtime", None)
         if runtime is not None:
-            runtime.trim()
+            runtime.trim(prepared)
 
     def remarks(self) -> list[str]:
         """See `Ops`: how many measured choices are in use."""

@@ -93,9 +93,18 @@ class Runtime:
         finally:
             builder.close()
 
-    def trim(self) -> None:
-        """Let the scratch memory go; the next kernel that needs some makes it again."""
+    def trim(self, prepared: bool = False) -> None:
+        """Let the scratch memory go; the next kernel that needs some makes it again.
+
+        With ``prepared`` the plans too, and the primitives that oneDNN keeps for others like them.
+        """
         self._buffer = np.empty(0, np.uint8)
+        if prepared:
+            self._plans.clear()
+            c, capacity = self.library.c, ctypes.c_int()
+            c.dnnl_get_primitive_cache_capacity(ctypes.byref(capacity))
+            c.dnnl_set_primitive_cache_capacity(0)
+            c.dnnl_set_primitive_cache_capacity(capacity.value)
 
     def run(self, plan: Runnable, arrays: tuple[Array, ...]) -> None:
         """Run ``plan`` on the memory of ``arrays``."""

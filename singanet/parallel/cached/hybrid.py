@@ -13,7 +13,7 @@ from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.all_reduce import AllReduce
 from singanet.parallel.cached.rows import Lookups, TableRows
 from singanet.parallel.cached.rules import bare_copy, follow
-from singanet.parallel.cached.serve import serve
+from singanet.parallel.cached.serve import looks_at_gradients_alone, serve
 from singanet.parallel.communicator import Communicator
 from singanet.parallel.round import Round
 from singanet.parallel.server.messages import ServerRanks
@@ -86,8 +86,7 @@ class Hybrid(AllReduce):
         """
         if self.is_new(net, around):
             for stage in (*around, *stages_of(self.optimizer)[0]):
-                clips = type(stage).settle is Wrapper.settle
-                if not clips or type(stage).updated is not Wrapper.updated:
+                if not looks_at_gradients_alone(stage):
                     kind = type(stage).__name__
                     raise ArgumentError(
                         f"Hybrid and {kind}",
@@ -95,14 +94,8 @@ class Hybrid(AllReduce):
                         received=kind,
                         advice=f"use AllReduce with {kind}",
                     )
-            self._rows = serve(net, self._rule, self._tables_of, wrote=self.comm.rank > 0)
+            self._rows = serve(net, self._rule, self._tables_of, lambda: self.comm.rank > 0)
         super().meet(net, around)
-
-    def end(self) -> None:
-        """As `Wrapper.end`."""
-        super().end()
-        if self.alone:
-            self._finish()
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """As `Reducer`: gradients that wait are pushed, on all ranks before any goes on."""

@@ -54,6 +54,9 @@ class CachedRows(TableRows):
         for start in range(0, len(waiting), self.piece):
             self._send(waiting[start : start + self.piece], waiting[:0], self.pending[:0])
 
+    def prefetch(self, ids: Array) -> None:
+        """As `TableRows`: nothing, since it depends on the step which rows are here after it."""
+
     def write(self, array: Array) -> None:
         """As `ServedRows`."""
         self._forget(np.flatnonzero(self._row_of >= 0))

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from singanet.parallel.communicator import Done, Request
 from singanet.parallel.server.table import Table
 from singanet.params.served import ServedRows
 from singanet.types import Array, RowSparse
@@ -59,6 +60,7 @@ class TableRows(ServedRows):
         super().__init__(name, (table.rows, table.width), table.dtype)
         self.table = table
         self.lookups = Lookups()
+        self._pushing: Request = Done()
         self._row_bytes = table.width * self.dtype.itemsize
         self.piece = max(1, _PIECE // max(1, self._row_bytes))
 
@@ -85,6 +87,7 @@ class TableRows(ServedRows):
 
     def flush(self) -> None:
         """Push all gradients that wait."""
+        self._pushing.wait()
 
     def parts(self) -> Iterator[Array]:
         """As `ServedRows`."""
@@ -96,6 +99,10 @@ class TableRows(ServedRows):
         """As `ServedRows`; gradients that wait are dropped with the values that they are of."""
         for rows in self._pieces():
             self.table.write(rows, np.asarray(array[rows], self.dtype))
+
+    def prefetch(self, ids: Array) -> None:
+        """Begin to pull what the next step will look up, as it is after the one under way."""
+        self.table.prefetch(_distinct(ids)[0])
 
     def _fetched(self, rows: Array) -> Array:
         """The values of distinct ``rows``, rising, for a training step."""
@@ -109,7 +116,9 @@ class TableRows(ServedRows):
 
     def _push(self, rows: Array, grads: Array, clocks_added: Array | None) -> None:
         if len(rows):
-            self.table.push(rows, grads, clocks_added)
+            # What comes next to the table comes after it: only its errors are waited for.
+            self._pushing.wait()
+            self._pushing = self.table.start_push(rows, grads, clocks_added)
             self._count_push(rows, clocks_added)
 
     def _count_pull(self, count: int) -> None:

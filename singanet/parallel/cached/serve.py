@@ -12,6 +12,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.cache import Cache
 from singanet.layers.embedding import Embedding
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached.lines import CachedRows
 from singanet.parallel.cached.rows import TableRows
 from singanet.parallel.server.table import Table
@@ -25,7 +26,7 @@ def serve(
     net: Any,
     rule: Optimizer,
     tables_of: Callable[[Sequence[Param]], Mapping[str, Table]],
-    wrote: bool = False,
+    wrote: Callable[[], bool] = lambda: False,
 ) -> dict[str, TableRows]:
     """Let tables have the rows of the trained Embeddings of ``net``, by parameter name.
 
@@ -46,10 +47,15 @@ def serve(
         rows = (
             TableRows(param.name, table) if cache is None else CachedRows(param, table, cache, rule)
         )
-        if param.filled and not wrote and not _is_as_drawn(param):
+        if param.filled and not wrote() and not _is_as_drawn(param):
             rows.write(param.value)
         param.home = rows
     return {p.name: p.served for p, _ in found if isinstance(p.served, TableRows)}
+
+
+def looks_at_gradients_alone(stage: Wrapper) -> bool:
+    """Whether a stage has no part in what becomes of values."""
+    return type(stage).settle is Wrapper.settle and type(stage).updated is Wrapper.updated
 
 
 def _is_as_drawn(param: Param) -> bool:

@@ -139,6 +139,7 @@ class Elsewhere:
 
     place = "on another rank"
     way_back = "call pipeline.gather() first"
+    is_table = False
 
     def __init__(self, param: Param, stage: int) -> None:
         self.name, self.dtype, self.stage = param.name, np.dtype(param.array_type), stage

@@ -16,7 +16,7 @@ from singanet.checkpoint.names import check_unique
 from singanet.engine.executor import LayerByLayer
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import StepRequest
-from singanet.engine.net import Net
+from singanet.engine.net import Net, expect_in_memory
 from singanet.engine.passes import Pass
 from singanet.engine.step import expect_scores, expected_loss
 from singanet.errors import ArgumentError, CallOrderError
@@ -275,17 +275,11 @@ class Pipeline:
     # -- stages ---------------------------------------------------------------------------------
 
     def _checked(self, net: Net) -> Any:
-        """The plan of ``net``, which is on all ranks alike. Errors: it is not, or is away."""
+        """The plan of ``net``, which is on all ranks alike. Errors: it is not, or is elsewhere."""
         plan = net.planned()
         params = {id(p): p for step in plan.steps for p in step.layer.params.values()}
         check_unique((param.name for param in params.values()), "parallel.Pipeline")
-        if isinstance(net.programs, Pipeline) or any(p.home is not None for p in params.values()):
-            raise CallOrderError(
-                "parallel.Pipeline",
-                expected="a net in memory, whole",
-                received="one that is offloaded, or in a pipeline",
-                advice="call net.onload(), or pipeline.gather(), first",
-            )
+        expect_in_memory(params.values(), "parallel.Pipeline")
         facts = [f"{p.name} {p.shape} {p.array_type} {p.spec}" for p in params.values()]
         facts += [f"layer {step.name} {step.out_shapes}" for step in plan.steps]
         facts += [f"micro_batches={self.micro_batches}, schedule={self.schedule}, {self.count}"]

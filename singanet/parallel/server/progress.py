@@ -23,8 +23,10 @@ class Progress:
         there = [n for worker, n in enumerate(self.finished) if worker not in self.away]
         return min(there) if there else max(self.finished)
 
-    def allows(self, need: int) -> bool:
-        """Whether what is read before step ``need`` may be read now."""
+    def allows(self, worker: int, need: int) -> bool:
+        """Whether ``worker`` may read now for step ``need``, which it has to have come to."""
+        if self.finished[worker] < need:
+            return False
         lead = need - self.least
         if self.staleness is not None and lead > self.staleness:
             return False

@@ -75,6 +75,7 @@ class Servers:
         self._opening = Opening(optimizer, staleness, summed, (), *where)
         self._count = 0
         self._sent: bytes | None = None
+        self._known: frozenset[str] = frozenset()
 
     @property
     def servers(self) -> range:
@@ -86,16 +87,17 @@ class Servers:
         replicas: Sequence[tuple[Param, Array]],
         tables: Sequence[Param] = (),
         split: Way = "hash",
-        state: Mapping[str, Array] | None = None,
+        anew: bool = False,
     ) -> None:
         """Let the servers hold these parameters: ``replicas`` whole, ``tables`` row by row.
 
         The values of replicas are those of worker 0, those of tables are drawn by the servers; a
-        snapshot goes before both, but not before ``state`` that was loaded. All workers come
-        here; again, with what has changed. Errors: an optimizer that is no data.
+        snapshot goes before both, but for ``anew``. All workers come here; again, with more, or
+        with replicas whose values have changed. Errors: an optimizer that is no data.
         """
         held: dict[int, list[Held]] = {server: [] for server in self.servers}
         load = dict.fromkeys(self.servers, 0)
+        self._known = frozenset(self.replicas)
         for param, value in replicas:
             known = self.replicas.get(param.name)
             if known is None:
@@ -113,7 +115,7 @@ class Servers:
                 held[server].append(Held(number, bare, owned))
             self.tables[param.name] = RemoteTable(self, param, number, made)
         if self.comm.rank == 0:
-            self._tell_all(held, replicas, state)
+            self._tell_all(held, replicas, anew)
         self.restored = of_first(self.comm, self.restored, "what servers begin from")
         self.finished = self.finished or self.restored or 0
 
@@ -121,14 +123,15 @@ class Servers:
         self,
         held: Mapping[int, Sequence[Held]],
         replicas: Sequence[tuple[Param, Array]],
-        state: Mapping[str, Array] | None,
+        anew: bool,
     ) -> None:
-        first = self._sent is None
-        if self._opening.snapshots is not None and first and state is None:
+        first, known = self._sent is None, self._known
+        if self._opening.snapshots is not None and first and not anew:
             steps = [set(unpickled(a[0])) for a in self._all(Kind.OPEN, self._as_data(None))]
             self.restored = max(set.intersection(*steps), default=None)
         # What is opened later begins from there, too; what is there already does not.
-        restore = self.restored if first or not replicas else None
+        fresh = not any(param.name in known for param, _ in replicas)
+        restore = self.restored if fresh and not anew else None
         asked = [
             self._ask(server, Kind.OPEN, arrays=self._as_data(held[server], restore))
             for server in self.servers
@@ -138,8 +141,6 @@ class Servers:
         for each in asked:
             each.wait()
         self._sent = self._hypers()
-        if state is not None:
-            self.load_state_dict(state)
 
     def _hypers(self) -> bytes:
         rule = stages_of(self.optimizer)[1]
@@ -272,12 +273,26 @@ class RemoteTable(Table):
         self.rows, self.width = param.shape[0], int(np.prod(param.shape[1:]))
         self.dtype = param.dtype
         self._servers, self._number = servers, number
+        self._ahead: list[tuple[int, Array, Request]] = []
 
     def start_pull(self, rows: Array) -> Request:
         """As `Table`."""
+        rows, now = self._checked(rows), self._servers.finished
+        self._ahead = [each for each in self._ahead if each[0] >= now]
+        for k, (due, known, request) in enumerate(self._ahead):
+            if due == now and np.array_equal(known, rows):
+                del self._ahead[k]
+                return request
+        return self._pulled(rows, 0)
+
+    def prefetch(self, rows: Array) -> None:
+        """As `Table`; servers answer once this worker may begin the next step."""
         rows = self._checked(rows)
+        self._ahead.append((self._servers.finished + 1, rows, self._pulled(rows, 1)))
+
+    def _pulled(self, rows: Array, ahead: int) -> Request:
         parts = [(s, at, [local]) for s, at, local in self.split.places(rows) if len(local)]
-        return self._start(Kind.PULL, parts, self._values_of(rows))
+        return self._start(Kind.PULL, parts, self._values_of(rows), ahead)
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
         """As `Table`. Every server hears of it: its rule counts the update too."""
@@ -348,8 +363,9 @@ class RemoteTable(Table):
         kind: Kind,
         parts: Sequence[tuple[int, Array | slice, Sequence[Array]]],
         merged: Callable[[Any], Any],
+        ahead: int = 0,
     ) -> Request:
-        need = self._servers.finished + (kind is Kind.PUSH_PULL)
+        need = self._servers.finished + ahead
         what = f"{kind.name.lower().replace('_', ' ')} of {self.name}"
         asked = [
             (at, self._servers._ask(server, kind, self._number, need, arrays, what))

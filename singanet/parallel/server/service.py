@@ -126,7 +126,7 @@ class Service:
             self.progress.leave(worker)
         if message.kind in (Kind.FINISH, Kind.LEAVE):
             return self._went_on(worker, message)
-        if message.kind in _READS and not self.progress.allows(message.need):
+        if message.kind in _READS and not self.progress.allows(worker, message.need):
             self._waiting.append((worker, message))
             return []
         return [(worker, self._answer(worker, message))]
@@ -140,7 +140,7 @@ class Service:
             waiting, self._waiting = self._waiting, []
             return [_failure(*each, error) for each in waiting]
         done = [] if message.kind is Kind.FINISH else [(worker, _answered(message))]
-        ready = [each for each in self._waiting if self.progress.allows(each[1].need)]
+        ready = [(k, each) for k, each in self._waiting if self.progress.allows(k, each.need)]
         self._waiting = [each for each in self._waiting if each not in ready]
         return done + [(who, self._answer(who, asked)) for who, asked in ready]
 

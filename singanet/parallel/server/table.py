@@ -61,6 +61,10 @@ class Table(ABC):
     def start_write(self, rows: Array, values: Array) -> Request:
         """Put ``values`` (n, width) in the place of ``rows``, whose clocks grow by 1."""
 
+    @abstractmethod
+    def prefetch(self, rows: Array) -> None:
+        """Begin to pull ``rows`` as they are after the step under way, where that takes time."""
+
     def pull(self, rows: Array) -> tuple[Array, Array]:
         """As `start_pull`, waited for."""
         values, clocks = self.start_pull(rows).wait()
@@ -132,6 +136,9 @@ class Shard(Table):
         """As `Table`. Errors: `DataError` for a row that there is not."""
         rows = self._checked(rows)
         return Done((self._table[rows], self.clocks[rows]))
+
+    def prefetch(self, rows: Array) -> None:
+        """As `Table`: there is nothing to wait for."""
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
         """As `Table`. Errors: rows that are not there or come twice, gradients that do not fit."""

@@ -179,16 +179,22 @@ class ReducedUpdates:
         if self._reached:
             if self._sums is None:
                 self._sums = Sums(self.tape, self.reduction, "step")
+            reduction = self.reduction
+            if reduction.rows_first:
+                self._push_served(StepScalar(lambda: reduction.share))
             for landed in self._sums.rest():
                 self._update(*landed)
-            reduction = self.reduction
-            share: Any = StepScalar(lambda: reduction.share, late=True)
-            for name, value, grad in self._served:
-                self.tape.layer, self.tape.phase = self._layers[name], "update"
-                self._inner.record_scaled([name], [value], [grad], share)
+            if not reduction.rows_first:
+                self._push_served(StepScalar(lambda: reduction.share, late=True))
             self._sums.close()
         self._outer.end()
         self._inner.finish()
+
+    def _push_served(self, share: StepScalar) -> None:
+        """Record what becomes of the gradients of rows that tables have."""
+        for name, value, grad in self._served:
+            self.tape.layer, self.tape.phase = self._layers[name], "update"
+            self._inner.record_scaled([name], [value], [grad], share)
 
 
 class Sums:

@@ -1,5 +1,10 @@
 """Ranks that reduce dense gradients, and servers that have the tables of rows."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -120,6 +125,38 @@ def test_bytes_on_the_wire_are_those_that_are_counted():
     for wire, counted, rows in served(work, 1, 1)[0]:
         assert counted <= wire <= counted + 8 * 3 * 400
         assert rows > 0
+
+
+TRAINS = """
+import sys
+import numpy as np
+from singanet import parallel
+from singanet.layers import Cache
+from singanet.optimizer import SGD
+from tests.parallel.cached.tables import words_net
+from tests.parallel.cached.test_hybrid import trained
+
+optimizer = parallel.Hybrid(SGD(lr=0.5))
+found, notes, _ = trained(optimizer.comm, optimizer, Cache("lfu", 20, 0, 0))
+if optimizer.comm.rank == 0:
+    np.savez(sys.argv[1], **found)
+"""
+
+
+@pytest.mark.slow
+def test_a_job_of_mpi_trains_to_the_same_bits(tmp_path):
+    pytest.importorskip("mpi4py")
+    script = tmp_path / "trains.py"
+    script.write_text(TRAINS)
+    command = [sys.executable, "-m", "singanet", "launch", "-n", "3", "--servers", "1"]
+    root = Path(__file__).resolve().parents[3]
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    kept = tmp_path / "found.npz"
+    subprocess.run([*command, str(script), str(kept)], env=environment, check=True, timeout=120)
+    (expected, _, _), _ = hybrids(cache=Cache("lfu", 20, 0, 0), servers=1)
+    with np.load(kept) as found:
+        for name, value in expected.items():
+            assert np.array_equal(found[name], value), name
 
 
 def test_ranks_without_servers_are_refused():

@@ -31,7 +31,7 @@ def gradient(ids, seed):
 
 @pytest.mark.parametrize("rule", [SGD(lr=0.1, momentum=0.9), Adam(lr=0.1), AdaGrad(lr=0.1)])
 @given(steps=STEPS, capacity=st.integers(1, 40), policy=st.sampled_from(["lru", "lfu", "lfuopt"]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_bounds_of_zero_are_no_cache_to_the_bit(rule, steps, capacity, policy):
     plain, table = (Shard(param(), type(rule)(**rule.arguments)) for _ in range(2))
     uncached = TableRows("table", plain)
@@ -50,7 +50,7 @@ def test_bounds_of_zero_are_no_cache_to_the_bit(rule, steps, capacity, policy):
     policy=st.sampled_from(["lru", "lfu", "lfuopt"]),
     bounds=st.tuples(st.integers(0, 6), st.integers(0, 6)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_row_is_older_and_no_gradient_waits_longer_than_the_bounds(
     steps, capacity, policy, bounds
 ):

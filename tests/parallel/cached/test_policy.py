@@ -50,7 +50,7 @@ class Reference:
     lines=st.integers(1, 9),
     batches=st.lists(st.lists(st.integers(0, 15), unique=True, max_size=12), max_size=40),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_lines_hold_the_rows_of_a_plain_reference(name, lines, batches):
     policy, reference = POLICIES[name](lines), Reference(lines, WORTH[name])
     row_of = {}

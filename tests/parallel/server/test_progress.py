@@ -17,15 +17,18 @@ def test_readers_wait_for_the_slowest_but_not_for_those_away():
     progress = Progress(3, 1)
     for worker in (0, 0, 1):
         progress.finish(worker)
-    assert progress.allows(1)
-    assert not progress.allows(2)
+    assert progress.allows(0, 1)
+    assert not progress.allows(0, 2)
+    # What is asked ahead of a step waits for its end.
+    assert not progress.allows(2, 1)
     progress.leave(2)
-    assert progress.allows(2)
-    assert not progress.allows(3)
+    assert progress.allows(0, 2)
+    progress.finish(0)
+    assert not progress.allows(0, 3)
     progress.leave(0)
     assert progress.leave(1)
     # All are back, where the furthest was.
-    assert (progress.finished, progress.least, progress.ahead) == ([2, 2, 2], 2, 1)
+    assert (progress.finished, progress.least, progress.ahead) == ([3, 3, 3], 3, 1)
 
 
 def leads(staleness, seeds, workers=3, steps=5):

@@ -32,7 +32,7 @@ def residual_images(blocks=4):
     h = x
     for k in range(blocks):
         y = BatchNormalization(f"norm{k}")(Conv2D(f"conv{k}", 4, 3)(h))
-        y = Dropout(f"drop{k}", 0.3)(Activation(f"relu{k}")(y))
+        y = Dropout(f"drop{k}", 0.3)(Activation(f"act{k}")(y))
         h = Activation(f"out{k}")(Add(f"sum{k}")([y, h]))
     outputs = Dense("dense", 5)(Flatten("flat")(h))
     return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=outputs, seed=3)

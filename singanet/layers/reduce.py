@@ -1,0 +1,162 @@
+"""Axes summed up, and spread out: one number of many, and many of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from singanet.base.arguments import is_int
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.layers.arguments import expect_int, expect_one_input
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer
+from singanet.types import Array, Shape, Shapes
+
+_MODES = ("sum", "mean", "max", "min")
+
+
+class Reduce(Layer):
+    """The sum, mean, max or min over ``axes``, which count the batch axis; None are all others.
+
+    ``keepdims`` leaves axes of extent 1 in their places. Of several equal extremes each has an
+    equal share of the gradient.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        mode: str,
+        axes: int | Sequence[int] | None = None,
+        keepdims: bool = False,
+        input_sample_shape: Shape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        if mode not in _MODES:
+            raise UnknownNameError(
+                f"layer {name!r}, argument mode",
+                expected=f"one of {one_of(_MODES)}",
+                received=repr(mode),
+                advice=did_you_mean(str(mode), _MODES, "choose one of these"),
+            )
+        given: Any = [axes] if is_int(axes, -99) else axes
+        whole = isinstance(given, (tuple, list)) and given and all(is_int(k, -99) for k in given)
+        if given is not None and not (whole and 0 not in given):
+            raise ArgumentError(
+                f"layer {name!r}, argument axes",
+                expected="axes of the sample, from 1, or negative to count from the last",
+                received=repr(axes),
+                advice="axis 0 is the batch; None takes all others",
+            )
+        self.mode = mode
+        self.axes = None if given is None else tuple(given)
+        self.keepdims = bool(keepdims)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape s → s without the axes, or with 1 in their places."""
+        shape = expect_one_input(self, in_shapes)
+        rank = len(shape) + 1
+        axes = self._over(rank)
+        if not shape or axes[0] < 1 or axes[-1] >= rank or len(set(axes)) < len(axes):
+            raise self.shape_error(
+                f"samples with each of the axes {self.axes} once, counted with the batch axis",
+                f"sample shape {shape}",
+                "axes=None takes all of a sample's",
+            )
+        if 0 in shape:
+            raise self.shape_error("samples of at least one element", f"{shape}", "reduce more")
+        kept = [(k, size) for k, size in enumerate(shape, 1) if self.keepdims or k not in axes]
+        return tuple(1 if k in axes else size for k, size in kept)
+
+    def _over(self, rank: int) -> list[int]:
+        if self.axes is None:
+            return list(range(1, rank))
+        return sorted(axis if axis > 0 else rank + axis for axis in self.axes)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """One number of many; the extremes keep their input and output."""
+        axes = tuple(self._over(x.ndim))
+        y: Array = getattr(x, self.mode)(axis=axes, keepdims=True)
+        ctx.save(shape=x.shape, **({} if self.mode in ("sum", "mean") else {"x": x, "y": y}))
+        out: Any = self.out_shapes
+        return y.reshape(len(x), *out)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` for each that went in, divided by their number, or where the extreme was."""
+        shape = ctx.saved["shape"]
+        axes = tuple(self._over(len(shape)))
+        dy = dy.reshape(tuple(1 if k in axes else size for k, size in enumerate(shape)))
+        if self.mode in ("max", "min"):
+            held = (ctx.saved["x"] == ctx.saved["y"]).astype(dy.dtype)
+            share = ctx.ops.divide(dy, held.sum(axis=axes, keepdims=True))
+            return ctx.ops.multiply(held, share), {}
+        if self.mode == "mean":
+            dy = ctx.ops.multiply(dy, 1.0 / prod(shape[k] for k in axes))
+        return _spread(ctx, dy, shape), {}
+
+
+class Expand(Layer):
+    """Samples spread to ``shape``: an axis of extent 1 is repeated, -1 leaves an axis as it is."""
+
+    def __init__(
+        self, name: str, shape: Sequence[int], input_sample_shape: Shape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        several = isinstance(shape, (tuple, list)) and len(shape) > 0
+        if not several or not all(is_int(size, -1) and size != 0 for size in shape):
+            raise ArgumentError(
+                f"layer {name!r}, argument shape",
+                expected="an extent for each axis of the sample, -1 for the one that is there",
+                received=repr(shape),
+                advice="leave the batch axis out",
+            )
+        self.shape = tuple(shape)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """A sample shape of as many axes → ``shape``."""
+        given = expect_one_input(self, in_shapes)
+        pairs = list(zip(given, self.shape, strict=False))
+        fits = all(size in (1, wanted) or wanted == -1 for size, wanted in pairs)
+        if len(given) != len(self.shape) or not fits:
+            raise self.shape_error(
+                f"samples of {len(self.shape)} axes, of extent 1 or that of {self.shape}",
+                f"sample shape {given}",
+                "put Reshape before it, which adds axes of extent 1",
+            )
+        return tuple(size if wanted == -1 else wanted for size, wanted in pairs)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The repeated samples; no array is kept."""
+        ctx.save(shape=x.shape)
+        out: Any = self.out_shapes
+        return _spread(ctx, x, (len(x), *out))
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` summed over what was repeated."""
+        return ctx.ops.sum_to(dy, ctx.saved["shape"]), {}
+
+
+class RepeatVector(Layer):
+    """The sample s, such as a vector, ``count`` times: (count, *s), a sequence of equal steps."""
+
+    def __init__(self, name: str, count: int, input_sample_shape: Shape | None = None) -> None:
+        super().__init__(name, input_sample_shape)
+        self.count = expect_int(name, "count", count)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape s → (count, *s)."""
+        return (self.count, *expect_one_input(self, in_shapes))
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The repeated samples; no array is kept."""
+        return _spread(ctx, x[:, None], (len(x), self.count, *x.shape[1:]))
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """The sum over the steps."""
+        return ctx.ops.sum(dy, axis=1), {}
+
+
+def _spread(ctx: Context, x: Array, shape: Shape) -> Array:
+    y = ctx.ops.empty(shape, x)
+    ctx.ops.copyto(y, x)
+    return y
