@@ -18,7 +18,10 @@ from singanet.saving.objects import object_from_config
 
 SCHEDULES = [
     curves.Constant(0.1),
+    curves.Chained([curves.Step(0.1, 3), 0.05, curves.Plateau(0.02)], [4, 7]),
     curves.Cosine(0.1, 10, final=0.01),
+    curves.CosineRestarts(0.1, 3, longer=2, shrink=0.5),
+    curves.Cyclic(0.1, 0.5, 2, 3, shrink=0.5),
     curves.Exponential(0.1, 5, 0.5, staircase=True),
     curves.MultiStep(0.1, [2, 4], 0.3),
     curves.OneCycle(0.1, 10, rise=0.4),
