@@ -8,8 +8,10 @@ a forked child.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -191,6 +193,31 @@ def turn(run: Run, wake: float = _WAKE, least: float = _LEAST) -> float:
         count += 1
     count = max(1, round(least * count / passed))
     return _timed(run, count) / count
+
+
+def fresh(script: str, arguments: Sequence[Any], **environment: str) -> Any:
+    """What `begin` in ``script`` makes of ``arguments`` in a fresh process; a text if it fails."""
+    done = subprocess.run(
+        [sys.executable, script, "--child", json.dumps(arguments)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stderr[-300:] if done.returncode else json.loads(done.stdout)
+
+
+def begin(child: Callable[..., Any], main: Callable[[list[str]], object]) -> None:
+    """Run ``main`` with the command line; ``child``, where `fresh` has started this process."""
+    if sys.argv[1:2] == ["--child"]:
+        print(json.dumps(child(*json.loads(sys.argv[2]))))
+    else:
+        main(sys.argv[1:])
+
+
+def on_threads(count: int) -> dict[str, str]:
+    """The environment of a process whose kernels run on so many threads."""
+    return dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(count))
 
 
 def forget_peak() -> None:

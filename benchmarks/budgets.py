@@ -8,30 +8,29 @@ should not be above the budget by more than 1 %, and within 2 % + 2 MB of the pr
 are to be the same bits, and with micro-batches within 1e-6; of nets that draw random numbers
 micro-batches draw others, which is marked.
 
-    python benchmarks/budgets.py [--batch N] [NET ...]
+    python benchmarks/budgets.py [--batch N] [--nets NET ...]
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import io
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from apart import forget_peak, peak, resident
-from memory_budget import batch_of
-from report import publish, table
+from apart import begin, forget_peak, fresh, on_threads, peak, resident
+from memory_budget import batch_of, ready_nets
+from report import introduction, publish, table
 
 from singanet.errors import ArgumentError
 from singanet.layers import Dropout
-from singanet.models import build, entries
+from singanet.models import build
 from singanet.optimizer import SGD, Adam
 from singanet.program.heap import trim
 
@@ -84,15 +83,8 @@ def _bytes(text: str) -> float:
 
 def child(name: str, size: int, budget: int | str, folder: str | None) -> dict[str, Any]:
     """`fitted` in a fresh process."""
-    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
-    call = [sys.executable, __file__, "--child", json.dumps([name, size, budget, folder])]
-    done = subprocess.run(
-        call, env={**os.environ, **threads}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        return {"failed": done.stderr[-200:]}
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    found = fresh(__file__, [name, size, budget, folder], **on_threads(1))
+    return {"failed": found} if isinstance(found, str) else found
 
 
 def rows(name: str, size: int) -> list[list[str]]:
@@ -140,22 +132,22 @@ def rows(name: str, size: int) -> list[list[str]]:
 
 def main(arguments: list[str]) -> None:
     """The table."""
-    size = 8
-    if "--batch" in arguments:
-        at = arguments.index("--batch")
-        size = int(arguments[at + 1])
-        arguments = arguments[:at] + arguments[at + 2 :]
-    names = arguments or [entry.name for entry in entries() if entry.name != "rbm"]
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--nets", nargs="+", default=ready_nets(), metavar="NET")
+    given = parser.parse_args(arguments)
     head = ["net", "budget", "MB", "predicted MB", "measured MB", "off MB", "losses", "", "how"]
-    body = table(head, [row for name in names for row in rows(name, size)])
-    load = os.getloadavg()[0]
-    text = str(__doc__).partition("\n\n    python")[0].partition("\n\n")[2]
-    note = f"Batches of {size}; of those that were run. Load of the machine at the end: {load:.1f}."
-    publish("budgets", "Fits within budgets", f"{text}\n\n{note}\n\n{body}")
+    found, loads = [], [os.getloadavg()[0]]
+    for name in given.nets:
+        found += rows(name, given.batch)
+        loads.append(os.getloadavg()[0])
+    note = f"Batches of {given.batch}. Load of the machine: {min(loads):.1f} to {max(loads):.1f}."
+    left = [name for name in ready_nets() if name not in given.nets]
+    if left:
+        note += f" Left out, since they take minutes each: {', '.join(left)}."
+    text = introduction(__doc__)
+    publish("budgets", "Fits within budgets", f"{text}\n\n{note}\n\n{table(head, found)}")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        print(json.dumps(fitted(*json.loads(sys.argv[2]))))
-    else:
-        main(sys.argv[1:])
+    begin(fitted, main)

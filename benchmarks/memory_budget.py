@@ -13,15 +13,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
-import os
-import subprocess
 import sys
 from typing import Any
 
 import numpy as np
-from apart import forget_peak, peak, resident
-from report import publish, table
+from apart import begin, forget_peak, fresh, on_threads, peak, resident
+from report import introduction, publish, table
 
 from singanet.models import build, entries, find
 from singanet.optimizer import SGD
@@ -79,19 +76,15 @@ def measured(name: str, size: int, options: dict[str, Any] | None = None) -> dic
 
 def child(kernels: str, threads: int, name: str, size: int) -> dict[str, Any] | str:
     """`measured` in a fresh process."""
-    environment = {
-        **os.environ,
-        "SINGANET_OPS": kernels,
-        **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(threads)),
-    }
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", json.dumps([name, size])],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+    found: dict[str, Any] | str = fresh(
+        __file__, [name, size], SINGANET_OPS=kernels, **on_threads(threads)
     )
-    return done.stderr[-300:] if done.returncode else json.loads(done.stdout)
+    return found
+
+
+def ready_nets() -> list[str]:
+    """The names of those with targets."""
+    return [entry.name for entry in entries() if entry.name != "rbm"]
 
 
 def rows(kernels: str, names: list[str], large: bool) -> list[list[str]]:
@@ -136,19 +129,16 @@ def main(arguments: list[str]) -> None:
     large = "--large" in arguments
     kinds = [a for a in arguments if a in ("numpy", "onednn")] or ["numpy", "onednn"]
     named = [a for a in arguments if a not in (*kinds, "--large")]
-    names = named or [entry.name for entry in entries() if entry.name != "rbm"]
+    names = named or ready_nets()
     head = ["kernels", "net", "batch", "predicted MB", "measured MB", "off MB", "off", "within"]
     lines = [row for kinds_ in kinds for row in rows(kinds_, names, large)]
     body = table(head, lines)
     if named:
         print(body)
         return
-    text = str(__doc__).partition("\n\n    python")[0].partition("\n\n")[2]
+    text = introduction(__doc__)
     publish("memory_budget", "Memory as predicted and as measured", f"{text}\n\n{body}")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        print(json.dumps(measured(*json.loads(sys.argv[2]))))
-    else:
-        main(sys.argv[1:])
+    begin(measured, main)

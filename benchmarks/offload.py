@@ -4,7 +4,9 @@ By default 24 layers of 4096×4096, 1.6 GB of parameters and 4.8 GB with Adam's 
 process. Prints the resident peak above the interpreter, the time of a step, and what reading and
 writing the same bytes one after the other takes in the same run: the two files of the folder, in
 pieces of 16 MB, flushed at the end as a step flushes them. With ``--check`` a net of the same
-sizes is trained in memory beside it, in another process, and the parameters are compared.
+sizes is trained in memory beside it, in another process, and the parameters are compared; its
+peak and the time of its steps are told. With ``--activations`` those go to the folder too, as for
+a deep net of large batches: ``--activations --layers 40 --width 256 --batch 16384``.
 
     python benchmarks/offload.py --folder /tmp/offload [--layers 24] [--width 4096] [--check]
 """
@@ -102,18 +104,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", default="384MB")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--activations", action="store_true")
     parser.add_argument("--in-memory", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--by-layers", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     Adam(lr=1e-4), singanet.program  # what is imported late
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     net = net_of(args.layers, args.width)
     if args.in_memory:
-        net.programs.enabled = False
-        train(net, args.width, args.batch, args.steps + args.rounds, Adam(lr=1e-4))
-        print(digest(net))
+        net.programs.enabled = not args.by_layers
+        steps = args.steps + args.rounds
+        seconds = train(net, args.width, args.batch, steps, Adam(lr=1e-4))
+        peak = resident("VmHWM") - before
+        print(digest(net), f"{peak / 1e6:.0f} MB, a step {median(seconds[2:]):.2f} s")
         return
-    net.offload(args.folder, args.keep)
+    net.offload(args.folder, args.keep, activations=args.activations)
     optimizer = Adam(lr=1e-4)
     seconds = train(net, args.width, args.batch, args.steps, optimizer)
     peak = resident("VmHWM") - before
@@ -135,8 +141,11 @@ def main() -> None:
         call = [sys.executable, __file__, "--in-memory"]
         for name in ("layers", "width", "batch", "steps", "rounds"):
             call += [f"--{name}", str(getattr(args, name))]
-        there = subprocess.run(call, capture_output=True, text=True, check=True).stdout.strip()
-        print("bits as in memory:", own == there)
+        for kind in (["--by-layers"], []):
+            done = subprocess.run([*call, *kind], capture_output=True, text=True, check=True)
+            there, told = done.stdout.strip().split(" ", 1)
+            print(f"in memory, {'by layers' if kind else 'recorded'}: {told}")
+            print("bits as in memory:", own == there)
 
 
 if __name__ == "__main__":

@@ -58,3 +58,8 @@ def publish(name: str, title: str, body: str) -> None:
     print(text)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.md").write_text(text)
+
+
+def introduction(doc: str | None) -> str:
+    """What the docstring of a benchmark says between its first line and how it is called."""
+    return str(doc).partition("\n\n    python")[0].partition("\n\n")[2]

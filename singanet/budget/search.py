@@ -27,11 +27,15 @@ _TRIES = 3
 """Targets tried for an arena, since what runs again adds Python objects of its own."""
 _TURNS = 3
 """Programs of a micro-batched step: its first part, those between, and the last with the update."""
-_RECORDING = 8_000_000
+_RECORDING = 4_000_000
 """Bytes at most that a rehearsal takes for a moment: of its arrays the pages that malloc writes."""
 
-_PLANNED = 2_500_000
-"""Bytes that planning leaves in Python's heap: measured. Programs are made of them, layers not."""
+_PLANNED = 0.85
+"""Holes that planning leaves in Python's heap, for a byte of the program's objects: measured."""
+_CHOOSING = 2_000_000
+"""Bytes that modules take which choose what runs again, and holes that they leave: measured."""
+_BY_LAYERS = 1_000_000
+"""Bytes that steps by the layers leave in the heap of Python: measured."""
 _MOVED = 4
 """Bytes of memory that kernels go over in the time in which one of a file moves: a fast disk's."""
 
@@ -147,6 +151,7 @@ class _Search:
     filling: int
     table: list[Way] = field(default_factory=list)
     base: int = 0
+    chosen_again: bool = False
     steps: dict[tuple[int, Recompute, bool], PlannedStep] = field(default_factory=dict)
 
     def run(self, allowed: frozenset[str], notes: tuple[str, ...], where: str) -> MemoryPlan:
@@ -180,7 +185,7 @@ class _Search:
 
     def _recomputed(self, plain: Way, micro: int, light: bool) -> Iterator[Way]:
         """As ``plain``, within the limit where that can be, and else with the least memory."""
-        arena = plain.parts["arena"]
+        arena, self.chosen_again = plain.parts["arena"], True
         if self.limit is None:
             yield from self._worth(self._way(micro, "cheap", light), plain)
             if 1 < micro < self.size:
@@ -227,6 +232,7 @@ class _Search:
         # Another shape, as of a last batch, is rehearsed while the arena is there.
         alone = whole and self.same_shape
         held["recording"] = 0 if alone else min(step.by_layers, _RECORDING)
+        held["planning"] = self._planning(step)
         if not whole:
             held["program"] *= _TURNS
         slowdown = step.work * -(-self.size // micro) / self.base
@@ -234,6 +240,10 @@ class _Search:
         held |= self.beside
         held["filling"] = max(0, self.filling - sum(held.values()))
         return Way(measures, micro, level, held, slowdown, step, optimizer=optimizer)
+
+    def _planning(self, step: PlannedStep) -> int:
+        """What planning leaves of the process's memory, beside what programs are made of."""
+        return round(_PLANNED * step.memory.parts["program"]) + self.chosen_again * _CHOOSING
 
     def _offloaded(self, in_parts: bool) -> Iterator[Way]:
         """By the layers, parameters and state in a folder; what is left of the limit is kept."""
@@ -249,7 +259,8 @@ class _Search:
                 "optimizer state": moved.state + gradients,
                 "other": step.memory.parts["other"],
                 "kernels": step.memory.parts["kernels"],
-                "planning": _PLANNED,
+                # Programs are made of what planning leaves, layers are not.
+                "planning": self._planning(step) + step.memory.parts["program"] + _BY_LAYERS,
                 **self.beside,
             }
             keep = moved.least
