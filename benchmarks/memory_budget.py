@@ -6,7 +6,7 @@ the process held before the net was built; by then a small net had trained, so t
 libraries and their threads were there, and the batch was made. Off is the prediction less the
 measurement; it should be within 2 % + 2 MB.
 
-    python benchmarks/memory_budget.py [--large] [numpy] [onednn] [NET ...]
+    python benchmarks/memory_budget.py [--large] [--two-threads] [numpy] [onednn] [NET ...]
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ def ready_nets() -> list[str]:
     return [entry.name for entry in entries() if entry.name != "rbm"]
 
 
-def rows(kernels: str, names: list[str], large: bool) -> list[list[str]]:
+def rows(kernels: str, names: list[str], large: bool, threads: int) -> list[list[str]]:
     """The lines of one kind of kernels."""
     found = []
     for name in names:
         for size in BATCHES:
             if size < _fewest(name) or (not large and _values(name) * size > LARGE):
                 continue
-            took = child(kernels, 1, name, size)
+            took = child(kernels, threads, name, size)
             if isinstance(took, str):
                 raise SystemExit(f"{name}, {size}: {took}")
             off = took["told"] - took["measured"]
@@ -126,18 +126,18 @@ def _values(name: str) -> int:
 
 def main(arguments: list[str]) -> None:
     """The table."""
-    large = "--large" in arguments
+    large, threads = "--large" in arguments, 1 + ("--two-threads" in arguments)
     kinds = [a for a in arguments if a in ("numpy", "onednn")] or ["numpy", "onednn"]
-    named = [a for a in arguments if a not in (*kinds, "--large")]
+    named = [a for a in arguments if a not in (*kinds, "--large", "--two-threads")]
     names = named or ready_nets()
     head = ["kernels", "net", "batch", "predicted MB", "measured MB", "off MB", "off", "within"]
-    lines = [row for kinds_ in kinds for row in rows(kinds_, names, large)]
+    lines = [row for kinds_ in kinds for row in rows(kinds_, names, large, threads)]
     body = table(head, lines)
     if named:
         print(body)
         return
     text = introduction(__doc__)
-    publish("memory_budget", "Memory as predicted and as measured", f"{text}\n\n{body}")
+    publish("memory_budget" + ("_2t" if threads > 1 else ""), "Memory as predicted and as measured", f"{text}\n\n{body}")
 
 
 if __name__ == "__main__":
