@@ -1,70 +1,11 @@
-"""Sparse matrices by rows, as nets are fed with them."""
+"""SciPy's sparse matrices, as nets are fed with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeGuard
 
-import numpy as np
-
 from singanet.errors import DataError
-from singanet.types import Array, Shape
-
-
-class CSRMatrix:
-    """A matrix by its entries: row *i* has those from ``indptr[i]`` to ``indptr[i + 1]``.
-
-    ``indices`` are their columns and ``values`` what stands there; where a column comes twice in a
-    row, the values add up.
-    """
-
-    __slots__ = ("indices", "indptr", "shape", "values")
-
-    ndim = 2
-
-    def __init__(self, indptr: Array, indices: Array, values: Array, columns: int) -> None:
-        self.indptr, self.indices, self.values = indptr, indices, values
-        self.shape: Shape = (len(indptr) - 1, columns)
-
-    def __repr__(self) -> str:
-        return f"CSRMatrix({self.shape}, {len(self.values)} entries of {self.dtype})"
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the values."""
-        return self.values.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of the three arrays."""
-        return int(self.indptr.nbytes + self.indices.nbytes + self.values.nbytes)
-
-    def __getitem__(self, rows: Any) -> CSRMatrix:
-        """The matrix of these ``rows``: a slice, or an array of their numbers."""
-        chosen = np.arange(len(self))[rows]
-        counts = np.diff(self.indptr)[chosen]
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        # Of each entry the place in its row, behind where that row begins.
-        places = np.arange(indptr[-1]) + np.repeat(self.indptr[chosen] - indptr[:-1], counts)
-        return CSRMatrix(indptr, self.indices[places], self.values[places], self.shape[1])
-
-    def entry_rows(self, xp: Any = np) -> Array:
-        """The row of each entry, rising; ``xp`` is the module of its arrays."""
-        rows: Array = xp.searchsorted(self.indptr, xp.arange(len(self.values)), side="right") - 1
-        return rows
-
-    def mapped(self, put: Callable[[Array], Array], dtype: np.dtype[Any]) -> CSRMatrix:
-        """The matrix with its arrays as ``put`` gives them, and the values of type ``dtype``."""
-        values = put(self.values)
-        return CSRMatrix(
-            put(self.indptr),
-            put(self.indices),
-            values if values.dtype == dtype else values.astype(dtype),
-            self.shape[1],
-        )
+from singanet.types import Array, CSRMatrix
 
 
 def is_sparse(x: Any) -> TypeGuard[Any]:

@@ -14,7 +14,7 @@ from singanet.types import Array, Shape, Shapes
 
 
 class Activation(Layer):
-    """A function of each element, by ``mode``.
+    """A function of each element, by ``mode``; relu, unless that is said.
 
     relu max(x, 0); sigmoid; tanh; leaky_relu (``alpha`` x below zero, 0.01); elu
     (``alpha`` (exp(x) - 1) below zero, 1); gelu x Φ(x), exact; silu x sigmoid(x); softplus
@@ -29,25 +29,27 @@ class Activation(Layer):
     def __init__(
         self,
         name: str,
-        mode: str = "relu",
+        mode: str | None = None,
         input_sample_shape: Shape | None = None,
         *,
         alpha: float | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
+        # The sixth relu of a net is called relu6 as well.
+        if mode is None and name in ACTIVATIONS and name not in ("relu", "relu6"):
+            raise ArgumentError(
+                f"layer {name!r}",
+                expected="the function beside the name",
+                received="the name of a function alone",
+                advice=f"write Activation('{name}1', {name!r}), or Activation({name!r}, 'relu')",
+            )
+        mode = "relu" if mode is None else mode
         if not isinstance(mode, str) or mode not in ACTIVATIONS:
             raise UnknownNameError(
                 f"layer {name!r}, argument mode",
                 expected=f"one of {one_of(ACTIVATIONS)}",
                 received=repr(mode),
                 advice=did_you_mean(str(mode), ACTIVATIONS, "choose one of these"),
-            )
-        if name in ACTIVATIONS and name != mode:
-            raise ArgumentError(
-                f"layer {name!r}",
-                expected="a name of its own, then the function",
-                received=f"the name of a function, and mode={mode!r}",
-                advice=f"write Activation('{name}1', {name!r})",
             )
         if alpha is not None and (not is_number(alpha) or (mode == "celu" and alpha <= 0)):
             raise ArgumentError(

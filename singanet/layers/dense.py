@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.base.csr import CSRMatrix
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
-from singanet.params.gradients import dense_gradient
-from singanet.types import Array, Gradient, RowSparse, Shape, Shapes
+from singanet.types import Array, CSRMatrix, Gradient, RowSparse, Shape, Shapes
 
 
 class Dense(Layer):
@@ -74,8 +72,10 @@ class Dense(Layer):
             parts = ops.gather_rows(dy, x.entry_rows(ops.xp))
             parts *= x.values[:, None]
             rows = RowSparse(*ops.sum_rows(x.indices, parts))
-            shape = x.shape[1], self.num_output
-            grads["weight"] = dense_gradient(ops, rows, shape).T if self.W_transpose else rows
+            grads["weight"] = rows
+            if self.W_transpose:
+                whole = ops.zeros((x.shape[1], self.num_output), parts)
+                grads["weight"] = ops.add_to_rows(whole, *rows).T
         elif ctx.needs_param_grads:
             grads["weight"] = ops.matmul(dy.T, x) if self.W_transpose else ops.matmul(x.T, dy)
         if ctx.needs_param_grads and self.use_bias:

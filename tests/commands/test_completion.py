@@ -55,6 +55,7 @@ def test_bash_completes_models_options_and_their_values(capsys):
     assert completed(capsys, "singanet", "train", "lenet", "--optimizer", "adam") == [
         "adam",
         "adamw",
+        "adamax",
     ]
     assert set(completed(capsys, "singanet", "train", "--clip-by", "")) == {
         "global",

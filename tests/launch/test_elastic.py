@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -78,3 +79,35 @@ def test_an_error_of_one_rank_is_not_repaired(tmp_path):
     assert status == 1
     assert "rank 1 of 3" in text
     assert "ended by KeyError" in text
+
+
+COMMAND = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from singanet.__main__ import main
+from singanet.parallel import init
+
+how, rank, at, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+run = folder / "run"
+
+def dies():
+    while not (run / f"epoch-{at:04d}.npz").exists(): time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if init().rank == rank: threading.Thread(target=dies, daemon=True).start()
+sys.exit(main(["train", "mlp", "--epochs", "9", "--out", str(run)]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_run_of_the_command_line_goes_on_in_its_folder(rank, tmp_path):
+    """The rank that is first now was refused the folder, as there was a run in it."""
+    status, lines, folder = job(tmp_path, 2, "kill", rank, 1, "--elastic", text=COMMAND)
+    text = "\n".join(line for _, line in lines)
+    assert status == 0, text
+    assert f"rank '{rank}' of 2 has died" in text
+    assert "test accuracy" in text
+    rows = (folder / "run" / "history.csv").read_text().splitlines()[1:]
+    assert [int(row.split(",")[0]) for row in rows] == list(range(9))
+    assert float(json.loads((folder / "run" / "figures.json").read_text())["test_accuracy"]) > 0.9

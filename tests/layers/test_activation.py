@@ -254,7 +254,7 @@ def test_output_shape_of_singa():
 
 @pytest.mark.parametrize(
     ("mode", "message"),
-    [("rleu", "did you mean 'relu'"), (3, "'relu'"), (None, "'relu'"), (["relu"], "'relu'")],
+    [("rleu", "did you mean 'relu'"), (3, "'relu'"), (["relu"], "'relu'")],
 )
 def test_refuses_an_unknown_mode(mode, message):
     with pytest.raises(UnknownNameError, match=f"layer 'act', argument mode: expected.*{message}"):
@@ -275,3 +275,11 @@ def test_refuses_a_celu_without_width():
 def test_refuses_several_inputs():
     with pytest.raises(ValueError, match="layer 'act': expected one input; received"):
         Activation("act").build([(3,), (3,)])
+
+
+def test_a_name_decides_nothing():
+    with pytest.raises(ArgumentError, match="function beside the name"):
+        Activation("mish")
+    assert Activation("mish", "relu").mode == "relu"
+    assert [Activation(f"relu{k}").mode for k in range(8)] == ["relu"] * 8
+    assert Activation("relu6", "relu6").mode == "relu6"

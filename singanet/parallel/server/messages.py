@@ -18,6 +18,9 @@ ASK, ANSWER = 1, 2
 
 _HEAD = 6
 _ALIGNED = 16
+_KEPT = 1 << 18
+"""Bytes of messages after which it is seen which of them are still on their way."""
+
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 
 
@@ -109,11 +112,16 @@ class Post:
     def __init__(self, world: Communicator, tag: int) -> None:
         self._world, self._tag = world, tag
         self._sent: list[Request] = []
+        self._kept = 0
 
     def send(self, message: Message, to: int, what: str) -> int:
         """Send it to the rank ``to``; its bytes."""
         data = packed(message)
-        self._sent = [request for request in self._sent if not request.test()]
+        # A look at each after each message would take longer than the messages.
+        self._kept += data.nbytes
+        if self._kept > _KEPT:
+            self._sent = [request for request in self._sent if not request.test()]
+            self._kept = 0
         self._sent.append(self._world.start_send(data, to, self._tag, what))
         return data.nbytes
 
