@@ -30,7 +30,7 @@ _TURNS = 3
 _RECORDING = 4_000_000
 """Bytes at most that a rehearsal takes for a moment: of its arrays the pages that malloc writes."""
 
-_PLANNED = 0.85
+_PLANNED = 0.5
 """Holes that planning leaves in Python's heap, for a byte of the program's objects: measured."""
 _CHOOSING = 2_000_000
 """Bytes that modules take which choose what runs again, and holes that they leave: measured."""
