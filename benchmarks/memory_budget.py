@@ -137,7 +137,11 @@ def main(arguments: list[str]) -> None:
         print(body)
         return
     text = introduction(__doc__)
-    publish("memory_budget" + ("_2t" if threads > 1 else ""), "Memory as predicted and as measured", f"{text}\n\n{body}")
+    publish(
+        "memory_budget" + ("_2t" if threads > 1 else ""),
+        "Memory as predicted and as measured",
+        f"{text}\n\n{body}",
+    )
 
 
 if __name__ == "__main__":
