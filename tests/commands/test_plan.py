@@ -46,7 +46,8 @@ def test_every_way_is_shown_that_is_allowed(capsys):
 
 def test_a_training_goes_to_a_folder(capsys, tmp_path, monkeypatch):
     # The net is small enough for a test, and so for what planning leaves to be most of it.
-    monkeypatch.setattr("singanet.budget.search._PLANNED", 0)
+    for left in ("_PLANNED", "_BY_LAYERS", "_CHOOSING"):
+        monkeypatch.setattr(f"singanet.budget.search.{left}", 0)
     argv = ["train", "mlp", "--data", "digits", "--epochs", "1", "--steps-per-epoch", "2"]
     argv += ["--optimizer", "adam", "--batch-size", "32"]
     assert main([*argv, "--memory-budget", "1kB"]) == 2
