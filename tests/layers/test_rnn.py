@@ -234,15 +234,15 @@ def test_states_handed_on_give_the_run_in_one_piece(rng):
 
 def test_dropout_is_the_probability_of_dropping_and_spares_the_last_stack():
     # Wide identity-like stacks: relu with unit weights hands the first stack's values on.
-    layer = RNN("rnn", 2000, "relu", dropout=0.25, num_stacks=2, input_mode="skip")
-    layer.build((1, 2000))
+    layer = RNN("rnn", 500, "relu", dropout=0.25, num_stacks=2, input_mode="skip")
+    layer.build((1, 500))
     for suffix, param in layer.params.items():
-        param.value[...] = np.eye(2000) if suffix == "l1/forward/weight_x" else 0.0
-    x = np.ones((3, 1, 2000), np.float32)
+        param.value[...] = np.eye(500) if suffix == "l1/forward/weight_x" else 0.0
+    x = np.ones((3, 1, 500), np.float32)
     _, y = run(layer, x)
     assert set(np.unique(y)) == {0.0, np.float32(1 / 0.75)}
-    # Six standard deviations of 6,000 draws.
-    assert abs((y == 0).mean() - 0.25) < 6 * np.sqrt(0.25 * 0.75 / 6000)
+    # Six standard deviations of 1,500 draws.
+    assert abs((y == 0).mean() - 0.25) < 6 * np.sqrt(0.25 * 0.75 / 1500)
     _, still = run(layer, x, train=False)
     np.testing.assert_array_equal(still, x)
     single = RNN("rnn", 3, "relu", dropout=0.9)

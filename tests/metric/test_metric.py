@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet import metric as metrics
@@ -46,6 +46,7 @@ def case(request: Any) -> tuple[Any, Any, Any]:
     return make(), x, y
 
 
+@settings(max_examples=25)
 @given(cuts=st.lists(st.integers(0, 12), max_size=4))
 @pytest.mark.parametrize("name", CASES)
 def test_batches_of_any_size_give_the_result_of_the_whole(name: str, cuts: list[int]) -> None:

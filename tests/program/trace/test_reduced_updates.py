@@ -24,6 +24,7 @@ class Twins(Reducer):
 
     alone = False
     comm = exchanged = None
+    rows_first = False
     rank = 0
 
     def __init__(self, optimizer, entries, window=2):
