@@ -1,11 +1,11 @@
 """What training by parameter servers costs: steps, bytes, and tables of any size.
 
-    python benchmarks/parameter_server.py [steps | tables]
+    python benchmarks/parameter_server.py
 
-With an argument that part alone is printed. The first part trains wide and deep nets: one process
-with the table in its memory against two workers and a server, who take turns in one job, some
-steps at a time. Samples a second of two workers are those of both. The second part looks up and
-updates rows of tables that two servers hold, of growing sizes.
+The first part trains wide and deep nets, one of a table of 102 rows, one of a hundredth of Criteo's
+ids: one process with the table in its memory against two workers and a server, who take turns in
+one job, some steps at a time. Samples a second of two workers are those of both. The second part
+looks up and updates rows of tables that two servers hold, of growing sizes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-BATCH, ROUNDS, STEPS = 128, 12, 30
+ROUNDS, STEPS = 6, 30
+NETS = {"census": 128, "clicks": 512}
+"""The data whose columns nets have, and the samples of a batch."""
+
 ROWS, WIDTH, LOOKED_UP = (100_000, 1_000_000, 10_000_000), 64, 2000
 WAYS = {
     "bsp": {"consistency": "bsp"},
@@ -35,28 +38,27 @@ def main() -> None:
 
     load = f"load {os.getloadavg()[0]:.1f}"
     parts = []
-    if sys.argv[1:] in ([], ["steps"]):
-        made = job("steps", 3, 1)
+    for data, batch in NETS.items():
+        made = job(data, 3, 1)
         lines = [
             [name, f"{row['ms']:.2f}", f"{row['ratio']:.2f}", row["samples"], row["bytes"]]
             for name, row in made.items()
         ]
-        header = ["wide_deep, batch 128 a worker", "ms a step", "steps/s of one process"]
+        header = [f"{data}, batch {batch} a worker", "ms a step", "steps/s of one process"]
         parts.append(table([*header, "samples/s of one process", "bytes of table rows"], lines))
-        parts.append(
-            "A worker steps while others do, and the server beside them; where there are fewer "
-            "cores than processes they take turns. Bytes: what a step pulled and pushed of "
-            "tables, by the distinct rows of its batch, 4 bytes a number and 8 a row number."
-        )
-    if sys.argv[1:] in ([], ["tables"]):
-        made = job("tables", 3, 2)
-        lines = [
-            [f"{int(n):,} × {WIDTH}", *(f"{row[key]:.2f}" for key in ("GB", "ms", "low"))]
-            for n, row in made.items()
-        ]
-        header = ["rows", "GB of values on two servers", "ms, median", "least"]
-        parts.append(table(header, lines))
-        parts.append(f"Pull, then push of {LOOKED_UP} distinct rows by a worker, SGD.")
+    parts.append(
+        "A worker steps while others do, and the server beside them; where there are fewer "
+        "cores than processes they take turns. Bytes: what a step pulled and pushed of "
+        "tables, by the distinct rows of its batch, 4 bytes a number and 8 a row number."
+    )
+    made = job("tables", 3, 2)
+    lines = [
+        [f"{int(n):,} × {WIDTH}", *(f"{row[key]:.2f}" for key in ("GB", "ms", "low"))]
+        for n, row in made.items()
+    ]
+    header = ["rows", "GB of values on two servers", "ms, median", "least"]
+    parts.append(table(header, lines))
+    parts.append(f"Pull, then push of {LOOKED_UP} distinct rows by a worker, SGD.")
     publish("parameter_server", f"Parameter servers ({load} when begun)", "\n\n".join(parts))
 
 
@@ -71,11 +73,12 @@ def job(part: str, ranks: int, servers: int) -> dict[str, Any]:
         return found
 
 
-def steps(comm: Any) -> dict[str, Any]:
+def steps(comm: Any, data: str) -> dict[str, Any]:
     """Milliseconds a step of each way, and of one process, the others asleep meanwhile."""
     import numpy as np
 
     from singanet import models
+    from singanet.data import CRITEO_FIELDS
     from singanet.loss import SoftmaxCrossEntropy
     from singanet.optimizer import SGD
     from singanet.parallel import ParameterServer
@@ -83,15 +86,19 @@ def steps(comm: Any) -> dict[str, Any]:
     entry = models.find("wide_deep")
     columns, measures = entry.input_shape
     rng = np.random.default_rng(comm.rank)
-    kinds = entry.options["vocabulary_size"]
+    kinds, size = entry.options["vocabulary_size"], NETS[data]
+    if data == "clicks":
+        columns, measures, kinds = 26, 13, sum(max(2, n // 100) for n in CRITEO_FIELDS)
 
     def batch() -> tuple[Any, Any]:
-        ids = rng.integers(0, kinds, (BATCH, columns))
-        numbers = rng.standard_normal((BATCH, measures), np.float32)
-        return {"categorical": ids, "numeric": numbers}, rng.integers(0, entry.num_classes, BATCH)
+        ids = rng.integers(0, kinds, (size, columns))
+        numbers = rng.standard_normal((size, measures), np.float32)
+        return {"categorical": ids, "numeric": numbers}, rng.integers(0, entry.num_classes, size)
 
     def net() -> Any:
-        made = models.build("wide_deep", entry.input_shape, entry.num_classes, 0, **entry.options)
+        options = {**entry.options, "vocabulary_size": kinds}
+        shape = columns, measures
+        made = models.build("wide_deep", shape, entry.num_classes, 0, **options)
         made.loss = SoftmaxCrossEntropy()
         return made
 
@@ -122,16 +129,15 @@ def steps(comm: Any) -> dict[str, Any]:
         sent = sum(each.nbytes for each in told)
         plain = sum(each.nbytes_uncached for each in told)
         table_bytes[name] = f"{sent / steps_taken:,.0f} ({sent / plain:.2f} ×)" if told else "none"
-    found = {}
-    for name, times in seconds.items():
-        ratio, workers = base / median(times), 1 if name == "one process" else comm.size
-        found[name] = {
+    return {
+        name: {
             "ms": 1e3 * median(times),
-            "ratio": ratio,
-            "samples": f"{ratio * workers:.2f}",
+            "ratio": base / median(times),
+            "samples": f"{base / median(times) * (1 if name == 'one process' else comm.size):.2f}",
             "bytes": table_bytes[name],
         }
-    return found
+        for name, times in seconds.items()
+    }
 
 
 def tables(comm: Any) -> dict[str, Any]:
@@ -173,7 +179,7 @@ def work() -> None:
 
     part, out = sys.argv[1:]
     comm = parallel.init()
-    found = {"steps": steps, "tables": tables}[part](comm)
+    found = tables(comm) if part == "tables" else steps(comm, part)
     if comm.rank == 0:
         Path(out).write_text(json.dumps(found))
 
