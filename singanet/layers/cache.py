@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.base.arguments import checked_count, is_number
+from singanet.base.arguments import checked_count, is_int, is_number
 from singanet.base.described import Configurable
 from singanet.errors import ArgumentError, did_you_mean, one_of
 
@@ -14,12 +14,12 @@ POLICIES = ("lru", "lfu", "lfuopt")
 class Cache(Configurable):
     """Of an `Embedding` that is served: the rows that a worker keeps, and how far they may lag.
 
-    ``capacity`` is a fraction of the rows, or from 1 on their number. ``policy`` says which row
-    goes for a new one: "lru", the least recently used; "lfu", the least often used; "lfuopt" as
-    "lfu", but a row that was used in ten batches stays for good. A row is read anew once its table
-    has had more than ``pull_bound`` updates of it since; the gradients of a row are pushed, as
-    their sum, once it has gathered more than ``push_bound`` of them. With bounds of 0 training
-    is to the bit what it is without a cache.
+    ``capacity`` is a fraction of the rows, 1.0 for all, or as an int their number. ``policy`` says
+    which row goes for a new one: "lru", the least recently used; "lfu", the least often used;
+    "lfuopt" as "lfu", but a row that was used in ten batches stays for good. A row is read anew
+    once its table has had more than ``pull_bound`` updates of it since; the gradients of a row are
+    pushed, as their sum, once it has gathered more than ``push_bound`` of them. With bounds of 0
+    training is to the bit what it is without a cache.
     After Hetu's HET cache (Miao et al., VLDB 2022).
     """
 
@@ -37,11 +37,11 @@ class Cache(Configurable):
                 received=repr(policy),
                 advice=did_you_mean(str(policy), POLICIES, "'lru' suits most data"),
             )
-        whole = is_number(capacity) and (capacity < 1 or float(capacity).is_integer())
-        if not whole or capacity <= 0:
+        fits = is_int(capacity) or (is_number(capacity) and 0 < capacity <= 1)
+        if not fits:
             raise ArgumentError(
                 "Cache, capacity",
-                expected="a fraction of the rows between 0 and 1, or a whole number of rows",
+                expected="a fraction of the rows, above 0 and up to 1.0, or an int of rows",
                 received=repr(capacity),
                 advice="0.1 keeps every tenth row",
             )
@@ -51,6 +51,6 @@ class Cache(Configurable):
         self.push_bound = checked_count("Cache", "push_bound", push_bound, 0)
 
     def lines(self, rows: int) -> int:
-        """How many of ``rows`` rows stay; 1.0 is one row, as 1 is."""
-        wanted = self.capacity * rows if self.capacity < 1 else self.capacity
+        """How many of ``rows`` rows stay."""
+        wanted = self.capacity if is_int(self.capacity) else self.capacity * rows
         return max(1, min(rows, int(wanted)))

@@ -107,6 +107,13 @@ def by_names(net: Net, firsts: Sequence[str]) -> list[int]:
 
     A nested net stands for the first of its layers. Errors: an unknown name, another order.
     """
+    if not isinstance(firsts, Sequence):
+        raise ArgumentError(
+            "parallel.Pipeline, stages",
+            expected="names of layers in a list, 'balance', or None for stages as drawn",
+            received=repr(firsts),
+            advice="there are as many stages as ranks, or as ranks by replicas",
+        )
     names = [node.name for node in net.ordered()]
     starts = [names.index(net.use_of(str(name))[0]) for name in firsts]
     if sorted({0, *starts}) != [0, *starts]:

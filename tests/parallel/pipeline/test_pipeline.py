@@ -337,6 +337,7 @@ def test_what_is_refused():
     wrong(chain, ArgumentError, "order", stages=["a"])
     wrong(chain, ArgumentError, "replicas", replicas=3)
     wrong(chain, ArgumentError, "balance", stages="c")
+    wrong(chain, ArgumentError, "names of layers", stages=2)
     wrong(chain, ArgumentError, "memory", memory=10.0)
 
     def backwards():
