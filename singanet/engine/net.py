@@ -268,7 +268,7 @@ class Net(GraphBuilder):
 
     def to_device(self, device: Device) -> None:
         """Move every parameter to ``device`` and run there from now on."""
-        self._expect_in_memory("net.to_device")
+        expect_in_memory(self.params(), "net.to_device")
         moved = [(param, device.put(param.value)) for param in self.params()]
         self.run_on(device, self.dtype)
         away = {id(param): value for param, value in moved if value is not param.value}
@@ -289,12 +289,9 @@ class Net(GraphBuilder):
                 advice=f"use 'float32', 'float64' or 'float16'{bfloat}",
             )
         params = self.params()
-        self._expect_in_memory("net.as_type")
+        expect_in_memory(self.params(), "net.as_type")
         self.run_on(self.device, wanted)
         self._lay(params, lambda param: param.value.astype(wanted))
-
-    def _expect_in_memory(self, where: str) -> None:
-        expect_in_memory(self.params(), where)
 
     def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
         """Take in arrays of this device and type, as the nested nets do from now on."""

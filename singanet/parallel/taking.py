@@ -10,7 +10,6 @@ from singanet.optimizer.stages import stages_of
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.param import ParamSpec
-from singanet.params.served import served_by
 from singanet.types import Array, RowSparse
 
 
@@ -46,40 +45,28 @@ class Taking(Optimizer):
         """As `Optimizer`: none."""
         return 0.0, ()
 
-    def apply_rule(
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        return ()
+
+    def _sweep(
         self,
         state: ParamState,
         value: Array,
         grad: Array,
         arrays: list[Array],
         penalty: float,
-        scalars: tuple[Any, ...],
-        scale: Scale = 1.0,
+        scalars: tuple[float, ...],
+        scale: Scale,
     ) -> None:
-        """As `Optimizer`."""
         value[...] = grad
 
-    def apply_rule_to_rows(
+    def _sweep_rows(
         self,
         state: ParamState,
         value: Array,
         grad: RowSparse,
         penalty: float,
-        scalars: tuple[Any, ...],
-        scale: Scale = 1.0,
+        scalars: tuple[float, ...],
+        scale: Scale,
     ) -> None:
-        """As `Optimizer`; gradients of rows that a table has go there, as they are."""
-        elsewhere = served_by(value)
-        if elsewhere is not None:
-            elsewhere.push(grad, float(scale))
-        else:
-            value[grad.indices] = grad.rows
-
-    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        return ()
-
-    def _sweep(self, *arguments: Any) -> None:
-        raise AssertionError("values are taken, not updated")
-
-    def _sweep_rows(self, *arguments: Any) -> None:
-        raise AssertionError("values are taken, not updated")
+        value[grad.indices] = grad.rows
