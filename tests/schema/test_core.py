@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 import singanet
-from singanet.schema import core_pb2, net_pb2
+from singanet.schema import core_pb2, net_pb2, onnx_pb2
 from singanet.schema.core_pb2 import TensorProto
 
 
-@pytest.mark.parametrize(("schema", "generated"), [("core", core_pb2), ("net", net_pb2)])
+@pytest.mark.parametrize(
+    ("schema", "generated"), [("core", core_pb2), ("net", net_pb2), ("onnx", onnx_pb2)]
+)
 def test_the_generated_code_is_that_of_the_schema(schema, generated, tmp_path):
     protoc = pytest.importorskip(
         "grpc_tools.protoc", reason="generates from the schema: pip install grpcio-tools"

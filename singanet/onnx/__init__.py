@@ -1,0 +1,7 @@
+"""ONNX: nets built from graphs of the Open Neural Network Exchange, and written as such."""
+
+from __future__ import annotations
+
+from singanet.onnx.load import load
+
+__all__ = ["load"]
