@@ -29,6 +29,11 @@ def reduced(use: Use, x: Tensor, mode: str, axes: list[int], keep: bool) -> Tens
     places = sorted({x.place(axis) for axis in axes})
     if not places:
         return x
+    pooled = {"mean": layers.GlobalAvgPooling2D, "max": layers.GlobalMaxPooling2D}.get(mode)
+    if pooled is not None and places == [2, 3] and len(x.sample) == 3 and x.axis == 0:
+        flat = use.draw(pooled(use.name()), x)
+        whole = x.like(flat)
+        return x.like(use.reshaped(whole, (*flat.shape, 1, 1))) if keep else whole
     y = use.make(layers.Reduce, x, mode=mode, axes=places, keepdims=True)
     if keep:
         return y
