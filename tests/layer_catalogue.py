@@ -43,6 +43,7 @@ CATALOGUE = {
     "GLU": (layers.GLU, [SEQUENCE[::-1]]),
     "GRU": (lambda n: layers.GRU(n, 3, param_specs={"weight_h": {"init": "uniform", "low": -0.1,
                                                                  "high": 0.1}}), [SEQUENCE]),
+    "Gather": (lambda n: layers.Gather(n, -1, [2, 0, 2]), [SEQUENCE]),
     "GaussianNoise": (lambda n: layers.GaussianNoise(n, 0.2), [(5,)]),
     "GlobalAvgPooling1D": (layers.GlobalAvgPooling1D, [(2, 6)]),
     "GlobalAvgPooling2D": (layers.GlobalAvgPooling2D, [IMAGE]),

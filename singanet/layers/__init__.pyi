@@ -14,6 +14,7 @@ from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.dropout import AlphaDropout, Dropout, GaussianNoise, SpatialDropout
 from singanet.layers.dummy import Dummy, Input
 from singanet.layers.embedding import Embedding
+from singanet.layers.gather import Gather
 from singanet.layers.global_pooling import (
     GlobalAvgPooling1D,
     GlobalAvgPooling2D,
@@ -88,6 +89,7 @@ __all__ = [
     "EndPadding",
     "Expand",
     "Flatten",
+    "Gather",
     "GaussianNoise",
     "GlobalAvgPooling1D",
     "GlobalAvgPooling2D",
