@@ -119,12 +119,7 @@ class Drawing:
         for name in self.graph.outputs:
             value = self.values[name]
             if not isinstance(value, Tensor):
-                raise FileFormatError(
-                    f"{self.where}, output {name[:60]!r}",
-                    expected="what depends on an input",
-                    received="a constant",
-                    advice="leave it out of the model's outputs",
-                )
+                value = self._constant_output(name, value)
             found.append(value.symbol)
         # The net's outputs are nodes of its own: one symbol twice, or an input, is passed on.
         return [
@@ -133,6 +128,18 @@ class Drawing:
             else symbol
             for k, (name, symbol) in enumerate(zip(self.graph.outputs, found, strict=True))
         ]
+
+    def _constant_output(self, name: str, value: Known) -> Tensor:
+        if not self.inputs or not value.constant:
+            raise FileFormatError(
+                f"{self.where}, output {name[:60]!r}",
+                expected="what depends on an input",
+                received="a constant",
+                advice="leave it out of the model's outputs",
+            )
+        node = self.makers.get(name) or Node("Constant", name, (), (name,), {}, 1)
+        whole = Tensor(self.inputs[0], value.dtype, None)
+        return Use(self, node).weight(value, whole)
 
     # -- nodes ------------------------------------------------------------------------------
 
@@ -385,10 +392,14 @@ class Use:
                 )
         return Known.of(*(array.take(0, axis) for array in arrays)).array
 
-    def together(self, *positions: int) -> list[Tensor]:
-        """The inputs as parts of the net of one rank, with the samples in one place."""
+    def together(self, *positions: int, keep: bool = False) -> list[Tensor]:
+        """The inputs as parts of the net of one rank, with the samples in one place.
+
+        They become floats, unless ``keep`` says to leave them.
+        """
         values = [self.value(k) for k in (positions or range(len(self.values)))]
-        tensors = [self.floats(v) for v in values if isinstance(v, Tensor)]
+        parts = [v for v in values if isinstance(v, Tensor)]
+        tensors = parts if keep else [self.floats(v) for v in parts]
         ranks = [v.at[0].ndim for v in values if isinstance(v, Known)]
         rank = max([t.rank for t in tensors] + ranks)
         raised = iter([self.raised(t, rank) for t in tensors])
