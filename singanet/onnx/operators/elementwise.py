@@ -287,6 +287,14 @@ def _where(use: Use) -> Tensor:
     return a.like(use.draw(layers.Where(use.name()), condition, a, b), dtype)
 
 
+def _if(use: Use) -> list[Any]:
+    """The branch that is taken, where that is known: its nodes stand for the node."""
+    chosen = bool(use.needed(0).reshape(()))
+    graph = use.attribute("then_branch" if chosen else "else_branch")
+    use.drawing.draw_nodes(graph)
+    return [use.drawing.values[name] for name in graph.outputs]
+
+
 def _same(use: Use) -> Any:
     return use.value(0)
 
@@ -321,6 +329,6 @@ ELEMENTWISE: Mapping[str, Converter] = {
     "Mean": _mean, "Mod": _modulo, "Clip": _clip, "HardSigmoid": _hard_sigmoid, "Gelu": _gelu,
     "Selu": _selu, "Swish": _swish, "ThresholdedRelu": _thresholded, "PRelu": _prelu,
     "Neg": _negate, "Not": _not, "IsInf": _is_inf, "Cast": _cast, "CastLike": _cast,
-    "Where": _where, "Identity": _same, "Dropout": _dropout,
+    "Where": _where, "Identity": _same, "If": _if, "Dropout": _dropout,
 }  # fmt: skip
 

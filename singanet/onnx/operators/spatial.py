@@ -41,7 +41,7 @@ def _pads(
     return list(zip(given[:count], given[count:], strict=True))
 
 
-def _plain(values: Sequence[int]) -> Any:
+def _plain(values: Sequence[Any]) -> Any:
     """Of an image a pair, of a sequence a number."""
     return tuple(values) if len(values) > 1 else values[0]
 
@@ -73,7 +73,7 @@ def _conv(use: Use) -> Tensor:
         raise RefusedError(f"{channels} channels in {groups} groups", f"{weight.shape}")
     pads = _pads(use, x.sample[-axes:], kernel, stride, spread)
     given: dict[str, Any] = {
-        "kernel": _plain(kernel), "stride": _plain(stride), "pad": tuple(pads),
+        "kernel": _plain(kernel), "stride": _plain(stride), "pad": _plain(pads),
         "dilation": _plain(spread), "use_bias": bias is not None,
     }  # fmt: skip
     name = use.name(1)
@@ -153,14 +153,24 @@ def _pool(kind: str) -> Converter:
             if max(spread) > 1:
                 raise RefusedError("windows without gaps", f"dilations {spread}")
         else:
-            given["dilation"] = _plain(spread)
             if use.attribute("storage_order", 0):
                 raise RefusedError("storage_order 0", "another")
         pads = _pads(use, x.sample[-axes:], kernel, stride, spread)
+        sample = x.sample
+        while axes > 2 and kernel[-2:] == stride[-2:] == [1, 1] and not any(map(any, pads[-2:])):
+            # Where windows are one pixel wide two axes may as well be one.
+            x = x.like(use.reshaped(x, (*x.sample[:-2], x.sample[-2] * x.sample[-1])))
+            kernel, stride, spread, pads = (each[:-1] for each in (kernel, stride, spread, pads))
+            axes -= 1
+        if kind == "Max":
+            given["dilation"] = _plain(spread)
         layer = _kind(f"{kind}Pooling", axes)(
-            use.name(), _plain(kernel), _plain(stride), pad=tuple(pads), **given
+            use.name(), _plain(kernel), _plain(stride), pad=_plain(pads), **given
         )
-        return use.over_last(x, axes + 1, layer)
+        y = use.over_last(x, axes + 1, layer)
+        if len(x.sample) == len(sample):
+            return y
+        return y.like(use.reshaped(y, (*y.sample[: len(x.sample) - 1], *sample[len(x.sample) - 1 :])))
 
     return convert
 
