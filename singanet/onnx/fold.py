@@ -267,6 +267,11 @@ def _flatten(node: _Node, x: Array) -> Array:
     return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
 
 
+def _product(node: _Node, a: Array, b: Array) -> Array:
+    node.room(*a.shape[:-1], *b.shape[-1:])
+    return np.matmul(a, b)
+
+
 FOLDS: Mapping[str, Folding] = {
     **{op: _arithmetic(name) for op, name in {
         "Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide", "Max": "maximum",
@@ -280,6 +285,9 @@ FOLDS: Mapping[str, Folding] = {
         "LessOrEqual": "less_equal", "And": "logical_and", "Or": "logical_or",
         "Xor": "logical_xor", "Not": "logical_not", "IsNaN": "isnan"}.items()},
     "Neg": lambda node, x: np.negative(x),
+    "MatMul": _product,
+    "Tanh": lambda node, x: np.tanh(x),
+    "Relu": lambda node, x: np.maximum(x, 0),
     "Mod": lambda node, a, b: (np.fmod if node.get("fmod", 0) else np.mod)(a, b),
     "Shape": _shape,
     "Size": lambda node, x: np.array(prod(x.shape), np.int64),

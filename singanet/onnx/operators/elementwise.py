@@ -12,7 +12,7 @@ import numpy as np
 from singanet import layers
 from singanet.onnx.arrays import DTYPES
 from singanet.onnx.drawing import Converter, Use
-from singanet.onnx.values import Known, RefusedError, Tensor
+from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor
 
 _BOOL = np.dtype(bool)
 
@@ -302,9 +302,17 @@ def _same(use: Use) -> Any:
 def _dropout(use: Use) -> list[Any]:
     ratio = use.setting("ratio", 1, 0.5)
     x = use.tensor()
+    seen = Known.of(*(np.broadcast_to(np.True_, x.dims(n)) for n in BATCHES))
     if not 0.0 < ratio < 1.0:
-        return [x, None]
-    return [use.make(layers.Dropout, x, p=ratio), None]
+        return [x, seen]
+    return [use.make(layers.Dropout, x, p=ratio), seen]
+
+
+def _shrink(use: Use) -> Tensor:
+    x, edge, bias = use.tensor(), use.attribute("lambd", 0.5), use.attribute("bias", 0.0)
+    high, low = compared(use, x, ">", edge), compared(use, x, "<", -edge)
+    below = x.like(use.draw(layers.Where(use.name(), b=0.0), low, scaled(use, x, 1.0, bias)))
+    return x.like(use.draw(layers.Where(use.name()), high, scaled(use, x, 1.0, -bias), below))
 
 
 ELEMENTWISE: Mapping[str, Converter] = {
@@ -329,6 +337,6 @@ ELEMENTWISE: Mapping[str, Converter] = {
     "Mean": _mean, "Mod": _modulo, "Clip": _clip, "HardSigmoid": _hard_sigmoid, "Gelu": _gelu,
     "Selu": _selu, "Swish": _swish, "ThresholdedRelu": _thresholded, "PRelu": _prelu,
     "Neg": _negate, "Not": _not, "IsInf": _is_inf, "Cast": _cast, "CastLike": _cast,
-    "Where": _where, "Identity": _same, "If": _if, "Dropout": _dropout,
+    "Where": _where, "Identity": _same, "If": _if, "Dropout": _dropout, "Shrink": _shrink,
 }  # fmt: skip
 
