@@ -71,7 +71,7 @@ class Net(GraphBuilder):
         self.device = get_default_device()
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self._plan: Plan | None = None
-        self._planned_version = -1
+        self._planned_for: Any = None
         self._fill: Callable[[Param], Array] = Param.initial
         self._pass: Pass | None = None
         self.programs = self.make_executor()
@@ -102,9 +102,10 @@ class Net(GraphBuilder):
 
     def execution_plan(self) -> Plan:
         """The plan of the net as it is now, with every parameter filled."""
-        if self._plan is None or self._planned_version != self._graph.version:
+        made_for = self._graph.version, self.dtype
+        if self._plan is None or self._planned_for != made_for:
             self._plan = self.planned()
-            self._planned_version = self._graph.version
+            self._planned_for = made_for
             self._adopt()
         return self._plan
 
@@ -131,7 +132,7 @@ class Net(GraphBuilder):
 
     def planned(self) -> Plan:
         """A plan of the net as it is now, whether its parameters are filled or not."""
-        plan = Plan(self.ordered(), self._graph.frozen())
+        plan = Plan(self.ordered(), self.dtype, self._graph.frozen())
         if self._ports is not None:
             plan.outputs = list(dict.fromkeys(name for name, _ in self._ports.outputs))
         return plan
