@@ -68,8 +68,12 @@ class FeedForwardNet(Net):
         class (``accuracy``), or by its key in a dict; the first becomes the net's metric. For a
         net with several outputs the keys are names of output layers, each with one metric or a
         list of them, which are called ``<output>_accuracy``.
-        ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type. Errors:
-        anything that is no optimizer, loss or metric; the net is then as it was.
+        ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type.
+        "bfloat16" and "float32_fast" leave it float32, and let convolutions, products and recurrent
+        kernels round what they multiply to bfloat16 and sum in float32, on processors that have
+        such products; "auto" does so where there are some. `as_type` turns back. Errors: anything
+        that is no optimizer, loss or metric, `BackendError` for a precision that is not there; the
+        net is then as it was.
         """
         from singanet.training.compiled import compile_net
 
