@@ -17,6 +17,7 @@ CATALOGUE = {
     "AvgPooling1D": (lambda n: layers.AvgPooling1D(n, 2, 2), [(2, 6)]),
     "AvgPooling2D": (lambda n: layers.AvgPooling2D(n, (2, 3), 2, "valid"), [IMAGE]),
     "BatchNormalization": (lambda n: layers.BatchNormalization(n, momentum=0.2), [IMAGE]),
+    "ClassToken": (lambda n: layers.ClassToken(n, 2), [SEQUENCE]),
     "Clip": (lambda n: layers.Clip(n, -0.5), [(5,)]),
     "Concat": (lambda n: layers.Concat(n, 1), [(5,), (2,)]),
     "Conv1D": (lambda n: layers.Conv1D(n, 3, 3), [(2, 6)]),

@@ -4,6 +4,7 @@ from singanet.layers.activation import Activation
 from singanet.layers.arithmetic import Clip, Index, Power
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.cache import Cache
+from singanet.layers.class_token import ClassToken
 from singanet.layers.concat import Concat
 from singanet.layers.context import Context
 from singanet.layers.conv1d import Conv1D
@@ -69,6 +70,7 @@ __all__ = [
     "AvgPooling2D",
     "BatchNormalization",
     "Cache",
+    "ClassToken",
     "Clip",
     "Concat",
     "Context",
