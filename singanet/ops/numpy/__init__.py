@@ -89,6 +89,7 @@ class NumpyOps:
     select = combining.select
     sum_to = combining.sum_to
     pad = padding.pad
+    pad_backward = padding.pad_backward
     gather_rows = table.gather_rows
     sum_rows = table.sum_rows
     add_rows = table.add_rows
