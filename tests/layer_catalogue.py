@@ -61,7 +61,11 @@ CATALOGUE = {
     "MaxPooling2D": (lambda n: layers.MaxPooling2D(n, 3, 2), [IMAGE]),
     "Maximum": (layers.Maximum, [(5,), (5,)]),
     "Merge": (layers.Merge, [(5,), (5,)]),
-    "MultiHeadAttention": (lambda n: layers.MultiHeadAttention(n, 2, causal=True), [(4, 6)]),
+    "MultiHeadAttention": (
+        lambda n: layers.MultiHeadAttention(n, 2, causal=True, num_kv_heads=1, mask="added",
+                                            rotary=layers.RotaryEmbedding(100.0)),
+        [(4, 8), (4, 4)],
+    ),
     "Minimum": (layers.Minimum, [(5,), (5,)]),
     "Multiply": (layers.Multiply, [(5,), (5,)]),
     "PReLU": (layers.PReLU, [IMAGE]),

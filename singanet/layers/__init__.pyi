@@ -46,6 +46,7 @@ from singanet.layers.prelu import PReLU
 from singanet.layers.reduce import Expand, Reduce, RepeatVector
 from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.rnn import GRU, LSTM, RNN
+from singanet.layers.rotary import RotaryEmbedding
 from singanet.layers.scale import Scale
 from singanet.layers.slice import Slice
 from singanet.layers.softmax import LogSoftmax, Softmax
@@ -116,6 +117,7 @@ __all__ = [
     "Reduce",
     "RepeatVector",
     "Reshape",
+    "RotaryEmbedding",
     "Scale",
     "SinusoidalPosition",
     "Slice",

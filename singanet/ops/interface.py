@@ -224,12 +224,22 @@ class Ops(Protocol):
         """The sum of the rows of ``x`` (N, C), (C,): the same bits however ``x`` lies in memory."""
 
     def attention_weights(
-        self, q: Array, k: Array, scale: float, causal: bool, lengths: Array | None
+        self,
+        q: Array,
+        k: Array,
+        scale: float,
+        causal: bool,
+        lengths: Array | None = None,
+        seen: Array | None = None,
+        added: Array | None = None,
+        first: int = 0,
     ) -> Array:
-        """softmax(q kᵀ scale) (N, h, Tq, Tk) for q (N, h, Tq, d) and k (N, h, Tk, d).
+        """softmax(q kᵀ scale + added) (N, h, Tq, Tk) for q (N, h, Tq, d) and k (N, h', Tk, d).
 
-        ``causal`` shows query i the keys up to i; ``lengths`` (N,) is the number of keys of each
-        sample that are there. A query that sees no key has zero weights.
+        Each head of k serves h / h' heads of q, side by side. ``causal`` shows query i the keys up
+        to ``first`` + i; ``lengths`` (N,) is the number of keys of each sample that are there;
+        ``seen`` is 0 where a query does not see a key. It and ``added`` have four axes, any of
+        extent 1. A query that sees no key has zero weights.
         """
 
     def attention_backward(
@@ -241,6 +251,13 @@ class Ops(Protocol):
         scale: float,
     ) -> tuple[Array, Array]:
         """Gradients of q and k from that of the weights, which is overwritten."""
+
+    def rotate(self, x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
+        """Pairs (a, b) of the last axis turned to (a cos - b sin, b cos + a sin).
+
+        x is (..., T, d), the factors (T, d / 2). Pairs are neighbours where ``interleaved``, else
+        element i and element i + d / 2.
+        """
 
     # Activations and losses
 

@@ -83,6 +83,8 @@ def _recurrent(layer: LayerDescription) -> list[Variable]:
     """weight_ih_l0_reverse and the like, of ours called l0/backward/weight_x."""
     found = []
     for suffix in layer.params:
+        if suffix.startswith("state/"):
+            continue  # of a stateful layer, which PyTorch leaves to its user
         stack, direction, kind = suffix.split("/")
         part, of = kind.split("_")
         back = "_reverse" if direction == "backward" else ""

@@ -110,6 +110,7 @@ class NumpyOps:
     column_sums = linear.column_sums
     attention_weights = attention.attention_weights
     attention_backward = attention.attention_backward
+    rotate = attention.rotate
     activation = activations.activation
     activation_backward = activations.activation_backward
     sigmoid = activations.sigmoid
