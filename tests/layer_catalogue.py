@@ -18,6 +18,7 @@ CATALOGUE = {
     "AvgPooling2D": (lambda n: layers.AvgPooling2D(n, (2, 3), 2, "valid"), [IMAGE]),
     "BatchNormalization": (lambda n: layers.BatchNormalization(n, momentum=0.2), [IMAGE]),
     "Cast": (layers.Cast, [(5,)]),
+    "ClassToken": (lambda n: layers.ClassToken(n, 2), [SEQUENCE]),
     "Clip": (lambda n: layers.Clip(n, -0.5), [(5,)]),
     "Compare": (lambda n: layers.Compare(n, "<="), [(5,), (1,)]),
     "Concat": (lambda n: layers.Concat(n, 1), [(5,), (2,)]),

@@ -5,6 +5,7 @@ from singanet.layers.arithmetic import Clip, Index, Power
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.cache import Cache
 from singanet.layers.cast import Cast
+from singanet.layers.class_token import ClassToken
 from singanet.layers.concat import Concat
 from singanet.layers.context import Context
 from singanet.layers.conv1d import Conv1D
@@ -76,6 +77,7 @@ __all__ = [
     "BatchNormalization",
     "Cache",
     "Cast",
+    "ClassToken",
     "Clip",
     "Compare",
     "Concat",

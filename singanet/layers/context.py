@@ -88,9 +88,9 @@ class Context:
     ``needs_input_grad`` tells in `Layer.backward` whether anybody wants the input gradient,
     ``needs_param_grads`` whether one of a parameter is wanted: else a layer may leave them all out.
     ``relu`` asks a layer that can to do the relu after it too, both ways; ``through`` tells the
-    layer after it that so it was done. ``past`` is what the layer has left of the steps before,
-    where sequences come in parts, else None. ``dtype`` is the net's float type, for layers that
-    make floats of something else.
+    layer after it that so it was done. ``dtype`` is the net's float type, for layers that make
+    floats of something else. ``past`` is what the layer has left of the steps before, where
+    sequences come in parts, else None.
     """
 
     __slots__ = (
