@@ -1,0 +1,140 @@
+"""Tables, positions and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from singanet.layers.dense import Dense
+from singanet.layers.embedding import Embedding
+from singanet.layers.layer import Layer
+from singanet.layers.multi_head_attention import MultiHeadAttention
+from singanet.layers.positions import PositionEmbedding, SinusoidalPosition
+from singanet.onnx.forms.graph import Form, Graph, Value
+
+
+def _dense(g: Graph, layer: Dense, xs: list[Value]) -> Value:
+    bias = g.optional(layer, "bias")
+    inputs = [xs[0], g.param(layer, "weight"), *([] if bias is None else [bias])]
+    return g.node("Gemm", *inputs, **({"transB": 1} if layer.W_transpose else {}))
+
+
+def dense_of_steps(g: Graph, layer: Dense, x: Value) -> Value:
+    """The layer on each step of (N, T, in)."""
+    weight = g.param(layer, "weight")
+    if layer.W_transpose:
+        weight = g.transpose(weight, 1, 0)
+    return _product(g, x, weight, g.optional(layer, "bias"))
+
+
+def _product(g: Graph, x: Value, weight: Value, bias: Value | None) -> Value:
+    y = g.node("MatMul", x, weight)
+    return y if bias is None else g.node("Add", y, bias)
+
+
+def _embedding(g: Graph, layer: Embedding, xs: list[Value]) -> Value:
+    # Of whole numbers Gather knows two types.
+    index = xs[0] if xs[0].dtype in ("int32", "int64") else g.cast(xs[0], np.int64)
+    return g.node("Gather", g.param(layer, "weight"), index)
+
+
+def _position_embedding(g: Graph, layer: PositionEmbedding, xs: list[Value]) -> Value:
+    weight = g.param(layer, "weight")
+    longest, steps = layer.params["weight"].shape[0], _steps(layer)
+    if steps == -1:
+        first, axes = g.ints([0], "first"), g.ints([0], "axes")
+        weight = g.node("Slice", weight, first, g.extent(xs[0], 1), axes)
+    elif steps < longest:
+        weight = g.slice(weight, [0], [0], [steps])
+    return g.node("Add", xs[0], weight)
+
+
+def _steps(layer: Layer) -> int:
+    shape: Any = layer.in_shapes
+    return int(shape[0])
+
+
+def _sinusoidal_position(g: Graph, layer: SinusoidalPosition, xs: list[Value]) -> Value:
+    shape: Any = layer.in_shapes
+    steps, size = shape
+    places = np.arange(size)
+    rate = 10000.0 ** (-2.0 * (places // 2) / size)
+    # The cosine is the sine a quarter further on; double, since angles are large.
+    phase = np.where(places % 2, np.pi / 2, 0.0)
+    if steps != -1:
+        angle = np.arange(steps)[:, None] * rate + phase
+        return g.node("Add", xs[0], g.constant(np.sin(angle), "positions"))
+    step = g.unsqueeze(g.cast(_count(g, xs[0], 1), np.float64), 1)
+    rates, phases = (g.constant(a, w, "float64") for a, w in ((rate, "rate"), (phase, "phase")))
+    angles = g.node("Add", g.node("Mul", step, rates), phases)
+    return g.node("Add", xs[0], g.cast(g.node("Sin", angles), g.dtype))
+
+
+def _count(g: Graph, x: Value, axis: int) -> Value:
+    """0, 1, ... as far as ``x`` goes along ``axis``."""
+    first, step = (g.constant(k, what, np.int64) for k, what in ((0, "first"), (1, "step")))
+    return g.node("Range", first, g.squeeze(g.extent(x, axis), 0), step)
+
+
+def _attention(g: Graph, layer: MultiHeadAttention, xs: list[Value]) -> Value:
+    given = xs[: layer.given]
+    query, value, key = (given + [given[-1]] * 2)[:3]
+    heads = layer.num_heads
+    q, v, k = (
+        g.transpose(g.reshape(_projected(g, layer, part, x), (0, 0, heads, layer.dims[part])), *to)
+        for part, x, to in (
+            ("query", query, (0, 2, 1, 3)),
+            ("value", value, (0, 2, 1, 3)),
+            ("key", key, (0, 2, 3, 1)),
+        )
+    )
+    scale = g.constant(layer.dims["key"] ** -0.5, "scale")
+    scores = g.node("Mul", g.node("MatMul", q, k), scale)
+    if layer.causal:
+        scores = g.node("Where", _causal(g, layer, query, key), scores, _lowest(g), dtype=g.dtype)
+    seen = _there(g, key, xs[-1]) if layer.has_lengths else None
+    if seen is not None:
+        scores = g.node("Where", seen, scores, _lowest(g), dtype=g.dtype)
+    weights = g.node("Softmax", scores, axis=-1)
+    if seen is not None:
+        # Where no key is there at all.
+        weights = g.node("Where", seen, weights, g.constant(0.0, "none"), dtype=g.dtype)
+    merged = g.transpose(g.node("MatMul", weights, v), 0, 2, 1, 3)
+    return _projected(g, layer, "output", g.reshape(merged, (0, 0, heads * layer.dims["value"])))
+
+
+def _projected(g: Graph, layer: Layer, part: str, x: Value) -> Value:
+    weight, bias = g.param(layer, f"{part}_weight"), g.optional(layer, f"{part}_bias")
+    return _product(g, x, weight, bias)
+
+
+def _lowest(g: Graph) -> Value:
+    """The score of what is not to be seen; infinite ones alone would have no softmax."""
+    return g.constant(float(np.finfo(g.dtype).min), "lowest")
+
+
+def _causal(g: Graph, layer: MultiHeadAttention, query: Value, key: Value) -> Value:
+    """Which keys each query may see, (queries, keys)."""
+    shapes: Any = layer.in_shapes if isinstance(layer.in_shapes, list) else [layer.in_shapes]
+    queries, keys = shapes[0][0], shapes[layer.given - 1][0]
+    if -1 not in (queries, keys):
+        return g.constant(np.tri(queries, keys), "causal", bool)
+    last = g.unsqueeze(_count(g, query, 1), 1)
+    return g.node("LessOrEqual", _count(g, key, 1), last, dtype=bool)
+
+
+def _there(g: Graph, key: Value, lengths: Value) -> Value:
+    """Which keys each sample has, (N, 1, 1, keys)."""
+    ends = g.cast(g.reshape(lengths, (-1, 1, 1, 1)), np.int64)
+    return g.node("Less", _count(g, key, 1), ends, dtype=bool)
+
+
+SEQUENCES: Mapping[type[Layer], Form] = {
+    Dense: _dense,
+    Embedding: _embedding,
+    MultiHeadAttention: _attention,
+    PositionEmbedding: _position_embedding,
+    SinusoidalPosition: _sinusoidal_position,
+}
