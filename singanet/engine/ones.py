@@ -26,13 +26,18 @@ def ones(
                 received="a sparse one, of which that depends on its entries",
                 advice="ask the net that reads arrays in its place: leave sparse out",
             )
-        value, kind = (0, np.int64) if step.keeps_integers else (1, dtype)
         declared = step.layer.in_shapes or ()
         shapes = declared if isinstance(declared, list) else [declared]
         shapes = [_closed(step, shape, extent) for shape in shapes]
-        if shapes in ([()], [(1,)]) and not step.keeps_integers:
+        value = 1
+        if shapes in ([()], [(1,)]) and not step.integers:
             value = _steps_beside(plan, step, extent)
-        arrays = [device.put(np.full((batch, *shape), value, kind)) for shape in shapes]
+        arrays = [
+            device.put(
+                np.full((batch, *shape), value * (k not in step.integers), step.fed_type(k, dtype))
+            )
+            for k, shape in enumerate(shapes)
+        ]
         feed[name] = arrays if isinstance(declared, list) else arrays[0]
     return feed
 

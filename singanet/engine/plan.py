@@ -13,7 +13,8 @@ from singanet.errors import GraphError
 from singanet.graph.nodes import Node
 from singanet.layers.activation import Activation
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.dummy import Dummy
+from singanet.layers.layer import InputKind, Layer
 from singanet.ops.interface import Ops
 from singanet.params.param import Param
 from singanet.types import Array
@@ -41,8 +42,9 @@ class Step:
         "fed",
         "foreign",
         "frozen",
+        "gives_integers",
         "in_slots",
-        "keeps_integers",
+        "integers",
         "layer",
         "many_in",
         "many_out",
@@ -66,9 +68,25 @@ class Step:
         self.many_in = len(in_slots) > 1
         self.many_out = isinstance(node.out_shapes, list)
         self.fed = not in_slots
-        self.keeps_integers = self.layer.integer_input
+        self.integers = frozenset(
+            k for k in range(self.in_count) if self.layer.input_kind(k) == "integers"
+        )
+        self.gives_integers = self.layer.gives_integers
         self.relu = False
         self.relu_of = ""
+
+    @property
+    def in_count(self) -> int:
+        """How many arrays it reads, fed ones too."""
+        shapes = self.layer.in_shapes
+        return len(shapes) if isinstance(shapes, list) else 1
+
+    def fed_type(self, k: int, floats: np.dtype[Any]) -> np.dtype[Any]:
+        """The type of what is fed as input ``k`` to a net that computes with ``floats``."""
+        if k not in self.integers:
+            return floats
+        declared = self.layer.dtype if isinstance(self.layer, Dummy) else None
+        return declared or np.dtype(np.int64)
 
     @property
     def in_training(self) -> bool:
@@ -222,13 +240,21 @@ class Plan:
         return made
 
     def _let_integers_through(self) -> None:
-        """Mark the steps that only move indices to layers that want them."""
-        readers: dict[int, list[Step]] = {}
+        """Mark the steps that move integers: such as come in, or as all want who say what."""
+        readers: dict[int, list[InputKind]] = {}
         for i, step in reversed(list(enumerate(self.steps))):
-            if step.layer.moves_only and i in readers:
-                step.keeps_integers = all(reader.keeps_integers for reader in readers[i])
-            for slot in step.in_slots:
-                readers.setdefault(self.producer[slot], []).append(step)
+            wanted = {kind for kind in readers.get(i, ()) if kind != "any"}
+            if step.layer.moves_only and wanted == {"integers"}:
+                step.integers = frozenset(range(step.in_count))
+            for k, slot in enumerate(step.in_slots):
+                kind = "integers" if k in step.integers else step.layer.input_kind(k)
+                readers.setdefault(self.producer[slot], []).append(kind)
+        for step in self.steps:
+            if step.layer.moves_only:
+                before = [self.steps[self.producer[slot]] for slot in step.in_slots]
+                step.gives_integers |= any(made.gives_integers for made in before) or (
+                    not before and bool(step.integers)
+                )
 
     def _pair_relus(self) -> None:
         """Mark the steps whose kernel can do the relu after them, which is their only reader."""

@@ -39,6 +39,7 @@ from singanet.layers.layer_norm import LayerNorm, RMSNorm
 from singanet.layers.lrn import LRN
 from singanet.layers.matmul import MatMul
 from singanet.layers.multi_head_attention import MultiHeadAttention
+from singanet.layers.operation import Operation
 from singanet.layers.pad import Cropping, EndPadding, Pad
 from singanet.layers.pooling import AvgPooling1D, AvgPooling2D, MaxPooling1D, MaxPooling2D
 from singanet.layers.positions import PositionEmbedding, SinusoidalPosition
@@ -54,6 +55,7 @@ from singanet.layers.step_list import StepList, padded_to_steps, steps_to_padded
 from singanet.layers.stop_gradient import StopGradient
 from singanet.layers.time_distributed import TimeDistributed
 from singanet.layers.upsampling2d import Upsampling2D
+from singanet.layers.weight import Weight
 
 __all__ = [
     "GLU",
@@ -107,6 +109,7 @@ __all__ = [
     "Minimum",
     "MultiHeadAttention",
     "Multiply",
+    "Operation",
     "PReLU",
     "Pad",
     "Permute",
@@ -127,6 +130,7 @@ __all__ = [
     "Subtract",
     "TimeDistributed",
     "Upsampling2D",
+    "Weight",
     "padded_to_steps",
     "steps_to_padded",
 ]

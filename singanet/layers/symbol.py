@@ -67,7 +67,7 @@ class Symbol:
     and part: the second of a name plus@2.
     """
 
-    __slots__ = ("call", "index", "shape")
+    __slots__ = ("call", "index", "kind", "shape")
     # NumPy leaves the operators to this class.
     __array_ufunc__ = None
 
@@ -75,6 +75,8 @@ class Symbol:
         self.call = call
         self.index = index
         self.shape = shape
+        self.kind = _kind_of(call)
+        """ "integers" or "floats", "any" where it is not known before the net is whole."""
 
     def __add__(self, other: Any) -> Symbol:
         if is_number(other):
@@ -176,13 +178,7 @@ def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol | tuple[Symbol, 
             received="none",
             advice="start from Input(name, shape)",
         )
-    if len(inputs) == 1 and not _takes_integers(layer) and _is_of_integers(inputs[0]):
-        raise ArgumentError(
-            f"layer {layer.name!r}",
-            expected="floats to compute with",
-            received=f"what comes of {inputs[0].call.layer.name!r}, whole numbers",
-            advice="leave dtype out of that Input, or put an Embedding between",
-        )
+    _expect_kinds(layer, inputs)
     shapes = [symbol.shape for symbol in inputs]
     out_shapes = layer.build(shapes[0] if len(shapes) == 1 else shapes)
     call = Call(layer, inputs)
@@ -215,17 +211,35 @@ def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[C
     return [found[born] for born in sorted(found)]
 
 
-def _takes_integers(layer: Any) -> bool:
-    """Whether indices may come to it: to a net, or a layer that says so or only moves elements."""
-    return getattr(layer, "integer_input", True) or layer.moves_only or layer.stops_gradient
+def _kind_of(call: Call) -> str:
+    layer: Any = call.layer
+    if getattr(layer, "gives_integers", False):
+        return "integers"
+    moves = getattr(layer, "moves_only", None)
+    if moves is None or not call.inputs:
+        # Of a net, or of an input that has no type.
+        return "any"
+    kinds = {symbol.kind for symbol in call.inputs} if moves else {"floats"}
+    return next((kind for kind in ("integers", "floats") if kind in kinds), "any")
 
 
-def _is_of_integers(symbol: Symbol) -> bool:
-    """Whether it is an input with a type of whole numbers, perhaps moved about."""
-    call = symbol.call
-    while call.inputs and getattr(call.layer, "moves_only", False):
-        call = call.inputs[0].call
-    return not call.inputs and getattr(call.layer, "integer_input", False)
+def _expect_kinds(layer: Any, inputs: Sequence[Symbol]) -> None:
+    """Errors: integers for a layer that computes with floats, or floats where it takes indices."""
+    kinds = {symbol.kind for symbol in inputs}
+    for k, symbol in enumerate(inputs):
+        wanted = layer.input_kind(k) if hasattr(layer, "input_kind") else "any"
+        if wanted == "any" and getattr(layer, "moves_only", False) and "floats" in kinds:
+            wanted = "floats"
+        if {wanted, symbol.kind} == {"floats", "integers"}:
+            floats, name = wanted == "floats", symbol.call.layer.name
+            raise ArgumentError(
+                f"layer {layer.name!r}" + (f", input {k}" if len(inputs) > 1 else ""),
+                expected="floats to compute with" if floats else "whole numbers or booleans",
+                received=f"what comes of {name!r}, {'whole numbers' if floats else 'floats'}",
+                advice="leave dtype out of that Input, or put an Embedding between"
+                if floats
+                else "start from Input(name, shape, dtype='int64')",
+            )
 
 
 def _listed(names: Iterable[str]) -> str:
