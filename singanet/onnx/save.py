@@ -30,6 +30,7 @@ __all__ = ["save"]
 _WHERE = "onnx.save"
 _OPSETS = range(17, 24)
 _LINKS = {"softmax": "Softmax", "sigmoid": "Sigmoid"}
+# Lengths are whole numbers that may be fed as floats.
 _TAKE_LENGTHS = (RNN, LSTM, GRU, MultiHeadAttention)
 
 
@@ -128,16 +129,13 @@ class _Export:
         """
         shapes: Any = step.layer.in_shapes
         name = "input" if len(plan.inputs) == 1 else f"{step.name}/input"
-        if type(step.layer) is Dummy:
+        # One that folding put before a layer that is fed has the name of that, and no shapes.
+        if type(step.layer) is Dummy and step.layer.out_shapes is not None:
             name = step.name
-        kind = getattr(step.layer, "dtype", None)
-        if kind is None:
-            kind = np.dtype(np.int64) if step.keeps_integers else self.graph.dtype
         values = []
         for k, shape in enumerate(shapes if isinstance(shapes, list) else [shapes]):
-            value = Value(
-                self.graph.fresh(f"{name}/{k}" if isinstance(shapes, list) else name), kind
-            )
+            wanted = f"{name}/{k}" if isinstance(shapes, list) else name
+            value = Value(self.graph.fresh(wanted), step.fed_type(k, self.graph.dtype))
             self.inputs.append((value, _extents(value, shape)))
             values.append(value)
         return values
@@ -147,9 +145,12 @@ class _Export:
         g = self.graph
         g.scope, before = step.name, len(g.nodes)
         xs = [self._slots[slot] for slot in step.in_slots] if fed is None else fed
-        if not step.keeps_integers and type(step.layer) not in _TAKE_LENGTHS:
-            # Whole numbers among what it computes with are taken as floats.
-            xs = [x if x.dtype.kind == "f" else g.cast(x, g.dtype) for x in xs]
+        if type(step.layer) not in _TAKE_LENGTHS:
+            # Whole numbers that it computes with are taken as floats.
+            xs = [
+                g.cast(x, g.dtype) if step.layer.input_kind(k) == "floats" else x
+                for k, x in enumerate(xs)
+            ]
         made = put(g, step.layer, xs)
         new = {id(value) for node in g.nodes[before:] for value in node.outputs}
         for slot, value, name in zip(step.out_slots, made, _names(step), strict=True):

@@ -22,6 +22,7 @@ from singanet.layers.joins import (
     Subtract,
 )
 from singanet.layers.layer import Layer
+from singanet.layers.operation import Operation
 from singanet.layers.prelu import PReLU
 from singanet.layers.scale import Scale
 from singanet.layers.softmax import LogSoftmax, Softmax
@@ -75,6 +76,39 @@ def _gelu(g: Graph, x: Value, approximate: str) -> Value:
         inner = g.node("Tanh", g.node("Mul", g.node("Add", x, cube), root))
     gate = g.node("Add", inner, g.constant(1.0, "one"))
     return g.node("Mul", g.node("Mul", x, gate), g.constant(0.5, "half"))
+
+
+_OPERATIONS = {
+    **{name: name.capitalize() for name in (
+        "abs", "ceil", "exp", "floor", "log", "reciprocal", "round", "sign", "sqrt", "erf",
+        "sin", "cos", "tan", "asin", "acos", "atan",
+        "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+    )},
+    "power": "Pow",
+}  # fmt: skip
+_OF_TRUTHS = {"not": "Not", "and": "And", "or": "Or", "xor": "Xor"}
+_TRUTHS = {
+    "is_inf": "IsInf", "is_nan": "IsNaN", "equal": "Equal", "greater": "Greater",
+    "greater_equal": "GreaterOrEqual", "less": "Less", "less_equal": "LessOrEqual",
+}  # fmt: skip
+
+
+def _operation(g: Graph, layer: Operation, xs: list[Value]) -> Value:
+    mode = layer.mode
+    if mode in _OPERATIONS:
+        return g.node(_OPERATIONS[mode], *xs)
+    if mode == "remainder":
+        return g.node("Mod", *xs, fmod=1)
+    if mode == "modulo":
+        # That of floats has the sign of the first.
+        whole = g.node("Floor", g.node("Div", *xs))
+        return g.node("Sub", xs[0], g.node("Mul", xs[1], whole))
+    if mode == "truncate":
+        return g.node("Mul", g.node("Sign", xs[0]), g.node("Floor", g.node("Abs", xs[0])))
+    if mode in _OF_TRUTHS:
+        truths = [g.cast(x, bool) for x in xs]
+        return g.cast(g.node(_OF_TRUTHS[mode], *truths), g.dtype)
+    return g.cast(g.node(_TRUTHS[mode], *xs, dtype=bool), g.dtype)
 
 
 def _softmax(g: Graph, layer: Softmax, xs: list[Value]) -> Value:
@@ -173,6 +207,7 @@ ELEMENT_WISE: Mapping[type[Layer], Form] = {
     Merge: _sum,
     Minimum: _joined("Min"),
     Multiply: _multiply,
+    Operation: _operation,
     PReLU: _prelu,
     Power: _power,
     Scale: _scale,

@@ -16,6 +16,7 @@ from singanet.layers.pad import Cropping, EndPadding, Pad
 from singanet.layers.reduce import Expand, Reduce, RepeatVector
 from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.slice import Slice
+from singanet.layers.weight import Weight
 from singanet.onnx.forms.graph import Form, Graph, Value
 
 _FAR = np.iinfo(np.int64).min
@@ -103,6 +104,14 @@ def _repeat(g: Graph, layer: RepeatVector, xs: list[Value]) -> Value:
     return g.node("Expand", g.unsqueeze(xs[0], 1), g.ints([1, *shape], "shape"))
 
 
+def _weight(g: Graph, layer: Weight, xs: list[Value]) -> Value:
+    shape = layer.params["weight"].shape
+    whole = g.node("Concat", g.extent(xs[0], 0), g.ints(shape, "shape"), axis=0)
+    y = g.node("Expand", g.param(layer, "weight", (1, *shape)), whole)
+    y.rows = xs[0].rows
+    return y
+
+
 def _matmul(g: Graph, layer: MatMul, xs: list[Value]) -> Value:
     shapes: Any = layer.in_shapes
     rank = len(shapes[0]) + 1
@@ -126,4 +135,5 @@ SHAPES: Mapping[type[Layer], Form] = {
     RepeatVector: _repeat,
     Reshape: _reshape,
     Slice: _slice,
+    Weight: _weight,
 }
