@@ -251,10 +251,10 @@ class Plan:
                 readers.setdefault(self.producer[slot], []).append(kind)
         for step in self.steps:
             if step.layer.moves_only:
-                before = [self.steps[self.producer[slot]] for slot in step.in_slots]
-                step.gives_integers |= any(made.gives_integers for made in before) or (
-                    not before and bool(step.integers)
-                )
+                step.gives_integers |= step.fed and bool(step.integers)
+                for k, slot in enumerate(step.in_slots):
+                    if step.layer.input_kind(k) == "any":
+                        step.gives_integers |= self.steps[self.producer[slot]].gives_integers
 
     def _pair_relus(self) -> None:
         """Mark the steps whose kernel can do the relu after them, which is their only reader."""

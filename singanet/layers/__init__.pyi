@@ -14,6 +14,7 @@ from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.dropout import AlphaDropout, Dropout, GaussianNoise, SpatialDropout
 from singanet.layers.dummy import Dummy, Input
 from singanet.layers.embedding import Embedding
+from singanet.layers.gather import Gather
 from singanet.layers.global_pooling import (
     GlobalAvgPooling1D,
     GlobalAvgPooling2D,
@@ -47,6 +48,7 @@ from singanet.layers.prelu import PReLU
 from singanet.layers.reduce import Expand, Reduce, RepeatVector
 from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.rnn import GRU, LSTM, RNN
+from singanet.layers.rotary import RotaryEmbedding
 from singanet.layers.scale import Scale
 from singanet.layers.slice import Slice
 from singanet.layers.softmax import LogSoftmax, Softmax
@@ -88,6 +90,7 @@ __all__ = [
     "EndPadding",
     "Expand",
     "Flatten",
+    "Gather",
     "GaussianNoise",
     "GlobalAvgPooling1D",
     "GlobalAvgPooling2D",
@@ -119,6 +122,7 @@ __all__ = [
     "Reduce",
     "RepeatVector",
     "Reshape",
+    "RotaryEmbedding",
     "Scale",
     "SinusoidalPosition",
     "Slice",

@@ -63,8 +63,9 @@ class Symbol:
     """One output of a call: a sample shape without values.
 
     ``a + b``, ``a - b``, ``a * b`` and ``a / b`` of symbols and numbers, ``-a``, ``a ** 2``,
-    ``a @ b`` and ``a[:, 0]`` draw layers, which are called plus, minus, times, over, power, product
-    and part: the second of a name plus@2.
+    ``a @ b``, ``a[:, 0]`` and ``a[:, [2, 0]]`` draw layers, which are called plus, minus, times,
+    over, power, product, part and picked: the second of a name plus@2. Of several lists each is of
+    its own axis.
     """
 
     __slots__ = ("call", "index", "kind", "shape")
@@ -123,13 +124,17 @@ class Symbol:
 
     def __getitem__(self, index: Any) -> Symbol:
         places = index if isinstance(index, tuple) else (index,)
-        if places[0] != slice(None) or not all(isinstance(k, (int, slice)) for k in places):
+        if places[0] != slice(None) or not all(isinstance(k, (int, slice, list)) for k in places):
             raise ArgumentError(
                 "the part of a symbol",
-                expected="a colon for the batch, then ints and ranges: a[:, 0], a[:, 1:3, -1]",
+                expected="a colon for the batch, then ints, ranges, lists: a[:, 0], a[:, 1:, [4]]",
                 received=repr(index),
                 advice="use Slice or Permute for other parts",
             )
+        for axis, place in enumerate(places):
+            if isinstance(place, list):
+                picked = _drawn("Gather", "picked", self, axis=axis, indices=place)
+                return picked[(*places[:axis], slice(None), *places[axis + 1 :])]
         plain = [(k.start, k.stop, k.step) if isinstance(k, slice) else k for k in places[1:]]
         return _drawn("Index", "part", self, index=plain) if plain else self
 
@@ -219,16 +224,20 @@ def _kind_of(call: Call) -> str:
     if moves is None or not call.inputs:
         # Of a net, or of an input that has no type.
         return "any"
-    kinds = {symbol.kind for symbol in call.inputs} if moves else {"floats"}
+    kinds = _kinds_moved(layer, call.inputs) if moves else {"floats"}
     return next((kind for kind in ("integers", "floats") if kind in kinds), "any")
+
+
+def _kinds_moved(layer: Any, inputs: Sequence[Symbol]) -> set[str]:
+    return {symbol.kind for k, symbol in enumerate(inputs) if layer.input_kind(k) == "any"}
 
 
 def _expect_kinds(layer: Any, inputs: Sequence[Symbol]) -> None:
     """Errors: integers for a layer that computes with floats, or floats where it takes indices."""
-    kinds = {symbol.kind for symbol in inputs}
+    moved = _kinds_moved(layer, inputs) if getattr(layer, "moves_only", False) else set()
     for k, symbol in enumerate(inputs):
         wanted = layer.input_kind(k) if hasattr(layer, "input_kind") else "any"
-        if wanted == "any" and getattr(layer, "moves_only", False) and "floats" in kinds:
+        if wanted == "any" and "floats" in moved:
             wanted = "floats"
         if {wanted, symbol.kind} == {"floats", "integers"}:
             floats, name = wanted == "floats", symbol.call.layer.name

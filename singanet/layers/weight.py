@@ -19,6 +19,8 @@ class Weight(Layer):
     vision transformer, and a table is added to what has no layer for it.
     """
 
+    input_kinds = ("any",)
+
     def __init__(
         self,
         name: str,
@@ -36,7 +38,6 @@ class Weight(Layer):
             )
         self.shape = tuple(int(size) for size in shape)
         self.W_specs = W_specs
-        self.integer_input = True
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Any sample shape → ``shape``."""

@@ -330,11 +330,17 @@ class Use:
 
     def reshaped(self, value: Tensor, sample: Sequence[int]) -> Symbol:
         """The symbol with another sample shape of as many elements."""
+        found = value.symbol
+        while isinstance(found.call.layer, layers.Reshape):
+            # Of several in a row the last counts, and none that leads back.
+            (found,) = found.call.inputs
+        if tuple(sample) == found.shape:
+            return found
         if tuple(sample) == value.sample:
             return value.symbol
         name = self.drawing.name_of(f"{self.node.name.strip('/') or self.node.op.lower()}.shape")
         self.drawn.append(name)
-        made: Symbol = layers.Reshape(name, tuple(sample))(value.symbol)
+        made: Symbol = layers.Reshape(name, tuple(sample))(found)
         return made
 
     def raised(self, value: Tensor, rank: int) -> Tensor:

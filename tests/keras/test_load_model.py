@@ -44,6 +44,7 @@ def strided():
             kl.DepthwiseConv2D(3, strides=2, padding="same", activation="gelu"),
             kl.UpSampling2D(3),
             kl.MaxPooling2D(2, padding="same"),
+            kl.AveragePooling2D(3, strides=1, padding="same"),
             kl.AveragePooling2D(2),
             kl.GlobalAveragePooling2D(),
             kl.Dense(2),

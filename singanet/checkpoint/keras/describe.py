@@ -13,6 +13,7 @@ _SETTINGS = (
     "W_transpose",
     "depth_multiplier",
     "num_heads",
+    "num_kv_heads",
     "rnn_mode",
     "num_stacks",
     "input_mode",

@@ -58,10 +58,13 @@ class Descriptors:
             strides.append(strides[-1] * max(size, 1))
         return self.strided(shape, tuple(reversed(strides)))
 
-    def images(self, nhwc: Shape, kind: int = F32) -> Any:
-        """A descriptor of channels-last images, whose axes oneDNN counts as N, C, H, W."""
-        n, h, w, c = nhwc
-        return self.strided((n, c, h, w), (h * w * c, 1, w * c, c), kind)
+    def images(self, last: Shape, kind: int = F32) -> Any:
+        """A descriptor of channels-last (N, ..., C), whose axes oneDNN counts as N, C, ...."""
+        n, *sizes, c = last
+        strides = [c]
+        for size in reversed(sizes):
+            strides.append(strides[-1] * size)
+        return self.strided((n, c, *sizes), (strides[-1], 1, *reversed(strides[:-1])), kind)
 
     def free(self, shape: Shape) -> Any:
         """A descriptor whose layout oneDNN chooses."""

@@ -78,7 +78,7 @@ def foldable(plan: Plan) -> dict[str, str]:
     readers = _Readers(plan)
     found = {}
     for step in plan.steps:
-        if _is_one_of(step, *_CONVOLUTIONS) and not step.many_in:
+        if _is_convolution(step):
             norm = readers.only(step, BatchNormalization)
             if norm is not None:
                 found[norm.name] = step.name
@@ -107,7 +107,7 @@ def fuse(plan: Plan) -> Plan:
         layer: Any = step.layer
         if _is_one_of(step, Dense) and not step.many_in and sparse.isdisjoint(step.in_slots):
             made.put([step], ConstantDense(step.name, layer.W_transpose, layer.params))
-        elif _is_one_of(step, *_CONVOLUTIONS, FoldedConvolution) and not step.many_in:
+        elif _is_convolution(step, FoldedConvolution):
             members, folded = [step], FoldedConvolution(step.name, layer.window, layer.params)
             after = readers.only(step, Add)
             if after is not None and after not in sums and _is_even(plan, after):
@@ -189,6 +189,12 @@ def _is_even(plan: Plan, step: Step) -> bool:
 def _is_one_of(step: Step, *kinds: type) -> bool:
     """Whether the layer is of one of these very classes, and runs as they do."""
     return type(step.layer) in kinds and "forward" not in vars(step.layer)
+
+
+def _is_convolution(step: Step, *more: type) -> bool:
+    """Whether one kernel does the layer: what pads otherwise than by zeros is two."""
+    plain = getattr(step.layer, "padding_mode", "zeros") == "zeros"
+    return plain and _is_one_of(step, *_CONVOLUTIONS, *more) and not step.many_in
 
 
 def _normalised(conv: Step, norm: Step) -> dict[str, Param]:

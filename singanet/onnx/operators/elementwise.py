@@ -1,0 +1,286 @@
+"""Functions of each element: of one array, of several that spread over each other, of constants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isclose
+from typing import Any
+
+import numpy as np
+
+from singanet import layers
+from singanet.onnx.arrays import DTYPES
+from singanet.onnx.drawing import Converter, Use
+from singanet.onnx.values import Known, RefusedError, Tensor
+
+_BOOL = np.dtype(bool)
+
+
+def _operation(mode: str, dtype: Any = None) -> Converter:
+    def convert(use: Use) -> Tensor:
+        if len(use.values) == 1:
+            return use.make(layers.Operation, use.tensor(), mode=mode, dtype=dtype)
+        return use.make(layers.Operation, *use.together(0, 1), mode=mode, dtype=dtype)
+
+    return convert
+
+
+def _activation(mode: str, usual: float | None = None) -> Converter:
+    def convert(use: Use) -> Tensor:
+        x = use.tensor()
+        alpha = None if usual is None else use.attribute("alpha", usual)
+        return x.like(use.draw(layers.Activation(use.name(), mode, alpha=alpha), x))
+
+    return convert
+
+
+def scalar(use: Use, k: int) -> float | None:
+    """The one number that the input ``k`` is, if it is that and adds no axis to the others."""
+    value = use.value(k)
+    ranks = [v.rank for v in use.values if isinstance(v, Tensor)]
+    if not isinstance(value, Known) or not value.constant or value.array.size != 1:
+        return None
+    if value.array.ndim > max(ranks):
+        return None
+    number = float(value.array.reshape(()))
+    return number if np.isfinite(number) else None
+
+
+def scaled(use: Use, x: Tensor, factor: float, offset: float = 0.0) -> Tensor:
+    """``x`` factor + offset."""
+    if factor == 1.0 and offset == 0.0:
+        return x
+    return use.make(layers.Scale, x, factor=factor, offset=offset)
+
+
+def _add(use: Use) -> Tensor:
+    if len(use.values) == 2:
+        for k in (0, 1):
+            number = scalar(use, k)
+            if number is not None:
+                return scaled(use, use.tensor(1 - k), 1.0, number)
+    if len(use.values) == 1:
+        return use.tensor()
+    return use.make(layers.Add, *use.together())
+
+
+def _subtract(use: Use) -> Tensor:
+    if (number := scalar(use, 1)) is not None:
+        return scaled(use, use.tensor(), 1.0, -number)
+    if (number := scalar(use, 0)) is not None:
+        return scaled(use, use.tensor(1), -1.0, number)
+    return use.make(layers.Subtract, *use.together(0, 1))
+
+
+def _multiply(use: Use) -> Tensor:
+    for k in (0, 1):
+        number = scalar(use, k)
+        if number is not None:
+            return scaled(use, use.tensor(1 - k), number)
+    return use.make(layers.Multiply, *use.together(0, 1))
+
+
+def _divide(use: Use) -> Tensor:
+    number = scalar(use, 1)
+    value = use.value(0)
+    whole = value is not None and value.dtype.kind in "iu"
+    if number and not whole:
+        return scaled(use, use.tensor(), 1.0 / number)
+    y = use.make(layers.Divide, *use.together(0, 1))
+    return use.make(layers.Operation, y, mode="truncate") if whole else y
+
+
+def _power(use: Use) -> Tensor:
+    exponent = scalar(use, 1)
+    if exponent is None:
+        return use.make(layers.Operation, *use.together(0, 1), mode="power")
+    x = use.tensor()
+    if exponent == 0.5:
+        return use.make(layers.Operation, x, mode="sqrt")
+    return x if exponent == 1.0 else use.make(layers.Power, x, exponent=exponent)
+
+
+def _extreme(kind: Any, side: str) -> Converter:
+    def convert(use: Use) -> Tensor:
+        if len(use.values) == 1:
+            return use.tensor()
+        if len(use.values) == 2:
+            for k in (0, 1):
+                number = scalar(use, k)
+                if number is not None:
+                    return use.make(layers.Clip, use.tensor(1 - k), **{side: number})
+        return use.make(kind, *use.together())
+
+    return convert
+
+
+def _mean(use: Use) -> Tensor:
+    return use.tensor() if len(use.values) == 1 else use.make(layers.Average, *use.together())
+
+
+def _modulo(use: Use) -> Tensor:
+    mode = "remainder" if use.attribute("fmod", 0) else "modulo"
+    return use.make(layers.Operation, *use.together(0, 1), mode=mode)
+
+
+def _clip(use: Use) -> Tensor:
+    low, high = use.setting("min", 1), use.setting("max", 2)
+    x = use.tensor()
+    # The largest floats are how older files leave a side open.
+    low = None if low is None or low < -3e38 else low
+    high = None if high is None or high > 3e38 else high
+    if low is None and high is None:
+        return x
+    if low == 0 and high in (None, 6):
+        mode = "relu" if high is None else "relu6"
+        return x.like(use.draw(layers.Activation(use.name(), mode), x))
+    if low is not None and high is not None and low > high:
+        low = high
+    return use.make(layers.Clip, x, low=low, high=high)
+
+
+def _hard_sigmoid(use: Use) -> Tensor:
+    alpha, beta = use.attribute("alpha", 0.2), use.attribute("beta", 0.5)
+    x = use.tensor()
+    if isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5:
+        return x.like(use.draw(layers.Activation(use.name(), "hard_sigmoid"), x))
+    return use.make(layers.Clip, scaled(use, x, alpha, beta), low=0.0, high=1.0)
+
+
+def _gelu(use: Use) -> Tensor:
+    mode = "gelu_tanh" if use.attribute("approximate", "none") == "tanh" else "gelu"
+    x = use.tensor()
+    return x.like(use.draw(layers.Activation(use.name(), mode), x))
+
+
+_SELU = (1.67326319217681884765625, 1.05070102214813232421875)
+
+
+def _selu(use: Use) -> Tensor:
+    alpha, gamma = use.attribute("alpha", _SELU[0]), use.attribute("gamma", _SELU[1])
+    x = use.tensor()
+    if isclose(alpha, _SELU[0], rel_tol=1e-5) and isclose(gamma, _SELU[1], rel_tol=1e-5):
+        return x.like(use.draw(layers.Activation(use.name(), "selu"), x))
+    y = x.like(use.draw(layers.Activation(use.name(), "elu", alpha=alpha), x))
+    return scaled(use, y, gamma)
+
+
+def _swish(use: Use) -> Tensor:
+    alpha, x = use.attribute("alpha", 1.0), use.tensor()
+    y = scaled(use, x, alpha)
+    y = y.like(use.draw(layers.Activation(use.name(), "silu"), y))
+    return scaled(use, y, 1.0 / alpha)
+
+
+def _thresholded(use: Use) -> Tensor:
+    x = use.tensor()
+    over = scaled(use, x, 1.0, -use.attribute("alpha", 1.0))
+    zero = use.weight(Known((np.zeros(()),) * 2), x)
+    gate = use.make(layers.Operation, over, zero, mode="greater")
+    return use.make(layers.Multiply, x, gate)
+
+
+def _prelu(use: Use) -> Tensor:
+    x, slope = use.tensor(), use.value(1)
+    if not isinstance(slope, Known):
+        raise RefusedError("a constant slope", "what depends on an input of the net")
+    array = slope.array
+    shape = (1,) * (x.rank - array.ndim) + array.shape
+    channel = 1
+    alone = all(size == 1 for k, size in enumerate(shape) if k != channel)
+    plain = x.axis == 0 and not x.folds and x.rank > 1
+    if plain and alone and shape[channel] in (1, x.sample[0]):
+        layer = layers.PReLU(use.name(1), channel_shared=shape[channel] == 1)
+        return x.like(use.draw(layer, x, a=array))
+    positive = x.like(use.draw(layers.Activation(use.name(), "relu"), x))
+    below = use.make(layers.Subtract, x, positive)
+    return use.make(layers.Add, positive, use.make(layers.Multiply, below, use.weight(slope, x)))
+
+
+def _negate(use: Use) -> Tensor:
+    return scaled(use, use.tensor(), -1.0)
+
+
+def _not(use: Use) -> Tensor:
+    return use.make(layers.Operation, use.tensor(), mode="not", dtype=bool)
+
+
+def _is_inf(use: Use) -> Tensor:
+    x = use.tensor()
+    found = use.make(layers.Operation, x, mode="is_inf", dtype=bool)
+    for side, mode in (("detect_positive", "less"), ("detect_negative", "greater")):
+        if not use.attribute(side, 1):
+            zero = use.weight(Known((np.zeros(()),) * 2), x)
+            right = use.make(layers.Operation, x, zero, mode=mode, dtype=bool)
+            found = use.make(layers.Multiply, found, right, dtype=bool)
+    return found
+
+
+def _cast(use: Use) -> Tensor:
+    x: Any = use.value(0)
+    like = use.value(1)
+    number = use.attribute("to")
+    if use.node.op == "CastLike":
+        assert like is not None
+        wanted = like.dtype
+    elif number in DTYPES:
+        wanted = DTYPES[number]
+    else:
+        raise RefusedError("a type of numbers of 8 bits and more", f"type {number}")
+    if wanted.kind == "f":
+        y = use.floats(x)
+        return y.like(y.symbol, wanted)
+    if x.whole and wanted.kind != "b":
+        return Tensor(x.symbol, wanted, x.axis, x.before, x.after, True)
+    y = use.floats(x)
+    if wanted.kind == "b" and x.dtype.kind != "b":
+        zero = use.weight(Known((np.zeros(()),) * 2), y)
+        same = use.make(layers.Operation, y, zero, mode="equal", dtype=bool)
+        return use.make(layers.Operation, same, mode="not", dtype=bool)
+    if x.dtype.kind == "f":
+        y = use.make(layers.Operation, y, mode="truncate")
+    return y.like(y.symbol, wanted)
+
+
+def _where(use: Use) -> Tensor:
+    """c a + (1 − c) b would carry what is infinite over: `Where` chooses."""
+    return use.make(layers.Where, *use.together(0, 1, 2), dtype=use.values[1].dtype)  # type: ignore[union-attr]
+
+
+def _same(use: Use) -> Any:
+    return use.value(0)
+
+
+def _dropout(use: Use) -> list[Any]:
+    ratio = use.setting("ratio", 1, 0.5)
+    x = use.tensor()
+    if not 0.0 < ratio < 1.0:
+        return [x, None]
+    return [use.make(layers.Dropout, x, p=ratio), None]
+
+
+ELEMENTWISE: Mapping[str, Converter] = {
+    **{op: _operation(mode) for op, mode in {
+        "Abs": "abs", "Ceil": "ceil", "Exp": "exp", "Floor": "floor", "Log": "log",
+        "Reciprocal": "reciprocal", "Round": "round", "Sign": "sign", "Sqrt": "sqrt", "Erf": "erf",
+        "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan",
+        "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh", "Acosh": "acosh",
+        "Atanh": "atanh"}.items()},
+    **{op: _operation(mode, bool) for op, mode in {
+        "And": "and", "Or": "or", "Xor": "xor", "Equal": "equal", "Greater": "greater",
+        "GreaterOrEqual": "greater_equal", "Less": "less", "LessOrEqual": "less_equal",
+        "IsNaN": "is_nan"}.items()},
+    **{op: _activation(mode) for op, mode in {
+        "Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Softplus": "softplus",
+        "Softsign": "softsign", "HardSwish": "hard_swish", "Mish": "mish"}.items()},
+    "LeakyRelu": _activation("leaky_relu", 0.01),
+    "Elu": _activation("elu", 1.0),
+    "Celu": _activation("celu", 1.0),
+    "Add": _add, "Sum": _add, "Sub": _subtract, "Mul": _multiply, "Div": _divide, "Pow": _power,
+    "Max": _extreme(layers.Maximum, "low"), "Min": _extreme(layers.Minimum, "high"),
+    "Mean": _mean, "Mod": _modulo, "Clip": _clip, "HardSigmoid": _hard_sigmoid, "Gelu": _gelu,
+    "Selu": _selu, "Swish": _swish, "ThresholdedRelu": _thresholded, "PRelu": _prelu,
+    "Neg": _negate, "Not": _not, "IsInf": _is_inf, "Cast": _cast, "CastLike": _cast,
+    "Where": _where, "Identity": _same, "Dropout": _dropout,
+}  # fmt: skip
+
