@@ -95,7 +95,6 @@ class NumpyOps:
     add_rows = table.add_rows
     add_to_rows = table.add_to_rows
     host = sequences.host
-    take_rows = sequences.take_rows
     time_major = sequences.time_major
     batch_major = sequences.batch_major
     side_by_side = sequences.side_by_side
