@@ -13,7 +13,7 @@ from singanet.layers.layer import Layer
 from singanet.params.param import Param
 from singanet.types import Array, Shape
 
-__all__ = ["Form", "Graph", "NoFormError", "Node", "Value"]
+__all__ = ["FAR", "Form", "Graph", "NoFormError", "Node", "Value"]
 
 
 class NoFormError(Exception):
@@ -166,6 +166,30 @@ class Graph:
         places = [self.ints(starts, "starts"), self.ints(ends, "ends"), self.ints(axes, "axes")]
         return self.node("Slice", x, *places, *([self.ints(steps, "steps")] if steps else []))
 
+    def reversed(self, x: Value, axis: int) -> Value:
+        """The other way round along ``axis``."""
+        return self.slice(x, [axis], [-1], [FAR], [-1])
+
+    def pad(
+        self, x: Value, pads: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0
+    ) -> Value:
+        """With a border of (before, after) along each axis, as `singanet.layers.Pad` calls it."""
+        if mode == "circular" and self.opset < 19:
+            return self._wrapped(x, pads)
+        ends = self.ints([before for before, _ in pads] + [after for _, after in pads], "pads")
+        if mode == "constant":
+            return self.node("Pad", x, ends, self.constant(value, "value", x.dtype))
+        names = {"replicate": "edge", "circular": "wrap"}
+        return self.node("Pad", x, ends, mode=names.get(mode, mode))
+
+    def _wrapped(self, x: Value, pads: Sequence[tuple[int, int]]) -> Value:
+        for axis, (before, after) in enumerate(pads):
+            last = [self.slice(x, [axis], [-before], [-FAR - 1])] if before else []
+            first = [self.slice(x, [axis], [0], [after])] if after else []
+            if before or after:
+                x = self.node("Concat", *last, x, *first, axis=axis)
+        return x
+
     def reduce(self, mode: str, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
         """`ReduceMean` and the like: axes became an input with opset 18, of the sum with 13."""
         if mode == "Sum" or self.opset >= 18:
@@ -176,6 +200,9 @@ class Graph:
         """How far ``x`` goes along an axis, (1,), when the graph is run."""
         return self.node("Shape", x, dtype=np.int64, start=axis, end=axis + 1)
 
+
+FAR = int(np.iinfo(np.int64).min)
+"""Before the first element: where a range that goes backwards ends."""
 
 Form: TypeAlias = "Callable[[Graph, Any, list[Value]], Value | list[Value]]"
 """What puts a layer into a graph: its inputs give the output, or a list of several."""

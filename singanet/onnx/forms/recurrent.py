@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.layers.layer import Layer
 from singanet.layers.rnn import GRU, LSTM, RNN
-from singanet.onnx.forms.graph import Form, Graph, Value
+from singanet.onnx.forms.graph import Form, Graph, NoFormError, Value
 from singanet.types import Array
 
 _OPERATORS: Mapping[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
@@ -24,7 +24,11 @@ _OPERATORS: Mapping[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
 
 def _recurrent(g: Graph, layer: RNN, xs: list[Value]) -> Value | list[Value]:
     inputs = layer.inputs
-    lengths = g.cast(g.reshape(xs[-1], (-1,)), "int32") if inputs.lengths else None
+    if inputs.tells == "mask":
+        raise NoFormError("a mask of its steps; lengths have a form")
+    if layer.stateful:
+        raise NoFormError("states that stay from batch to batch; as inputs and outputs they may")
+    lengths = g.cast(g.reshape(xs[-1], (-1,)), "int32") if inputs.tells else None
     starts = [_by_stack(g, layer, state) for state in xs[1 : 1 + inputs.states]]
     below, ends = g.transpose(xs[0], 1, 0, 2), list[list[Value]]()
     for stack in range(layer.num_stacks):
@@ -33,6 +37,8 @@ def _recurrent(g: Graph, layer: RNN, xs: list[Value]) -> Value | list[Value]:
         if stack < layer.num_stacks - 1:
             below = _side_by_side(g, layer, y, (0, 2, 1, 3))
         elif layer.return_sequences:
+            # What goes backwards gives its outputs in that order.
+            y = g.reversed(y, 0) if layer.go_backwards else y
             out = _side_by_side(g, layer, y, (2, 0, 1, 3))
         else:
             last = g.transpose(finals[0], 1, 0, 2)
@@ -75,23 +81,39 @@ def _stack(
     op, order, attributes = _OPERATORS[layer.rnn_mode]
     if "activations" in attributes:
         attributes = {"activations": attributes["activations"] * layer.directions}
+    # The way back along steps from the last to the first is the operator's way forward.
+    swapped = layer.go_backwards and layer.bidirectional
+    if swapped:
+        starts = [g.reversed(start, 0) for start in starts]
     given: list[Value | None] = [x, *_weights(g, layer, stack, order), lengths, *starts]
     while given[-1] is None:
         given.pop()
-    direction = "bidirectional" if layer.bidirectional else "forward"
-    return g.nodes_of(
+    direction = "reverse" if layer.go_backwards else "forward"
+    y, *finals = g.nodes_of(
         op,
         1 + len(layer.cell.states),
         *given,
         hidden_size=layer.hidden_size,
-        direction=direction,
+        direction="bidirectional" if layer.bidirectional else direction,
         **attributes,
     )
+    if lengths is not None and starts:
+        # Of sequences without a step runtimes give zeros.
+        none = g.node("Equal", lengths, g.constant(0, "none", "int32"), dtype=bool)
+        none = g.unsqueeze(none, 1)
+        finals = [
+            g.node("Where", none, start, final, dtype=g.dtype)
+            for start, final in zip(starts, finals, strict=True)
+        ]
+    if swapped:
+        y, finals = g.reversed(y, 1), [g.reversed(final, 0) for final in finals]
+    return [y, *finals]
 
 
-def _weights(g: Graph, layer: RNN, stack: int, order: Sequence[int]) -> list[Value]:
-    """W, R and B of a stack, in the order of their gates."""
+def _weights(g: Graph, layer: RNN, stack: int, order: Sequence[int]) -> list[Value | None]:
+    """W, R and B of a stack, in the order of their gates; without biases no B."""
     runs = layer.runs[stack * layer.directions : (stack + 1) * layer.directions]
+    runs = runs[::-1] if layer.go_backwards else runs
     size, gates = layer.hidden_size, len(order)
 
     def blocks(array: Array) -> Array:
@@ -122,6 +144,8 @@ def _weights(g: Graph, layer: RNN, stack: int, order: Sequence[int]) -> list[Val
         below = layer.params[f"{runs[0].prefix}/weight_x"].shape[0]
         w = g.of_params(name("W"), (len(runs), width, below), of(["weight_x"]), matrices)
     r = g.of_params(name("R"), (len(runs), width, size), of(["weight_h"]), matrices)
+    if not layer.use_bias:
+        return [w, r, None]
     b = g.of_params(name("B"), (len(runs), 2 * width), of(["bias_x", "bias_h"]), biases)
     return [w, r, b]
 

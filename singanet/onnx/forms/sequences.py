@@ -13,6 +13,7 @@ from singanet.layers.layer import Layer
 from singanet.layers.multi_head_attention import MultiHeadAttention
 from singanet.layers.positions import PositionEmbedding, SinusoidalPosition
 from singanet.onnx.forms.graph import Form, Graph, Value
+from singanet.types import Array
 
 
 def _dense(g: Graph, layer: Dense, xs: list[Value]) -> Value:
@@ -61,15 +62,20 @@ def _sinusoidal_position(g: Graph, layer: SinusoidalPosition, xs: list[Value]) -
     steps, size = shape
     places = np.arange(size)
     rate = 10000.0 ** (-2.0 * (places // 2) / size)
-    # The cosine is the sine a quarter further on; double, since angles are large.
+    # The cosine is the sine a quarter further on.
     phase = np.where(places % 2, np.pi / 2, 0.0)
     if steps != -1:
         angle = np.arange(steps)[:, None] * rate + phase
         return g.node("Add", xs[0], g.constant(np.sin(angle), "positions"))
-    step = g.unsqueeze(g.cast(_count(g, xs[0], 1), np.float64), 1)
+    return g.node("Add", xs[0], _waves(g, xs[0], rate, phase))
+
+
+def _waves(g: Graph, x: Value, rate: Array, phase: Any) -> Value:
+    """sin(t rate + phase) at each step t of ``x``, (T, rates): by doubles, as angles are large."""
     rates, phases = (g.constant(a, w, "float64") for a, w in ((rate, "rate"), (phase, "phase")))
+    step = g.unsqueeze(g.cast(_count(g, x, 1), np.float64), 1)
     angles = g.node("Add", g.node("Mul", step, rates), phases)
-    return g.node("Add", xs[0], g.cast(g.node("Sin", angles), g.dtype))
+    return g.cast(g.node("Sin", angles), g.dtype)
 
 
 def _count(g: Graph, x: Value, axis: int) -> Value:
@@ -78,31 +84,75 @@ def _count(g: Graph, x: Value, axis: int) -> Value:
     return g.node("Range", first, g.squeeze(g.extent(x, axis), 0), step)
 
 
-def _attention(g: Graph, layer: MultiHeadAttention, xs: list[Value]) -> Value:
+def _attention(g: Graph, layer: MultiHeadAttention, xs: list[Value]) -> Value | list[Value]:
     given = xs[: layer.given]
     query, value, key = (given + [given[-1]] * 2)[:3]
-    heads = layer.num_heads
     q, v, k = (
-        g.transpose(g.reshape(_projected(g, layer, part, x), (0, 0, heads, layer.dims[part])), *to)
-        for part, x, to in (
-            ("query", query, (0, 2, 1, 3)),
-            ("value", value, (0, 2, 1, 3)),
-            ("key", key, (0, 2, 3, 1)),
-        )
+        _heads(g, layer, part, x) for part, x in (("query", query), ("value", value), ("key", key))
     )
     scale = g.constant(layer.dims["key"] ** -0.5, "scale")
     scores = g.node("Mul", g.node("MatMul", q, k), scale)
-    if layer.causal:
-        scores = g.node("Where", _causal(g, layer, query, key), scores, _lowest(g), dtype=g.dtype)
-    seen = _there(g, key, xs[-1]) if layer.has_lengths else None
-    if seen is not None:
-        scores = g.node("Where", seen, scores, _lowest(g), dtype=g.dtype)
+    if layer.mask == "added":
+        scores = g.node("Add", scores, g.cast(_mask(g, layer, xs[-1]), g.dtype))
+        scores = g.node("Max", scores, _lowest(g))
+    seen = [_causal(g, layer, query, key)] if layer.causal else []
+    if layer.has_lengths:
+        seen.append(_there(g, key, xs[layer.given]))
+    if layer.mask == "boolean":
+        seen.append(g.cast(_mask(g, layer, xs[-1]), bool))
+    for each in seen:
+        scores = g.node("Where", each, scores, _lowest(g), dtype=g.dtype)
     weights = g.node("Softmax", scores, axis=-1)
-    if seen is not None:
-        # Where no key is there at all.
-        weights = g.node("Where", seen, weights, g.constant(0.0, "none"), dtype=g.dtype)
+    if layer.has_lengths or layer.mask:
+        # A query may see no key at all.
+        any_seen = g.node("Greater", scores, _lowest(g), dtype=bool)
+        weights = g.node("Where", any_seen, weights, g.constant(0.0, "none"), dtype=g.dtype)
     merged = g.transpose(g.node("MatMul", weights, v), 0, 2, 1, 3)
-    return _projected(g, layer, "output", g.reshape(merged, (0, 0, heads * layer.dims["value"])))
+    width = layer.num_heads * layer.dims["value"]
+    y = _projected(g, layer, "output", g.reshape(merged, (0, 0, width)))
+    return [y, weights] if layer.return_weights else y
+
+
+def _heads(g: Graph, layer: MultiHeadAttention, part: str, x: Value) -> Value:
+    """(N, heads, T, size) of queries and values, (N, heads, size, T) of keys."""
+    size, groups = layer.dims[part], layer.num_kv_heads or layer.num_heads
+    count = layer.num_heads if part == "query" else groups
+    rows = g.reshape(_projected(g, layer, part, x), (0, 0, count, size))
+    if part == "value" or layer.rotary is None:
+        heads = g.transpose(rows, *((0, 2, 3, 1) if part == "key" else (0, 2, 1, 3)))
+    else:
+        heads = _turned(g, layer, g.transpose(rows, 0, 2, 1, 3), x)
+        heads = g.transpose(heads, 0, 1, 3, 2) if part == "key" else heads
+    if count == layer.num_heads:
+        return heads
+    # Those of keys and values serve several of queries, which stand side by side.
+    several = g.ints([1, 1, layer.num_heads // count, 1, 1], "each")
+    spread = g.node("Expand", g.unsqueeze(heads, 2), several)
+    rest = (size, -1) if part == "key" else (-1, size)
+    return g.reshape(spread, (0, layer.num_heads, *rest))
+
+
+def _turned(g: Graph, layer: MultiHeadAttention, heads: Value, x: Value) -> Value:
+    """Heads (N, heads, T, size) turned by their positions in ``x``."""
+    rotary, half = layer.rotary, layer.dims["key"] // 2
+    assert rotary is not None
+    speed = rotary.theta ** (-np.arange(half) / half)
+    cos, sin = (_waves(g, x, speed, phase) for phase in (np.pi / 2, 0.0))
+    if rotary.interleaved:
+        heads = g.transpose(g.reshape(heads, (0, 0, 0, half, 2)), 0, 1, 2, 4, 3)
+        heads = g.reshape(heads, (0, 0, 0, 2 * half))
+    a, b = g.nodes_of("Split", 2, heads, g.ints([half, half], "halves"), axis=3)
+    first = g.node("Sub", g.node("Mul", a, cos), g.node("Mul", b, sin))
+    second = g.node("Add", g.node("Mul", b, cos), g.node("Mul", a, sin))
+    # Scores are sums over pairs, whose order does not matter.
+    return g.node("Concat", first, second, axis=3)
+
+
+def _mask(g: Graph, layer: MultiHeadAttention, mask: Value) -> Value:
+    """The mask with the axes samples, heads, queries and keys."""
+    shapes: Any = layer.in_shapes
+    missing = 3 - len(shapes[-1])
+    return g.unsqueeze(mask, *range(1, 1 + missing)) if missing else mask
 
 
 def _projected(g: Graph, layer: Layer, part: str, x: Value) -> Value:

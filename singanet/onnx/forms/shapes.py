@@ -10,6 +10,7 @@ import numpy as np
 
 from singanet.layers.arithmetic import Index
 from singanet.layers.concat import Concat
+from singanet.layers.gather import Gather
 from singanet.layers.layer import Layer
 from singanet.layers.matmul import MatMul
 from singanet.layers.pad import Cropping, EndPadding, Pad
@@ -17,9 +18,7 @@ from singanet.layers.reduce import Expand, Reduce, RepeatVector
 from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.slice import Slice
 from singanet.layers.weight import Weight
-from singanet.onnx.forms.graph import Form, Graph, Value
-
-_FAR = np.iinfo(np.int64).min
+from singanet.onnx.forms.graph import FAR, Form, Graph, Value
 
 
 def _reshape(g: Graph, layer: Reshape, xs: list[Value]) -> Value:
@@ -62,7 +61,7 @@ def _index(g: Graph, layer: Index, xs: list[Value]) -> Value:
             gone.append(k)
         elif place != (None, None, None):
             start, stop, step = slice(*place).indices(size)
-            ranges.append((k, start, _FAR if stop < 0 else stop, step))
+            ranges.append((k, start, FAR if stop < 0 else stop, step))
     y = xs[0]
     if ranges:
         y = g.slice(y, *map(list, zip(*ranges, strict=True)))
@@ -71,9 +70,22 @@ def _index(g: Graph, layer: Index, xs: list[Value]) -> Value:
 
 def _pad(g: Graph, layer: Pad, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
-    begins, ends = zip((0, 0), *layer._by_axis(len(shape)), strict=True)
-    value = g.constant(layer.value, "value", xs[0].dtype)
-    return g.node("Pad", xs[0], g.ints([*begins, *ends], "pads"), value)
+    return g.pad(xs[0], [(0, 0), *layer._by_axis(len(shape))], layer.mode, layer.value)
+
+
+def _gather(g: Graph, layer: Gather, xs: list[Value]) -> Value:
+    shapes: Any = layer.in_shapes
+    if layer.indices is not None:
+        axis = layer._at(len(shapes) + 1)
+        return g.node("Gather", xs[0], g.ints(layer.indices, "indices"), axis=axis)
+    out: Any = layer.out_shapes
+    axis = layer._at(len(out) + 1)
+    # They spread over each other but along the axis.
+    x, indices = (
+        g.node("Expand", value, g.ints([1, *out[: axis - 1], shape[axis - 1], *out[axis:]], "all"))
+        for value, shape in zip(xs, shapes, strict=True)
+    )
+    return g.node("GatherElements", x, g.cast(indices, np.int64), axis=axis)
 
 
 def _cropping(g: Graph, layer: Cropping, xs: list[Value]) -> Value:
@@ -127,6 +139,7 @@ SHAPES: Mapping[type[Layer], Form] = {
     EndPadding: _pad,
     Expand: _expand,
     Flatten: _flatten,
+    Gather: _gather,
     Index: _index,
     MatMul: _matmul,
     Pad: _pad,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import inf, prod
 from typing import Any
 
 from singanet.layers.conv1d import Conv1D
@@ -21,21 +22,33 @@ from singanet.layers.lrn import LRN
 from singanet.layers.pooling import AvgPooling1D, AvgPooling2D, MaxPooling1D, MaxPooling2D
 from singanet.layers.upsampling2d import Upsampling2D
 from singanet.onnx.forms.graph import Form, Graph, Value
-from singanet.ops.window import Window
+from singanet.ops.window import Pads, Window
 from singanet.program.prediction.folding import FoldedConvolution
 
 
-def _window(layer: Any) -> dict[str, Any]:
+def _window(layer: Any, pads: Pads) -> dict[str, Any]:
     """The attributes of a window, along the axes that the layer's samples have."""
     window: Window = layer.window
-    axes = (1,) if isinstance(layer, OneAxis) else (0, 1)
-    begins, ends = zip(*window.pads, strict=True)
-    return {
+    axes = _axes(layer)
+    begins, ends = zip(*pads, strict=True)
+    made = {
         "kernel_shape": [window.kernel[k] for k in axes],
         "strides": [window.stride[k] for k in axes],
         "pads": [begins[k] for k in axes] + [ends[k] for k in axes],
-        **({"dilations": [window.dilation[k] for k in axes]} if window.dilation != (1, 1) else {}),
     }
+    spread = [window.dilation[k] for k in axes]
+    return {**made, "dilations": spread} if max(spread) > 1 else made
+
+
+def _axes(layer: Any) -> Sequence[int]:
+    return (1,) if isinstance(layer, OneAxis) else range(len(layer.window.kernel))
+
+
+def _bordered(
+    g: Graph, layer: Any, x: Value, pads: Pads, mode: str = "constant", value: float = 0.0
+) -> Value:
+    """``x`` (N, C, ...) with the border as an array of its own."""
+    return g.pad(x, [(0, 0), (0, 0), *(pads[k] for k in _axes(layer))], mode, value)
 
 
 def _with_channels(g: Graph, layer: Layer, x: Value) -> Value:
@@ -48,35 +61,62 @@ def _is_flat(layer: Layer) -> bool:
 
 
 def _conv(g: Graph, layer: Any, xs: list[Value]) -> Value:
-    attributes = _window(layer)
-    taps = attributes["kernel_shape"]
+    window: Window = layer.window
+    x, pads = _with_channels(g, layer, xs[0]), window.pads
+    mode = getattr(layer, "padding_mode", "zeros")
+    if mode != "zeros":
+        x, pads = _bordered(g, layer, x, pads, mode), ((0, 0),) * len(pads)
+    attributes = _window(layer, pads)
     shape: Any = layer.in_shapes
     channels = 1 if _is_flat(layer) else shape[0]
     count, rest = layer.params["weight"].shape
-    per_group = rest // (layer.window.kernel[0] * layer.window.kernel[1])
-    weight = g.param(layer, "weight", (count, per_group, *taps))
+    per_group = rest // prod(window.kernel)
+    weight = g.param(layer, "weight", (count, per_group, *attributes["kernel_shape"]))
     bias = [g.param(layer, "bias")] if "bias" in layer.params else []
-    x = _with_channels(g, layer, xs[0])
     return g.node("Conv", x, weight, *bias, group=channels // per_group, **attributes)
 
 
-def _conv_transpose(g: Graph, layer: Conv2DTranspose, xs: list[Value]) -> Value:
-    attributes = _window(layer)
+def _conv_transpose(g: Graph, layer: Any, xs: list[Value]) -> Value:
+    attributes = _window(layer, layer.window.pads)
     channels = layer.params["weight"].shape[0]
     shape = (channels, layer.nb_kernels // layer.groups, *attributes["kernel_shape"])
-    inputs = [xs[0], g.param(layer, "weight", shape), g.optional(layer, "bias")]
-    attributes["output_padding"] = list(layer.output_padding)
-    return g.node(
-        "ConvTranspose", *[x for x in inputs if x is not None], group=layer.groups, **attributes
-    )
+    weight = g.param(layer, "weight", shape)
+    bias = [g.param(layer, "bias")] if "bias" in layer.params else []
+    attributes["output_padding"] = [layer.output_padding[k] for k in _axes(layer)]
+    x = _with_channels(g, layer, xs[0])
+    return g.node("ConvTranspose", x, weight, *bias, group=layer.groups, **attributes)
 
 
-def _pool(op: str, **more: Any) -> Form:
-    def form(g: Graph, layer: Any, xs: list[Value]) -> Value:
-        y = g.node(op, _with_channels(g, layer, xs[0]), **_window(layer), **more)
-        return g.squeeze(y, 1) if _is_flat(layer) else y
+def _max_pool(g: Graph, layer: Any, xs: list[Value]) -> Value:
+    window: Window = layer.window
+    x, pads = _with_channels(g, layer, xs[0]), _reach(layer)
+    if any(max(ends) >= size for ends, size in zip(pads, window.kernel, strict=True)):
+        # A border that wide, as dilation allows, runtimes refuse.
+        x = _bordered(g, layer, x, pads, value=-inf)
+        pads = ((0, 0),) * len(pads)
+    y = g.node("MaxPool", x, **_window(layer, pads))
+    return g.squeeze(y, 1) if _is_flat(layer) else y
 
-    return form
+
+def _average_pool(g: Graph, layer: Any, xs: list[Value]) -> Value:
+    x, pads, counted = _with_channels(g, layer, xs[0]), _reach(layer), layer.count_include_pad
+    if counted and pads != layer.window.pads:
+        # Of windows beyond the border the border alone counts.
+        x = _bordered(g, layer, x, layer.window.pads)
+        beyond = zip(pads, layer.window.pads, strict=True)
+        pads = tuple((0, end - given) for (_, end), (_, given) in beyond)
+        counted = False
+    y = g.node("AveragePool", x, count_include_pad=int(counted), **_window(layer, pads))
+    return g.squeeze(y, 1) if _is_flat(layer) else y
+
+
+def _reach(layer: Any) -> Pads:
+    """The pads with which sizes that are rounded down are those of the layer."""
+    shape: Any = layer.in_shapes
+    axes = len(layer.window.kernel)
+    sizes = (1, shape[-1]) if isinstance(layer, OneAxis) else shape[-axes:]
+    found: Pads = layer.window.reach(*sizes)
+    return found
 
 
 def _global_pool(op: str) -> Form:
@@ -103,12 +143,9 @@ def _upsampling(g: Graph, layer: Upsampling2D, xs: list[Value]) -> Value:
     return g.node("Resize", xs[0], None, scales, mode="nearest" if nearest else "linear", **modes)
 
 
-_AVERAGE = _pool("AveragePool", count_include_pad=0)
-_MAX = _pool("MaxPool")
-
 SPATIAL: Mapping[type[Layer], Form] = {
-    AvgPooling1D: _AVERAGE,
-    AvgPooling2D: _AVERAGE,
+    AvgPooling1D: _average_pool,
+    AvgPooling2D: _average_pool,
     Conv1D: _conv,
     Conv2D: _conv,
     Conv2DTranspose: _conv_transpose,
@@ -119,7 +156,7 @@ SPATIAL: Mapping[type[Layer], Form] = {
     GlobalMaxPooling1D: _global_pool("GlobalMaxPool"),
     GlobalMaxPooling2D: _global_pool("GlobalMaxPool"),
     LRN: _lrn,
-    MaxPooling1D: _MAX,
-    MaxPooling2D: _MAX,
+    MaxPooling1D: _max_pool,
+    MaxPooling2D: _max_pool,
     Upsampling2D: _upsampling,
 }

@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse
 
 from singanet import FeedForwardNet, Input, layers
+from singanet.errors import ArgumentError
 from singanet.onnx import save
 from singanet.ops.interface import ACTIVATIONS
 from tests.onnx.runtime import drawn, expect_same, filled, floats, ran
@@ -93,6 +94,68 @@ def test_windows_over_images(kind, window, path):
 @pytest.mark.parametrize("kind", [layers.Conv2D, layers.Conv2DTranspose])
 def test_groups_and_dilations(kind, given, path):
     check(kind("it", 6, **given), [IMAGE], path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (layers.MaxPooling2D, {"kernel": 3, "stride": 2, "pad": ((1, 0), (0, 1))}),
+        (layers.MaxPooling2D, {"kernel": 2, "stride": 3, "ceil_mode": True, "pad": 0}),
+        (layers.MaxPooling2D, {"kernel": 2, "dilation": 3, "stride": 1, "pad": 2}),
+        (layers.MaxPooling2D, {"kernel": 2, "dilation": 2, "ceil_mode": True, "stride": 3}),
+        (layers.AvgPooling2D, {"kernel": 3, "stride": 2, "count_include_pad": True}),
+        (layers.AvgPooling2D, {"kernel": 3, "stride": 3, "pad": 1, "ceil_mode": True}),
+        (layers.AvgPooling2D, {"kernel": 3, "stride": 3, "pad": (0, 1), "ceil_mode": True,
+                               "count_include_pad": True}),
+        (layers.AvgPooling2D, {"kernel": 2, "stride": 4, "pad": 0, "ceil_mode": True,
+                               "count_include_pad": True}),
+    ],
+)  # fmt: skip
+def test_pools_that_round_up_and_count_their_border(kind, given, path):
+    check(kind("it", **given), [IMAGE], path, (17, 19))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (layers.MaxPooling1D, {"kernel": 2, "stride": 3, "ceil_mode": True, "pad": 0}),
+        (layers.AvgPooling1D, {"kernel": 3, "pad": (0, 1), "ceil_mode": True,
+                               "count_include_pad": True, "stride": 2}),
+    ],
+)  # fmt: skip
+def test_pools_of_sequences_that_round_up(kind, given, path):
+    check(kind("it", **given), [(4, 8)], path)
+    check(kind("it", **given), [(9,)], path)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_borders_of_what_is_there(mode, path):
+    check(layers.Conv2D("it", 3, 3, pad=((1, 2), (0, 1)), padding_mode=mode), [IMAGE], path)
+    check(layers.Conv1D("it", 3, 3, pad=(2, 1), padding_mode=mode), [(9,)], path, (17, 19))
+    check(layers.Pad("it", ((0, 1), (2, 0)), mode=mode), [IMAGE], path, (17, 19))
+
+
+def test_windows_that_see_the_past_alone(path):
+    check(layers.Conv1D("it", 3, 3, border_mode="causal", dilation=2), [(4, 9)], path)
+
+
+@pytest.mark.parametrize("axis", [1, 2, -1])
+def test_elements_that_an_input_says(axis, path):
+    x, places = Input("in0", (4, 3)), Input("places", (4, 3), "int32")
+    spread = Input("spread", (1, 3) if axis == 1 else (4, 1))
+    kinds = (
+        layers.Gather("it", axis),
+        layers.Gather("wide", axis),
+        layers.Gather("few", axis, [-1, 0]),
+    )
+    outputs = [kinds[0](x, places), kinds[1](spread, places), kinds[2](x)]
+    net = FeedForwardNet(inputs=[x, places, spread], outputs=outputs, seed=0)
+    rng = np.random.default_rng(2)
+    feed = floats([(4, 3)], 2) | {
+        "places": rng.integers(-1, 1, (2, 4, 3), dtype=np.int32),
+        "spread": rng.standard_normal((2, *spread.shape)).astype(np.float32),
+    }
+    expect_same(net, feed, path)
 
 
 def test_depthwise_kernels_and_output_padding(path):
@@ -202,7 +265,10 @@ RECURRENT = [
     {"num_stacks": 3, "return_sequences": False},
     {"bidirectional": True, "return_sequences": False},
     {"bidirectional": True, "num_stacks": 2, "return_state": True, "dropout": 0.5},
-    {"return_state": True, "return_sequences": False},
+    {"return_state": True, "return_sequences": False, "use_bias": False},
+    {"num_stacks": 2, "go_backwards": True, "return_state": True},
+    {"num_stacks": 2, "go_backwards": True, "bidirectional": True, "return_state": True},
+    {"go_backwards": True, "return_sequences": False, "use_bias": False},
 ]
 
 
@@ -216,6 +282,25 @@ def test_recurrent_layers(mode, given, path):
 def test_recurrent_layers_without_input_matrices(mode, path):
     layer = layers.RNN("it", 6, mode, num_stacks=2, input_mode="skip", bidirectional=True)
     check(layer, [SEQUENCE], path)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_padded_sequences_taken_backwards(bidirectional, path):
+    layer = layers.LSTM(
+        "it", 3, bidirectional=bidirectional, go_backwards=True, return_state=True, num_stacks=2
+    )
+    shapes = [(5, 4), *[((1 + bidirectional) * 2, 3)] * 2]
+    with_lengths(layer, shapes, [5, 0, 3], path)
+
+
+def test_recurrent_layers_that_no_operator_is(path):
+    x, mask = Input("x", (5, 4)), Input("mask", (5,))
+    masked = layers.LSTM("masked", 3)(x, mask)
+    kept = layers.GRU("kept", 3, stateful=2)(masked)
+    with pytest.raises(ArgumentError) as caught:
+        save(FeedForwardNet(inputs=[x, mask], outputs=kept, seed=0), path)
+    assert "'masked' (LSTM): a mask" in caught.value.received
+    assert "'kept' (GRU): states" in caught.value.received
 
 
 def with_lengths(layer, shapes, lengths, path, kind="float32"):
@@ -247,10 +332,34 @@ def test_recurrent_layers_with_states_and_lengths(mode, states, path):
         ({"causal": True, "use_bias": False, "dropout": 0.3}, [(5, 6)]),
         ({"key_dim": 4, "value_dim": 5}, [(3, 6), (5, 4)]),
         ({"causal": True}, [(3, 6), (5, 4), (5, 7)]),
+        ({"num_kv_heads": 1, "num_output": 3}, [(5, 6)]),
+        ({"causal": True, "return_weights": True, "key_dim": 4}, [(5, 6)]),
+        ({"rotary": layers.RotaryEmbedding(100.0), "key_dim": 6}, [(5, 6)]),
+        (
+            {"rotary": layers.RotaryEmbedding(interleaved=True), "key_dim": 4, "num_kv_heads": 1},
+            [(5, 6), (4, 3)],
+        ),
     ],
 )
 def test_attention(given, shapes, path):
     check(layers.MultiHeadAttention("it", 2, **given), shapes, path, (17, 23))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (1, 4), (2, 1, 4)])
+@pytest.mark.parametrize("kind", ["boolean", "added"])
+def test_attention_under_a_mask(kind, shape, path):
+    x, y, mask = Input("in0", (3, 6)), Input("in1", (4, 6)), Input("mask", shape)
+    layer = layers.MultiHeadAttention("it", 2, mask=kind, causal=len(shape) == 2, num_kv_heads=1)
+    net = filled(
+        FeedForwardNet(inputs=[x, y, mask], outputs=layer(x, y, mask)), np.random.default_rng(0)
+    )
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, 2, (3, *shape)).astype(np.float32)
+    values[0] = 0
+    if kind == "added":
+        values = np.where(values == 0, -np.inf, rng.standard_normal(values.shape))
+    feed = floats([(3, 6), (4, 6)]) | {"mask": values.astype(np.float32)}
+    expect_same(net, feed, path)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -267,6 +376,8 @@ def test_sequences_of_any_length(path):
     x = layers.Embedding("table", 9, 6)(ids)
     x = layers.SinusoidalPosition("waves")(layers.PositionEmbedding("places", 1000)(x))
     x = layers.MultiHeadAttention("attention", 2, causal=True)(x)
+    rotary = layers.RotaryEmbedding()
+    x = layers.MultiHeadAttention("turned", 4, 2, num_kv_heads=2, rotary=rotary)(x)
     x = layers.TimeDistributed("norm", layers.BatchNormalization("bn"))(layers.LayerNorm("ln")(x))
     x = layers.TimeDistributed("scores", layers.Dense("fc", 4))(layers.GRU("gru", 5)(x))
     net = filled(FeedForwardNet(inputs=ids, outputs=x, seed=0), np.random.default_rng(3))
