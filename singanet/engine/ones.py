@@ -12,9 +12,7 @@ from singanet.errors import ArgumentError
 from singanet.types import Shape
 
 
-def ones(
-    plan: Plan, batch: int, device: Device, dtype: np.dtype[Any], extent: int | None
-) -> dict[str, Any]:
+def ones(plan: Plan, batch: int, device: Device, extent: int | None) -> dict[str, Any]:
     """Ones for every input: zeros where they are indices, whole lengths where they are those."""
     feed: dict[str, Any] = {}
     for name in plan.inputs:
@@ -33,9 +31,7 @@ def ones(
         if shapes in ([()], [(1,)]) and not step.integers:
             value = _steps_beside(plan, step, extent)
         arrays = [
-            device.put(
-                np.full((batch, *shape), value * (k not in step.integers), step.fed_type(k, dtype))
-            )
+            device.put(np.full((batch, *shape), value * (k not in step.integers), step.fed_type(k)))
             for k, shape in enumerate(shapes)
         ]
         feed[name] = arrays if isinstance(declared, list) else arrays[0]

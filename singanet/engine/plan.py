@@ -40,6 +40,7 @@ class Step:
 
     __slots__ = (
         "fed",
+        "floats",
         "foreign",
         "frozen",
         "gives_integers",
@@ -56,9 +57,15 @@ class Step:
     )
 
     def __init__(
-        self, node: Node, in_slots: list[int], out_slots: list[int], frozen: bool = False
+        self,
+        node: Node,
+        in_slots: list[int],
+        out_slots: list[int],
+        floats: np.dtype[Any],
+        frozen: bool = False,
     ) -> None:
         self.name = node.name
+        self.floats = floats
         self.frozen = frozen
         self.layer: Layer = node.layer
         self.foreign = is_foreign(self.layer)
@@ -81,10 +88,10 @@ class Step:
         shapes = self.layer.in_shapes
         return len(shapes) if isinstance(shapes, list) else 1
 
-    def fed_type(self, k: int, floats: np.dtype[Any]) -> np.dtype[Any]:
-        """The type of what is fed as input ``k`` to a net that computes with ``floats``."""
+    def fed_type(self, k: int) -> np.dtype[Any]:
+        """The type of what is fed as input ``k``."""
         if k not in self.integers:
-            return floats
+            return self.floats
         declared = self.layer.dtype if isinstance(self.layer, Dummy) else None
         return declared or np.dtype(np.int64)
 
@@ -152,7 +159,7 @@ def run_step(
         layer, params = step.layer, step.params()
     else:
         params = {suffix: param.value for suffix, param in layer.params.items()}
-    ctx = Context(ops, rng, params, train and step.in_training, keep)
+    ctx = Context(ops, rng, params, train and step.in_training, keep, step.floats)
     # Where the output between the two is asked for, each does its own part.
     ctx.relu = step.relu and step.name not in wanted
     ctx.through = bool(step.relu_of) and step.relu_of not in wanted
@@ -169,10 +176,13 @@ def run_step(
 class Plan:
     """The sorted steps of a net, and where each slot is read for the last time.
 
-    The nodes named in ``frozen`` run as in evaluation and are not trained.
+    They compute with the type ``floats``. The nodes named in ``frozen`` run as in evaluation and
+    are not trained.
     """
 
-    def __init__(self, order: list[Node], frozen: Collection[str] = ()) -> None:
+    def __init__(
+        self, order: list[Node], floats: np.dtype[Any], frozen: Collection[str] = ()
+    ) -> None:
         self.steps: list[Step] = []
         self.outputs = [node.name for node in order if node.consumers == 0]
         self.inputs = [node.name for node in order if not node.sources]
@@ -184,7 +194,7 @@ class Plan:
             out_slots = list(range(first[node.name], first[node.name] + len(node.output_shapes())))
             in_slots = [first[source.name] + index for source, index in node.inputs]
             self.slot_shapes += node.output_shapes()
-            self.steps.append(Step(node, in_slots, out_slots, node.name in frozen))
+            self.steps.append(Step(node, in_slots, out_slots, floats, node.name in frozen))
             self.by_name[node.name] = self.steps[-1]
         self._connect()
         self._let_integers_through()

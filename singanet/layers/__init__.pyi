@@ -4,6 +4,8 @@ from singanet.layers.activation import Activation
 from singanet.layers.arithmetic import Clip, Index, Power
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.cache import Cache
+from singanet.layers.cast import Cast
+from singanet.layers.class_token import ClassToken
 from singanet.layers.concat import Concat
 from singanet.layers.context import Context
 from singanet.layers.conv1d import Conv1D
@@ -58,6 +60,7 @@ from singanet.layers.stop_gradient import StopGradient
 from singanet.layers.time_distributed import TimeDistributed
 from singanet.layers.upsampling2d import Upsampling2D
 from singanet.layers.weight import Weight
+from singanet.layers.where import Compare, Where
 
 __all__ = [
     "GLU",
@@ -73,7 +76,10 @@ __all__ = [
     "AvgPooling2D",
     "BatchNormalization",
     "Cache",
+    "Cast",
+    "ClassToken",
     "Clip",
+    "Compare",
     "Concat",
     "Context",
     "Conv1D",
@@ -135,6 +141,7 @@ __all__ = [
     "TimeDistributed",
     "Upsampling2D",
     "Weight",
+    "Where",
     "padded_to_steps",
     "steps_to_padded",
 ]

@@ -65,7 +65,8 @@ class Symbol:
     ``a + b``, ``a - b``, ``a * b`` and ``a / b`` of symbols and numbers, ``-a``, ``a ** 2``,
     ``a @ b``, ``a[:, 0]`` and ``a[:, [2, 0]]`` draw layers, which are called plus, minus, times,
     over, power, product, part and picked: the second of a name plus@2. Of several lists each is of
-    its own axis.
+    its own axis. ``a > b`` gives booleans (less, at_most, greater, at_least), with which
+    ``(a > 0).where(a, b)`` chooses; ``==`` tells whether two are one symbol.
     """
 
     __slots__ = ("call", "index", "kind", "shape")
@@ -121,6 +122,32 @@ class Symbol:
 
     def __matmul__(self, other: Any) -> Symbol:
         return _drawn("MatMul", "product", self, other)
+
+    def __lt__(self, other: Any) -> Symbol:
+        return self._compared("less", "<", other)
+
+    def __le__(self, other: Any) -> Symbol:
+        return self._compared("at_most", "<=", other)
+
+    def __gt__(self, other: Any) -> Symbol:
+        return self._compared("greater", ">", other)
+
+    def __ge__(self, other: Any) -> Symbol:
+        return self._compared("at_least", ">=", other)
+
+    def _compared(self, name: str, how: str, other: Any) -> Symbol:
+        if is_number(other):
+            return _drawn("Compare", name, self, how=how, value=other)
+        return _drawn("Compare", name, self, other, how=how)
+
+    def where(self, a: Any, b: Any) -> Symbol:
+        """``a`` where this is true, else ``b``: symbols, or one of them a number."""
+        numbers = {key: value for key, value in (("a", a), ("b", b)) if is_number(value)}
+        return _drawn("Where", "where", self, *(s for s in (a, b) if not is_number(s)), **numbers)
+
+    def astype(self, dtype: str) -> Symbol:
+        """The symbol as "float", the net's type, as "bool" or as a type of whole numbers."""
+        return _drawn("Cast", "cast", self, dtype=dtype)
 
     def __getitem__(self, index: Any) -> Symbol:
         places = index if isinstance(index, tuple) else (index,)
@@ -245,9 +272,9 @@ def _expect_kinds(layer: Any, inputs: Sequence[Symbol]) -> None:
                 f"layer {layer.name!r}" + (f", input {k}" if len(inputs) > 1 else ""),
                 expected="floats to compute with" if floats else "whole numbers or booleans",
                 received=f"what comes of {name!r}, {'whole numbers' if floats else 'floats'}",
-                advice="leave dtype out of that Input, or put an Embedding between"
+                advice="put .astype('float') or an Embedding between"
                 if floats
-                else "start from Input(name, shape, dtype='int64')",
+                else "start from Input(name, shape, dtype='int64'), or put .astype('int64')",
             )
 
 

@@ -69,7 +69,7 @@ def check_gradients(
         def run() -> tuple[Context, Any]:
             reset()
             params = {suffix: param.value for suffix, param in layer.params.items()}
-            ctx = Context(ops, np.random.default_rng(seed), params, train, keep=True)
+            ctx = Context(ops, np.random.default_rng(seed), params, train, True, np.dtype(float))
             return ctx, layer.forward(ctx, list(inputs) if many else inputs[0])
 
         ctx, y = run()

@@ -63,9 +63,10 @@ class LayerCase:
         self, layer: Layer, x: Any, train: bool, keep: bool = True, seed: int = 0
     ) -> tuple[Context, Any]:
         """One forward call in a context of its own; ``seed`` fixes its random draws."""
-        first = x[0] if isinstance(x, list) else x
+        parts = parts_of(x)
         params = {suffix: param.value for suffix, param in layer.params.items()}
-        ctx = Context(ops_for(first), np.random.default_rng(seed), params, train, keep=keep)
+        dtype = next((p.dtype for p in parts if p.dtype.kind == "f"), np.dtype(np.float32))
+        ctx = Context(ops_for(parts[0]), np.random.default_rng(seed), params, train, keep, dtype)
         return ctx, layer.forward(ctx, x)
 
     def run_backward(self, layer: Layer, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:

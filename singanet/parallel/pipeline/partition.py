@@ -194,7 +194,7 @@ def _one_pass(net: Net, plan: Plan) -> tuple[list[float], list[float]]:
                 net.device.put(
                     np.zeros(
                         (_SAMPLES, *(_EXTENT if n < 0 else n for n in s)),
-                        step.fed_type(k, net.dtype),
+                        step.fed_type(k),
                     )
                 )
                 for k, s in enumerate(shapes if isinstance(shapes, list) else [shapes])

@@ -14,7 +14,7 @@ from singanet.layers.activation import Activation
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.context import Context
 from singanet.layers.conv2d import Conv2D
-from singanet.layers.dense import Dense
+from singanet.layers.dense import Dense, as_rows
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.dummy import Dummy
 from singanet.layers.joins import Add
@@ -69,8 +69,8 @@ class ConstantDense(Layer):
     def forward(self, ctx: Context, x: Array) -> Array:
         """The outputs."""
         weight = ctx.params["weight"].T if self.transposed else ctx.params["weight"]
-        made: Array = ctx.ops.affine_constant(x, weight, ctx.params.get("bias"))
-        return made
+        y: Array = ctx.ops.affine_constant(as_rows(x), weight, ctx.params.get("bias"))
+        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
 
 
 def foldable(plan: Plan) -> dict[str, str]:
@@ -80,7 +80,7 @@ def foldable(plan: Plan) -> dict[str, str]:
     for step in plan.steps:
         if _is_convolution(step):
             norm = readers.only(step, BatchNormalization)
-            if norm is not None:
+            if norm is not None and norm.layer.axis == 1:  # type: ignore[attr-defined]
                 found[norm.name] = step.name
     return found
 
@@ -201,14 +201,14 @@ def _normalised(conv: Step, norm: Step) -> dict[str, Param]:
     """Weight and bias of a convolution with the normalisation in them, or room for both."""
     given, by = conv.layer.params, norm.layer.params
     name = f"{conv.name}+{norm.name}"
-    shapes = {"weight": given["weight"].shape, "bias": by["beta"].shape}
+    shapes = {"weight": given["weight"].shape, "bias": by["mean"].shape}
     made = {key: Constant(ParamSpec(f"{name}/{key}"), shape) for key, shape in shapes.items()}
     if not all(param.filled for param in (*given.values(), *by.values())):
         return dict(made)
     values = {key: param.value for key, param in by.items()}
     epsilon: float = norm.layer.epsilon  # type: ignore[attr-defined]
-    scale = values["gamma"] / np.sqrt(values["var"] + epsilon)
-    shift = values["beta"] - values["mean"] * scale
+    scale = values.get("gamma", 1.0) / np.sqrt(values["var"] + epsilon)
+    shift = values.get("beta", 0.0) - values["mean"] * scale
     made["weight"].fill(given["weight"].value * scale[:, None])
     made["bias"].fill(given["bias"].value * scale + shift if "bias" in given else shift)
     return dict(made)
