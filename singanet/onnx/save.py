@@ -135,7 +135,7 @@ class _Export:
         values = []
         for k, shape in enumerate(shapes if isinstance(shapes, list) else [shapes]):
             wanted = f"{name}/{k}" if isinstance(shapes, list) else name
-            value = Value(self.graph.fresh(wanted), step.fed_type(k, self.graph.dtype))
+            value = Value(self.graph.fresh(wanted), step.fed_type(k))
             self.inputs.append((value, _extents(value, shape)))
             values.append(value)
         return values

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from singanet.layers.activation import Activation
 from singanet.layers.arithmetic import Clip, Power
+from singanet.layers.cast import Cast
 from singanet.layers.dropout import AlphaDropout, Dropout, GaussianNoise, SpatialDropout
 from singanet.layers.dummy import Dummy
 from singanet.layers.glu import GLU
@@ -28,7 +31,8 @@ from singanet.layers.scale import Scale
 from singanet.layers.softmax import LogSoftmax, Softmax
 from singanet.layers.split import Split
 from singanet.layers.stop_gradient import StopGradient
-from singanet.onnx.forms.graph import Form, Graph, Value
+from singanet.layers.where import Compare, Where
+from singanet.onnx.forms.graph import Form, Graph, NoFormError, Value
 
 _PLAIN = {
     "relu": "Relu",
@@ -86,11 +90,14 @@ _OPERATIONS = {
     )},
     "power": "Pow",
 }  # fmt: skip
-_OF_TRUTHS = {"not": "Not", "and": "And", "or": "Or", "xor": "Xor"}
-_TRUTHS = {
-    "is_inf": "IsInf", "is_nan": "IsNaN", "equal": "Equal", "greater": "Greater",
-    "greater_equal": "GreaterOrEqual", "less": "Less", "less_equal": "LessOrEqual",
-}  # fmt: skip
+_COMPARISONS = {
+    "==": "Equal",
+    "!=": "Equal",
+    ">": "Greater",
+    ">=": "GreaterOrEqual",
+    "<": "Less",
+    "<=": "LessOrEqual",
+}
 
 
 def _operation(g: Graph, layer: Operation, xs: list[Value]) -> Value:
@@ -105,10 +112,32 @@ def _operation(g: Graph, layer: Operation, xs: list[Value]) -> Value:
         return g.node("Sub", xs[0], g.node("Mul", xs[1], whole))
     if mode == "truncate":
         return g.node("Mul", g.node("Sign", xs[0]), g.node("Floor", g.node("Abs", xs[0])))
-    if mode in _OF_TRUTHS:
-        truths = [g.cast(x, bool) for x in xs]
-        return g.cast(g.node(_OF_TRUTHS[mode], *truths), g.dtype)
-    return g.cast(g.node(_TRUTHS[mode], *xs, dtype=bool), g.dtype)
+    raise NoFormError(f"mode={mode!r}")
+
+
+def _compare(g: Graph, layer: Compare, xs: list[Value]) -> Value:
+    value = layer.value
+    kinds = [x.dtype for x in xs]
+    if value is not None and float(value) != int(value) and kinds[0].kind != "f":
+        kinds.append(np.dtype(np.float64))
+    kind = np.result_type(*kinds)
+    # What operators compare.
+    kind = kind if kind.kind == "f" else np.dtype(np.int64)
+    sides = [g.cast(x, kind) for x in xs]
+    sides += [] if value is None else [g.constant(value, "value", kind)]
+    y = g.node(_COMPARISONS[layer.how], *sides, dtype=bool)
+    return g.node("Not", y) if layer.how == "!=" else y
+
+
+def _where(g: Graph, layer: Where, xs: list[Value]) -> Value:
+    rest = xs[1:]
+    a = rest[0] if layer.a is None else g.constant(layer.a, "a")
+    b = rest[-1] if layer.b is None else g.constant(layer.b, "b")
+    return g.node("Where", g.cast(xs[0], bool), a, b, dtype=g.dtype)
+
+
+def _cast(g: Graph, layer: Cast, xs: list[Value]) -> Value:
+    return g.cast(xs[0], g.dtype if layer.dtype == "float" else layer.dtype)
 
 
 def _softmax(g: Graph, layer: Softmax, xs: list[Value]) -> Value:
@@ -195,7 +224,9 @@ ELEMENT_WISE: Mapping[type[Layer], Form] = {
     Add: _sum,
     AlphaDropout: _same,
     Average: _joined("Mean"),
+    Cast: _cast,
     Clip: _clip,
+    Compare: _compare,
     Divide: _joined("Div"),
     Dot: _dot,
     Dropout: _same,
@@ -216,4 +247,5 @@ ELEMENT_WISE: Mapping[type[Layer], Form] = {
     Split: _split,
     StopGradient: _same,
     Subtract: _joined("Sub"),
+    Where: _where,
 }

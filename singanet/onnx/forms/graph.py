@@ -196,6 +196,14 @@ class Graph:
             return self.node(f"Reduce{mode}", x, self.ints(axes, "axes"), keepdims=int(keepdims))
         return self.node(f"Reduce{mode}", x, axes=list(axes), keepdims=int(keepdims))
 
+    def of_every_sample(self, x: Value, layer: Layer, suffix: str) -> Value:
+        """The parameter as often as ``x`` has samples."""
+        shape = layer.params[suffix].shape
+        whole = self.node("Concat", self.extent(x, 0), self.ints(shape, "shape"), axis=0)
+        y = self.node("Expand", self.param(layer, suffix, (1, *shape)), whole)
+        y.rows = x.rows
+        return y
+
     def extent(self, x: Value, axis: int) -> Value:
         """How far ``x`` goes along an axis, (1,), when the graph is run."""
         return self.node("Shape", x, dtype=np.int64, start=axis, end=axis + 1)

@@ -17,10 +17,20 @@ from singanet.onnx.forms.graph import Form, Graph, Value
 
 
 def _batch_norm(g: Graph, layer: BatchNormalization, xs: list[Value]) -> Value:
-    params = [g.param(layer, suffix) for suffix in ("gamma", "beta", "mean", "var")]
+    count = layer.params["mean"].shape
+    params = [
+        g.param(layer, suffix) if suffix in layer.params else g.constant(np.full(count, k), suffix)
+        for suffix, k in (("gamma", 1.0), ("beta", 0.0), ("mean", 0.0), ("var", 1.0))
+    ]
     # There the weight of the old value.
-    momentum = 1.0 - layer.momentum
-    return g.node("BatchNormalization", xs[0], *params, epsilon=layer.epsilon, momentum=momentum)
+    numbers = {"epsilon": layer.epsilon, "momentum": 1.0 - layer.momentum}
+    shape: Any = layer.in_shapes
+    last = len(shape)
+    if layer.axis == 1 or last == 1:
+        return g.node("BatchNormalization", xs[0], *params, **numbers)
+    x = g.transpose(xs[0], 0, last, *range(1, last))
+    y = g.node("BatchNormalization", x, *params, **numbers)
+    return g.transpose(y, 0, *range(2, last + 1), 1)
 
 
 def _layer_norm(g: Graph, layer: LayerNorm, xs: list[Value]) -> Value:

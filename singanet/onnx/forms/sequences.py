@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.layers.class_token import ClassToken
 from singanet.layers.dense import Dense
 from singanet.layers.embedding import Embedding
 from singanet.layers.layer import Layer
@@ -17,13 +18,16 @@ from singanet.types import Array
 
 
 def _dense(g: Graph, layer: Dense, xs: list[Value]) -> Value:
+    shape: Any = layer.in_shapes
+    if len(shape) > 1:
+        return dense_of_steps(g, layer, xs[0])
     bias = g.optional(layer, "bias")
     inputs = [xs[0], g.param(layer, "weight"), *([] if bias is None else [bias])]
     return g.node("Gemm", *inputs, **({"transB": 1} if layer.W_transpose else {}))
 
 
 def dense_of_steps(g: Graph, layer: Dense, x: Value) -> Value:
-    """The layer on each step of (N, T, in)."""
+    """The layer along the last axis of (N, ..., in)."""
     weight = g.param(layer, "weight")
     if layer.W_transpose:
         weight = g.transpose(weight, 1, 0)
@@ -50,6 +54,10 @@ def _position_embedding(g: Graph, layer: PositionEmbedding, xs: list[Value]) -> 
     elif steps < longest:
         weight = g.slice(weight, [0], [0], [steps])
     return g.node("Add", xs[0], weight)
+
+
+def _class_token(g: Graph, layer: ClassToken, xs: list[Value]) -> Value:
+    return g.node("Concat", g.of_every_sample(xs[0], layer, "weight"), xs[0], axis=1)
 
 
 def _steps(layer: Layer) -> int:
@@ -182,6 +190,7 @@ def _there(g: Graph, key: Value, lengths: Value) -> Value:
 
 
 SEQUENCES: Mapping[type[Layer], Form] = {
+    ClassToken: _class_token,
     Dense: _dense,
     Embedding: _embedding,
     MultiHeadAttention: _attention,

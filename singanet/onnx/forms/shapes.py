@@ -117,11 +117,7 @@ def _repeat(g: Graph, layer: RepeatVector, xs: list[Value]) -> Value:
 
 
 def _weight(g: Graph, layer: Weight, xs: list[Value]) -> Value:
-    shape = layer.params["weight"].shape
-    whole = g.node("Concat", g.extent(xs[0], 0), g.ints(shape, "shape"), axis=0)
-    y = g.node("Expand", g.param(layer, "weight", (1, *shape)), whole)
-    y.rows = xs[0].rows
-    return y
+    return g.of_every_sample(xs[0], layer, "weight")
 
 
 def _matmul(g: Graph, layer: MatMul, xs: list[Value]) -> Value:

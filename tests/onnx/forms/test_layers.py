@@ -188,6 +188,9 @@ def test_upsampling(mode, size, path):
 
 
 NORMS = [
+    (lambda: layers.BatchNormalization("it", center=False), (3, 5)),
+    (lambda: layers.BatchNormalization("it", axis=-1, scale=False), (4, 3, 5)),
+    (lambda: layers.BatchNormalization("it", axis=-1), (5,)),
     (lambda: layers.BatchNormalization("it", momentum=0.2, epsilon=1e-3), (5,)),
     (lambda: layers.BatchNormalization("it"), IMAGE),
     (lambda: layers.LayerNorm("it", axis=1), SEQUENCE),
@@ -411,9 +414,31 @@ def test_indices_of_any_type(kind, path):
     expect_same(net, {"ids": np.array([[[0, 1], [2, 3], [4, 0]]], kind)}, path)
 
 
+@pytest.mark.parametrize("how", ["==", "!=", ">", ">=", "<", "<="])
+def test_comparisons_and_choices(how, path):
+    a, b, ids = Input("in0", (4,)), Input("in1", (4,)), Input("ids", (4,), "int8")
+    seen = layers.Compare("seen", how)(a, b)
+    outputs = [
+        seen,
+        layers.Compare("half", how, 0.5)(ids),
+        layers.Compare("one", how, 1)(ids),
+        layers.Where("both")(layers.Compare("zero", how, 0.0)(a), a, b),
+        layers.Where("filled", a=-3.5)(ids, b),
+        layers.Where("masked", b=0.25)(seen, a),
+        layers.Cast("cut", "int32")(a),
+        layers.Cast("floats")(seen),
+        layers.Cast("truth", "bool")(b),
+    ]
+    net = FeedForwardNet(inputs=[a, b, ids], outputs=outputs, seed=0)
+    feed = floats([(4,), (4,)]) | {"ids": np.array([[0, 1, 2, -1]] * 3, np.int8)}
+    feed["in1"][:, 2] = feed["in0"][:, 2]
+    expect_same(net, feed, path)
+
+
 def test_dense_layers_turned_and_without_offset(path):
     check(layers.Dense("it", 3, W_transpose=True), [(5,)], path)
     check(layers.Dense("it", 3, use_bias=False), [(5,)], path)
+    check(layers.Dense("it", 3, W_transpose=True), [(2, 3, 5)], path)
 
 
 def test_sparse_inputs_are_fed_as_arrays(path):
