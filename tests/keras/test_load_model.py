@@ -62,7 +62,8 @@ def recurrent():
             kl.Dense(4, activation="tanh"),
             kl.BatchNormalization(scale=False),
             kl.Bidirectional(kl.LSTM(3, return_sequences=True)),
-            kl.GRU(4, return_sequences=True),
+            kl.GRU(4, return_sequences=True, use_bias=False, recurrent_dropout=0.2),
+            kl.LSTM(4, return_sequences=True, go_backwards=True, dropout=0.2),
             kl.SimpleRNN(3, activation="relu"),
             kl.Activation("softmax"),
         ]

@@ -95,7 +95,6 @@ class NumpyOps:
     add_rows = table.add_rows
     add_to_rows = table.add_to_rows
     host = sequences.host
-    take_rows = sequences.take_rows
     time_major = sequences.time_major
     batch_major = sequences.batch_major
     side_by_side = sequences.side_by_side
@@ -111,6 +110,7 @@ class NumpyOps:
     column_sums = linear.column_sums
     attention_weights = attention.attention_weights
     attention_backward = attention.attention_backward
+    rotate = attention.rotate
     activation = activations.activation
     activation_backward = activations.activation_backward
     sigmoid = activations.sigmoid
