@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.base.arguments import is_number
-from singanet.errors import ArgumentError, one_of
+from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs

@@ -140,7 +140,12 @@ class RNN(Layer):
         if self.inputs.lengths:
             n, steps = parts[0].shape[:2]
             ragged = read_lengths(self, ctx.ops, parts[-1], n, steps)
-        y, finals = _Forward(self, ctx, ragged).run(parts[0], parts[1 : 1 + self.inputs.states])
+        starts = parts[1 : 1 + self.inputs.states]
+        if ctx.past is not None:
+            starts = ctx.past.get("states") or starts
+        y, finals = _Forward(self, ctx, ragged).run(parts[0], starts)
+        if ctx.past is not None:
+            ctx.past.put("states", finals)
         return [y, *finals] if self.return_state else y
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
@@ -295,7 +300,7 @@ class _Forward:
             y = ops.batch_major(below, inverse)
         else:
             y = ops.take_rows(ops.concat(ends[0][-layer.directions :], axis=1), inverse)
-        finals = ends if layer.return_state else []
+        finals = ends if layer.return_state or ctx.past is not None else []
         return y, [ops.take_rows(ops.xp.stack(end, axis=1), inverse) for end in finals]
 
     def _dropped(self, x: Array, stack: int) -> Array:
