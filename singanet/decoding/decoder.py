@@ -196,8 +196,8 @@ class Decoder:
         assert isinstance(shape, tuple)
         size = (1, steps, *(max(extent, 1) for extent in shape[1:]))
         rng = np.random.default_rng(0)
-        if step.keeps_integers:
-            return rng.integers(0, 2, size).astype(getattr(step.layer, "dtype", None) or np.int64)
+        if step.integers:
+            return rng.integers(0, 2, size).astype(step.fed_type(0))
         return rng.standard_normal(size)
 
     def _joins(self, name: str, whole: dict[str, Any], parts: list[dict[str, Any]]) -> bool:

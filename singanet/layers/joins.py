@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from singanet.layers.arguments import expect_one_batch
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
@@ -39,9 +40,7 @@ class Combine(Layer):
         """The inputs combined by ``mode``; an error where their batches or extents differ."""
         shape = x[0].shape
         if any(part.shape != shape for part in x):
-            sizes = [len(part) for part in x]
-            if len(set(sizes)) > 1:
-                raise self.shape_error("inputs of one batch size", f"{sizes}", "feed equal batches")
+            expect_one_batch(self, x)
             extents = [set(axis) - {1} for axis in zip(*(part.shape for part in x), strict=True)]
             if any(len(axis) > 1 for axis in extents):
                 raise self._unequal([part.shape[1:] for part in x])

@@ -19,6 +19,8 @@ class LossLayer(Layer):
     weights have no gradient. Without a ``name`` it is called after the class of the loss.
     """
 
+    input_kinds = ("floats", "any", "any")
+
     def __init__(self, loss: Any, name: str = "") -> None:
         super().__init__(name or snake_case(type(loss).__name__))
         self.named = bool(name)

@@ -45,7 +45,7 @@ def multiply_adds(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape])
 
 
 def _dense(layer: Dense, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
-    return prod(in_shapes[0]) * prod(out_shapes[0])
+    return prod(in_shapes[0]) * layer.num_output
 
 
 def _by_output(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:

@@ -21,7 +21,7 @@ TEXT = TextDataset("abcdefgh" * 40)
 class Next(Layer):
     """After each character the next of the alphabet, with certainty."""
 
-    integer_input = True
+    input_kinds = ("integers",)
 
     def setup(self, in_shapes):
         return (*in_shapes, 8)

@@ -175,7 +175,7 @@ def _shaped(layer: LayerDescription, path: str, suffix: str, shape: Shape) -> Va
 
 
 def recurrent(layer: LayerDescription) -> list[Variable]:
-    """kernel (in, G·u), recurrent_kernel (u, G·u), bias (G·u); for GRU (2, G·u).
+    """kernel (in, G·u), recurrent_kernel (u, G·u), perhaps bias (G·u); for GRU (2, G·u).
 
     Errors: `ArgumentError` for several stacks or ``input_mode='skip'``, which Keras lacks.
     """
@@ -213,6 +213,8 @@ def _direction(layer: LayerDescription, ours: str, above: str, mode: str) -> lis
         path = f"{above}cell/vars/{index}"
         found.append(one(path, above + label, layer.shape(suffix), suffix, blocks, blocks))
     parts = (f"{ours}/bias_x", f"{ours}/bias_h")
+    if parts[0] not in layer.params:
+        return found
     width = layer.shape(parts[0])
     path, label = f"{above}cell/vars/2", f"{above}bias"
     if mode == "gru":

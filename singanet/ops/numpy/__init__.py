@@ -89,12 +89,12 @@ class NumpyOps:
     select = combining.select
     sum_to = combining.sum_to
     pad = padding.pad
+    pad_backward = padding.pad_backward
     gather_rows = table.gather_rows
     sum_rows = table.sum_rows
     add_rows = table.add_rows
     add_to_rows = table.add_to_rows
     host = sequences.host
-    take_rows = sequences.take_rows
     time_major = sequences.time_major
     batch_major = sequences.batch_major
     side_by_side = sequences.side_by_side
