@@ -17,7 +17,10 @@ CATALOGUE = {
     "AvgPooling1D": (lambda n: layers.AvgPooling1D(n, 2, 2), [(2, 6)]),
     "AvgPooling2D": (lambda n: layers.AvgPooling2D(n, (2, 3), 2, "valid"), [IMAGE]),
     "BatchNormalization": (lambda n: layers.BatchNormalization(n, momentum=0.2), [IMAGE]),
+    "Cast": (layers.Cast, [(5,)]),
+    "ClassToken": (lambda n: layers.ClassToken(n, 2), [SEQUENCE]),
     "Clip": (lambda n: layers.Clip(n, -0.5), [(5,)]),
+    "Compare": (lambda n: layers.Compare(n, "<="), [(5,), (1,)]),
     "Concat": (lambda n: layers.Concat(n, 1), [(5,), (2,)]),
     "Conv1D": (lambda n: layers.Conv1D(n, 3, 3), [(2, 6)]),
     "Conv2D": (
@@ -43,6 +46,7 @@ CATALOGUE = {
     "GLU": (layers.GLU, [SEQUENCE[::-1]]),
     "GRU": (lambda n: layers.GRU(n, 3, param_specs={"weight_h": {"init": "uniform", "low": -0.1,
                                                                  "high": 0.1}}), [SEQUENCE]),
+    "Gather": (lambda n: layers.Gather(n, -1, [2, 0, 2]), [SEQUENCE]),
     "GaussianNoise": (lambda n: layers.GaussianNoise(n, 0.2), [(5,)]),
     "GlobalAvgPooling1D": (layers.GlobalAvgPooling1D, [(2, 6)]),
     "GlobalAvgPooling2D": (layers.GlobalAvgPooling2D, [IMAGE]),
@@ -61,7 +65,11 @@ CATALOGUE = {
     "MaxPooling2D": (lambda n: layers.MaxPooling2D(n, 3, 2), [IMAGE]),
     "Maximum": (layers.Maximum, [(5,), (5,)]),
     "Merge": (layers.Merge, [(5,), (5,)]),
-    "MultiHeadAttention": (lambda n: layers.MultiHeadAttention(n, 2, causal=True), [(4, 6)]),
+    "MultiHeadAttention": (
+        lambda n: layers.MultiHeadAttention(n, 2, causal=True, num_kv_heads=1, mask="added",
+                                            rotary=layers.RotaryEmbedding(100.0)),
+        [(4, 8), (4, 4)],
+    ),
     "Minimum": (layers.Minimum, [(5,), (5,)]),
     "Multiply": (layers.Multiply, [(5,), (5,)]),
     "PReLU": (layers.PReLU, [IMAGE]),
@@ -85,6 +93,7 @@ CATALOGUE = {
     "TimeDistributed": (lambda n: layers.TimeDistributed(n, layers.Dense(f"{n}_each", 2)),
                         [SEQUENCE]),
     "Upsampling2D": (lambda n: layers.Upsampling2D(n, (2, 3), "bilinear"), [IMAGE]),
+    "Where": (lambda n: layers.Where(n, b=-1.0), [(5,), (5,)]),
 }  # fmt: skip
 
 
@@ -110,12 +119,12 @@ def net_of(name, **given):
 def inputs_of(name, count=3):
     """A batch for `net_of`: whole numbers where they are indices."""
     rng = np.random.default_rng(5)
-    draw = rng.integers if name == "Embedding" else None
+    kinds = getattr(layers, name).input_kinds
     return {
         f"in{k}": (
-            rng.standard_normal((count, *shape)).astype(np.float32)
-            if draw is None
-            else draw(0, 7, (count, *shape))
+            rng.integers(0, 7, (count, *shape))
+            if kinds[k : k + 1] == ("integers",)
+            else rng.standard_normal((count, *shape)).astype(np.float32)
         )
         for k, shape in enumerate(CATALOGUE[name][1])
     }

@@ -42,11 +42,16 @@ def _check_input(step: Step, x: Any, device: Device, dtype: np.dtype[Any]) -> An
                 f"a list of {len(shapes)} arrays", f"{len(parts)}", "pass one array an input"
             )
         pairs = zip(parts, shapes, strict=True)
-        return [_check_array(step, part, shape, device, dtype) for part, shape in pairs]
-    return _check_array(step, x, shapes or (), device, dtype)
+        return [
+            _check_array(step, k, part, shape, device, dtype)
+            for k, (part, shape) in enumerate(pairs)
+        ]
+    return _check_array(step, 0, x, shapes or (), device, dtype)
 
 
-def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dtype[Any]) -> Any:
+def _check_array(
+    step: Step, k: int, x: Any, shape: Shape, device: Device, dtype: np.dtype[Any]
+) -> Any:
     if step.layer.sparse is not is_sparse(x):
         raise ArgumentError(
             f"layer {step.name!r}, input",
@@ -82,7 +87,7 @@ def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dty
     if isinstance(step.layer, Dummy) and step.layer.dtype is not None:
         return device.put(step.layer.typed(x))
     x = device.put(x)
-    if not (step.keeps_integers or x.dtype == dtype):
+    if not (k in step.integers or x.dtype == dtype):
         return x.astype(dtype)
     # Kernels treat arrays with gaps in another way, and programs have none.
     return x if type(x) is not np.ndarray or x.flags.forc or _is_dense(x) else x.copy(order="K")

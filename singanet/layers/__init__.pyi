@@ -4,6 +4,8 @@ from singanet.layers.activation import Activation
 from singanet.layers.arithmetic import Clip, Index, Power
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.cache import Cache
+from singanet.layers.cast import Cast
+from singanet.layers.class_token import ClassToken
 from singanet.layers.concat import Concat
 from singanet.layers.context import Context
 from singanet.layers.conv1d import Conv1D
@@ -14,6 +16,7 @@ from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.dropout import AlphaDropout, Dropout, GaussianNoise, SpatialDropout
 from singanet.layers.dummy import Dummy, Input
 from singanet.layers.embedding import Embedding
+from singanet.layers.gather import Gather
 from singanet.layers.global_pooling import (
     GlobalAvgPooling1D,
     GlobalAvgPooling2D,
@@ -46,6 +49,7 @@ from singanet.layers.prelu import PReLU
 from singanet.layers.reduce import Expand, Reduce, RepeatVector
 from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.rnn import GRU, LSTM, RNN
+from singanet.layers.rotary import RotaryEmbedding
 from singanet.layers.scale import Scale
 from singanet.layers.slice import Slice
 from singanet.layers.softmax import LogSoftmax, Softmax
@@ -54,6 +58,7 @@ from singanet.layers.step_list import StepList, padded_to_steps, steps_to_padded
 from singanet.layers.stop_gradient import StopGradient
 from singanet.layers.time_distributed import TimeDistributed
 from singanet.layers.upsampling2d import Upsampling2D
+from singanet.layers.where import Compare, Where
 
 __all__ = [
     "GLU",
@@ -69,7 +74,10 @@ __all__ = [
     "AvgPooling2D",
     "BatchNormalization",
     "Cache",
+    "Cast",
+    "ClassToken",
     "Clip",
+    "Compare",
     "Concat",
     "Context",
     "Conv1D",
@@ -86,6 +94,7 @@ __all__ = [
     "EndPadding",
     "Expand",
     "Flatten",
+    "Gather",
     "GaussianNoise",
     "GlobalAvgPooling1D",
     "GlobalAvgPooling2D",
@@ -116,6 +125,7 @@ __all__ = [
     "Reduce",
     "RepeatVector",
     "Reshape",
+    "RotaryEmbedding",
     "Scale",
     "SinusoidalPosition",
     "Slice",
@@ -127,6 +137,7 @@ __all__ = [
     "Subtract",
     "TimeDistributed",
     "Upsampling2D",
+    "Where",
     "padded_to_steps",
     "steps_to_padded",
 ]

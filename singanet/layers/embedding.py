@@ -24,7 +24,7 @@ class Embedding(Layer):
     up; with a ``cache`` some of them stay.
     """
 
-    integer_input = True
+    input_kinds = ("integers",)
 
     any_extent = True
 

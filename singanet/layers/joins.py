@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from singanet.layers.arguments import expect_one_batch
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
@@ -35,11 +36,8 @@ class Combine(Layer):
 
     def combined(self, ctx: Context, mode: str, x: Sequence[Array]) -> Array:
         """The inputs combined by ``mode``; an error where their batches differ."""
-        sizes = [len(part) for part in x]
-        if len(set(sizes)) > 1:
-            raise self.shape_error("inputs of one batch size", f"{sizes}", "feed equal batches")
         shape: Any = self.out_shapes
-        return ctx.ops.combine(mode, x, (sizes[0], *shape), ctx.relu)
+        return ctx.ops.combine(mode, x, (expect_one_batch(self, x), *shape), ctx.relu)
 
     @staticmethod
     def spread_back(ctx: Context, dy: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:

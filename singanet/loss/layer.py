@@ -20,6 +20,8 @@ class LossLayer(Layer):
     have a gradient. Without a ``name`` it is called after the class of the loss.
     """
 
+    input_kinds = ("floats", "any", "any", "any")
+
     def __init__(self, loss: Any, name: str = "", masked: bool = False) -> None:
         super().__init__(name or snake_case(type(loss).__name__))
         self.named = bool(name)
