@@ -34,13 +34,6 @@ def _plain(name: str) -> Function:
     return lambda xp, *x: getattr(xp, name)(*x)
 
 
-def _truth(name: str) -> Function:
-    """A comparison, whose answer is 1 or 0 in the type of the first input."""
-    return lambda xp, x, *rest: getattr(xp, name)(x, *rest).astype(
-        x.dtype if x.dtype.kind == "f" else xp.float32
-    )
-
-
 OPERATIONS: Mapping[str, Row] = {
     "abs": Row(_plain("absolute"), (lambda xp, x, y: xp.sign(x),)),
     "ceil": Row(_plain("ceil")),
@@ -64,17 +57,6 @@ OPERATIONS: Mapping[str, Row] = {
     "asinh": Row(_plain("arcsinh"), (lambda xp, x, y: 1.0 / xp.sqrt(x * x + 1.0),)),
     "acosh": Row(_plain("arccosh"), (lambda xp, x, y: 1.0 / xp.sqrt(x * x - 1.0),)),
     "atanh": Row(_plain("arctanh"), (lambda xp, x, y: 1.0 / (1.0 - x * x),)),
-    "is_inf": Row(_truth("isinf")),
-    "is_nan": Row(_truth("isnan")),
-    "not": Row(_truth("logical_not")),
-    "and": Row(_truth("logical_and"), inputs=2),
-    "or": Row(_truth("logical_or"), inputs=2),
-    "xor": Row(_truth("logical_xor"), inputs=2),
-    "equal": Row(_truth("equal"), inputs=2),
-    "greater": Row(_truth("greater"), inputs=2),
-    "greater_equal": Row(_truth("greater_equal"), inputs=2),
-    "less": Row(_truth("less"), inputs=2),
-    "less_equal": Row(_truth("less_equal"), inputs=2),
     # The remainder with the sign of b, and of a.
     "modulo": Row(
         _plain("mod"),
@@ -102,10 +84,9 @@ class Operation(Combine):
     """y = the function ``mode`` of each element of one input, or of two that agree in shape.
 
     Of one: abs, ceil, exp, floor, log, reciprocal, round (halves to even), sign, sqrt, truncate,
-    erf, the trigonometric and hyperbolic functions and their inverses (sin, asin, sinh, asinh, ...),
-    is_inf, is_nan, not. Of two: and, or, xor, equal, greater, greater_equal, less, less_equal,
-    modulo (with the sign of the second), remainder (of the first), power. What is true or false is
-    1 or 0, and passes no gradient on, as what jumps does not.
+    erf, the trigonometric and hyperbolic functions and their inverses (sin, asin, sinh, asinh, ...).
+    Of two: modulo (with the sign of the second), remainder (of the first), power. What jumps, such
+    as floor, passes no gradient on.
     """
 
     def __init__(

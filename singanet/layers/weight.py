@@ -20,6 +20,7 @@ class Weight(Layer):
     """
 
     input_kinds = ("any",)
+    stops_gradient = True
 
     def __init__(
         self,

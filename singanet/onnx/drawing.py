@@ -48,6 +48,7 @@ class Drawing:
         self.frozen: list[Layer] = []
         self.inputs: list[Symbol] = []
         self.fixed_batch: int | None = None
+        self._batch: int | str = ""
         self._taken: set[str] = set()
         self._drawn_by: dict[str, list[str]] = {}
         self._casts: dict[int, Tensor] = {}
@@ -94,12 +95,12 @@ class Drawing:
                 received="none in the file",
                 advice=f"pass shapes={{{port.name[:60]!r}: (...)}}, without the batch axis",
             )
-        axis = None if self.batch_axis is None or shape == () else self.batch_axis
         declared = list(shape or ())
+        axis = self._samples_along(declared)
         if axis is not None and declared:
-            first = declared.pop(0)
-            if isinstance(first, int):
-                self.fixed_batch = first
+            count = declared.pop(axis)
+            if isinstance(count, int):
+                self.fixed_batch = count
         sample = tuple(declared) if given is None else tuple(given)
         if not all(isinstance(size, int) and size > 0 for size in sample):
             raise FileFormatError(
@@ -114,17 +115,23 @@ class Drawing:
         self.inputs.append(symbol)
         return Tensor(symbol, port.dtype, axis, whole=whole)
 
+    def _samples_along(self, declared: list[int | str]) -> int | None:
+        """The axis of an input along which the samples stand: the one called as the first's is."""
+        if self.batch_axis is None or not declared:
+            return None
+        axis = min(self.batch_axis, len(declared) - 1)
+        if self._batch == "":
+            self._batch = declared[axis]
+        if isinstance(self._batch, str) and self._batch in declared:
+            return declared.index(self._batch)
+        return axis
+
     def _outputs(self) -> list[Symbol]:
         found = []
         for name in self.graph.outputs:
             value = self.values[name]
             if not isinstance(value, Tensor):
-                raise FileFormatError(
-                    f"{self.where}, output {name[:60]!r}",
-                    expected="what depends on an input",
-                    received="a constant",
-                    advice="leave it out of the model's outputs",
-                )
+                value = self._constant_output(name, value)
             found.append(value.symbol)
         # The net's outputs are nodes of its own: one symbol twice, or an input, is passed on.
         return [
@@ -133,6 +140,17 @@ class Drawing:
             else symbol
             for k, (name, symbol) in enumerate(zip(self.graph.outputs, found, strict=True))
         ]
+
+    def _constant_output(self, name: str, value: Known) -> Tensor:
+        if not self.inputs or not value.constant:
+            raise FileFormatError(
+                f"{self.where}, output {name[:60]!r}",
+                expected="what depends on an input",
+                received="a constant",
+                advice="leave it out of the model's outputs",
+            )
+        node = self.makers.get(name) or Node("Constant", name, (), (name,), {}, 1)
+        return Use(self, node).constant(value, value.array, None)
 
     # -- nodes ------------------------------------------------------------------------------
 
@@ -260,7 +278,9 @@ class Use:
             return self.floats(value)
         if value is None:
             raise RefusedError(f"an input number {k + 1}", "none")
-        other = next(v for v in self.values if isinstance(v, Tensor))
+        other = next((v for v in self.values if isinstance(v, Tensor)), None)
+        if other is None:
+            raise RefusedError("an input of the net", "constants alone")
         return self.weight(value, other)
 
     def array(self, k: int) -> Array | None:
@@ -361,6 +381,11 @@ class Use:
         array = self._of_a_sample(value, rank, axis)
         if axis is not None:
             array = array.reshape(*array.shape[:axis], *(1 for _ in other.folds), *array.shape[axis:])
+        made = self.constant(value, array, axis)
+        return replace(made, before=other.before, after=other.after)
+
+    def constant(self, value: Known, array: Array, axis: int | None) -> Tensor:
+        """``array``, the same for every sample, as a part of the net."""
         base = re.sub(r"[./](weight|bias)$", "", value.name) or self.node.name.strip("/")
         name = self.drawing.name_of(base or "constant")
         self.drawn.append(name)
@@ -369,7 +394,7 @@ class Use:
         self.fill(layer, {"weight": array})
         if not value.name or value.dtype.kind != "f" or array.size < 2:
             self.drawing.frozen.append(layer)
-        return Tensor(symbol, value.dtype, axis, other.before, other.after)
+        return Tensor(symbol, value.dtype, axis)
 
     def _of_a_sample(self, value: Known, rank: int, axis: int | None) -> Array:
         """The array of one sample, without the axis of the samples, along which all are equal."""
@@ -385,10 +410,14 @@ class Use:
                 )
         return Known.of(*(array.take(0, axis) for array in arrays)).array
 
-    def together(self, *positions: int) -> list[Tensor]:
-        """The inputs as parts of the net of one rank, with the samples in one place."""
+    def together(self, *positions: int, keep: bool = False) -> list[Tensor]:
+        """The inputs as parts of the net of one rank, with the samples in one place.
+
+        They become floats, unless ``keep`` says to leave them.
+        """
         values = [self.value(k) for k in (positions or range(len(self.values)))]
-        tensors = [self.floats(v) for v in values if isinstance(v, Tensor)]
+        parts = [v for v in values if isinstance(v, Tensor)]
+        tensors = parts if keep else [self.floats(v) for v in parts]
         ranks = [v.at[0].ndim for v in values if isinstance(v, Known)]
         rank = max([t.rank for t in tensors] + ranks)
         raised = iter([self.raised(t, rank) for t in tensors])

@@ -83,16 +83,18 @@ def _elementwise(mode: str) -> Folding:
 
     def run(node: _Node, *x: Array) -> Array:
         node.room(*np.broadcast_shapes(*(a.shape for a in x)))
-        logical = mode in _LOGICAL
         with np.errstate(all="ignore"):
-            made = np.asarray(row(np, *x))
-        return made.astype(bool) if logical else made.astype(x[0].dtype, copy=False)
+            return np.asarray(row(np, *x)).astype(x[0].dtype, copy=False)
 
     return run
 
 
-_LOGICAL = {"and", "or", "xor", "not", "equal", "greater", "greater_equal", "less", "less_equal",
-            "is_nan", "is_inf"}  # fmt: skip
+def _truth(name: str) -> Folding:
+    def run(node: _Node, *x: Array) -> Array:
+        node.room(*np.broadcast_shapes(*(a.shape for a in x)))
+        return np.asarray(getattr(np, name)(*x))
+
+    return run
 
 
 def _arithmetic(name: str) -> Folding:
@@ -265,6 +267,11 @@ def _flatten(node: _Node, x: Array) -> Array:
     return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
 
 
+def _product(node: _Node, a: Array, b: Array) -> Array:
+    node.room(*a.shape[:-1], *b.shape[-1:])
+    return np.matmul(a, b)
+
+
 FOLDS: Mapping[str, Folding] = {
     **{op: _arithmetic(name) for op, name in {
         "Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide", "Max": "maximum",
@@ -272,11 +279,16 @@ FOLDS: Mapping[str, Folding] = {
     **{op: _elementwise(mode) for op, mode in {
         "Abs": "abs", "Sqrt": "sqrt", "Exp": "exp", "Log": "log",
         "Floor": "floor", "Ceil": "ceil", "Round": "round", "Reciprocal": "reciprocal",
-        "Sin": "sin", "Cos": "cos", "Pow": "power", "Mod": "modulo", "Equal": "equal",
-        "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less",
-        "LessOrEqual": "less_equal", "And": "and", "Or": "or", "Xor": "xor", "Not": "not",
-        "IsNaN": "is_nan", "Sign": "sign"}.items()},
+        "Sin": "sin", "Cos": "cos", "Pow": "power", "Sign": "sign"}.items()},
+    **{op: _truth(name) for op, name in {
+        "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less",
+        "LessOrEqual": "less_equal", "And": "logical_and", "Or": "logical_or",
+        "Xor": "logical_xor", "Not": "logical_not", "IsNaN": "isnan"}.items()},
     "Neg": lambda node, x: np.negative(x),
+    "MatMul": _product,
+    "Tanh": lambda node, x: np.tanh(x),
+    "Relu": lambda node, x: np.maximum(x, 0),
+    "Mod": lambda node, a, b: (np.fmod if node.get("fmod", 0) else np.mod)(a, b),
     "Shape": _shape,
     "Size": lambda node, x: np.array(prod(x.shape), np.int64),
     "Reshape": _reshape, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Flatten": _flatten,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from singanet.onnx.drawing import Converter
+from singanet.onnx.operators.attention import ATTENTION
 from singanet.onnx.operators.dense import DENSE
 from singanet.onnx.operators.elementwise import ELEMENTWISE
 from singanet.onnx.operators.moving import MOVING
@@ -16,6 +17,7 @@ from singanet.onnx.patterns import PATTERNS
 
 TABLE: Mapping[str, Converter] = {
     **ELEMENTWISE, **MOVING, **REDUCING, **DENSE, **SPATIAL, **NORMALISING, **RECURRENT,
+    **ATTENTION,
 }  # fmt: skip
 
-__all__ = ["PATTERNS", "TABLE", "Sequence"]
+__all__ = ["PATTERNS", "TABLE"]

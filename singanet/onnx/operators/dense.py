@@ -29,7 +29,19 @@ def _last_two(x: Tensor) -> list[int]:
 
 
 def product(use: Use, a: Tensor, b: Tensor) -> Tensor:
-    """The product of two parts of the net."""
+    """The product of two parts of the net; a vector is a row on the left, a column on the right."""
+    if a.rank == 1 or b.rank == 1:
+        row, column = a.rank == 1, b.rank == 1
+        a = use.raised(a, 2) if row else a
+        b = b.like(use.reshaped(b, (*b.sample, 1))) if column and b.axis is None else b
+        y = product(use, a, b) if min(a.rank, b.rank) > 1 else None
+        if y is None or y.axis is not None:
+            raise RefusedError("matrices of each sample", "a vector of the samples")
+        sample = list(y.sample)
+        for k, gone in ((-1, column), (-2 + column, row)):
+            if gone:
+                del sample[k]
+        return y.like(use.reshaped(y, sample))
     if min(a.rank, b.rank) < 2 or a.axis in (a.rank - 2, a.rank - 1):
         raise RefusedError("samples in front of two matrices", f"{a.rank} and {b.rank} axes")
     if b.axis in (b.rank - 2, b.rank - 1):
@@ -54,8 +66,6 @@ def _matmul(use: Use) -> Tensor:
         a, matrix = use.floats(a), b.array
         if matrix.ndim == 2:
             return dense(use, a, matrix)
-        if matrix.ndim == 1 or a.rank < 2:
-            raise RefusedError("matrices", f"{a.rank} and {matrix.ndim} axes")
         return product(use, a, use.weight(b, a))
     if isinstance(b, Tensor) and isinstance(a, Known):
         b, matrix = use.floats(b), a.array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import isclose
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from singanet import layers
 from singanet.onnx.arrays import DTYPES
 from singanet.onnx.drawing import Converter, Use
-from singanet.onnx.values import Known, RefusedError, Tensor
+from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor
 
 _BOOL = np.dtype(bool)
 
@@ -174,10 +175,8 @@ def _swish(use: Use) -> Tensor:
 
 def _thresholded(use: Use) -> Tensor:
     x = use.tensor()
-    over = scaled(use, x, 1.0, -use.attribute("alpha", 1.0))
-    zero = use.weight(Known((np.zeros(()),) * 2), x)
-    gate = use.make(layers.Operation, over, zero, mode="greater")
-    return use.make(layers.Multiply, x, gate)
+    over = compared(use, x, ">", use.attribute("alpha", 1.0))
+    return x.like(use.draw(layers.Where(use.name(), b=0.0), over, x))
 
 
 def _prelu(use: Use) -> Tensor:
@@ -201,19 +200,58 @@ def _negate(use: Use) -> Tensor:
     return scaled(use, use.tensor(), -1.0)
 
 
+def _compare(how: str) -> Converter:
+    def convert(use: Use) -> Tensor:
+        for k in (1, 0):
+            number = scalar(use, k)
+            if number is not None:
+                mode = how if k else _TURNED.get(how, how)
+                return compared(use, use.tensor(1 - k), mode, number)
+        made = use.together(0, 1)
+        symbol = use.draw(layers.Compare(use.name(), how), *made)
+        return replace(made[0], symbol=symbol, dtype=_BOOL, whole=True)
+
+    return convert
+
+
+_TURNED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
+
+
+def compared(use: Use, x: Tensor, how: str, value: float) -> Tensor:
+    """Whether ``x`` is so, as booleans."""
+    symbol = use.draw(layers.Compare(use.name(), how, value), x)
+    return replace(x, symbol=symbol, dtype=_BOOL, whole=True)
+
+
+def _joined(kind: Any) -> Converter:
+    """Of truths, which are 1 and 0 among floats."""
+    return lambda use: use.make(kind, *use.together(0, 1), dtype=bool)
+
+
+def _xor(use: Use) -> Tensor:
+    made = use.together(0, 1)
+    symbol = use.draw(layers.Compare(use.name(), "!="), *made)
+    return replace(made[0], symbol=symbol, dtype=_BOOL, whole=True)
+
+
 def _not(use: Use) -> Tensor:
-    return use.make(layers.Operation, use.tensor(), mode="not", dtype=bool)
+    return compared(use, use.tensor(), "==", 0.0)
+
+
+def _is_nan(use: Use) -> Tensor:
+    x = use.tensor()
+    symbol = use.draw(layers.Compare(use.name(), "!="), x, x)
+    return replace(x, symbol=symbol, dtype=_BOOL, whole=True)
 
 
 def _is_inf(use: Use) -> Tensor:
     x = use.tensor()
-    found = use.make(layers.Operation, x, mode="is_inf", dtype=bool)
-    for side, mode in (("detect_positive", "less"), ("detect_negative", "greater")):
-        if not use.attribute(side, 1):
-            zero = use.weight(Known((np.zeros(()),) * 2), x)
-            right = use.make(layers.Operation, x, zero, mode=mode, dtype=bool)
-            found = use.make(layers.Multiply, found, right, dtype=bool)
-    return found
+    most = float(np.finfo(np.float64 if x.dtype.itemsize == 8 else np.float32).max)
+    if not use.attribute("detect_positive", 1):
+        return compared(use, x, "<", -most)
+    if use.attribute("detect_negative", 1):
+        x = use.make(layers.Operation, x, mode="abs")
+    return compared(use, x, ">", most)
 
 
 def _cast(use: Use) -> Tensor:
@@ -234,17 +272,27 @@ def _cast(use: Use) -> Tensor:
         return Tensor(x.symbol, wanted, x.axis, x.before, x.after, True)
     y = use.floats(x)
     if wanted.kind == "b" and x.dtype.kind != "b":
-        zero = use.weight(Known((np.zeros(()),) * 2), y)
-        same = use.make(layers.Operation, y, zero, mode="equal", dtype=bool)
-        return use.make(layers.Operation, same, mode="not", dtype=bool)
+        return compared(use, y, "!=", 0.0)
     if x.dtype.kind == "f":
         y = use.make(layers.Operation, y, mode="truncate")
     return y.like(y.symbol, wanted)
 
 
 def _where(use: Use) -> Tensor:
-    """c a + (1 − c) b would carry what is infinite over: `Where` chooses."""
-    return use.make(layers.Where, *use.together(0, 1, 2), dtype=use.values[1].dtype)  # type: ignore[union-attr]
+    condition, *rest = use.together(0, 1, 2, keep=True)
+    if not condition.whole:
+        condition = compared(use, condition, "!=", 0.0)
+    a, b = (use.floats(each) for each in rest)
+    dtype: Any = next(v.dtype for v in (use.value(1), use.value(2)) if v is not None)
+    return a.like(use.draw(layers.Where(use.name()), condition, a, b), dtype)
+
+
+def _if(use: Use) -> list[Any]:
+    """The branch that is taken, where that is known: its nodes stand for the node."""
+    chosen = bool(use.needed(0).reshape(()))
+    graph = use.attribute("then_branch" if chosen else "else_branch")
+    use.drawing.draw_nodes(graph)
+    return [use.drawing.values[name] for name in graph.outputs]
 
 
 def _same(use: Use) -> Any:
@@ -254,9 +302,17 @@ def _same(use: Use) -> Any:
 def _dropout(use: Use) -> list[Any]:
     ratio = use.setting("ratio", 1, 0.5)
     x = use.tensor()
+    seen = Known.of(*(np.broadcast_to(np.True_, x.dims(n)) for n in BATCHES))
     if not 0.0 < ratio < 1.0:
-        return [x, None]
-    return [use.make(layers.Dropout, x, p=ratio), None]
+        return [x, seen]
+    return [use.make(layers.Dropout, x, p=ratio), seen]
+
+
+def _shrink(use: Use) -> Tensor:
+    x, edge, bias = use.tensor(), use.attribute("lambd", 0.5), use.attribute("bias", 0.0)
+    high, low = compared(use, x, ">", edge), compared(use, x, "<", -edge)
+    below = x.like(use.draw(layers.Where(use.name(), b=0.0), low, scaled(use, x, 1.0, bias)))
+    return x.like(use.draw(layers.Where(use.name()), high, scaled(use, x, 1.0, -bias), below))
 
 
 ELEMENTWISE: Mapping[str, Converter] = {
@@ -266,10 +322,10 @@ ELEMENTWISE: Mapping[str, Converter] = {
         "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan",
         "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh", "Acosh": "acosh",
         "Atanh": "atanh"}.items()},
-    **{op: _operation(mode, bool) for op, mode in {
-        "And": "and", "Or": "or", "Xor": "xor", "Equal": "equal", "Greater": "greater",
-        "GreaterOrEqual": "greater_equal", "Less": "less", "LessOrEqual": "less_equal",
-        "IsNaN": "is_nan"}.items()},
+    **{op: _compare(how) for op, how in {
+        "Equal": "==", "Greater": ">", "GreaterOrEqual": ">=", "Less": "<",
+        "LessOrEqual": "<="}.items()},
+    "And": _joined(layers.Multiply), "Or": _joined(layers.Maximum), "Xor": _xor, "IsNaN": _is_nan,
     **{op: _activation(mode) for op, mode in {
         "Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Softplus": "softplus",
         "Softsign": "softsign", "HardSwish": "hard_swish", "Mish": "mish"}.items()},
@@ -281,6 +337,6 @@ ELEMENTWISE: Mapping[str, Converter] = {
     "Mean": _mean, "Mod": _modulo, "Clip": _clip, "HardSigmoid": _hard_sigmoid, "Gelu": _gelu,
     "Selu": _selu, "Swish": _swish, "ThresholdedRelu": _thresholded, "PRelu": _prelu,
     "Neg": _negate, "Not": _not, "IsInf": _is_inf, "Cast": _cast, "CastLike": _cast,
-    "Where": _where, "Identity": _same, "Dropout": _dropout,
+    "Where": _where, "Identity": _same, "If": _if, "Dropout": _dropout, "Shrink": _shrink,
 }  # fmt: skip
 

@@ -282,8 +282,9 @@ def _pad(use: Use) -> Tensor:
     value = use.setting("value", 2, 0.0)
     value = value if isinstance(value, (int, float)) else value[0]
     over = range(x.rank) if axes is None else [norm_axis(k, x.rank) for k in axes.tolist()]
-    if use.attribute("mode", "constant") != "constant":
-        raise RefusedError("mode 'constant'", repr(use.attribute("mode"))[:40])
+    mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}[
+        use.attribute("mode", "constant")
+    ]
     ends = [(0, 0)] * len(x.sample)
     cut: list[slice | int] = [slice(None)] * x.rank
     half = len(pads) // 2
@@ -297,13 +298,11 @@ def _pad(use: Use) -> Tensor:
     x = part(use, x, cut)
     if not any(map(any, ends)):
         return x
-    return use.make(layers.Pad, x, pad=tuple(ends), value=float(value))
+    return use.make(layers.Pad, x, pad=tuple(ends), value=float(value), mode=mode)
 
 
 def _depth_to_space(use: Use) -> Tensor:
     x, size = use.tensor(), use.attribute("blocksize")
-    count, _, height, width = x.dims(BATCHES[0])
-    del count
     c, h, w = x.sample[-3:]
     if x.rank != 4 or c % (size * size):
         raise RefusedError(f"images of a multiple of {size}² channels", f"{x.sample}")
@@ -311,7 +310,7 @@ def _depth_to_space(use: Use) -> Tensor:
         inner, order = (size, size, c // size**2, h, w), (3, 4, 1, 5, 2)
     else:
         inner, order = (c // size**2, size, size, h, w), (1, 4, 2, 5, 3)
-    return _blocks(use, x, inner, order, (c // size**2, height * size, width * size))
+    return _blocks(use, x, inner, order, (c // size**2, h * size, w * size))
 
 
 def _space_to_depth(use: Use) -> Tensor:
@@ -320,7 +319,8 @@ def _space_to_depth(use: Use) -> Tensor:
     if x.rank != 4 or h % size or w % size:
         raise RefusedError(f"images of multiples of {size} pixels", f"{x.sample}")
     inner = (c, h // size, size, w // size, size)
-    return _blocks(use, x, inner, (3, 5, 1, 2, 4), (c * size**2, h // size, w // size))
+    order = (3, 5, 1, 2, 4) if use.attribute("mode", "DCR") == "DCR" else (1, 3, 5, 2, 4)
+    return _blocks(use, x, inner, order, (c * size**2, h // size, w // size))
 
 
 def _blocks(use: Use, x: Tensor, inner: Any, order: Any, shape: Any) -> Tensor:
@@ -331,9 +331,21 @@ def _blocks(use: Use, x: Tensor, inner: Any, order: Any, shape: Any) -> Tensor:
     return x.like(use.reshaped(turned, (*lead, *shape)))
 
 
+def _triangle(use: Use) -> Tensor:
+    x, shift = use.tensor(), use.array(1)
+    for axis in (x.rank - 1, x.rank - 2):
+        x.place(axis)
+    seen = np.tri(*x.sample[-2:], int(shift or 0) - use.attribute("upper", 1), dtype=bool)
+    seen = ~seen if use.attribute("upper", 1) else seen
+    mask = use.weight(Known((seen, seen)), x)
+    condition = replace(mask, symbol=use.draw(layers.Compare(use.name(), "!=", 0.0), mask))
+    return x.like(use.draw(layers.Where(use.name(), b=0.0), condition, x))
+
+
 MOVING: Mapping[str, Converter] = {
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze,
     "Transpose": _transpose, "Slice": _slice, "Gather": _gather, "Concat": _concat,
     "Split": _split, "Expand": _expand, "Tile": _tile, "Pad": _pad,
     "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth,
+    "Trilu": _triangle,
 }  # fmt: skip

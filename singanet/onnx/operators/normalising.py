@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -12,9 +11,9 @@ import numpy as np
 from singanet import layers
 from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.operators.elementwise import scaled
-from singanet.onnx.operators.moving import in_shape, transposed
+from singanet.onnx.operators.moving import in_shape
 from singanet.onnx.operators.reducing import reduced
-from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis
+from singanet.onnx.values import BATCHES, RefusedError, Tensor, norm_axis
 from singanet.types import Array
 
 
@@ -42,8 +41,15 @@ def _batch(use: Use) -> list[Any]:
 
 def _layer(use: Use) -> list[Any]:
     x, axis = use.tensor(), norm_axis(use.attribute("axis", -1), use.tensor().rank)
-    gamma, beta = use.array(1), use.array(2)
-    return [normalised(use, x, axis, gamma, beta, use.attribute("epsilon", 1e-5))]
+    gamma, beta, epsilon = use.array(1), use.array(2), use.attribute("epsilon", 1e-5)
+    found = [normalised(use, x, axis, gamma, beta, epsilon)]
+    if any(use.drawing.readers.get(name) for name in use.node.outputs[1:]):
+        axes = list(range(axis, x.rank))
+        mean = reduced(use, x, "mean", axes, keep=True)
+        square = use.make(layers.Power, use.make(layers.Subtract, x, mean), exponent=2.0)
+        spread = scaled(use, reduced(use, square, "mean", axes, keep=True), 1.0, epsilon)
+        found += [mean, use.make(layers.Power, spread, exponent=-0.5)]
+    return found
 
 
 def normalised(

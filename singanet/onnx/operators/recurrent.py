@@ -31,7 +31,7 @@ def _recurrent(use: Use) -> list[Any]:
         raise RefusedError(f"arrays for {ways} directions of {size}", f"{inner.shape}")
     if not use.attribute("layout", 0):
         x = transposed(use, x, [1, 0, 2])
-    if x.axis not in (0, None) or x.folds or x.rank != 3:
+    if x.axis != 0 or x.folds or x.rank != 3:
         raise RefusedError("sequences whose samples stand along the second axis", f"{x.axis}")
     if way == "reverse":
         x = _turned(use, x)

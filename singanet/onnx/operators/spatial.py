@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
 from singanet import layers
 from singanet.onnx.drawing import Converter, Use
-from singanet.onnx.values import Known, RefusedError, Tensor
+from singanet.onnx.values import RefusedError, Tensor
 from singanet.types import Array
 
 Pads = list[tuple[int, int]]
@@ -42,23 +41,23 @@ def _pads(
     return list(zip(given[:count], given[count:], strict=True))
 
 
-def _bordered(use: Use, x: Tensor, pads: Pads, value: float = 0.0) -> tuple[Tensor, list[int]]:
-    """``x`` padded where the sides differ, and what is left for the layer to pad."""
-    if all(before == after for before, after in pads):
-        return x, [before for before, _ in pads]
-    ends = [(0, 0)] * (len(x.sample) - len(pads)) + pads
-    return use.make(layers.Pad, x, pad=tuple(ends), value=value), [0] * len(pads)
-
-
-def _plain(values: Sequence[int]) -> Any:
+def _plain(values: Sequence[Any]) -> Any:
     """Of an image a pair, of a sequence a number."""
-    return tuple(values) if len(values) == 2 else values[0]
+    return tuple(values) if len(values) > 1 else values[0]
+
+
+def _kind(name: str, axes: int) -> Any:
+    """The class of layers over so many axes. Errors: that there is none."""
+    kind = getattr(layers, f"{name}{axes}D", None)
+    if kind is None:
+        raise RefusedError("sequences or images", f"{axes} axes behind the channels")
+    return kind
 
 
 def _filters(use: Use) -> tuple[Tensor, Array, Array | None]:
     x, weight = use.tensor(), use.needed(1)
-    if weight.ndim != x.rank or x.rank not in (3, 4):
-        raise RefusedError("sequences or images", f"{x.rank} axes, kernels of {weight.ndim}")
+    if weight.ndim != x.rank or x.rank < 3:
+        raise RefusedError("kernels of as many axes as their input", f"{weight.ndim}, {x.rank}")
     return x, weight, use.array(2)
 
 
@@ -72,9 +71,9 @@ def _conv(use: Use) -> Tensor:
     channels = x.sample[-axes - 1]
     if groups < 1 or groups * weight.shape[1] != channels:
         raise RefusedError(f"{channels} channels in {groups} groups", f"{weight.shape}")
-    x, pad = _bordered(use, x, _pads(use, x.sample[-axes:], kernel, stride, spread))
+    pads = _pads(use, x.sample[-axes:], kernel, stride, spread)
     given: dict[str, Any] = {
-        "kernel": _plain(kernel), "stride": _plain(stride), "pad": _plain(pad),
+        "kernel": _plain(kernel), "stride": _plain(stride), "pad": _plain(pads),
         "dilation": _plain(spread), "use_bias": bias is not None,
     }  # fmt: skip
     name = use.name(1)
@@ -82,8 +81,7 @@ def _conv(use: Use) -> Tensor:
     if groups == channels > 1 and axes == 2:
         layer = layers.DepthwiseConv2D(name, depth_multiplier=len(weight) // channels, **given)
     else:
-        kind: Any = layers.Conv2D if axes == 2 else layers.Conv1D
-        layer = kind(name, len(weight), groups=groups, **given)
+        layer = _kind("Conv", axes)(name, len(weight), groups=groups, **given)
     y = use.over_last(x, axes + 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})
     return y
@@ -146,75 +144,35 @@ def _pool(kind: str) -> Converter:
         x = use.tensor()
         kernel = list(use.attribute("kernel_shape"))
         axes = len(kernel)
-        if x.rank != axes + 2 or axes not in (1, 2):
-            raise RefusedError("sequences or images", f"{x.rank} axes")
+        if x.rank != axes + 2:
+            raise RefusedError("a kernel for each axis behind the channels", f"{kernel}")
         stride, spread = _ints(use, "strides", axes), _ints(use, "dilations", axes)
-        if max(spread) > 1:
-            raise RefusedError("windows without gaps", f"dilations {spread}")
-        if use.attribute("storage_order", 0):
-            raise RefusedError("storage_order 0", "another")
-        sizes = x.sample[-axes:]
-        pads = _pads(use, sizes, kernel, stride, spread)
-        counted = kind == "Avg" and use.attribute("count_include_pad", 0)
-        if counted and any(map(any, pads)):
-            ends = [(0, 0)] * (len(x.sample) - axes) + pads
-            x = use.make(layers.Pad, x, pad=tuple(ends))
-            sizes, pads = x.sample[-axes:], [(0, 0)] * axes
-        if use.attribute("ceil_mode", 0):
-            pads = [
-                _rounded_up(n, k, s, p)
-                for n, k, s, p in zip(sizes, kernel, stride, pads, strict=True)
-            ]
-        pads = [
-            (before, _used(n, k, s, before, after))
-            for n, k, s, (before, after) in zip(sizes, kernel, stride, pads, strict=True)
-        ]
-        uneven = any(before != after for before, after in pads)
-        if kind == "Avg" and uneven:
-            return _averaged(use, x, kernel, stride, pads)
-        x, pad = _bordered(use, x, pads, -np.inf)
-        layer = getattr(layers, f"{kind}Pooling{axes}D")(
-            use.name(), _plain(kernel), _plain(stride), pad=_plain(pad)
+        given: dict[str, Any] = {"ceil_mode": bool(use.attribute("ceil_mode", 0))}
+        if kind == "Avg":
+            given["count_include_pad"] = bool(use.attribute("count_include_pad", 0))
+            if max(spread) > 1:
+                raise RefusedError("windows without gaps", f"dilations {spread}")
+        else:
+            if use.attribute("storage_order", 0):
+                raise RefusedError("storage_order 0", "another")
+        pads = _pads(use, x.sample[-axes:], kernel, stride, spread)
+        sample = x.sample
+        while axes > 2 and kernel[-2:] == stride[-2:] == [1, 1] and not any(map(any, pads[-2:])):
+            # Where windows are one pixel wide two axes may as well be one.
+            x = x.like(use.reshaped(x, (*x.sample[:-2], x.sample[-2] * x.sample[-1])))
+            kernel, stride, spread, pads = (each[:-1] for each in (kernel, stride, spread, pads))
+            axes -= 1
+        if kind == "Max":
+            given["dilation"] = _plain(spread)
+        layer = _kind(f"{kind}Pooling", axes)(
+            use.name(), _plain(kernel), _plain(stride), pad=_plain(pads), **given
         )
-        return use.over_last(x, axes + 1, layer)
+        y = use.over_last(x, axes + 1, layer)
+        if len(x.sample) == len(sample):
+            return y
+        return y.like(use.reshaped(y, (*y.sample[: len(x.sample) - 1], *sample[len(x.sample) - 1 :])))
 
     return convert
-
-
-def _used(size: int, kernel: int, stride: int, before: int, after: int) -> int:
-    """``after`` without what no window meets."""
-    windows = (size + before + after - kernel) // stride
-    return max(windows * stride + kernel - size - before, 0) if windows >= 0 else after
-
-
-def _rounded_up(size: int, kernel: int, stride: int, pads: tuple[int, int]) -> tuple[int, int]:
-    """Pads with which a last window that begins inside, or in the padding before, is whole."""
-    before, after = pads
-    count = ceil((size + before + after - kernel) / stride) + 1
-    if (count - 1) * stride >= size + before:
-        count -= 1
-    return before, max((count - 1) * stride + kernel - size - before, after)
-
-
-def _averaged(
-    use: Use, x: Tensor, kernel: Sequence[int], stride: Sequence[int], pads: Pads
-) -> Tensor:
-    """Windows at an edge have the mean of what lies on the image: sums over how many there are."""
-    sizes = x.sample[-len(kernel) :]
-    counts = np.ones((1,) * (x.rank - len(kernel)))
-    for n, k, s, (before, after) in zip(sizes, kernel, stride, pads, strict=True):
-        firsts = np.arange(0, n + before + after - k + 1, s) - before
-        inside = np.minimum(firsts + k, n) - np.maximum(firsts, 0)
-        counts = counts[..., None] * inside
-    counts = counts.reshape((1,) * (x.rank - len(kernel)) + counts.shape[-len(kernel) :])
-    x, _ = _bordered(use, x, pads)
-    axes = len(kernel)
-    layer = getattr(layers, f"AvgPooling{axes}D")(
-        use.name(), _plain(kernel), _plain(stride), "valid"
-    )
-    y = use.over_last(x, axes + 1, layer)
-    share = (prod(kernel) / counts).astype(np.float32)
-    return use.make(layers.Multiply, y, use.weight(Known((share, share)), y))
 
 
 def _resize(use: Use) -> Tensor:
