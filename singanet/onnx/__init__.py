@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from singanet.onnx.load import load
+from singanet.onnx.save import save
 
-__all__ = ["load"]
+__all__ = ["load", "save"]
