@@ -44,6 +44,11 @@ def add_commands(commands: Any, build: Callable[[str], Any], show: Callable[[str
 
 
 def _inspect(arguments: argparse.Namespace, show: Callable[[str], Any]) -> int:
+    if arguments.file.suffix.lower() == ".onnx":
+        from singanet.onnx import inspect as inspect_graph
+
+        show(inspect_graph(arguments.file))
+        return 0
     from singanet.checkpoint.inspect import inspect
 
     show(inspect(arguments.file, values=not arguments.table))
@@ -59,6 +64,13 @@ def _convert(
     if arguments.target.suffix.lower() == ".onnx":
         show(_as_graph(arguments, build))
         return 0
+    from singanet.runs.whole import convert_whole
+
+    if arguments.model is None:
+        done = convert_whole(arguments.source, arguments.target, arguments.format)
+        if done is not None:
+            show(done)
+            return 0
     net = None if arguments.model is None else build(arguments.model)
     try:
         show(convert(arguments.source, arguments.target, net, arguments.format))
@@ -73,8 +85,9 @@ def _as_graph(arguments: argparse.Namespace, build: Callable[[str], Any]) -> str
     Errors: weights alone without a net; those of reading and of `onnx.save`.
     """
     from singanet.errors import ArgumentError
-    from singanet.model_file import is_model_file, load_model
+    from singanet.model_file import is_model_file
     from singanet.onnx import save
+    from singanet.runs.whole import is_whole, whole_net
     from singanet.saving.model_layout import PREDICTOR
     from singanet.saving.predictor import load_predictor
 
@@ -85,8 +98,8 @@ def _as_graph(arguments: argparse.Namespace, build: Callable[[str], Any]) -> str
         net.load(source)
     elif found and is_model_file(source, PREDICTOR):
         net = load_predictor(source)
-    elif not found or is_model_file(source):
-        net = load_model(source, training=False)
+    elif not found or is_whole(source):
+        net = whole_net(source)
     else:
         raise ArgumentError(
             f"convert of {str(source)!r}",
@@ -111,7 +124,7 @@ def _build(name: str) -> Any:
         from singanet.runs.trained import run_net
 
         return run_net(Path(name))
-    from singanet.model_file import is_model_file, load_model
     from singanet.models import build
+    from singanet.runs.whole import is_whole, whole_net
 
-    return load_model(name, training=False) if is_model_file(name) else build(name)
+    return whole_net(name) if is_whole(name) else build(name)

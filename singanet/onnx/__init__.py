@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from singanet.onnx.inspect import inspect
 from singanet.onnx.load import load
 from singanet.onnx.save import save
 
-__all__ = ["load", "save"]
+__all__ = ["inspect", "load", "save"]

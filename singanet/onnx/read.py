@@ -81,7 +81,12 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Gr
         model = ModelProto.FromString(data)
     except (DecodeError, UnicodeError, IndexError) as error:
         raise broken(where, "an ONNX model", str(error)[:100] or "none") from None
-    return _Reader(model, path.parent, where, budget).graph, budget
+    return graph_of(model, path.parent, where, budget), budget
+
+
+def graph_of(model: Any, folder: Path, where: str, budget: Budget) -> Graph:
+    """The graph of a ``ModelProto`` whose outside arrays lie in ``folder``."""
+    return _Reader(model, folder, where, budget).graph
 
 
 def broken(where: str, expected: str, received: str, advice: str = "") -> FileFormatError:
