@@ -83,7 +83,7 @@ def _batch_normalization(d: Described) -> list[Layer]:
 
 
 def _layer_normalization(d: Described) -> list[Layer]:
-    d.expect(center=True, scale=True, rms_scaling=False)
+    d.expect(rms_scaling=False)
     if d.axis() != len(d.shapes[0]) or len(d.shapes[0]) == 3:
         d.expect(axis="the last of a sequence or row")
     norm = layers.LayerNorm(
@@ -91,6 +91,8 @@ def _layer_normalization(d: Described) -> list[Layer]:
         epsilon=float(d.config["epsilon"]),
         gamma_specs=d.specs("gamma", WHOLE),
         beta_specs=d.specs("beta", WHOLE),
+        center=bool(d.config["center"]),
+        scale=bool(d.config["scale"]),
     )
     return [norm]
 

@@ -17,7 +17,7 @@ def _conv2d(d: Described) -> list[Layer]:
     d.expect(lora_rank=None, quantization_config=None)
     return _convolution(
         d,
-        lambda mode: layers.Conv2D(
+        lambda mode, pad: layers.Conv2D(
             d.name,
             d.config["filters"],
             _pair(d, "kernel_size"),
@@ -26,6 +26,7 @@ def _conv2d(d: Described) -> list[Layer]:
             use_bias=bool(d.config["use_bias"]),
             W_specs=d.specs("kernel", {(0, 1, 2): 1}),
             b_specs=d.specs("bias", WHOLE),
+            pad=pad,
             dilation=_pair(d, "dilation_rate"),
             groups=d.config["groups"],
         ),
@@ -35,7 +36,7 @@ def _conv2d(d: Described) -> list[Layer]:
 def _depthwise(d: Described) -> list[Layer]:
     return _convolution(
         d,
-        lambda mode: layers.DepthwiseConv2D(
+        lambda mode, pad: layers.DepthwiseConv2D(
             d.name,
             _pair(d, "kernel_size"),
             _pair(d, "strides"),
@@ -44,6 +45,7 @@ def _depthwise(d: Described) -> list[Layer]:
             bool(d.config["use_bias"]),
             d.specs("depthwise", {(0, 1): 1}),
             d.specs("bias", WHOLE),
+            pad=pad,
             dilation=_pair(d, "dilation_rate"),
         ),
     )
@@ -52,7 +54,7 @@ def _depthwise(d: Described) -> list[Layer]:
 def _separable(d: Described) -> list[Layer]:
     return _convolution(
         d,
-        lambda mode: layers.SeparableConv2D(
+        lambda mode, pad: layers.SeparableConv2D(
             d.name,
             d.config["filters"],
             _pair(d, "kernel_size"),
@@ -63,19 +65,19 @@ def _separable(d: Described) -> list[Layer]:
             d.specs("depthwise", {(0, 1): 1}),
             d.specs("pointwise", {(0, 1, 2): 1}),
             d.specs("bias", WHOLE),
+            pad=pad,
             dilation=_pair(d, "dilation_rate"),
         ),
     )
 
 
-def _convolution(d: Described, make: Callable[[str], Layer]) -> list[Layer]:
-    """Keras pads for the stride; with stride 1 that is our 'same', else a border of zeros."""
+def _convolution(d: Described, make: Callable[[str, Pads | None], Layer]) -> list[Layer]:
+    """Keras pads for the stride; with stride 1 that is our 'same'."""
+    pads = None
     if d.config["padding"] == "same" and _pair(d, "strides") != (1, 1):
         dilation, kernel = _pair(d, "dilation_rate"), _pair(d, "kernel_size")
-        extent = tuple(r * (k - 1) + 1 for r, k in zip(dilation, kernel, strict=True))
-        border = layers.Pad(f"{d.name}_pad", _pads(d, extent))
-        return [border, make("valid"), *d.activation()]
-    return [make(d.config["padding"]), *d.activation()]
+        pads = _pads(d, tuple(r * (k - 1) + 1 for r, k in zip(dilation, kernel, strict=True)))
+    return [make(d.config["padding"], pads), *d.activation()]
 
 
 def _pooling(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
@@ -114,12 +116,8 @@ def _upsampling(d: Described) -> list[Layer]:
     return [layers.Upsampling2D(d.name, _pair(d, "size"))]
 
 
-def _global(kind: type[Layer]) -> Callable[[Described], list[Layer]]:
-    def make(d: Described) -> list[Layer]:
-        d.expect(keepdims=False)
-        return [kind(d.name)]
-
-    return make
+def _global(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
+    return lambda d: [kind(d.name, keepdims=bool(d.config["keepdims"]))]
 
 
 def _pair(d: Described, key: str) -> tuple[int, int]:
