@@ -70,8 +70,12 @@ class FeedForwardNet(Net):
         net with several outputs the keys are names of output layers, each with one metric or a
         list of them, which are called ``<output>_accuracy``.
         ``weighted_metrics`` are metrics that the weights of samples and classes count in.
-        ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type. Errors:
-        anything that is no optimizer, loss or metric; the net is then as it was.
+        ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type.
+        "bfloat16" and "float32_fast" leave it float32, and let convolutions, products and recurrent
+        kernels round what they multiply to bfloat16 and sum in float32, on processors that have
+        such products; "auto" does so where there are some. `as_type` turns back. Errors: anything
+        that is no optimizer, loss or metric, `BackendError` for a precision that is not there; the
+        net is then as it was.
         """
         from singanet.training.compiled import compile_net
 
@@ -348,6 +352,8 @@ class FeedForwardNet(Net):
         *,
         data_format: str = "channels_last",
         optimizer: Optimizer | None = None,
+        layout: str | None = None,
+        rename: Mapping[str, str] | None = None,
     ) -> None:
         """Write all parameters, running state included, to ``f``; whole or not at all.
 
@@ -355,8 +361,10 @@ class FeedForwardNet(Net):
         'keras-legacy'; None goes by the suffix, and without one writes SINGA's snapshot,
         ``f.bin`` and ``f.desc``; the suffix of another program's files is refused.
         ``data_format`` is that of the Keras model to load it, which takes the state of
-        ``optimizer`` as well. Snapshots and pickles hold a recurrent layer's weights as one array,
-        as SINGA's readers want them.
+        ``optimizer`` as well. ``layout`` "torch" writes what ``load_state_dict`` of PyTorch takes
+        from a '.safetensors' file: layers are modules of their names, with dots for slashes, or of
+        those that ``rename`` has for them. Snapshots and pickles hold a recurrent layer's weights
+        as one array, as SINGA's readers want them.
         ``buffer_size`` is SINGA's, which nothing here needs: records of any size are written, and
         a SINGA that reads them needs one above the largest. Errors: `FileAccessError`, and what
         the format cannot hold.
@@ -364,7 +372,15 @@ class FeedForwardNet(Net):
         from singanet.saving.parameters import save_parameters
 
         name = format or ("pickle" if use_pickle else None)
-        save_parameters(self, f, name, data_format=data_format, optimizer=optimizer)
+        save_parameters(
+            self,
+            f,
+            name,
+            data_format=data_format,
+            optimizer=optimizer,
+            layout=layout,
+            rename=rename,
+        )
 
     def load(
         self,
@@ -379,18 +395,21 @@ class FeedForwardNet(Net):
         data_format: str = "channels_last",
         optimizer: Optimizer | None = None,
         layout: str | None = None,
+        key: str | None = None,
     ) -> LoadReport:
         """Read parameters from ``f`` into the net's arrays, and report what was matched how.
 
         The format is that of the file, whatever its name; ``rename`` goes from names in the file
-        to names in the net. ``layout`` "torch" says that matrices come as PyTorch keeps them,
-        (out, in), and turns them; it has to be said, or "singanet", where a square one is renamed
-        from a name with dots. Files of every SINGA since 1.0.0, of Keras, and a training's state
-        are read as well. ``strict`` refuses a file with missing, extra or unfitting arrays,
-        ``cast`` converts types, ``optimizer`` takes the state in a Keras file. The whole file is
-        checked first: on any error the net is as it was. Errors: `StateMismatchError`, whose
-        ``report`` is a table of both sides, `FileFormatError`, `ChecksumError`, `VersionError`,
-        `FileAccessError`, a net with read-only arrays.
+        to names in the net. ``layout`` "torch" says that names and arrays are those of a state dict
+        of PyTorch, as in '.pt' files it does by itself: modules are found by name, by ``rename``
+        of modules or of what they are in, or by their order, and matrices are turned. It has to be
+        said, or "singanet", where a square matrix is renamed from a name with dots. ``key`` is the
+        entry of a training's checkpoint that holds the weights. Files of every SINGA since 1.0.0,
+        of Keras, and a training's state are read as well. ``strict`` refuses a file with missing,
+        extra or unfitting arrays, ``cast`` converts types, ``optimizer`` takes the state in a Keras
+        file. The whole file is checked first: on any error the net is as it was. Errors:
+        `StateMismatchError`, whose ``report`` is a table of both sides, `FileFormatError`,
+        `ChecksumError`, `VersionError`, `FileAccessError`, a net with read-only arrays.
         """
         from singanet.saving.parameters import load_parameters
 
@@ -404,6 +423,7 @@ class FeedForwardNet(Net):
             data_format=data_format,
             optimizer=optimizer,
             layout=layout,
+            key=key,
         )
 
     def offload(

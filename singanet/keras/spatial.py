@@ -59,19 +59,16 @@ def _convolution(d: Described, make: Callable[[str], Layer]) -> list[Layer]:
     return [make(d.config["padding"]), *d.activation()]
 
 
-def _max_pooling(d: Described) -> list[Layer]:
-    size, stride = _pair(d, "pool_size"), _pair(d, "strides")
-    pool = layers.MaxPooling2D(d.name, size, stride, "valid")
-    if d.config["padding"] == "valid":
-        return [pool]
-    return [layers.Pad(f"{d.name}_pad", _pads(d, size), -math.inf), pool]
+def _pooling(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
+    def make(d: Described) -> list[Layer]:
+        size, same = _pair(d, "pool_size"), d.config["padding"] == "same"
+        pads = _pads(d, size) if same else [(0, 0)]
+        if kind is layers.AvgPooling2D and any(before != after for before, after in pads):
+            # Keras' backends do not agree on what is behind the last row.
+            d.expect(padding="valid")
+        return [kind(d.name, size, _pair(d, "strides"), pad=pads if same else 0)]
 
-
-def _avg_pooling(d: Described) -> list[Layer]:
-    size = _pair(d, "pool_size")
-    if d.config["padding"] == "same" and any(map(any, _pads(d, size))):
-        d.expect(padding="valid")
-    return [layers.AvgPooling2D(d.name, size, _pair(d, "strides"), "valid")]
+    return make
 
 
 def _pads(d: Described, extent: tuple[int, ...]) -> Pads:
@@ -115,8 +112,8 @@ def _pair(d: Described, key: str) -> tuple[int, int]:
 SPATIAL: dict[str, Callable[[Described], list[Layer]]] = {
     "Conv2D": _conv2d,
     "DepthwiseConv2D": _depthwise,
-    "MaxPooling2D": _max_pooling,
-    "AveragePooling2D": _avg_pooling,
+    "MaxPooling2D": _pooling(layers.MaxPooling2D),
+    "AveragePooling2D": _pooling(layers.AvgPooling2D),
     "GlobalAveragePooling2D": _global(layers.GlobalAvgPooling2D),
     "GlobalMaxPooling2D": _global(layers.GlobalMaxPooling2D),
     "ZeroPadding2D": _zero_padding,

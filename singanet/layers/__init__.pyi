@@ -5,6 +5,7 @@ from singanet.layers.arithmetic import Clip, Index, Power
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.cache import Cache
 from singanet.layers.cast import Cast
+from singanet.layers.class_token import ClassToken
 from singanet.layers.concat import Concat
 from singanet.layers.context import Context
 from singanet.layers.conv1d import Conv1D
@@ -48,6 +49,7 @@ from singanet.layers.prelu import PReLU
 from singanet.layers.reduce import Expand, Reduce, RepeatVector
 from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.rnn import GRU, LSTM, RNN
+from singanet.layers.rotary import RotaryEmbedding
 from singanet.layers.scale import Scale
 from singanet.layers.slice import Slice
 from singanet.layers.softmax import LogSoftmax, Softmax
@@ -73,6 +75,7 @@ __all__ = [
     "BatchNormalization",
     "Cache",
     "Cast",
+    "ClassToken",
     "Clip",
     "Compare",
     "Concat",
@@ -122,6 +125,7 @@ __all__ = [
     "Reduce",
     "RepeatVector",
     "Reshape",
+    "RotaryEmbedding",
     "Scale",
     "SinusoidalPosition",
     "Slice",

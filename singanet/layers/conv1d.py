@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from singanet.layers.conv2d import Conv2D
-from singanet.layers.geometry import OneAxis, along_width
+from singanet.layers.geometry import OneAxis, one_row
 from singanet.layers.layer import ParamSpecs
 from singanet.types import Shape
 
@@ -12,7 +14,8 @@ class Conv1D(OneAxis, Conv2D):
     """Cross-correlation of sequences (C, L), or (L,) of one channel, with ``nb_kernels`` kernels.
 
     The output is (F, L'). ``weight`` has shape (F, C/groups·k), channel-major; ``bias`` has shape
-    (F,). The other arguments are as for `Conv2D`, each one int.
+    (F,). The other arguments are as for `Conv2D`, each one int; ``pad`` may be (before, after). The
+    ``border_mode`` 'causal' pads before alone, so that no output sees what comes after it.
     """
 
     keeps_channels = False
@@ -29,25 +32,23 @@ class Conv1D(OneAxis, Conv2D):
         use_bias: bool = True,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
-        pad: int | None = None,
+        pad: Any = None,
         input_sample_shape: Shape | None = None,
         *,
         dilation: int = 1,
         groups: int = 1,
+        padding_mode: str = "zeros",
     ) -> None:
         super().__init__(
             name,
             nb_kernels,
-            kernel=along_width(name, "kernel", kernel, 1),
-            stride=along_width(name, "stride", stride, 1),
-            border_mode=border_mode,
             cudnn_prefer=cudnn_prefer,
             workspace_byte_limit=workspace_byte_limit,
             use_bias=use_bias,
             W_specs=W_specs,
             b_specs=b_specs,
-            pad=along_width(name, "pad", pad, 0, least=0),
             input_sample_shape=input_sample_shape,
-            dilation=along_width(name, "dilation", dilation, 1),
             groups=groups,
+            padding_mode=padding_mode,
+            **one_row(name, kernel, stride, border_mode, pad, dilation),
         )

@@ -45,7 +45,7 @@ def multiply_adds(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape])
 
 
 def _dense(layer: Dense, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
-    return prod(in_shapes[0]) * prod(out_shapes[0])
+    return prod(in_shapes[0]) * layer.num_output
 
 
 def _by_output(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
@@ -75,11 +75,10 @@ def _recurrent(layer: RNN, in_shapes: list[Shape], out_shapes: list[Shape]) -> i
 
 def _attention(layer: MultiHeadAttention, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
     """Projections, then scores and means for each query, key and head; a causal mask saves none."""
-    sequences = [shape for shape in in_shapes if len(shape) == 2]
-    queries, keys = sequences[0][0], sequences[-1][0]
+    queries, keys = in_shapes[0][0], in_shapes[layer.given - 1][0]
     rows = {"query": queries, "value": keys, "key": keys, "output": queries}
     projections = sum(n * prod(layer.params[f"{part}_weight"].shape) for part, n in rows.items())
-    per_pair = layer.params["key_weight"].shape[1] + layer.params["value_weight"].shape[1]
+    per_pair = layer.num_heads * (layer.dims["key"] + layer.dims["value"])
     return projections + queries * keys * per_pair
 
 

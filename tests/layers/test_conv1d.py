@@ -72,6 +72,42 @@ class TestConv1DOfAnEvenKernel(LayerCase):
         return by_loops(x, params["weight"].reshape(1, 1, 2), 1, (0, 1))
 
 
+class TestConv1DCausal(LayerCase):
+    in_shapes = (2, 7)
+
+    def make(self):
+        return Conv1D("conv", 4, border_mode="causal", dilation=2)
+
+    def expected(self, params, x):
+        weight = params["weight"].reshape(4, 2, 3)
+        return by_loops(x, weight, 1, (4, 0), dilation=2) + params["bias"][:, None]
+
+
+class TestConv1DCircular(LayerCase):
+    in_shapes = (2, 7)
+
+    def make(self):
+        return Conv1D("conv", 4, pad=(1, 3), padding_mode="circular")
+
+    def expected(self, params, x):
+        x = np.concatenate([x[..., -1:], x, x[..., :3]], axis=-1)
+        return by_loops(x, params["weight"].reshape(4, 2, 3), 1, (0, 0)) + params["bias"][:, None]
+
+
+def test_causal_is_that_of_keras():
+    keras = pytest.importorskip("keras")
+    theirs = keras.layers.Conv1D(3, 4, strides=2, padding="causal")
+    x = np.random.default_rng(0).standard_normal((2, 9, 5)).astype(np.float32)
+    wanted = keras.ops.convert_to_numpy(theirs(x))
+    ours = Conv1D("conv", 3, 4, 2, "causal")
+    ours.build((5, 9))
+    kernel, bias = theirs.get_weights()
+    ours.params["weight"].value[...] = kernel.transpose(2, 1, 0).reshape(3, -1)
+    ours.params["bias"].value[...] = bias
+    _, y = LayerCase().run(ours, x.transpose(0, 2, 1), train=False)
+    np.testing.assert_allclose(y.transpose(0, 2, 1), wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_shapes_of_singas_own_test():
     layer = Conv1D("conv", 64, 3, input_sample_shape=(224,))
     assert layer.get_output_sample_shape() == (64, 224)
@@ -103,7 +139,7 @@ def test_layers_follow_each_other_in_a_net(rng):
 @pytest.mark.parametrize(
     ("what", "value"),
     [("kernel", (1, 3)), ("kernel", 0), ("stride", 0), ("stride", None), ("pad", -1),
-     ("pad", (0, 1)), ("dilation", 1.5), ("kernel", "3")],
+     ("pad", (0, 1, 2)), ("pad", ((0, 1),)), ("dilation", 1.5), ("kernel", "3")],
 )  # fmt: skip
 def test_refuses_bad_arguments(what, value):
     with pytest.raises(ArgumentError, match=rf"'conv', argument {what}: expected an int of at"):

@@ -90,6 +90,9 @@ def test_attention_projects_and_then_meets_every_pair():
     layer = MultiHeadAttention("a", 2, key_dim=3, value_dim=5)
     projections = 4 * 8 * 6 + 9 * 7 * 6 + 9 * 7 * 10 + 4 * 10 * 8
     assert count(layer, (4, 8), (9, 7), ()) == projections + 4 * 9 * 2 * (3 + 5)
+    grouped = MultiHeadAttention("a", 4, key_dim=3, num_kv_heads=2, num_output=5, mask="added")
+    projections = 7 * (8 * 12 + 8 * 6 + 8 * 6 + 12 * 5)
+    assert count(grouped, (7, 8), (7, 7)) == projections + 7 * 7 * 4 * (3 + 3)
 
 
 class Own(Layer):

@@ -145,20 +145,27 @@ def _size(taps: Shape) -> int:
 
 
 def attention(layer: LayerDescription) -> list[Variable]:
-    """query, key and value (d, heads, size) with biases (heads, size); output (heads, size, d)."""
+    """query, key and value (d, heads, size) with biases (heads, size); output (heads, size, d).
+
+    Keras' class for grouped heads has the same arrays under names with a line before.
+    """
     heads = layer.settings["num_heads"]
+    groups = layer.settings.get("num_kv_heads") or heads
+    line = "_" if layer.settings.get("num_kv_heads") else ""
     found = []
-    for part in ("query", "key", "value"):
+    for part, count in (("query", heads), ("key", groups), ("value", groups)):
         inward, outward = layer.shape(f"{part}_weight")
-        each = (heads, outward // heads)
-        found.append(_shaped(layer, f"{part}_dense/vars/0", f"{part}_weight", (inward, *each)))
+        each = (count, outward // count)
+        found.append(
+            _shaped(layer, f"{line}{part}_dense/vars/0", f"{part}_weight", (inward, *each))
+        )
         if f"{part}_bias" in layer.params:
-            found.append(_shaped(layer, f"{part}_dense/vars/1", f"{part}_bias", each))
+            found.append(_shaped(layer, f"{line}{part}_dense/vars/1", f"{part}_bias", each))
     inward, outward = layer.shape("output_weight")
     shape = (heads, inward // heads, outward)
-    found.append(_shaped(layer, "output_dense/vars/0", "output_weight", shape))
+    found.append(_shaped(layer, f"{line}output_dense/vars/0", "output_weight", shape))
     if "output_bias" in layer.params:
-        found.append(same("output_dense/vars/1", "output_bias", (outward,), "output_bias"))
+        found.append(same(f"{line}output_dense/vars/1", "output_bias", (outward,), "output_bias"))
     return found
 
 
@@ -168,7 +175,7 @@ def _shaped(layer: LayerDescription, path: str, suffix: str, shape: Shape) -> Va
 
 
 def recurrent(layer: LayerDescription) -> list[Variable]:
-    """kernel (in, G·u), recurrent_kernel (u, G·u), bias (G·u); for GRU (2, G·u).
+    """kernel (in, G·u), recurrent_kernel (u, G·u), perhaps bias (G·u); for GRU (2, G·u).
 
     Errors: `ArgumentError` for several stacks or ``input_mode='skip'``, which Keras lacks.
     """
@@ -206,6 +213,8 @@ def _direction(layer: LayerDescription, ours: str, above: str, mode: str) -> lis
         path = f"{above}cell/vars/{index}"
         found.append(one(path, above + label, layer.shape(suffix), suffix, blocks, blocks))
     parts = (f"{ours}/bias_x", f"{ours}/bias_h")
+    if parts[0] not in layer.params:
+        return found
     width = layer.shape(parts[0])
     path, label = f"{above}cell/vars/2", f"{above}bias"
     if mode == "gru":

@@ -60,6 +60,8 @@ def keras_class(layer: LayerDescription) -> str:
         )
     if layer.settings.get("bidirectional"):
         return "Bidirectional"
+    if layer.settings.get("num_kv_heads"):
+        return "GroupedQueryAttention"
     return CLASSES.get(str(layer.settings.get("rnn_mode")), TABLE[layer.kind][0])
 
 

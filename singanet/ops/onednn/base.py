@@ -29,6 +29,8 @@ class OneDnnBase(NumpyOps):
 
     name = "onednn"
     chooser: Chooser
+    narrow = False
+    """Whether kernels may multiply bfloat16, see `singanet.ops.onednn.narrow`."""
 
     def __init__(self, path: str, required: bool, xp: Any = np) -> None:
         super().__init__(xp)
@@ -56,7 +58,7 @@ class OneDnnBase(NumpyOps):
             library = self.library()
             if library is None:
                 return None
-            found = self._local.runtime = Runtime(library, default_threads())
+            found = self._local.runtime = Runtime(library, default_threads(), self.narrow)
         return found
 
     @property
@@ -71,7 +73,7 @@ class OneDnnBase(NumpyOps):
 
     def settings(self) -> Hashable:
         """See `Ops`: routes may have been measured in the meantime."""
-        return changes(), self.chooser.version
+        return changes(), self.chooser.version, self.narrow
 
     def trim(self, prepared: bool = False) -> None:
         """See `Ops`: the calling thread's scratch memory and plans."""

@@ -240,11 +240,16 @@ def test_embedding(tmp_path):
     assert net.param_values()[0].tobytes() == model.get_weights()[0].tobytes()
 
 
-def test_attention(tmp_path):
+@pytest.mark.parametrize("grouped", [False, True])
+def test_attention(tmp_path, grouped):
     net = FeedForwardNet(seed=3)
-    net.add(ours.MultiHeadAttention("a", 2, 3, 5, input_sample_shape=(6, 4)))
     x = keras.Input((6, 4))
-    model = keras.Model(x, kl.MultiHeadAttention(2, 3, 5)(x, x))
+    if grouped:
+        net.add(ours.MultiHeadAttention("a", 4, 3, num_kv_heads=2, input_sample_shape=(6, 4)))
+        model = keras.Model(x, kl.GroupQueryAttention(3, 4, 2)(x, x))
+    else:
+        net.add(ours.MultiHeadAttention("a", 2, 3, 5, input_sample_shape=(6, 4)))
+        model = keras.Model(x, kl.MultiHeadAttention(2, 3, 5)(x, x))
     for name in ("m.weights.h5", "m.h5"):
         file = tmp_path / name
         net.save(file, format=kind(file))

@@ -90,9 +90,9 @@ def forward_desc(
     attributes: Any = None,
 ) -> object:
     """The forward convolution, with weights as oneDNN likes them."""
-    weight = build.free(kernel_shape(images, outputs, window, groups))
+    weight = build.free(kernel_shape(images, outputs, window, groups), build.factors)
     b = build.rows(outputs[3:]) if bias else None
-    x, y = build.images(images), build.images(outputs)
+    x, y = build.images(images, build.factors), build.images(outputs)
     geometry = _geometry(window)
     given = (_TRAINING, _DIRECT, x, weight, b, y, *geometry)
     return build.primitive_desc("convolution_forward", *given, attributes=attributes)
@@ -104,7 +104,7 @@ def _forward(
     desc = forward_desc(build, images, outputs, window, groups, bias)
     plain = build.rows(kernel_shape(images, outputs, window, groups))
     memories = {
-        Arg.SRC: build.operand(0, build.images(images)),
+        Arg.SRC: build.images_to_multiply(0, images),
         Arg.DST: build.operand(1, build.images(outputs)),
         Arg.WEIGHTS: build.packed_input(2, plain, build.layout(desc, Query.WEIGHTS)),
     }
@@ -118,12 +118,13 @@ def _backward_data(
 ) -> None:
     hint = forward_desc(build, images, outputs, window, groups, bias=False)
     shape = kernel_shape(images, outputs, window, groups)
-    x, y, weight = build.images(images), build.images(outputs), build.free(shape)
+    x, y = build.images(images), build.images(outputs, build.factors)
+    weight = build.free(shape, build.factors)
     geometry = _geometry(window)
     desc = build.primitive_desc("convolution_backward_data", _DIRECT, x, weight, y, *geometry, hint)
     memories = {
         Arg.DIFF_SRC: build.operand(0, x),
-        Arg.DIFF_DST: build.operand(1, y),
+        Arg.DIFF_DST: build.images_to_multiply(1, outputs),
         Arg.WEIGHTS: build.packed_input(2, build.rows(shape), build.layout(desc, Query.WEIGHTS)),
     }
     build.stage(desc, memories)
@@ -134,15 +135,16 @@ def _backward_weights(
 ) -> None:
     hint = forward_desc(build, images, outputs, window, groups, bias=False)
     shape = kernel_shape(images, outputs, window, groups)
-    x, y, weight = build.images(images), build.images(outputs), build.free(shape)
+    x, y = build.images(images, build.factors), build.images(outputs, build.factors)
+    weight = build.free(shape)
     desc = build.primitive_desc(
         "convolution_backward_weights", _DIRECT, x, weight, None, y, *_geometry(window), hint
     )
     made = build.layout(desc, Query.DIFF_WEIGHTS)
     packed, bring = build.packed_output(2, build.rows(shape), made)
     memories = {
-        Arg.SRC: build.operand(0, x),
-        Arg.DIFF_DST: build.operand(1, y),
+        Arg.SRC: build.images_to_multiply(0, images),
+        Arg.DIFF_DST: build.images_to_multiply(1, outputs),
         Arg.DIFF_WEIGHTS: packed,
     }
     build.stage(desc, memories)
