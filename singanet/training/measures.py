@@ -118,19 +118,25 @@ class Measures:
     def shown(self, out: Any, y: Any, weight: Any = None) -> dict[str, tuple[Any, ...]]:
         """Every metric with outputs and targets, and perhaps weights, that it looks at, by name.
 
-        Where it says that it is ``linked``, what the loss's link makes of outputs.
+        Where it says that it is ``linked``, what the loss's link makes of outputs. Under a mask
+        it sees what the loss leaves (`Loss.unmasked`).
         """
         found = {}
         meant = None
         for name, metric in self.metrics.items():
             own, targets = out, y
+            given = [weight] if weight is not None and name in self.weighted else []
             if getattr(metric, "linked", False) and self.of is not None:
                 own = meant = self.of.link(out) if meant is None else meant
             if isinstance(out, dict):
                 output = self.outputs.get(name, name)
                 own = _part("outputs", own, output, name)
                 targets = _part("targets", y, output, name)
-            given = () if weight is None or name not in self.weighted else (weight,)
+                if output in getattr(self.of, "masks", ()):
+                    there = out[self.of.masks[output]] != 0
+                    own, targets, *given = self.of.losses[output].unmasked(
+                        own, targets, there, *given
+                    )
             found[name] = metric, own, targets, *given
         return found
 

@@ -10,7 +10,7 @@ import pytest
 import singanet
 from singanet import FeedForwardNet, Input
 from singanet.errors import ArgumentError, DataError
-from singanet.layers import Dense
+from singanet.layers import Dense, Dummy
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy, Metric
 from singanet.optimizer import SGD
@@ -98,6 +98,21 @@ def test_of_several_outputs_each_has_its_own():
     assert logs["a_accuracy"] == pytest.approx(right.mean())
     assert logs["a_weighted_accuracy"] == pytest.approx(np.average(right, None, W))
     assert logs["b_mae"] == pytest.approx(np.average(off, None, W))
+
+
+def test_steps_that_are_masked_have_no_weight():
+    x, there = Input("x", (5, 6)), Input("there", (5,))
+    net = FeedForwardNet(inputs=[x, there], outputs=[Dense("a", 3)(x), Dummy("m")(there)], seed=0)
+    loss = MultiLoss({"a": SoftmaxCrossEntropy()}, masks={"a": "m"})
+    net.compile("sgd", loss, weighted_metrics={"a": Accuracy()})
+    feed = {"x": RNG.standard_normal((10, 5, 6))}
+    feed["there"] = RNG.integers(0, 2, (10, 5)).astype(np.float32)
+    y = RNG.integers(0, 3, (10, 5))
+    right = net.predict(feed)["a"].argmax(axis=2) == y
+    for weight in (W[:10], W.reshape(10, 5)):
+        each = weight.reshape(10, -1) * feed["there"]
+        found = net.evaluate(feed, {"a": y}, sample_weight=weight).logs["a_accuracy"]
+        assert found == pytest.approx(np.average(right, None, each))
 
 
 def test_what_takes_no_weights_is_refused_before_anything_is_changed():
