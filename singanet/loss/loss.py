@@ -204,9 +204,11 @@ class Loss(Counted, Configurable, ABC):
         """
         return len(x)
 
-    def unmasked(self, x: Array, y: Array, mask: Array) -> tuple[Array, Array]:
-        """What metrics see of outputs and targets: the steps that are there, each as a sample."""
-        return x[mask], y[mask]
+    def unmasked(self, x: Array, y: Array, mask: Array, *weight: Array) -> tuple[Array, ...]:
+        """What metrics see of outputs, targets and weights: steps that are there, as samples."""
+        xp = ops_for(x).xp
+        each = (xp.broadcast_to(spread(w, mask), mask.shape)[mask] for w in weight)
+        return x[mask], y[mask], *each
 
     def link(self, x: Array) -> Array:
         """What outputs ``x`` mean to a reader of predictions: here themselves."""
