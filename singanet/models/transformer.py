@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from singanet.errors import UnknownNameError, did_you_mean
 from singanet.layers import (
     Dense,
@@ -47,13 +49,18 @@ def build(
             advice=did_you_mean(str(positions), ("learned", "rotary"), "leave it out"),
         )
     learned = positions == "learned"
-    options = {"num_kv_heads": kv_heads, "rotary": None if learned else RotaryEmbedding()}
+    options: dict[str, Any] = {
+        "num_kv_heads": kv_heads,
+        "rotary": None if learned else RotaryEmbedding(),
+    }
     ids, table = Input("ids", input_shape), Embedding("embedding", num_classes, width)
     x = PositionEmbedding("position")(table(ids)) if learned else table(ids)
     x = Dropout("drop", dropout)(x)
     for block in range(1, depth + 1):
         x = attention(x, f"block{block}_attention", heads, dropout, causal=True, **options)
         x = dense_pair(x, f"block{block}_dense", dropout, mode)
-    shared = {"W_specs": table.params["weight"], "W_transpose": True} if tied else {}
+    shared: dict[str, Any] = (
+        {"W_specs": table.params["weight"], "W_transpose": True} if tied else {}
+    )
     scores = TimeDistributed("scores", Dense("fc", num_classes, **shared))
     return classifier(ids, scores(LayerNorm("norm")(x)), seed)
