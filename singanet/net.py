@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from singanet.budget import MemoryPlan
     from singanet.checkpoint import LoadReport
+    from singanet.decoding import Decoder
     from singanet.gradients.names import Name, Names
     from singanet.loss import Loss, MultiLoss
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
@@ -68,8 +69,12 @@ class FeedForwardNet(Net):
         class (``accuracy``), or by its key in a dict; the first becomes the net's metric. For a
         net with several outputs the keys are names of output layers, each with one metric or a
         list of them, which are called ``<output>_accuracy``.
-        ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type. Errors:
-        anything that is no optimizer, loss or metric; the net is then as it was.
+        ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type.
+        "bfloat16" and "float32_fast" leave it float32, and let convolutions, products and recurrent
+        kernels round what they multiply to bfloat16 and sum in float32, on processors that have
+        such products; "auto" does so where there are some. `as_type` turns back. Errors: anything
+        that is no optimizer, loss or metric, `BackendError` for a precision that is not there; the
+        net is then as it was.
         """
         from singanet.training.compiled import compile_net
 
@@ -340,6 +345,8 @@ class FeedForwardNet(Net):
         *,
         data_format: str = "channels_last",
         optimizer: Optimizer | None = None,
+        layout: str | None = None,
+        rename: Mapping[str, str] | None = None,
     ) -> None:
         """Write all parameters, running state included, to ``f``; whole or not at all.
 
@@ -347,8 +354,10 @@ class FeedForwardNet(Net):
         'keras-legacy'; None goes by the suffix, and without one writes SINGA's snapshot,
         ``f.bin`` and ``f.desc``; the suffix of another program's files is refused.
         ``data_format`` is that of the Keras model to load it, which takes the state of
-        ``optimizer`` as well. Snapshots and pickles hold a recurrent layer's weights as one array,
-        as SINGA's readers want them.
+        ``optimizer`` as well. ``layout`` "torch" writes what ``load_state_dict`` of PyTorch takes
+        from a '.safetensors' file: layers are modules of their names, with dots for slashes, or of
+        those that ``rename`` has for them. Snapshots and pickles hold a recurrent layer's weights
+        as one array, as SINGA's readers want them.
         ``buffer_size`` is SINGA's, which nothing here needs: records of any size are written, and
         a SINGA that reads them needs one above the largest. Errors: `FileAccessError`, and what
         the format cannot hold.
@@ -356,7 +365,15 @@ class FeedForwardNet(Net):
         from singanet.saving.parameters import save_parameters
 
         name = format or ("pickle" if use_pickle else None)
-        save_parameters(self, f, name, data_format=data_format, optimizer=optimizer)
+        save_parameters(
+            self,
+            f,
+            name,
+            data_format=data_format,
+            optimizer=optimizer,
+            layout=layout,
+            rename=rename,
+        )
 
     def load(
         self,
@@ -371,18 +388,21 @@ class FeedForwardNet(Net):
         data_format: str = "channels_last",
         optimizer: Optimizer | None = None,
         layout: str | None = None,
+        key: str | None = None,
     ) -> LoadReport:
         """Read parameters from ``f`` into the net's arrays, and report what was matched how.
 
         The format is that of the file, whatever its name; ``rename`` goes from names in the file
-        to names in the net. ``layout`` "torch" says that matrices come as PyTorch keeps them,
-        (out, in), and turns them; it has to be said, or "singanet", where a square one is renamed
-        from a name with dots. Files of every SINGA since 1.0.0, of Keras, and a training's state
-        are read as well. ``strict`` refuses a file with missing, extra or unfitting arrays,
-        ``cast`` converts types, ``optimizer`` takes the state in a Keras file. The whole file is
-        checked first: on any error the net is as it was. Errors: `StateMismatchError`, whose
-        ``report`` is a table of both sides, `FileFormatError`, `ChecksumError`, `VersionError`,
-        `FileAccessError`, a net with read-only arrays.
+        to names in the net. ``layout`` "torch" says that names and arrays are those of a state dict
+        of PyTorch, as in '.pt' files it does by itself: modules are found by name, by ``rename``
+        of modules or of what they are in, or by their order, and matrices are turned. It has to be
+        said, or "singanet", where a square matrix is renamed from a name with dots. ``key`` is the
+        entry of a training's checkpoint that holds the weights. Files of every SINGA since 1.0.0,
+        of Keras, and a training's state are read as well. ``strict`` refuses a file with missing,
+        extra or unfitting arrays, ``cast`` converts types, ``optimizer`` takes the state in a Keras
+        file. The whole file is checked first: on any error the net is as it was. Errors:
+        `StateMismatchError`, whose ``report`` is a table of both sides, `FileFormatError`,
+        `ChecksumError`, `VersionError`, `FileAccessError`, a net with read-only arrays.
         """
         from singanet.saving.parameters import load_parameters
 
@@ -396,6 +416,7 @@ class FeedForwardNet(Net):
             data_format=data_format,
             optimizer=optimizer,
             layout=layout,
+            key=key,
         )
 
     def offload(
@@ -431,6 +452,46 @@ class FeedForwardNet(Net):
         from singanet.offload import onload
 
         onload(self)
+
+    # -- step by step -----------------------------------------------------------------------
+
+    def decoder(
+        self, max_length: int | None = None, fixed: Mapping[str, Any] | None = None
+    ) -> Decoder:
+        """An object that takes sequences in parts, and remembers what layers need of those before.
+
+        ``decoder(x)`` is what `predict` gives for the whole sequences at the steps ``x``. Memory is
+        that of ``max_length`` steps, the net's own number by default; ``fixed`` are inputs that are
+        no sequences of steps. Errors: a net of which parts have other outputs than the whole.
+        """
+        from singanet.decoding import Decoder
+
+        return Decoder(self, max_length, fixed)
+
+    def generate(
+        self,
+        prompts: Any,
+        length: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: int | None = None,
+        max_length: int | None = None,
+    ) -> list[Array]:
+        """Go on with each of ``prompts``, an array (N, P) of ids or N arrays of any length.
+
+        The next id is drawn by the net's probabilities to the power of 1 / ``temperature``, at 0
+        the likeliest is taken; ``top_k`` and ``top_p`` leave the likeliest alone, as `Sampling`
+        says. Each row ends after ``length`` ids, or with the id ``stop``. The net remembers what
+        it has read, `decoder`; past ``max_length`` steps it reads the last half anew. The same
+        ``seed`` and prompts give the same ids. Errors: a net whose output is no probabilities
+        (N, T, C), and those of `decoder`.
+        """
+        from singanet.decoding import Sampling, generate
+
+        sampling = Sampling(temperature, top_k, top_p)
+        return generate(self, prompts, length, sampling, seed, stop, max_length)
 
     # -- programs ---------------------------------------------------------------------------
 

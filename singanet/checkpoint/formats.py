@@ -66,6 +66,9 @@ FORMATS = {
     )
 }
 
+_OTHERS = {"torch": Format("torch", (), "torch", "TorchReader", "")}
+"""Those that are read only."""
+
 
 def write_state(
     path: str | os.PathLike[str], state: State, format: str | None = None, **options: Any
@@ -90,7 +93,8 @@ def open_state(path: str | os.PathLike[str], format: str | None = None, **option
     Errors: `FileAccessError`, `FileFormatError`.
     """
     path = _latest_in(checked_path(path))
-    return format_named(format or by_content(path)).open(path, **options)
+    name = format or by_content(path)
+    return (_OTHERS.get(name) or format_named(name)).open(path, **options)
 
 
 def _latest_in(path: Path) -> Path:
@@ -140,10 +144,11 @@ def by_suffix(path: str | os.PathLike[str]) -> str:
 
 
 _OR_SAY_SO = "choose one of them, or none for SINGA's .bin and .desc, or name the format"
+_TORCH = "write '.safetensors' with layout='torch', which safetensors.torch.load_file reads"
 _INSTEAD = {
     ".keras": "weights for Keras end in '.weights.h5'",
-    ".pt": "PyTorch reads '.safetensors' by the package of that name",
-    ".pth": "PyTorch reads '.safetensors' by the package of that name",
+    ".pt": _TORCH,
+    ".pth": _TORCH,
     ".singanet": "a whole model is written by net.save_model, weights end in '.safetensors'",
 }
 
@@ -168,13 +173,16 @@ def by_content(path: Path) -> str:
     candidates = (find_records(path), find_pickle(path))
     found = next((each for each in candidates if each.is_file()), path)
     with open_file(found) as stream:
-        start = stream.read(16)
+        start = stream.read(512)
+    first = start[30:][: int.from_bytes(start[26:28], "little")]  # a zip's first member
     if start.startswith(b"sg"):
         return "snapshot"
     if start.startswith(b"\x89HDF"):
         return "hdf5"
     if start.startswith(b"PK"):
-        return "npz"
+        return "torch" if first.endswith(b"/data.pkl") else "npz"
+    if start[:1] == b"\x80" and b"\x8a\n\x6c\xfc\x9c\x46" in start[:30]:
+        return "torch"  # of before 1.6: the pickle of a number that only PyTorch writes
     # A pickle's ninth byte may be a brace too, but its first eight are no length of a table.
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= 100_000_000:
         return "safetensors"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from singanet import layers
-from singanet.keras.described import WHOLE, Described, activation
+from singanet.keras.described import WHOLE, Described, activation, unknown
 from singanet.layers.layer import Layer
 
 
 def _dense(d: Described) -> list[Layer]:
     d.expect(lora_rank=None, quantization_config=None)
+    if len(d.shapes[0]) > 2:
+        raise unknown(d.where, "rows or sequences", f"samples of {len(d.shapes[0])} axes")
     dense = layers.Dense(
         d.name,
         d.config["units"],
@@ -58,15 +60,24 @@ def _softmax(d: Described) -> list[Layer]:
 
 
 def _batch_normalization(d: Described) -> list[Layer]:
-    d.expect(center=True, scale=True, renorm=False)
-    if d.axis() != 1:
+    d.expect(renorm=False)
+    axis = d.axis()
+    if axis != 1 and len(d.shapes[0]) != 2:
         d.expect(axis="the channels")
     momentum, epsilon = float(d.config["momentum"]), float(d.config["epsilon"])
     beta, gamma = d.specs("beta", WHOLE), d.specs("gamma", WHOLE)
     joint = bool(d.config.get("synchronized", False))
     return [
         layers.BatchNormalization(
-            d.name, 1.0 - momentum, beta, gamma, epsilon=epsilon, synchronized=joint
+            d.name,
+            1.0 - momentum,
+            beta,
+            gamma,
+            epsilon=epsilon,
+            synchronized=joint,
+            axis=1 if axis == 1 else -1,
+            center=bool(d.config["center"]),
+            scale=bool(d.config["scale"]),
         )
     ]
 

@@ -19,12 +19,8 @@ def _recurrent(kind: str) -> Callable[[Described], list[Layer]]:
 def _layer(d: Described, kind: str, name: str, bidirectional: bool) -> Layer:
     # What would change the outputs, or the training, of the layer we have.
     d.expect(
-        use_bias=True,
-        go_backwards=False,
         stateful=False,
         return_state=False,
-        dropout=0.0,
-        recurrent_dropout=0.0,
         reset_after=True,
         recurrent_activation="sigmoid",
     )
@@ -40,6 +36,10 @@ def _layer(d: Described, kind: str, name: str, bidirectional: bool) -> Layer:
         mode,
         bidirectional=bidirectional,
         return_sequences=bool(d.config["return_sequences"]),
+        use_bias=bool(d.config.get("use_bias", True)),
+        go_backwards=bool(d.config.get("go_backwards", False)),
+        input_dropout=d.config.get("dropout", 0.0),
+        recurrent_dropout=d.config.get("recurrent_dropout", 0.0),
     )
 
 

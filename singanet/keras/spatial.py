@@ -49,6 +49,25 @@ def _depthwise(d: Described) -> list[Layer]:
     )
 
 
+def _separable(d: Described) -> list[Layer]:
+    return _convolution(
+        d,
+        lambda mode: layers.SeparableConv2D(
+            d.name,
+            d.config["filters"],
+            _pair(d, "kernel_size"),
+            _pair(d, "strides"),
+            mode,
+            d.config["depth_multiplier"],
+            bool(d.config["use_bias"]),
+            d.specs("depthwise", {(0, 1): 1}),
+            d.specs("pointwise", {(0, 1, 2): 1}),
+            d.specs("bias", WHOLE),
+            dilation=_pair(d, "dilation_rate"),
+        ),
+    )
+
+
 def _convolution(d: Described, make: Callable[[str], Layer]) -> list[Layer]:
     """Keras pads for the stride; with stride 1 that is our 'same', else a border of zeros."""
     if d.config["padding"] == "same" and _pair(d, "strides") != (1, 1):
@@ -59,19 +78,16 @@ def _convolution(d: Described, make: Callable[[str], Layer]) -> list[Layer]:
     return [make(d.config["padding"]), *d.activation()]
 
 
-def _max_pooling(d: Described) -> list[Layer]:
-    size, stride = _pair(d, "pool_size"), _pair(d, "strides")
-    pool = layers.MaxPooling2D(d.name, size, stride, "valid")
-    if d.config["padding"] == "valid":
-        return [pool]
-    return [layers.Pad(f"{d.name}_pad", _pads(d, size), -math.inf), pool]
+def _pooling(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
+    def make(d: Described) -> list[Layer]:
+        size, same = _pair(d, "pool_size"), d.config["padding"] == "same"
+        pads = _pads(d, size) if same else [(0, 0)]
+        if kind is layers.AvgPooling2D and any(before != after for before, after in pads):
+            # Keras' backends do not agree on what is behind the last row.
+            d.expect(padding="valid")
+        return [kind(d.name, size, _pair(d, "strides"), pad=pads if same else 0)]
 
-
-def _avg_pooling(d: Described) -> list[Layer]:
-    size = _pair(d, "pool_size")
-    if d.config["padding"] == "same" and any(map(any, _pads(d, size))):
-        d.expect(padding="valid")
-    return [layers.AvgPooling2D(d.name, size, _pair(d, "strides"), "valid")]
+    return make
 
 
 def _pads(d: Described, extent: tuple[int, ...]) -> Pads:
@@ -115,8 +131,9 @@ def _pair(d: Described, key: str) -> tuple[int, int]:
 SPATIAL: dict[str, Callable[[Described], list[Layer]]] = {
     "Conv2D": _conv2d,
     "DepthwiseConv2D": _depthwise,
-    "MaxPooling2D": _max_pooling,
-    "AveragePooling2D": _avg_pooling,
+    "SeparableConv2D": _separable,
+    "MaxPooling2D": _pooling(layers.MaxPooling2D),
+    "AveragePooling2D": _pooling(layers.AvgPooling2D),
     "GlobalAveragePooling2D": _global(layers.GlobalAvgPooling2D),
     "GlobalMaxPooling2D": _global(layers.GlobalMaxPooling2D),
     "ZeroPadding2D": _zero_padding,

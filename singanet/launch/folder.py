@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from singanet.parallel.board import JOB
+from singanet.parallel.communicators.board import JOB
 
 _PREFIX = "singanet-job-"
 _MEMORY = Path("/dev/shm")

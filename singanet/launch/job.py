@@ -19,7 +19,7 @@ from singanet.launch import mpirun
 from singanet.launch.folder import JobFolder, job_folder
 from singanet.launch.outputs import Outputs
 from singanet.launch.traces import merge_traces, remove_parts
-from singanet.parallel.board import (
+from singanet.parallel.communicators.board import (
     DEADLINE,
     ELASTIC,
     JOB,

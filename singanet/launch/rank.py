@@ -18,7 +18,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from singanet.launch.folder import JobFolder
-from singanet.parallel.board import JOB, LOGS, RESTART, SERVERS, on_new_first, own_board
+from singanet.parallel.communicators.board import (
+    JOB,
+    LOGS,
+    RESTART,
+    SERVERS,
+    on_new_first,
+    own_board,
+)
 
 INTERRUPTED = 130
 _ASKED = (INTERRUPTED, 143)
@@ -55,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.stderr.write(text)
         status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         # Here, as most ranks end well without what layers take to load.
-        from singanet.parallel.last_words import layer_of
+        from singanet.parallel.communicators.last_words import layer_of
 
         layer = layer_of(error)
         kind = type(error).__name__ + (f" in layer {layer!r}" if layer else "")

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from singanet.base.files import replacing
-from singanet.parallel.timeline import part_of
+from singanet.parallel.communicators.timeline import part_of
 
 
 def remove_parts(trace: Path, ranks: int) -> None:

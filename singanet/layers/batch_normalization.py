@@ -20,7 +20,10 @@ from singanet.types import Array, Shape, Shapes
 
 
 class BatchNormalization(Layer):
-    """y = gamma (x - mean) / sqrt(var + epsilon) + beta for each channel of (D,) or (C, H, W).
+    """y = gamma (x - mean) / sqrt(var + epsilon) + beta for each channel of (D,) or (C, ...).
+
+    The channels are the axis 1, counted with the batch axis, or with ``axis=-1`` the last one: the
+    features of (T, D). ``scale=False`` leaves gamma out, ``center=False`` beta.
 
     Training uses the batch's statistics and moves the running ones, ``mean`` and ``var``:
     running ← (1 - momentum) running + momentum batch, so ``momentum`` is the weight of the new
@@ -48,6 +51,9 @@ class BatchNormalization(Layer):
         *,
         epsilon: float = 1e-5,
         synchronized: bool = False,
+        axis: int = 1,
+        center: bool = True,
+        scale: bool = True,
     ) -> None:
         super().__init__(name, input_sample_shape)
         numbers = is_number(momentum) and is_number(epsilon)
@@ -58,6 +64,14 @@ class BatchNormalization(Layer):
                 received=f"momentum={momentum}, epsilon={epsilon}",
                 advice="momentum weights the new value: Keras' 0.99 is 0.01 here",
             )
+        if axis not in (1, -1):
+            raise ArgumentError(
+                f"layer {name!r}, argument axis",
+                expected="1 for the channels, -1 for the last axis",
+                received=repr(axis),
+                advice="put Permute around it for another axis",
+            )
+        self.axis, self.center, self.scale = axis, bool(center), bool(scale)
         self.momentum = momentum
         self.beta_specs = beta_specs
         self.gamma_specs = gamma_specs
@@ -68,20 +82,27 @@ class BatchNormalization(Layer):
     def fewest_samples(self) -> int:  # type: ignore[override]
         """Two of (D,) or (C, 1, 1); one of images, or where other processes have more."""
         shape: Any = self.out_shapes
-        return 2 if not self.synchronized and shape is not None and prod(shape[1:]) == 1 else 1
+        alone = shape is not None and prod(shape) == shape[self._channel_axis]
+        return 2 if alone and not self.synchronized else 1
+
+    @property
+    def _channel_axis(self) -> int:
+        return 0 if self.axis == 1 else -1
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(D,) or (C, H, W), unchanged."""
-        if isinstance(in_shapes, list) or len(in_shapes) not in (1, 3):
+        """(D,), (C, ...) or with ``axis=-1`` (..., D), unchanged."""
+        if isinstance(in_shapes, list) or not in_shapes:
             raise self.shape_error(
-                "one input of sample shape (features,) or (channels, height, width)",
+                "one input of sample shape (features,) or (channels, positions...)",
                 str(in_shapes),
-                "reshape or flatten the samples",
+                "join inputs, or reshape the samples",
             )
         shape: Shape = in_shapes
-        channels = shape[:1]
-        self.add_param("gamma", channels, self.gamma_specs, default=Constant(1.0))
-        self.add_param("beta", channels, self.beta_specs)
+        channels = (shape[self._channel_axis],)
+        if self.scale:
+            self.add_param("gamma", channels, self.gamma_specs, default=Constant(1.0))
+        if self.center:
+            self.add_param("beta", channels, self.beta_specs)
         self.add_state("mean", channels)
         self.add_state("var", channels, value=1.0)
         return shape
@@ -99,8 +120,9 @@ class BatchNormalization(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The normalised ``x``."""
-        params, ops = ctx.params, ctx.ops
-        gamma, beta = params["gamma"], params["beta"]
+        params, ops, shape = ctx.params, ctx.ops, x.shape
+        x = self._for_kernels(x)
+        gamma, beta = self._factors(ctx)
         joint = self._joint(ops, x) if ctx.train else None
         count = x.size // x.shape[1] if joint is None else joint.count
         evaluate = ops.batch_norm_relu if ctx.relu else ops.batch_norm
@@ -128,18 +150,37 @@ class BatchNormalization(Layer):
             y, inverse, *mask = evaluate(x, gamma, beta, mean, var, self.epsilon)
         fixed = not ctx.train or joint is not None
         ctx.save(x=x, mean=mean, inverse=inverse, fixed=fixed, mask=mask, joint=joint)
-        return y
+        return y if y.shape == shape else y.reshape(shape)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Gradients of x, gamma and beta."""
         saved, ops = ctx.saved, ctx.ops
         kernel = ops.batch_norm_relu_backward if ctx.relu else ops.batch_norm_backward
-        x, gamma, inverse, joint = saved["x"], ctx.params["gamma"], saved["inverse"], saved["joint"]
+        x, inverse, joint = saved["x"], saved["inverse"], saved["joint"]
+        gamma, shape = self._factors(ctx)[0], dy.shape
         given = (x, gamma, saved["mean"], inverse, saved["fixed"])
-        dx, dgamma, dbeta = kernel(dy, *given, *saved["mask"])
+        dx, dgamma, dbeta = kernel(self._for_kernels(dy), *given, *saved["mask"])
         if joint is not None:
             dx = joint.corrected(ops, dx, x, gamma * inverse, inverse, dbeta, dgamma)
-        return dx, {"gamma": dgamma, "beta": dbeta}
+        named = {"gamma": dgamma, "beta": dbeta}
+        grads = {suffix: grad for suffix, grad in named.items() if suffix in ctx.params}
+        return dx if dx.shape == shape else dx.reshape(shape), grads
+
+    def _for_kernels(self, x: Array) -> Array:
+        """``x`` as (N, C) or (N, C, H, W): a view, where its axes lie in order."""
+        if x.ndim == 2 or (x.ndim == 4 and self.axis == 1):
+            return x
+        if self.axis == -1:
+            return x.reshape(prod(x.shape[:-1]), x.shape[-1])
+        return x.reshape(*x.shape[:2], prod(x.shape[2:-1]), x.shape[-1])
+
+    def _factors(self, ctx: Context) -> tuple[Array, Array]:
+        """gamma and beta; ones and zeros for what is left out."""
+        params, ops = ctx.params, ctx.ops
+        gamma, beta = params.get("gamma"), params.get("beta")
+        if gamma is None:
+            gamma = ops.add(ops.zeros(params["mean"].shape, params["mean"]), 1.0)
+        return gamma, ops.zeros(gamma.shape, gamma) if beta is None else beta
 
     def share(self, batch: SharedBatch) -> None:
         """As `Layer`."""

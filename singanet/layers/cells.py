@@ -18,7 +18,7 @@ Trace = dict[str, Any]
 """What a run of one direction leaves: its states around the steps, what `Cell.backward` needs."""
 
 Params = Mapping[str, Array | None]
-"""The arrays of one direction by kind; only ``weight_x`` may be missing."""
+"""The arrays of one direction by kind; all but ``weight_h`` may be missing."""
 
 
 class Cell(ABC):
@@ -117,7 +117,7 @@ class GRUCell(Cell):
         keep: bool,
     ) -> Trace:
         """See `Cell`."""
-        weights, biases = _weights(params), _biases(params)
+        weights, biases = _weights(params), _biases(ops, params)
         h, notes = ops.gru_layer(x, weights, biases, starts[0], direction, keep)
         return {"h": h, "notes": notes}
 
@@ -133,7 +133,7 @@ class GRUCell(Cell):
         needs_dx: bool,
     ) -> RecurrentGradients:
         """See `Cell`."""
-        weights, biases = _weights(params), _biases(params)
+        weights, biases = _weights(params), _biases(ops, params)
         h, notes = trace["h"], trace["notes"]
         return ops.gru_layer_backward(
             dy, ends[0], x, weights, biases, h, notes, direction, needs_dx
@@ -185,14 +185,19 @@ def _weights(params: Params) -> tuple[Array | None, Array]:
     return arrays["weight_x"], arrays["weight_h"]
 
 
-def _biases(params: Params) -> tuple[Array, Array]:
+def _biases(ops: Ops, params: Params) -> tuple[Array, Array]:
+    """Both, zero where there are none."""
     arrays: Any = params
+    if arrays["bias_x"] is None:
+        weight = arrays["weight_h"]
+        return (ops.zeros(weight.shape[1:], weight),) * 2
     return arrays["bias_x"], arrays["bias_h"]
 
 
 def _joint_bias(ops: Ops, params: Params) -> Array:
     """What is added to the gates once for all steps."""
-    joint: Array = ops.add(*_biases(params))
+    bias_x, bias_h = _biases(ops, params)
+    joint: Array = bias_x if bias_x is bias_h else ops.add(bias_x, bias_h)
     return joint
 
 

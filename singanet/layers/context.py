@@ -1,4 +1,4 @@
-"""What one forward call of one layer leaves for its backward."""
+"""What one forward call of one layer leaves for its backward, and for steps that come later."""
 
 from __future__ import annotations
 
@@ -11,6 +11,64 @@ from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
 
+class Past:
+    """What one layer has left for the further steps of its sequences, at most ``limit`` steps.
+
+    A context has one where sequences come in parts. The layer then computes as if the steps
+    before stood in front of those it is given: it reads ``get`` and `before`, and leaves behind
+    what it `put` and what it has `extended`. That counts once the whole net has taken the part
+    (`advance`), so after an error the part may be given again.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self.counts = False
+        self._before = 0
+        self._left: dict[str, Any] = {}
+        self._coming: dict[str, Any] = {}
+        self._rows: dict[str, Array] = {}
+
+    @property
+    def before(self) -> int:
+        """How many steps came before; a layer that asks has a limit."""
+        self.counts = True
+        return self._before
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what is kept."""
+        left = [part for parts in self._left.values() for part in parts]
+        return sum(array.nbytes for array in [*left, *self._rows.values()])
+
+    def get(self, key: str) -> Any:
+        """What the last part has `put` there, None before the first."""
+        return self._left.get(key)
+
+    def put(self, key: str, arrays: list[Array]) -> None:
+        """Leave ``arrays`` for the next part."""
+        self._coming[key] = arrays
+
+    def extended(self, ops: Ops, key: str, new: Array) -> Array:
+        """(N, h, all steps so far, d), of which ``new`` (N, h, t, d) are the last."""
+        start = self.before
+        end = start + new.shape[2]
+        rows = self._rows.get(key)
+        if rows is None or rows.shape[2] < end:
+            room = end if rows is None else max(end, 2 * rows.shape[2])
+            grown = ops.empty((*new.shape[:2], min(room, self.limit or room), new.shape[3]), new)
+            if rows is not None:
+                ops.copyto(grown[:, :, :start], rows[:, :, :start])
+            rows = self._rows[key] = grown
+        ops.copyto(rows[:, :, start:end], new)
+        return rows[:, :, :end]
+
+    def advance(self, steps: int) -> None:
+        """The net has taken a part of ``steps`` steps."""
+        self._before += steps
+        self._left.update(self._coming)
+        self._coming.clear()
+
+
 class Context:
     """The surroundings of one call of one layer; it belongs to the call, not to the layer.
 
@@ -19,16 +77,20 @@ class Context:
     ``needs_input_grad`` tells in `Layer.backward` whether anybody wants the input gradient,
     ``needs_param_grads`` whether one of a parameter is wanted: else a layer may leave them all out.
     ``relu`` asks a layer that can to do the relu after it too, both ways; ``through`` tells the
-    layer after it that so it was done.
+    layer after it that so it was done. ``dtype`` is the net's float type, for layers that make
+    floats of something else. ``past`` is what the layer has left of the steps before, where
+    sequences come in parts, else None.
     """
 
     __slots__ = (
+        "dtype",
         "keep",
         "needs_input_grad",
         "needs_param_grads",
         "ops",
         "out_shapes",
         "params",
+        "past",
         "relu",
         "rng",
         "saved",
@@ -43,8 +105,10 @@ class Context:
         params: Mapping[str, Array],
         train: bool,
         keep: bool | None = None,
+        dtype: np.dtype[Any] = np.dtype(np.float32),  # noqa: B008 - never changed
     ) -> None:
         self.ops = ops
+        self.dtype = dtype
         self.rng = rng
         self.params = params
         self.train = train
@@ -53,6 +117,12 @@ class Context:
         self.relu = self.through = False
         self.out_shapes: list[Shape] = []
         self.saved: dict[str, Any] = {}
+        self.past: Past | None = None
+
+    @property
+    def before(self) -> int:
+        """How many steps of the sequences came before those of this call."""
+        return 0 if self.past is None else self.past.before
 
     def save(self, **values: Any) -> None:
         """Keep ``values`` for backward, where ``saved[name]`` gives them back.

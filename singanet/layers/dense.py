@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from singanet.layers.arguments import expect_int
@@ -11,7 +12,7 @@ from singanet.types import Array, CSRMatrix, Gradient, RowSparse, Shape, Shapes
 
 
 class Dense(Layer):
-    """y = x W + b for samples of one axis.
+    """y = x W + b over the last axis of each sample, which may have others before it.
 
     ``weight`` has shape (in, out), or (out, in) with ``W_transpose``; ``bias`` has shape (out,). Of
     a sparse x only the rows of W that it names are read, and the gradient of W is `RowSparse`,
@@ -19,6 +20,7 @@ class Dense(Layer):
     """
 
     takes_sparse = True
+    any_extent = True
 
     def __init__(
         self,
@@ -40,33 +42,32 @@ class Dense(Layer):
         self.W_transpose = W_transpose
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(in,) → (num_output,)."""
-        steps = not isinstance(in_shapes, list) and len(in_shapes) == 2
-        (size,) = self.expect_rank(
-            in_shapes,
-            1,
-            "(features,)",
-            f"for every step alike write TimeDistributed('td', Dense({self.name!r}, ...)), for all"
-            " steps together put Flatten before it"
-            if steps
-            else "put Flatten before it",
-        )
+        """(..., in) → (..., num_output)."""
+        if isinstance(in_shapes, list) or not in_shapes or in_shapes[-1] < 1:
+            raise self.shape_error(
+                "one input of sample shape (features,) or (..., features), the last one known",
+                str(in_shapes),
+                "put Concat, Reshape or Flatten before it",
+            )
+        size = in_shapes[-1]
         shape = (self.num_output, size) if self.W_transpose else (size, self.num_output)
         self.add_param("weight", shape, self.W_specs, fans=(size, self.num_output))
         if self.use_bias:
             self.add_param("bias", (self.num_output,), self.b_specs)
-        return (self.num_output,)
+        return (*in_shapes[:-1], self.num_output)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, in) → (N, num_output)."""
+        """(N, ..., in) → (N, ..., num_output)."""
         ctx.save(x=x)
         if isinstance(x, CSRMatrix):
             return self._of_sparse(ctx, x)
-        return ctx.ops.affine(x, self._matrix(ctx), ctx.params.get("bias"))
+        y = ctx.ops.affine(as_rows(x), self._matrix(ctx), ctx.params.get("bias"))
+        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Gradient]]:
         """dW = xᵀ dy, db = the sum of dy, dx = dy Wᵀ."""
-        ops, x = ctx.ops, ctx.saved["x"]
+        ops, x, shape = ctx.ops, ctx.saved["x"], ctx.saved["x"].shape
+        dy = as_rows(dy)
         grads: dict[str, Gradient] = {}
         if ctx.needs_param_grads and isinstance(x, CSRMatrix):
             parts = ops.gather_rows(dy, x.entry_rows(ops.xp))
@@ -77,10 +78,14 @@ class Dense(Layer):
                 whole = ops.zeros((x.shape[1], self.num_output), parts)
                 grads["weight"] = ops.add_to_rows(whole, *rows).T
         elif ctx.needs_param_grads:
+            x = as_rows(x)
             grads["weight"] = ops.matmul(dy.T, x) if self.W_transpose else ops.matmul(x.T, dy)
         if ctx.needs_param_grads and self.use_bias:
             grads["bias"] = ops.column_sums(dy)
-        return ops.matmul(dy, self._matrix(ctx).T) if ctx.needs_input_grad else None, grads
+        if not ctx.needs_input_grad:
+            return None, grads
+        dx = ops.matmul(dy, self._matrix(ctx).T)
+        return dx if len(shape) == 2 else dx.reshape(shape), grads
 
     def _of_sparse(self, ctx: Context, x: CSRMatrix) -> Array:
         """The sums of the rows of W that each sample names, times its values there."""
@@ -94,3 +99,8 @@ class Dense(Layer):
     def _matrix(self, ctx: Context) -> Array:
         """The weight as (in, out)."""
         return ctx.params["weight"].T if self.W_transpose else ctx.params["weight"]
+
+
+def as_rows(x: Array) -> Array:
+    """(..., D) as (R, D)."""
+    return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])

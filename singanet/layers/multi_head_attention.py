@@ -8,11 +8,13 @@ from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer import InputKind, Layer, ParamSpecs
 from singanet.layers.recurrent import check_batches, read_whole_lengths
-from singanet.types import Array, Shapes
+from singanet.layers.rotary import RotaryEmbedding
+from singanet.types import Array, Shape, Shapes
 
 _PARTS = ("query", "value", "key")
+_MASKS = ("boolean", "added", None)
 
 
 class MultiHeadAttention(Layer):
@@ -20,12 +22,18 @@ class MultiHeadAttention(Layer):
 
     Inputs: (N, T, E) alone for self-attention; or queries (N, Tq, E) and values (N, Tk, E'),
     which are the keys too; or queries, values and keys, as in Keras. Then, if wanted, lengths
-    (N,): how many keys of each sample are there; a query that sees none gives the output bias.
-    Output: (N, Tq, E). ``causal`` shows query t only the keys up to t. ``key_dim`` and
-    ``value_dim`` are per head, E / num_heads and ``key_dim`` by default. ``dropout`` is the
-    probability of dropping an attention weight.
-    Parameters: ``query_weight`` (E, heads·key_dim), ``value_weight`` (E', heads·value_dim),
-    ``key_weight`` (E', heads·key_dim), ``output_weight`` (heads·value_dim, E), each with a bias.
+    (N,): how many keys of each sample are there. Then, with ``mask``, an array that spreads over
+    (N, heads, Tq, Tk); a sample of it may leave axes in front out, as (Tk,) and (Tq, Tk) do. A
+    "boolean" one is 0 where a query does not see a key, an "added" one is added to the scores and
+    has a gradient. ``causal`` shows query t only the keys up to t. A query that sees no key gives
+    the output bias.
+    Output: (N, Tq, ``num_output``), E by default; with ``return_weights`` then the weights
+    (N, heads, Tq, Tk), before ``dropout``, the probability of dropping one. ``key_dim`` and
+    ``value_dim`` are per head, E / num_heads and ``key_dim`` by default. ``num_kv_heads`` heads of
+    keys and values serve num_heads / num_kv_heads heads of queries each (Ainslie et al. 2023).
+    Parameters: ``query_weight`` (E, heads·key_dim), ``value_weight`` (E', kv_heads·value_dim),
+    ``key_weight`` (E', kv_heads·key_dim), ``output_weight`` (heads·value_dim, num_output), each
+    with a bias.
     """
 
     any_extent = True
@@ -42,29 +50,66 @@ class MultiHeadAttention(Layer):
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         input_sample_shape: Shapes | None = None,
+        *,
+        num_kv_heads: int | None = None,
+        num_output: int | None = None,
+        mask: str | None = None,
+        rotary: RotaryEmbedding | None = None,
+        return_weights: bool = False,
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.num_heads = expect_int(name, "num_heads", num_heads)
-        self.key_dim = key_dim if key_dim is None else expect_int(name, "key_dim", key_dim)
-        self.value_dim = (
-            value_dim if value_dim is None else expect_int(name, "value_dim", value_dim)
+        self.key_dim = self._count("key_dim", key_dim)
+        self.value_dim = self._count("value_dim", value_dim)
+        self.num_kv_heads = self._count("num_kv_heads", num_kv_heads)
+        self.num_output = self._count("num_output", num_output)
+        self._expect(
+            num_heads % (num_kv_heads or 1) == 0,
+            f"num_kv_heads={num_kv_heads!r}",
+            f"a divisor of num_heads={num_heads}",
         )
-        if not is_number(dropout) or not 0.0 <= dropout < 1.0:
-            raise ArgumentError(
-                f"layer {name!r}, argument dropout",
-                expected="the probability of dropping, from 0 to below 1",
-                received=repr(dropout),
-                advice="use dropout=0.1 to drop a tenth of the attention weights",
-            )
+        self._expect(
+            is_number(dropout) and 0.0 <= dropout < 1.0,
+            f"dropout={dropout!r}",
+            "the probability of dropping an attention weight, from 0 to below 1",
+        )
+        self._expect(mask in _MASKS, f"mask={mask!r}", "'boolean', 'added' or None")
+        self._expect(
+            rotary is None or isinstance(rotary, RotaryEmbedding),
+            f"rotary={rotary!r}",
+            "a RotaryEmbedding(), or None",
+        )
         self.dropout = dropout
         self.use_bias = use_bias
         self.causal = causal
         self.W_specs = W_specs
         self.b_specs = b_specs
+        self.mask = mask
+        self.rotary = rotary
+        self.return_weights = return_weights
+
+    def _count(self, what: str, value: int | None) -> int | None:
+        return value if value is None else expect_int(self.name, what, value)
+
+    def _expect(self, good: bool, given: str, expected: str) -> None:
+        if not good:
+            what, _, value = given.partition("=")
+            raise ArgumentError(
+                f"layer {self.name!r}, argument {what}",
+                expected=expected,
+                received=value,
+                advice=f"leave {what} out, or pass such a value",
+            )
+
+    def input_kind(self, k: int) -> InputKind:
+        """What `Layer.input_kind` says, and "any" for a boolean mask, which is the last input."""
+        place = max(1, k) if self.in_shapes is None else len(self.in_shapes) - 1
+        return "any" if self.mask == "boolean" and k == place else "floats"
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(Tq, E), and what else is given → (Tq, E)."""
+        """(Tq, E), and what else is given → (Tq, num_output), with the weights' (heads, Tq, Tk)."""
         shapes = list(in_shapes) if isinstance(in_shapes, list) else [in_shapes]
+        mask = shapes.pop() if self.mask else None
         self.has_lengths = len(shapes) > 1 and shapes[-1] in ((), (1,))
         self.given = len(shapes) - self.has_lengths
         sequences = shapes[: self.given]
@@ -72,11 +117,28 @@ class MultiHeadAttention(Layer):
         if not 1 <= self.given <= 3 or any(len(s) != 2 for s in sequences) or len(times) > 1:
             raise self.shape_error(
                 "one to three inputs of sample shape (time, features), values and keys of one"
-                " time, then no lengths or lengths of shape ()",
+                " time, then no lengths or lengths of shape ()" + ", then a mask" * bool(self.mask),
                 str(in_shapes),
                 "give queries, values and keys in this order",
             )
         steps, size = shapes[0]
+        scores = (self.num_heads, steps, sequences[-1][0])
+        if mask is not None:
+            self._expect_mask(mask, scores)
+        self._add_parts(size, [features for _, features in sequences])
+        out = (steps, self.num_output or size)
+        return [out, scores] if self.return_weights else out
+
+    def _expect_mask(self, mask: Shape, scores: Shape) -> None:
+        pairs = zip(mask[::-1], scores[::-1], strict=False)
+        if len(mask) > 3 or any(m != s and -1 not in (m, s) and m != 1 for m, s in pairs):
+            raise self.shape_error(
+                f"a mask of the last of the axes {scores}, heads, queries and keys, or of 1 each",
+                f"sample shape {mask}",
+                "the mask is the last input; a sample of (keys,) is one for all queries",
+            )
+
+    def _add_parts(self, size: int, features: list[int]) -> None:
         if self.key_dim is None and size % self.num_heads:
             raise self.shape_error(
                 f"features divisible by num_heads={self.num_heads}",
@@ -85,49 +147,91 @@ class MultiHeadAttention(Layer):
             )
         key_dim = self.key_dim or size // self.num_heads
         value_dim = self.value_dim or key_dim
+        self._expect(
+            self.rotary is None or key_dim % 2 == 0,
+            f"rotary=key_dim={key_dim}",
+            "an even key_dim, whose features are turned in pairs",
+        )
         self.dims = {"query": key_dim, "value": value_dim, "key": key_dim}
-        for part, (_, features) in zip(_PARTS, (sequences + [sequences[-1]] * 2)[:3], strict=True):
-            self._add(part, features, self.num_heads * self.dims[part])
-        self._add("output", self.num_heads * value_dim, size)
-        return (steps, size)
+        groups = self.num_kv_heads or self.num_heads
+        heads = {"query": self.num_heads, "value": groups, "key": groups}
+        for part, inward in zip(_PARTS, (features + [features[-1]] * 2)[:3], strict=True):
+            self._add(part, inward, heads[part] * self.dims[part])
+        self._add("output", self.num_heads * value_dim, self.num_output or size)
 
     def _add(self, part: str, inward: int, outward: int) -> None:
         self.add_param(f"{part}_weight", (inward, outward), self.W_specs, fans=(inward, outward))
         if self.use_bias:
             self.add_param(f"{part}_bias", (outward,), self.b_specs)
 
-    def forward(self, ctx: Context, x: Any) -> Array:
-        """(N, Tq, E); keeps the inputs, the heads and the weights."""
+    def forward(self, ctx: Context, x: Any) -> Any:
+        """(N, Tq, num_output), perhaps with the weights; keeps inputs, heads and weights."""
         parts = list(x) if isinstance(x, (list, tuple)) else [x]
+        given = parts.pop() if self.mask else None
         check_batches(self, parts)
         ops, sources = ctx.ops, (parts[: self.given] + [parts[self.given - 1]] * 2)[:3]
-        lengths: Array | None = None
-        if self.has_lengths:
-            n, keys = sources[2].shape[:2]
-            lengths = ops.xp.asarray(read_whole_lengths(self, ops, parts[-1], n, keys))
         q, v, k = (
-            self._heads(self._project(ctx, part, source), self.dims[part])
+            self._positioned(ctx, part, self._project(ctx, part, source), source is sources[0])
             for part, source in zip(_PARTS, sources, strict=True)
         )
+        lengths: Array | None = None
+        if self.has_lengths:
+            host = read_whole_lengths(self, ops, parts[-1], len(q), k.shape[2])
+            lengths = ops.xp.asarray(host)
+        masks = {} if given is None else self._mask(given, len(q), (q.shape[2], k.shape[2]))
         scale = self.dims["key"] ** -0.5
-        weights = ops.attention_weights(q, k, scale, self.causal, lengths)
-        mask: Array | None = None
+        weights = ops.attention_weights(
+            q, k, scale, self.causal, lengths, first=ctx.before if self.causal else 0, **masks
+        )
+        dropped: Array | None = None
         if ctx.train and self.dropout > 0.0:
-            mask = ops.keep_mask(ctx.rng, weights.shape, 1.0 - self.dropout)
-        merged = self._merged(ops.matmul(self._dropped(ctx, weights, mask), v))
-        ctx.save(sources=sources, q=q, v=v, k=k, weights=weights, mask=mask, merged=merged)
-        return self._project(ctx, "output", merged)
+            dropped = ops.keep_mask(ctx.rng, weights.shape, 1.0 - self.dropout)
+        kept = self._dropped(ctx, weights, dropped)
+        means = ops.matmul(_together(kept, v), v).reshape(*q.shape[:3], v.shape[3])
+        merged = self._merged(means)
+        ctx.save(sources=sources, q=q, v=v, k=k, weights=weights, mask=dropped, merged=merged)
+        ctx.save(shape=() if given is None else given.shape)
+        y = self._project(ctx, "output", merged)
+        return [y, weights] if self.return_weights else y
 
-    def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
-        """Gradients of the inputs, lengths apart, and of every weight and bias."""
+    def _positioned(self, ctx: Context, part: str, x: Array, own: bool) -> Array:
+        """The heads of ``x``, turned; of its own keys and values those of the steps before, too."""
+        heads = self._heads(x, self.dims[part])
+        if self.rotary is not None and part != "value":
+            heads = self.rotary.turned(ctx.ops, heads, ctx.before if own else 0)
+        if ctx.past is None or part == "query" or not own:
+            return heads
+        return ctx.past.extended(ctx.ops, part, heads)
+
+    def _mask(self, mask: Array, n: int, extents: tuple[int, int]) -> dict[str, Array]:
+        """The mask with all four axes, by its name in `Ops.attention_weights`."""
+        whole = mask.reshape(len(mask), *[1] * (4 - mask.ndim), *mask.shape[1:])
+        for axis, extent in zip((0, 2, 3), (n, *extents), strict=True):
+            if whole.shape[axis] not in (1, extent):
+                raise self.shape_error(
+                    f"a mask over {n} samples, {extents[0]} queries and {extents[1]} keys",
+                    f"shape {mask.shape}",
+                    "the mask is the last input, and has one axis of samples",
+                )
+        return {"seen" if self.mask == "boolean" else "added": whole}
+
+    def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
+        """Gradients of the inputs, lengths and what is seen apart, and of weights and biases."""
         ops, saved = ctx.ops, ctx.saved
+        dy, *of_weights = dy if self.return_weights else [dy]
         grads: dict[str, Array] = {}
         dmerged = self._project_back(ctx, "output", saved["merged"], dy, grads, wanted=True)
-        dheads = self._heads(dmerged, self.dims["value"])
         q, v, k, weights, mask = (saved[key] for key in ("q", "v", "k", "weights", "mask"))
-        dv = ops.matmul(self._dropped(ctx, weights, mask).swapaxes(2, 3), dheads)
-        dweights = self._dropped(ctx, ops.matmul(dheads, v.swapaxes(2, 3)), mask)
+        dheads = _together(self._heads(dmerged, self.dims["value"]), v)
+        dv = ops.matmul(_together(self._dropped(ctx, weights, mask), v).swapaxes(2, 3), dheads)
+        dweights = ops.matmul(dheads, v.swapaxes(2, 3)).reshape(weights.shape)
+        dweights = self._dropped(ctx, dweights, mask)
+        for more in of_weights:
+            dweights = ops.add(dweights, more, out=dweights)
+        dmask = self._mask_gradient(ctx, dweights)
         dq, dk = ops.attention_backward(dweights, weights, q, k, self.dims["key"] ** -0.5)
+        if self.rotary is not None:
+            dq, dk = (self.rotary.turned(ops, d, back=True) for d in (dq, dk))
         dsources: list[Array] = []
         for part, source, d in zip(_PARTS, saved["sources"], (dq, dv, dk), strict=True):
             wanted = ctx.needs_input_grad
@@ -141,8 +245,17 @@ class MultiHeadAttention(Layer):
         while len(dsources) > self.given:
             last = dsources.pop()
             dsources[-1] = ops.add(dsources[-1], last, out=dsources[-1])
-        rest = [*dsources[1:], *([None] * self.has_lengths)]
+        rest = [*dsources[1:], *([None] * self.has_lengths), *([dmask] * bool(self.mask))]
         return [dsources[0], *rest] if rest else dsources[0], grads
+
+    def _mask_gradient(self, ctx: Context, dweights: Array) -> Array | None:
+        """That of an added mask: of the scores, summed to its shape."""
+        if self.mask != "added" or not ctx.needs_input_grad:
+            return None
+        shape, ops = ctx.saved["shape"], ctx.ops
+        dscores = ops.softmax_backward(dweights, ctx.saved["weights"])
+        whole = (shape[0], *[1] * (4 - len(shape)), *shape[1:])
+        return ops.sum_to(dscores, whole).reshape(shape)
 
     def _project(self, ctx: Context, part: str, x: Array) -> Array:
         """(N, T, in) W + b."""
@@ -164,7 +277,7 @@ class MultiHeadAttention(Layer):
 
     def _heads(self, x: Array, size: int) -> Array:
         """(N, T, heads·size) as (N, heads, T, size), a view."""
-        return x.reshape(*x.shape[:2], self.num_heads, size).transpose(0, 2, 1, 3)
+        return x.reshape(*x.shape[:2], x.shape[2] // size, size).transpose(0, 2, 1, 3)
 
     def _merged(self, heads: Array) -> Array:
         """(N, heads, T, size) as (N, T, heads·size)."""
@@ -178,3 +291,10 @@ class MultiHeadAttention(Layer):
         kept: Array = ctx.ops.multiply(weights, mask)
         ctx.ops.multiply(kept, 1.0 / (1.0 - self.dropout), out=kept)
         return kept
+
+
+def _together(rows: Array, served: Array) -> Array:
+    """(N, heads, Tq, ·) with the rows of heads that one head of ``served`` serves in one matrix."""
+    n, groups = served.shape[:2]
+    count, queries = rows.shape[1:3]
+    return rows.reshape(n, groups, count // groups * queries, rows.shape[3])

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from singanet.base.arguments import is_int
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, one_of
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
+from singanet.layers.geometry import expect_pads
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
 
+MODES = ("constant", "reflect", "replicate", "circular")
+
 
 class Pad(Layer):
-    """A border of ``value`` around the last axes of each sample.
+    """A border around the last axes of each sample.
+
+    It is of ``value``, or with the ``mode`` 'reflect' the elements next to the edge mirrored in it,
+    with 'replicate' the edge, with 'circular' those at the other end.
 
     ``pad`` is an int, for both sides of every axis behind the channels (of the only axis, if
     there is one), or a sequence with an entry for each of the last axes: an int for both sides, or
@@ -27,19 +32,13 @@ class Pad(Layer):
         pad: int | Sequence[int | tuple[int, int]],
         value: float = 0.0,
         input_sample_shape: Shape | None = None,
+        *,
+        mode: str = "constant",
     ) -> None:
         super().__init__(name, input_sample_shape)
-        entries = list(pad) if isinstance(pad, (tuple, list)) else [pad]
-        pairs = [entry if isinstance(entry, (tuple, list)) else (entry, entry) for entry in entries]
-        if not pairs or any(len(p) != 2 or not all(is_int(k, 0) for k in p) for p in pairs):
-            raise ArgumentError(
-                f"layer {name!r}, argument pad",
-                expected="an int, or ints or pairs of ints of at least 0, one for each axis",
-                received=repr(pad),
-                advice="pass for example pad=1, or pad=((0, 1), (0, 1)) for height and width",
-            )
+        self.mode = one_of_modes(name, "mode", mode, MODES)
         self.every_axis = not isinstance(pad, (tuple, list))
-        self.pads = [(int(before), int(after)) for before, after in pairs]
+        self.pads = list(expect_pads(name, pad))
         self.value = value
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -51,9 +50,9 @@ class Pad(Layer):
                 f"sample shape {shape}",
                 "give pad an entry for each of the last axes",
             )
-        return tuple(
-            size + sum(pads) for size, pads in zip(shape, self._by_axis(len(shape)), strict=True)
-        )
+        pads = self._by_axis(len(shape))
+        expect_repeated(self, self.mode, shape, pads)
+        return tuple(size + sum(ends) for size, ends in zip(shape, pads, strict=True))
 
     def _by_axis(self, rank: int) -> list[tuple[int, int]]:
         """(before, after) for each axis of a sample."""
@@ -62,17 +61,11 @@ class Pad(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The padded samples; keeps no array."""
-        ctx.save(sizes=x.shape[1:])
-        return ctx.ops.pad(x, [(0, 0), *self._by_axis(x.ndim - 1)], self.value)
+        return ctx.ops.pad(x, [(0, 0), *self._by_axis(x.ndim - 1)], self.value, self.mode)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """The inside of ``dy``, as a view."""
-        sizes = ctx.saved["sizes"]
-        inside = [
-            slice(before, before + size)
-            for (before, _), size in zip(self._by_axis(len(sizes)), sizes, strict=True)
-        ]
-        return dy[(slice(None), *inside)], {}
+        """The inside of ``dy``, of a constant border as a view."""
+        return ctx.ops.pad_backward(dy, [(0, 0), *self._by_axis(dy.ndim - 1)], self.mode), {}
 
 
 class EndPadding(Pad):
@@ -92,6 +85,29 @@ class EndPadding(Pad):
     ) -> None:
         end = (0, expect_int(name, "pad", pad, least=0))
         super().__init__(name, (end, end), value, input_sample_shape)
+
+
+def one_of_modes(layer: str, what: str, mode: str, modes: Sequence[str]) -> str:
+    """``mode`` itself when it is one of ``modes``."""
+    if mode not in modes:
+        raise ArgumentError(
+            f"layer {layer!r}, argument {what}",
+            expected=f"one of {one_of(modes)}",
+            received=repr(mode),
+            advice=f"leave it out for {modes[0]!r}",
+        )
+    return mode
+
+
+def expect_repeated(layer: Layer, mode: str, shape: Shape, pads: Sequence[tuple[int, int]]) -> None:
+    """Refuse borders that would repeat more than there is of samples of ``shape``."""
+    most = {"reflect": [size - 1 for size in shape], "circular": shape}.get(mode)
+    if most is not None and any(max(ends) > n for ends, n in zip(pads, most, strict=True)):
+        raise layer.shape_error(
+            f"samples that have as much to repeat as the border by {mode!r}, {pads}",
+            f"sample shape {shape}",
+            "use a smaller border, or 'replicate'",
+        )
 
 
 class Cropping(Layer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,16 +97,19 @@ def _with_prefix(spec: Mapping[str, Any], suffix: str) -> Mapping[str, Any]:
 
 _ADVICE = (
     "give (time, features), then all initial states of shape (stacks x directions, hidden) or"
-    " none, then lengths of shape () or nothing"
+    " none, then a mask of shape (time,), lengths of shape (), or nothing"
 )
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Which inputs there are: ``states`` of them after the sequences, then perhaps lengths."""
+    """``states`` of them after the sequences, then what tells which steps are there.
+
+    That is a "mask", the "lengths", or nothing.
+    """
 
     states: int
-    lengths: bool
+    tells: str
 
 
 def read_shapes(
@@ -117,65 +121,66 @@ def read_shapes(
     """
     shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
     rest = shapes[1:]
-    lengths = bool(rest) and rest[-1] in ((), (1,))
-    given = rest[:-1] if lengths else rest
+    tells = "lengths" if rest and rest[-1] in ((), (1,)) else ""
+    if not tells and rest and rest[-1] == shapes[0][:1]:
+        tells = "mask"
+    given = rest[:-1] if tells else rest
     fits = bool(shapes) and len(shapes[0]) == 2 and shapes[0][1] > 0
     if not fits or given not in ([], [state] * states):
         raise layer.shape_error(
             f"sequences of sample shape (time, features), then no or {states} initial states of"
-            f" shape {state}, then no lengths or lengths of shape ()",
+            f" shape {state}, then nothing, a mask of shape (time,) or lengths of shape ()",
             str(in_shapes),
             _ADVICE,
         )
-    return (shapes[0][0], shapes[0][1]), Inputs(len(given), lengths)
+    return (shapes[0][0], shapes[0][1]), Inputs(len(given), tells)
 
 
-@dataclass(frozen=True)
-class Ragged:
-    """A batch of sequences of several lengths, sorted so that they fall.
+def read_skips(layer: Layer, ops: Ops, tells: str, given: Array, n: int, steps: int) -> Array:
+    """(T, N, 1), True for steps that are not there, by the mask or the lengths ``given``.
 
-    ``counts[t]`` samples have a step t. ``order`` lists the samples by falling length, and
-    ``inverse`` brings them back; both are None where they stand so already.
+    Errors: a mask of another shape than (n, steps); those of `read_whole_lengths`.
     """
-
-    counts: list[int]
-    order: Array | None
-    inverse: Array | None
-
-
-def read_lengths(layer: Layer, ops: Ops, lengths: Array, n: int, steps: int) -> Ragged:
-    """The order and counts that ``lengths`` (N,) or (N, 1) ask for; reads them on the host.
-
-    Errors: other than N lengths; one that is no whole number, or outside 0 to ``steps``.
-    """
-    host = read_whole_lengths(layer, ops, lengths, n, steps)
-    counts = (host[None, :] > np.arange(steps)[:, None]).sum(axis=1).tolist()
-    if n < 2 or bool((host[1:] <= host[:-1]).all()):
-        return Ragged(counts, None, None)
-    order = np.argsort(-host, kind="stable")
-    return Ragged(counts, ops.xp.asarray(order), ops.xp.asarray(np.argsort(order)))
+    if tells == "lengths":
+        lengths = read_whole_lengths(layer, ops, given, n, steps)
+        missing = ops.xp.arange(steps)[:, None] >= lengths
+    elif given.shape != (n, steps):
+        raise layer.shape_error(
+            f"a mask of shape {(n, steps)}",
+            f"shape {given.shape}",
+            "mask steps of the sequences that are given, one number each",
+        )
+    else:
+        missing = (given == 0).T
+    return missing[:, :, None]
 
 
 def read_whole_lengths(layer: Layer, ops: Ops, lengths: Array, n: int, steps: int) -> Array:
-    """``lengths`` as N integers on the host; errors as for `read_lengths`."""
-    host = ops.host(lengths)
-    if host.size != n or host.ndim > 2:
+    """``lengths`` (N,) or (N, 1) as N integers.
+
+    Errors: other than N lengths; one that is no whole number, or outside 0 to ``steps``.
+    """
+    if lengths.size != n or lengths.ndim > 2:
         raise layer.shape_error(
             f"one length a sample, shape ({n},) or ({n}, 1)",
-            f"shape {host.shape}",
+            f"shape {lengths.shape}",
             "pass as many lengths as sequences",
         )
-    host = host.reshape(n)
-    wrong = ~((host >= 0) & (host <= steps) & (host == np.trunc(host)))
-    if bool(wrong.any()):
-        first = int(np.argmax(wrong))
+    flat = lengths.reshape(n)
+    ops.check(partial(_expect_lengths, layer.name, steps), flat)
+    return flat.astype(np.int64)
+
+
+def _expect_lengths(layer: str, steps: int, lengths: Array) -> None:
+    right = (lengths >= 0) & (lengths <= steps) & (lengths == np.floor(lengths))
+    if not bool(right.all()):
+        first = int((~right).argmax())
         raise DataError(
-            f"layer {layer.name!r}, input lengths",
+            f"layer {layer!r}, input lengths",
             expected=f"whole numbers from 0 to {steps}, the number of steps",
-            received=f"{host[first]} for sample {first}",
+            received=f"{lengths[first]} for sample {first}",
             advice="cut the sequence, or pad all of them to more steps",
         )
-    return host.astype(np.int64)
 
 
 def check_batches(layer: Layer, parts: Sequence[Array]) -> None:

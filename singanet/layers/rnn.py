@@ -15,14 +15,13 @@ from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.layers.recurrent import (
     KINDS,
-    Ragged,
     RNNSpecs,
     Run,
     all_runs,
     check_batches,
     normal_specs,
-    read_lengths,
     read_shapes,
+    read_skips,
     spec_of,
 )
 from singanet.ops import ops_for
@@ -34,19 +33,24 @@ class RNN(Layer):
     """A stack of recurrent layers over sequences (N, T, F), by ``rnn_mode``: lstm, gru, tanh, relu.
 
     Inputs: the sequences; then, if wanted, the initial states, (N, stacks·directions, H) each,
-    h and for lstm c; then, if wanted, the lengths (N,) of padded sequences. Samples (T, F) may
-    have T None, for any number of steps. Outputs: (N, T, H·directions), or with
-    ``return_sequences=False`` the last states of the top stack, (N, H·directions); with
-    ``return_state`` also the final states, as initial ones. Past its length an output is zero,
-    the final states are those of the last step that is there, and the backward direction starts
-    at it.
+    h and for lstm c; then, if wanted, a mask (N, T), not 0 where a step is there, or the lengths
+    (N,) of padded sequences. Samples (T, F) may have T None, for any number of steps. Outputs:
+    (N, T, H·directions), or with ``return_sequences=False`` the last states of the top stack,
+    (N, H·directions); with ``return_state`` also the final states, as initial ones. Where a step
+    is not there the output is zero and the states stay, in both directions.
 
-    ``dropout`` is the probability of dropping what goes from one stack to the next.
+    ``dropout`` is the probability of dropping what goes from one stack to the next,
+    ``input_dropout`` of dropping a feature of a sample, ``recurrent_dropout`` a unit of its state
+    as the weights see it; the latter two for all steps alike (Gal and Ghahramani 2016).
+    ``go_backwards`` takes the steps from the last to the first, and yields outputs in this order.
+    ``stateful=n`` starts each batch, of n samples, from the final states of the one before, in
+    training and else; they are saved as the layer's ``state/h`` and ``state/c``, no gradient goes
+    through them, and `reset_state` makes them zero.
     ``input_mode='skip'`` adds the input to every gate of the first stack without a matrix.
     Parameters for each stack and direction, ``l0/forward/...`` and ``l0/backward/...``:
-    ``weight_x`` (in, G·H), ``weight_h`` (H, G·H), ``bias_x`` and ``bias_h`` (G·H,), the gates in
-    blocks i f g o, r z n, or one. ``param_specs`` is one spec for all, or a dict from such a kind
-    (or a whole suffix) to its spec.
+    ``weight_x`` (in, G·H), ``weight_h`` (H, G·H), with ``use_bias`` also ``bias_x`` and ``bias_h``
+    (G·H,), the gates in blocks i f g o, r z n, or one. ``param_specs`` is one spec for all, or a
+    dict from such a kind (or a whole suffix) to its spec.
 
     `pack` and `unpack` give and take SINGA's and cuDNN's one array with everything: the matrices
     of each stack and direction, the input's gates and then the state's, each (H, in) row by row;
@@ -70,20 +74,23 @@ class RNN(Layer):
         *,
         return_sequences: bool = True,
         return_state: bool = False,
+        use_bias: bool = True,
+        go_backwards: bool = False,
+        input_dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        stateful: int | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         _expect_one_of(name, "rnn_mode", rnn_mode, tuple(CELLS))
         _expect_one_of(name, "input_mode", input_mode, ("linear", "skip"))
-        if not is_number(dropout) or not 0.0 <= dropout < 1.0:
-            raise ArgumentError(
-                f"layer {name!r}, argument dropout",
-                expected="the probability of dropping, from 0 to below 1",
-                received=repr(dropout),
-                advice="use dropout=0.5 to drop half between stacks",
-            )
         self.hidden_size = expect_int(name, "hidden_size", hidden_size)
         self.rnn_mode = rnn_mode
-        self.dropout = dropout
+        self.dropout = _expect_probability(name, "dropout", dropout)
+        self.input_dropout = _expect_probability(name, "input_dropout", input_dropout)
+        self.recurrent_dropout = _expect_probability(name, "recurrent_dropout", recurrent_dropout)
+        self.stateful = stateful if stateful is None else expect_int(name, "stateful", stateful)
+        self.use_bias = use_bias
+        self.go_backwards = go_backwards
         self.num_stacks = expect_int(name, "num_stacks", num_stacks, most=1000)
         self.input_mode = input_mode
         self.bidirectional = bidirectional
@@ -104,6 +111,12 @@ class RNN(Layer):
                 f"{features}",
                 "use input_mode='linear', or a hidden size equal to the features",
             )
+        if self.stateful and self.inputs.states:
+            raise self.shape_error(
+                "no initial states, for a layer that has its own",
+                f"{self.inputs.states}",
+                "leave stateful out, or the states",
+            )
         self._add_params(features)
         width = self.directions * self.hidden_size
         out: Shape = (steps, width) if self.return_sequences else (width,)
@@ -118,7 +131,8 @@ class RNN(Layer):
             shapes = {"weight_x": (below, width), "weight_h": (size, width)}
             defaults = {"weight_h": Orthogonal(), "bias_x": self.cell.bias_start()}
             for kind in KINDS:
-                if kind == "weight_x" and self.skips(run.stack):
+                without = kind == "weight_x" and self.skips(run.stack)
+                if without or (kind.startswith("bias") and not self.use_bias):
                     continue
                 self.add_param(
                     f"{run.prefix}/{kind}",
@@ -127,6 +141,24 @@ class RNN(Layer):
                     default=defaults.get(kind),
                     fans=shapes.get(kind, (0, 0)),
                 )
+        for state in self.cell.states if self.stateful else ():
+            self.add_state(f"state/{state}", (self.stateful or 0, len(self.runs), size))
+
+    def reset_state(self) -> None:
+        """Start the next batch of a stateful layer from zero."""
+        for param in self.params.values():
+            if param.is_state:
+                param.value[...] = 0.0
+
+    def share(self, batch: Any) -> None:
+        """Refused for a stateful layer, whose states are of its own samples."""
+        if self.stateful:
+            raise ArgumentError(
+                f"layer {self.name!r}",
+                expected="layers without states of single samples, for several processes",
+                received=f"stateful={self.stateful}",
+                advice="hand the states on as inputs and outputs",
+            )
 
     def skips(self, stack: int) -> bool:
         """Whether ``stack`` takes its input without a matrix."""
@@ -136,20 +168,36 @@ class RNN(Layer):
         """The output, or a list of it and the final states."""
         parts = list(x) if isinstance(x, (list, tuple)) else [x]
         check_batches(self, parts)
-        ragged: Ragged | None = None
-        if self.inputs.lengths:
-            n, steps = parts[0].shape[:2]
-            ragged = read_lengths(self, ctx.ops, parts[-1], n, steps)
-        y, finals = _Forward(self, ctx, ragged).run(parts[0], parts[1 : 1 + self.inputs.states])
+        n, steps = parts[0].shape[:2]
+        skips: Array | None = None
+        if self.inputs.tells:
+            skips = read_skips(self, ctx.ops, self.inputs.tells, parts[-1], n, steps)
+        states = parts[1 : 1 + self.inputs.states]
+        if ctx.past is not None:
+            states = ctx.past.get("states") or states
+        elif self.stateful:
+            if n != self.stateful:
+                raise self.shape_error(
+                    f"batches of {self.stateful} samples, since stateful={self.stateful}",
+                    f"{n} samples",
+                    "choose a batch size that divides the data, and predict by it",
+                )
+            states = [ctx.params[f"state/{state}"] for state in self.cell.states]
+        y, finals = _Forward(self, ctx, skips).run(parts[0], states)
+        if ctx.past is not None:
+            ctx.past.put("states", finals)
+        elif self.stateful:
+            for state, final in zip(self.cell.states, finals, strict=True):
+                ctx.update_state(f"state/{state}", final)
         return [y, *finals] if self.return_state else y
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
-        """Gradients of all inputs but the lengths, and of every array."""
+        """Gradients of all inputs but the mask or lengths, and of every array."""
         parts: Sequence[Array] = list(dy) if self.return_state else [dy]
         dx, dstates, grads = _Backward(self, ctx).run(parts[0], parts[1:])
         if not ctx.needs_input_grad:
             return None, grads
-        rest = [*dstates[: self.inputs.states], *([None] * self.inputs.lengths)]
+        rest = [*dstates[: self.inputs.states], *([None] * bool(self.inputs.tells))]
         return [dx, *rest] if rest else dx, grads
 
     def gates(self) -> dict[str, Array]:
@@ -159,6 +207,7 @@ class RNN(Layer):
         return {
             f"{prefix}/{gate}/{kind}": param.value[..., k * size : (k + 1) * size]
             for suffix, param in self.params.items()
+            if not param.is_state
             for prefix, _, kind in [suffix.rpartition("/")]
             for k, gate in enumerate(self.cell.gates)
         }
@@ -166,7 +215,7 @@ class RNN(Layer):
     def packed_size(self) -> int:
         """The number of elements of the packed form: Σ G·D·H·(in + H + 2) over the stacks."""
         self._expect_built()
-        return sum(prod(param.shape) for param in self.params.values())
+        return sum(prod(param.shape) for param in self.params.values() if not param.is_state)
 
     def pack(self, arrays: Mapping[str, Array] | None = None) -> Array:
         """The parameters, or ``arrays`` by their suffixes, in the packed form: a new array."""
@@ -232,6 +281,11 @@ class _OfOneMode(RNN):
         *,
         return_sequences: bool = True,
         return_state: bool = False,
+        use_bias: bool = True,
+        go_backwards: bool = False,
+        input_dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        stateful: int | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -245,6 +299,11 @@ class _OfOneMode(RNN):
             input_sample_shape,
             return_sequences=return_sequences,
             return_state=return_state,
+            use_bias=use_bias,
+            go_backwards=go_backwards,
+            input_dropout=input_dropout,
+            recurrent_dropout=recurrent_dropout,
+            stateful=stateful,
         )
 
 
@@ -263,48 +322,53 @@ class GRU(_OfOneMode):
 class _Forward:
     """One forward call of a recurrent layer; keeps in the context what `_Backward` needs."""
 
-    def __init__(self, layer: RNN, ctx: Context, ragged: Ragged | None) -> None:
+    def __init__(self, layer: RNN, ctx: Context, skips: Array | None) -> None:
         self.layer = layer
         self.ctx = ctx
-        self.ragged = ragged
+        self.skips = skips[::-1] if skips is not None and layer.go_backwards else skips
 
     def run(self, x: Array, states: Sequence[Array]) -> tuple[Array, list[Array]]:
         """The output and the final states, batch first."""
-        layer, ctx, ops, ragged = self.layer, self.ctx, self.ctx.ops, self.ragged
-        order = ragged.order if ragged else None
-        inverse = ragged.inverse if ragged else None
-        ragged_counts = ragged.counts if ragged else None
-        below = ops.time_major(x, order, ragged_counts)
-        counts = ragged_counts or [len(x)] * x.shape[1]
-        ctx.save(ragged=ragged, counts=counts)
-        starts = [ops.take_rows(state, order) for state in states]
+        layer, ctx, ops = self.layer, self.ctx, self.ctx.ops
+        below = ops.time_major(x[:, ::-1] if layer.go_backwards else x, self.skips)
+        below = self._dropped(below, "input", (1, len(x), x.shape[2]), layer.input_dropout)
+        ctx.save(skips=self.skips)
         ends: list[list[Array]] = [[] for _ in layer.cell.states]
         for stack in range(layer.num_stacks):
-            below = self._dropped(below, stack)
+            if stack:
+                below = self._dropped(below, f"l{stack}", below.shape, layer.dropout)
             ctx.save(**{f"l{stack}/x": below})
             outs = []
             for run in layer.runs[stack * layer.directions : (stack + 1) * layer.directions]:
-                direction = Direction(counts, run.reverse)
-                trace = self._run(run, below, starts, direction)
+                direction = self._direction(run, below)
+                trace = self._run(run, below, states, direction)
                 outs.append(direction.afters(trace["h"]))
                 for end, state in zip(ends, layer.cell.states, strict=True):
                     end.append(trace[state][direction.end])
             if stack < layer.num_stacks - 1 or layer.return_sequences:
-                below = ops.side_by_side(outs, ragged_counts)
+                below = ops.side_by_side(outs, self.skips)
         if layer.return_sequences:
-            y = ops.batch_major(below, inverse)
+            y = ops.batch_major(below)
         else:
-            y = ops.take_rows(ops.concat(ends[0][-layer.directions :], axis=1), inverse)
-        finals = ends if layer.return_state else []
-        return y, [ops.take_rows(ops.xp.stack(end, axis=1), inverse) for end in finals]
+            y = ops.concat(ends[0][-layer.directions :], axis=1)
+        finals = ends if layer.return_state or layer.stateful or ctx.past is not None else []
+        return y, [ops.xp.stack(end, axis=1) for end in finals]
 
-    def _dropped(self, x: Array, stack: int) -> Array:
-        layer, ctx = self.layer, self.ctx
-        if stack == 0 or not ctx.train or layer.dropout == 0.0:
+    def _dropped(self, x: Array, where: str, shape: Shape, dropout: float) -> Array:
+        ctx = self.ctx
+        if not ctx.train or dropout == 0.0:
             return x
-        mask = ctx.ops.keep_mask(ctx.rng, x.shape, 1.0 - layer.dropout)
-        ctx.save(**{f"l{stack}/mask": mask})
-        return _masked(ctx, x, mask, layer.dropout)
+        mask = ctx.ops.keep_mask(ctx.rng, shape, 1.0 - dropout)
+        ctx.save(**{f"{where}/mask": mask})
+        return _masked(ctx, x, mask, dropout)
+
+    def _direction(self, run: Run, x: Array) -> Direction:
+        layer, ctx, drop = self.layer, self.ctx, None
+        if ctx.train and layer.recurrent_dropout:
+            keep = 1.0 - layer.recurrent_dropout
+            mask = ctx.ops.keep_mask(ctx.rng, (x.shape[1], layer.hidden_size), keep)
+            drop = ctx.ops.multiply(mask.astype(x.dtype), 1.0 / keep)
+        return Direction(len(x), run.reverse, self.skips, drop)
 
     def _run(
         self, run: Run, x: Array, states: Sequence[Array], direction: Direction
@@ -316,6 +380,7 @@ class _Forward:
         params = _arrays_of(ctx, run)
         trace = layer.cell.forward(ctx.ops, x, params, starts, direction, ctx.keep)
         ctx.save(**{f"{run.prefix}/{key}": value for key, value in trace.items()})
+        ctx.save(**{f"{run.prefix}/drop": direction.drop})
         return trace
 
 
@@ -332,39 +397,37 @@ class _Backward:
     ) -> tuple[Array | None, list[Array], dict[str, Array]]:
         """Gradients of the sequences, of the initial states, and of the parameters."""
         layer, ctx, ops = self.layer, self.ctx, self.ctx.ops
-        ragged: Ragged | None = ctx.saved["ragged"]
-        order = ragged.order if ragged else None
-        inverse = ragged.inverse if ragged else None
-        above = ops.time_major(dy, order) if layer.return_sequences else None
-        dstates = self._state_gradients(dy, dfinals, order)
+        above = ops.time_major(dy, ctx.saved["skips"]) if layer.return_sequences else None
+        dstates = self._state_gradients(dy, dfinals)
         for stack in reversed(range(layer.num_stacks)):
             dx: Array | None = None
             for run in layer.runs[stack * layer.directions : (stack + 1) * layer.directions]:
                 part = self._run(run, above, [d[run.index] for d in dstates])
                 if part is not None:
                     dx = part if dx is None else ops.add(dx, part, out=dx)
-            mask = ctx.saved.get(f"l{stack}/mask")
-            above = dx if mask is None or dx is None else _masked(ctx, dx, mask, layer.dropout)
-        grads = {suffix: self.grads[suffix] for suffix in layer.params}
+            above = None if dx is None else self._dropped(dx, f"l{stack}", layer.dropout)
+        grads = {s: self.grads[s] for s, param in layer.params.items() if not param.is_state}
         if above is None:
             return None, [], grads
-        states = [ops.take_rows(d.transpose(1, 0, 2), inverse) for d in dstates]
-        return ops.batch_major(above, inverse), states, grads
+        above = ops.batch_major(self._dropped(above, "input", layer.input_dropout))
+        states = [d.transpose(1, 0, 2) for d in dstates]
+        return above[:, ::-1] if layer.go_backwards else above, states, grads
 
-    def _state_gradients(
-        self, dy: Array, dfinals: Sequence[Array], order: Array | None
-    ) -> list[Array]:
+    def _dropped(self, dx: Array, where: str, dropout: float) -> Array:
+        mask = self.ctx.saved.get(f"{where}/mask")
+        return dx if mask is None else _masked(self.ctx, dx, mask, dropout)
+
+    def _state_gradients(self, dy: Array, dfinals: Sequence[Array]) -> list[Array]:
         """The gradients of the final states, (stacks·directions, N, H) each, ours to change."""
         layer, ops = self.layer, self.ctx.ops
         shape = (len(layer.runs), len(dy), layer.hidden_size)
         if dfinals:
-            rows = [ops.take_rows(d, order).transpose(1, 0, 2) for d in dfinals]
-            dstates = [ops.xp.array(d, order="C") for d in rows]
+            dstates = [ops.xp.array(d.transpose(1, 0, 2), order="C") for d in dfinals]
         else:
             dstates = [ops.zeros(shape, dy) for _ in layer.cell.states]
         if not layer.return_sequences:
             top = dstates[0][-layer.directions :]
-            last = ops.take_rows(dy, order).reshape(len(dy), layer.directions, layer.hidden_size)
+            last = dy.reshape(len(dy), layer.directions, layer.hidden_size)
             ops.add(top, last.transpose(1, 0, 2), out=top)
         return dstates
 
@@ -384,7 +447,7 @@ class _Backward:
             trace,
             ctx.saved[f"l{run.stack}/x"],
             _arrays_of(ctx, run),
-            Direction(ctx.saved["counts"], run.reverse),
+            Direction(len(trace["h"]) - 1, run.reverse, ctx.saved["skips"], trace["drop"]),
             needs_dx,
         )
         for state, start in zip(dstates, grads.starts, strict=True):
@@ -408,6 +471,17 @@ def _masked(ctx: Context, x: Array, mask: Array, dropout: float) -> Array:
     y: Array = ctx.ops.multiply(x, mask)
     ctx.ops.multiply(y, 1.0 / (1.0 - dropout), out=y)
     return y
+
+
+def _expect_probability(layer: str, what: str, value: Any) -> float:
+    if not is_number(value) or not 0.0 <= value < 1.0:
+        raise ArgumentError(
+            f"layer {layer!r}, argument {what}",
+            expected="the probability of dropping, from 0 to below 1",
+            received=repr(value),
+            advice=f"use {what}=0.5 to drop half",
+        )
+    return float(value)
 
 
 def _expect_one_of(layer: str, what: str, value: str, known: tuple[str, ...]) -> None:

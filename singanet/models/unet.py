@@ -25,8 +25,8 @@ def build(
     image = Input("image", input_shape)
     if width is None:
         width = 16 if is_small(image) else 64
-    before: list[Symbol] = []
     x = _pair(image, "down0", width)
+    before: list[Symbol] = []
     while len(before) < depth and min(x.shape[1:]) > 1:
         before.append(x)
         name = f"down{len(before)}"

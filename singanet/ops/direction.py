@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,15 +10,18 @@ from singanet.types import Array
 
 @dataclass(frozen=True)
 class Direction:
-    """Forward or in ``reverse``; step t concerns the first ``counts[t]`` rows of the batch.
+    """Through ``count`` steps, forward or in ``reverse``.
 
-    In a ragged batch the samples stand in order of falling length, so no kernel needs a mask. An
-    array of states has an entry more than there are steps: one before the first, or in reverse
-    after the last, and one after each step.
+    ``skips`` (T, N, 1) is True where a sample has no such step: its state stays. ``drop`` (N, H) is
+    what states are multiplied by before the product with their weights. An array of states has an
+    entry more than there are steps: one before the first, or in reverse after the last, and one
+    after each step.
     """
 
-    counts: Sequence[int]
+    count: int
     reverse: bool = False
+    skips: Array | None = None
+    drop: Array | None = None
 
     @property
     def start(self) -> int:
@@ -33,13 +35,11 @@ class Direction:
 
     def steps(self) -> range:
         """The steps in the order in which they are taken."""
-        count = len(self.counts)
-        return range(count - 1, -1, -1) if self.reverse else range(count)
+        return range(self.count - 1, -1, -1) if self.reverse else range(self.count)
 
     def steps_back(self) -> range:
         """The steps in the order of their gradients."""
-        count = len(self.counts)
-        return range(count) if self.reverse else range(count - 1, -1, -1)
+        return range(self.count) if self.reverse else range(self.count - 1, -1, -1)
 
     def around(self, t: int) -> tuple[int, int]:
         """Where the states before and after step ``t`` lie among the states."""
@@ -53,9 +53,10 @@ class Direction:
         """The states after every step, (T, N, H)."""
         return states[:-1] if self.reverse else states[1:]
 
-    def is_full(self, n: int) -> bool:
-        """Whether every step concerns all of ``n`` rows."""
-        return min(self.counts) == n
+    @property
+    def is_plain(self) -> bool:
+        """Whether every step is there for every sample, and sees all of its state."""
+        return self.skips is None and self.drop is None
 
 
 class RecurrentGradients(NamedTuple):

@@ -143,8 +143,17 @@ class Ops(Protocol):
     def sum_to(self, array: Array, shape: Shape) -> Array:
         """``array`` summed along the axes whose extent in ``shape`` is 1; itself where none."""
 
-    def pad(self, x: Array, pads: Sequence[tuple[int, int]], value: float) -> Array:
-        """``x`` with (before, after) elements of ``value`` along each axis, ordered as ``x``."""
+    def pad(
+        self, x: Array, pads: Sequence[tuple[int, int]], value: float, mode: str = "constant"
+    ) -> Array:
+        """``x`` with (before, after) elements along each axis, ordered as ``x``.
+
+        They are ``value``, or with ``mode`` "reflect" the elements next to the edge mirrored in it,
+        with "replicate" the edge, with "circular" those at the other end.
+        """
+
+    def pad_backward(self, dy: Array, pads: Sequence[tuple[int, int]], mode: str) -> Array:
+        """The gradient of x: what a border repeats gets its gradients."""
 
     def gather_rows(self, table: Array, indices: Array) -> Array:
         """``table[indices]``, of shape ``indices.shape + table.shape[1:]``."""
@@ -165,22 +174,17 @@ class Ops(Protocol):
     def host(self, array: Array) -> Array:
         """``array`` in NumPy; from a device this waits and copies."""
 
-    def take_rows(self, array: Array, order: Array | None) -> Array:
-        """The rows of axis 0 in ``order``; the array itself when there is none."""
+    def time_major(self, x: Array, skips: Array | None = None) -> Array:
+        """(N, T, F) as contiguous (T, N, F), zero where ``skips`` (T, N, 1) is set.
 
-    def time_major(
-        self, x: Array, order: Array | None = None, counts: Sequence[int] | None = None
-    ) -> Array:
-        """(N, T, F) as contiguous (T, N, F), the rows past each count zero.
-
-        Without ``counts`` nothing is copied where memory lies so already.
+        Without them nothing is copied where memory lies so already.
         """
 
-    def batch_major(self, y: Array, inverse: Array | None = None) -> Array:
-        """(T, N, F) as (N, T, F), the samples in their old order; a view where that is kept."""
+    def batch_major(self, y: Array) -> Array:
+        """(T, N, F) as (N, T, F), a view."""
 
-    def side_by_side(self, parts: Sequence[Array], counts: Sequence[int] | None) -> Array:
-        """The outputs (T, N, H) of each direction as one (T, N, D·H), zero past the counts."""
+    def side_by_side(self, parts: Sequence[Array], skips: Array | None) -> Array:
+        """The outputs (T, N, H) of each direction as one (T, N, D·H), zero where skipped."""
 
     def uniform(self, rng: np.random.Generator, shape: Shape) -> Array:
         """float32 numbers from 0 to below 1."""
@@ -220,12 +224,22 @@ class Ops(Protocol):
         """The sum of the rows of ``x`` (N, C), (C,): the same bits however ``x`` lies in memory."""
 
     def attention_weights(
-        self, q: Array, k: Array, scale: float, causal: bool, lengths: Array | None
+        self,
+        q: Array,
+        k: Array,
+        scale: float,
+        causal: bool,
+        lengths: Array | None = None,
+        seen: Array | None = None,
+        added: Array | None = None,
+        first: int = 0,
     ) -> Array:
-        """softmax(q kᵀ scale) (N, h, Tq, Tk) for q (N, h, Tq, d) and k (N, h, Tk, d).
+        """softmax(q kᵀ scale + added) (N, h, Tq, Tk) for q (N, h, Tq, d) and k (N, h', Tk, d).
 
-        ``causal`` shows query i the keys up to i; ``lengths`` (N,) is the number of keys of each
-        sample that are there. A query that sees no key has zero weights.
+        Each head of k serves h / h' heads of q, side by side. ``causal`` shows query i the keys up
+        to ``first`` + i; ``lengths`` (N,) is the number of keys of each sample that are there;
+        ``seen`` is 0 where a query does not see a key. It and ``added`` have four axes, any of
+        extent 1. A query that sees no key has zero weights.
         """
 
     def attention_backward(
@@ -237,6 +251,13 @@ class Ops(Protocol):
         scale: float,
     ) -> tuple[Array, Array]:
         """Gradients of q and k from that of the weights, which is overwritten."""
+
+    def rotate(self, x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
+        """Pairs (a, b) of the last axis turned to (a cos - b sin, b cos + a sin).
+
+        x is (..., T, d), the factors (T, d / 2). Pairs are neighbours where ``interleaved``, else
+        element i and element i + d / 2.
+        """
 
     # Activations and losses
 
@@ -292,7 +313,7 @@ class Ops(Protocol):
     def sigmoid_cross_entropy(self, x: Array, y: Array) -> Array:
         """−y log σ(x) − (1 − y) log(1 − σ(x)), element by element; for infinite x too."""
 
-    # Convolutions
+    # Convolutions; x may be volumes (N, C, D, H, W), the weight (F, C/groups, kd, kh, kw) then
 
     def conv2d(
         self, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
@@ -348,7 +369,8 @@ class Ops(Protocol):
     ) -> Array:
         """The gradient of the weight, in the weight's shape, for dy (N, C·M, H', W')."""
 
-    # Images: x is (N, C, H, W), y and dy (N, C, H', W'), global ones (N, C); padding never counts
+    # Images: x is (N, C, H, W), y and dy (N, C, H', W'), global ones (N, C). Volumes have an axis
+    # more, for windows of three.
 
     def channels_last(self, x: Array) -> Array:
         """``x`` (N, C, H, W) as contiguous (N, H, W, C); no copy where memory lies so already."""
@@ -356,18 +378,23 @@ class Ops(Protocol):
     def max_pool(self, x: Array, window: Window, keep: bool) -> tuple[Array, Array | None]:
         """The largest value of each window, and with ``keep`` which kernel position held it.
 
-        Of equal values the first in row-major order wins. A window that meets only padding
-        gives -inf.
+        Of equal values the first in row-major order wins; padding never does. A window that meets
+        only padding gives -inf.
         """
 
     def max_pool_backward(self, dy: Array, where: Array, x_shape: Shape, window: Window) -> Array:
         """Each gradient goes to the position that held the maximum."""
 
-    def avg_pool(self, x: Array, window: Window) -> Array:
-        """The mean over the part of each window that lies on the image; 0 where none does."""
+    def avg_pool(self, x: Array, window: Window, count_pads: bool = False) -> Array:
+        """The mean over the part of each window that lies on the image; 0 where none does.
 
-    def avg_pool_backward(self, dy: Array, x_shape: Shape, window: Window) -> Array:
-        """Each gradient is shared equally by the window's positions on the image."""
+        With ``count_pads`` the sum is divided by the positions on image and padding.
+        """
+
+    def avg_pool_backward(
+        self, dy: Array, x_shape: Shape, window: Window, count_pads: bool = False
+    ) -> Array:
+        """Each gradient is divided as the sum was, and goes to the positions on the image."""
 
     def global_avg_pool(self, x: Array) -> Array:
         """The mean of each channel."""
@@ -490,7 +517,7 @@ class Ops(Protocol):
 
         The last of the cells, in reverse the first, is the final one. ``weights`` are (in, 4H), or
         None where each gate takes x (T, N, H) as it is, and (H, 4H); ``starts`` are the first h and
-        c or None for zero. Rows past a step's count keep their state. Without ``keep`` no backward
+        c or None for zero. Skipped steps leave the state as it is. Without ``keep`` no backward
         will follow.
         """
 

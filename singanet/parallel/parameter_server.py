@@ -24,9 +24,9 @@ from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached.lines import CachedRows
 from singanet.parallel.cached.rows import Lookups, TableRows
 from singanet.parallel.cached.serve import looks_at_gradients_alone, serve
-from singanet.parallel.communicator import Communicator, Exchanged, Request
-from singanet.parallel.rank_reducer import RankReducer
-from singanet.parallel.registration import apart, spread
+from singanet.parallel.communicators.communicator import Communicator, Exchanged, Request
+from singanet.parallel.reductions.rank_reducer import RankReducer
+from singanet.parallel.reductions.registration import apart, spread
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.remote import Files, Servers
 from singanet.parallel.server.service import DENSE, NOTHING, ROWS, Load

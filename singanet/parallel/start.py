@@ -7,9 +7,9 @@ from functools import cache
 
 from singanet.device import Device
 from singanet.ops.threads import cores, set_threads
-from singanet.parallel.board import SERVERS
-from singanet.parallel.communicator import Alone, Communicator
-from singanet.parallel.nccl import NcclCommunicator
+from singanet.parallel.communicators.board import SERVERS
+from singanet.parallel.communicators.communicator import Alone, Communicator
+from singanet.parallel.communicators.nccl import NcclCommunicator
 from singanet.parallel.server.messages import ServerRanks
 
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
@@ -54,7 +54,7 @@ def _whole() -> Communicator:
         return Alone()
     _share_cores()
     # Loading MPI starts it, which takes a second.
-    from singanet.parallel.mpi import MpiCommunicator
+    from singanet.parallel.communicators.mpi import MpiCommunicator
 
     return MpiCommunicator()
 

@@ -21,8 +21,10 @@ from singanet.checkpoint import (
 )
 from singanet.checkpoint.keras import KerasReader
 from singanet.checkpoint.keras.slots import read_slots
+from singanet.checkpoint.matching import checked_rename
+from singanet.checkpoint.torch.layouts import single
+from singanet.checkpoint.torch.naming import TorchView, torch_sources
 from singanet.errors import ArgumentError, CallOrderError
-from singanet.layers import RNN, Dense, Layer, MultiHeadAttention, TimeDistributed
 from singanet.saving.recurrent import packed_layers
 from singanet.types import Array
 
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from singanet.optimizer import Optimizer
     from singanet.params.param import Param
 
+_PLAIN = ("safetensors", "npz", "hdf5")
+"""Formats of names and arrays, and nothing more."""
+
 
 def save_parameters(
     net: Model,
@@ -41,12 +46,26 @@ def save_parameters(
     *,
     data_format: str = "channels_last",
     optimizer: Optimizer | None = None,
+    layout: str | None = None,
+    rename: Mapping[str, str] | None = None,
 ) -> None:
     """`FeedForwardNet.save`; ``format`` None goes by the suffix of ``f``."""
     name = format_for(f, format)
     params = distinct(net.params())
+    _expect_layout(net, None, layout)
     if optimizer is not None and name != "keras":
         raise _no_place(f, name)
+    if layout == "torch" or rename:
+        if name not in _PLAIN or layout != "torch":
+            raise ArgumentError(
+                f"file {str(f)!r}, argument {'layout' if layout == 'torch' else 'rename'}",
+                expected=f"layout='torch' in a file of one of {', '.join(_PLAIN)}",
+                received=f"layout {layout!r}, format {name!r}",
+                advice="write '.safetensors', which safetensors.torch.load_file reads",
+            )
+        names = checked_rename(rename, f"file {str(f)!r}")
+        write_state(f, torch_sources(describe_net(net, None), params, names), name)
+        return
     packed = packed_layers(net) if name in ("snapshot", "pickle") else []
     if not packed and not name.startswith("keras"):
         # One after the other, wherever they are.
@@ -77,88 +96,90 @@ def load_parameters(
     data_format: str = "channels_last",
     optimizer: Optimizer | None = None,
     layout: str | None = None,
+    key: str | None = None,
 ) -> LoadReport:
     """`FeedForwardNet.load`; ``format`` None goes by what the file holds."""
     params = {param.name: param for param in distinct(net.params())}
     _expect_writable(params.values())
-    matrices = _checked_matrices(net, rename, layout)
-    targets = {
-        name: Target(
-            param.shape[::-1] if name in matrices else param.shape,
-            np.dtype(param.array_type),
-            "PyTorch's layout, turned" if name in matrices else "",
-        )
-        for name, param in params.items()
-    }
+    _expect_layout(net, rename, layout)
 
     def assign(name: str, array: Array) -> None:
-        params[name].put(net.device.put(array.T if name in matrices else array))
+        params[name].put(net.device.put(array))
 
-    packed = [] if matrices else packed_layers(net)
+    def targets(rules: Mapping[str, str]) -> dict[str, Target]:
+        return {
+            name: Target(param.shape, np.dtype(param.array_type), rules.get(name, ""))
+            for name, param in params.items()
+        }
+
     with open_state(f, format) as reader:
         if not reader.foreign_layout:
             if optimizer is not None:
                 raise _no_place(f, reader.format)
-            return load_into(reader, targets, assign, rename, strict, cast, packed)
-    if layout is not None:
+            if layout == "torch" or (reader.format == "torch" and layout is None):
+                names = checked_rename(rename, reader.where)
+                view = TorchView(reader, describe_net(net, None), names, key)
+                return load_into(view, targets(view.rules), assign, None, strict, cast)
+            if key is not None:
+                raise _no_key(reader.where)
+            packed = packed_layers(net)
+            return load_into(reader, targets({}), assign, rename, strict, cast, packed)
+    if layout is not None or key is not None:
         raise ArgumentError(
             f"file {str(f)!r}, argument layout",
             expected="a file whose arrays have no layout of their own",
             received="one of Keras",
-            advice="leave layout out: Keras' arrays are turned by the file's own layers",
+            advice="leave layout and key out: Keras' arrays are turned by the file's own layers",
         )
     layers = describe_net(net, data_format)
     with KerasReader(Path(f), layers) as keras:
         slots = None if optimizer is None else read_slots(keras, layers, optimizer)
-        report = load_into(keras, targets, assign, rename, strict, cast)
+        report = load_into(keras, targets({}), assign, rename, strict, cast)
     if optimizer is not None and slots is not None:
         optimizer.load_state_dict(slots)
     return report
 
 
-def _checked_matrices(
-    net: Model, rename: Mapping[str, str] | None, layout: str | None
-) -> frozenset[str]:
-    """The matrices of ``net`` that PyTorch keeps as (out, in), if ``layout`` says so of the file.
+def _expect_layout(net: Model, rename: Mapping[str, str] | None, layout: str | None) -> None:
+    """Refuse an unknown layout, and square matrices that may lie either way.
 
-    Errors: an unknown layout; square matrices under names that may be PyTorch's, where ``layout``
-    says nothing, since their shapes do not tell which way they lie.
+    Those are renamed from names that may be PyTorch's, where ``layout`` says nothing.
     """
     if layout not in (None, "torch", "singanet"):
         raise ArgumentError(
-            "net.load, layout",
+            "argument layout",
             expected="'torch', 'singanet' or None",
             received=repr(layout),
             advice="'torch' for the arrays of a state_dict of PyTorch's",
         )
-    matrices = {
-        param.name: param.shape
-        for layer in net.layers
-        for suffix, param in layer.params.items()
-        if _is_inward(layer, suffix)
+    if layout is not None or not isinstance(rename, Mapping):
+        return
+    arrays = {
+        name: (layer, suffix)
+        for layer in describe_net(net, None)
+        for suffix, (name, _) in layer.params.items()
     }
-    if layout is None and isinstance(rename, Mapping):
-        for there, name in rename.items():
-            rows, columns = matrices.get(name, (0, 1))
-            if rows == columns and isinstance(there, str) and "." in there:
-                raise ArgumentError(
-                    f"net.load, rename of {there!r}",
-                    expected=f"layout=, since {name!r} is square and may lie either way",
-                    received="none",
-                    advice="layout='torch' turns PyTorch's (out, in), 'singanet' takes it as it is",
-                )
-    return frozenset(matrices) if layout == "torch" else frozenset()
+    for there, name in rename.items():
+        layer, suffix = arrays.get(name, (None, ""))
+        theirs = single(layer, suffix) if layer else None
+        if theirs is None or theirs.join is not np.transpose:
+            continue
+        if len(set(theirs.shape)) == 1 and isinstance(there, str) and "." in there:
+            raise ArgumentError(
+                f"net.load, rename of {there!r}",
+                expected=f"layout=, since {name!r} is square and may lie either way",
+                received="none",
+                advice="layout='torch' turns PyTorch's (out, in), 'singanet' takes it as it is",
+            )
 
 
-def _is_inward(layer: Layer, suffix: str) -> bool:
-    """Whether a parameter is a matrix (in, out), which PyTorch keeps as (out, in)."""
-    while isinstance(layer, TimeDistributed):
-        layer = layer.layer
-    if isinstance(layer, Dense):
-        return suffix.endswith("weight") and not layer.W_transpose
-    if isinstance(layer, RNN):
-        return suffix.endswith(("weight_x", "weight_h"))
-    return isinstance(layer, MultiHeadAttention) and suffix.endswith("_weight")
+def _no_key(where: str) -> ArgumentError:
+    return ArgumentError(
+        f"{where}, argument key",
+        expected="layout='torch', whose trainings have dicts of several names",
+        received="another layout",
+        advice="leave key out",
+    )
 
 
 def _no_place(f: str | PathLike[str], format: str) -> ArgumentError:

@@ -20,6 +20,7 @@ from singanet.layers import (
     Layer,
     MatMul,
     MultiHeadAttention,
+    SeparableConv2D,
     TimeDistributed,
 )
 from singanet.types import Shape
@@ -45,12 +46,18 @@ def multiply_adds(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape])
 
 
 def _dense(layer: Dense, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
-    return prod(in_shapes[0]) * prod(out_shapes[0])
+    return prod(in_shapes[0]) * layer.num_output
 
 
 def _by_output(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
     """Each output is a product with one row of the weight."""
     return prod(out_shapes[0]) * layer.params["weight"].shape[1]
+
+
+def _separable(layer: SeparableConv2D, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+    """Each position of an output by the rows of both weights."""
+    weights = (layer.params["depthwise_weight"], layer.params["pointwise_weight"])
+    return prod(out_shapes[0][1:]) * sum(prod(weight.shape) for weight in weights)
 
 
 def _by_input(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
@@ -75,11 +82,10 @@ def _recurrent(layer: RNN, in_shapes: list[Shape], out_shapes: list[Shape]) -> i
 
 def _attention(layer: MultiHeadAttention, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
     """Projections, then scores and means for each query, key and head; a causal mask saves none."""
-    sequences = [shape for shape in in_shapes if len(shape) == 2]
-    queries, keys = sequences[0][0], sequences[-1][0]
+    queries, keys = in_shapes[0][0], in_shapes[layer.given - 1][0]
     rows = {"query": queries, "value": keys, "key": keys, "output": queries}
     projections = sum(n * prod(layer.params[f"{part}_weight"].shape) for part, n in rows.items())
-    per_pair = layer.params["key_weight"].shape[1] + layer.params["value_weight"].shape[1]
+    per_pair = layer.num_heads * (layer.dims["key"] + layer.dims["value"])
     return projections + queries * keys * per_pair
 
 
@@ -99,5 +105,6 @@ _COUNTS: dict[type, Count] = {
     MatMul: _matmul,
     MultiHeadAttention: _attention,
     RNN: _recurrent,
+    SeparableConv2D: _separable,
     TimeDistributed: _each_step,
 }

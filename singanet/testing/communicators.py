@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.errors import RankError, RankLostError, one_of
-from singanet.parallel.communicator import (
+from singanet.parallel.communicators.communicator import (
     Communicator,
     Done,
     ReduceOp,

@@ -151,7 +151,7 @@ def test_a_newer_format(path, state):
 
 @pytest.mark.parametrize(
     ("member", "advice"),
-    [("model.weights.h5", "load_model"), ("archive/data.pkl", "safetensors.torch")],
+    [("model.weights.h5", "load_model"), ("archive/data.pkl", "state_dict")],
 )
 def test_archives_of_others(path, member, advice):
     """Keras' and PyTorch's are zip files too."""

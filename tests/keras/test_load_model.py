@@ -26,7 +26,7 @@ kl = keras.layers
 def cnn():
     x = keras.Input((9, 7, 3), name="image")
     y = kl.Conv2D(4, 3, padding="same", activation="relu", name="c1")(x)
-    z = kl.BatchNormalization()(y)
+    z = kl.BatchNormalization(center=False)(y)
     y = kl.Add()([y, z])
     y = kl.Concatenate()([y, kl.LeakyReLU()(y)])
     y = kl.MaxPooling2D(2)(y)
@@ -43,7 +43,9 @@ def strided():
             kl.Conv2D(4, 3, strides=2, padding="same", use_bias=False),
             kl.DepthwiseConv2D(3, strides=2, padding="same", activation="gelu"),
             kl.UpSampling2D(3),
+            kl.SeparableConv2D(5, 3, strides=2, padding="same", depth_multiplier=2),
             kl.MaxPooling2D(2, padding="same"),
+            kl.AveragePooling2D(3, strides=1, padding="same"),
             kl.AveragePooling2D(2),
             kl.GlobalAveragePooling2D(),
             kl.Dense(2),
@@ -57,8 +59,11 @@ def recurrent():
             keras.Input((6,), dtype="int32"),
             kl.Embedding(12, 5),
             kl.LayerNormalization(),
+            kl.Dense(4, activation="tanh"),
+            kl.BatchNormalization(scale=False),
             kl.Bidirectional(kl.LSTM(3, return_sequences=True)),
-            kl.GRU(4, return_sequences=True),
+            kl.GRU(4, return_sequences=True, use_bias=False, recurrent_dropout=0.2),
+            kl.LSTM(4, return_sequences=True, go_backwards=True, dropout=0.2),
             kl.SimpleRNN(3, activation="relu"),
             kl.Activation("softmax"),
         ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from singanet.launch import folder as folders
 from singanet.launch.folder import job_folder, sweep_lost
-from singanet.parallel.board import JOB, process_state
+from singanet.parallel.communicators.board import JOB, process_state
 
 
 def sleeper(path, **options):

@@ -15,7 +15,7 @@ RANK = """
 import os, signal, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from singanet.parallel.board import JOB, own_board, read_board
+from singanet.parallel.communicators.board import JOB, own_board, read_board
 from singanet.layers import Layer
 
 rank, size = (int(os.environ["OMPI_COMM_WORLD_" + name]) for name in ("RANK", "SIZE"))

@@ -27,7 +27,7 @@ from singanet import parallel
 from singanet.layers import Activation, Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import Adam
-from singanet.parallel.board import read_board
+from singanet.parallel.communicators.board import read_board
 
 how, victim, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 comm = parallel.init()

@@ -1,7 +1,7 @@
 import json
 
 from singanet.launch.traces import merge_traces
-from singanet.parallel.timeline import Timeline, part_of
+from singanet.parallel.communicators.timeline import Timeline, part_of
 from singanet.testing import communicators
 
 

@@ -32,6 +32,47 @@ class TestImages(BatchNormCase):
     in_shapes = (3, 4, 5)
 
 
+class TestSignals(BatchNormCase):
+    in_shapes = (3, 4)
+
+
+class TestVolumes(BatchNormCase):
+    in_shapes = (2, 3, 2, 4)
+
+
+class TestLastAxis(LayerCase):
+    in_shapes = (4, 3)
+
+    def make(self):
+        return BatchNormalization("bn", axis=-1)
+
+    def expected(self, params, x):
+        centred = (x - params["mean"]) / np.sqrt(params["var"] + 1e-5)
+        return params["gamma"] * centred + params["beta"]
+
+
+class TestWithoutScale(LayerCase):
+    in_shapes = (3, 2, 2)
+
+    def make(self):
+        return BatchNormalization("bn", scale=False)
+
+    def expected(self, params, x):
+        assert list(params) == ["beta", "mean", "var"]
+        mean, var, beta = (params[k][:, None, None] for k in ("mean", "var", "beta"))
+        return (x - mean) / np.sqrt(var + 1e-5) + beta
+
+
+class TestWithoutBoth(LayerCase):
+    in_shapes = (3,)
+
+    def make(self):
+        return BatchNormalization("bn", scale=False, center=False)
+
+    def expected(self, params, x):
+        return (x - params["mean"]) / np.sqrt(params["var"] + 1e-5)
+
+
 class TestOneChannelOfOnePixel(BatchNormCase):
     in_shapes = (1, 1, 1)
     batch = 4
@@ -138,7 +179,7 @@ def test_momentum_is_the_weight_of_the_new_value(rng, momentum, weight):
     np.testing.assert_allclose(var, (1 - weight) + weight * x.var(axis=0, ddof=1), rtol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [(1, 3), (1, 3, 1, 1)])
+@pytest.mark.parametrize("shape", [(1, 3), (1, 3, 1), (1, 3, 1, 1)])
 def test_one_value_a_channel_is_refused_in_training_as_by_pytorch(shape):
     x = np.ones(shape, np.float32)
     net = singanet.FeedForwardNet([BatchNormalization("bn", input_sample_shape=shape[1:])])
@@ -193,12 +234,11 @@ def test_float32_statistics_survive_a_large_mean():
     np.testing.assert_allclose(y, want, atol=2e-4)
 
 
-@pytest.mark.parametrize("shape", [(16, 5), (8, 5, 6, 7)])
+@pytest.mark.parametrize("shape", [(16, 5), (8, 5, 9), (8, 5, 6, 7), (4, 5, 3, 6, 2)])
 def test_agrees_with_pytorch(shape):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(7)
-    kind = torch.nn.BatchNorm1d if len(shape) == 2 else torch.nn.BatchNorm2d
-    peer = kind(5, momentum=0.3)
+    peer = getattr(torch.nn, f"BatchNorm{max(len(shape) - 2, 1)}d")(5, momentum=0.3)
     layer = BatchNormalization("bn", momentum=0.3)
     layer.build(shape[1:])
     start = rng.uniform(0.5, 1.5, (4, 5)).astype(np.float32)
@@ -244,11 +284,16 @@ def test_refuses_bad_arguments(options):
         BatchNormalization("bn", **options)
 
 
-@pytest.mark.parametrize("shape", [(), (3, 4), (1, 2, 3, 4), [(3,), (3,)]])
-def test_refuses_other_ranks(shape):
+def test_refuses_an_axis_in_the_middle():
+    with pytest.raises(ArgumentError, match=r"layer 'bn', argument axis: expected 1 for the chan"):
+        BatchNormalization("bn", axis=2)
+
+
+@pytest.mark.parametrize("shape", [(), [(3,), (3,)]])
+def test_refuses_what_has_no_channels(shape):
     layer = BatchNormalization("bn")
     with pytest.raises(
-        ShapeError, match=r"layer 'bn'.*\(features,\) or \(channels, height, width\)"
+        ShapeError, match=r"layer 'bn'.*\(features,\) or \(channels, positions\.\.\.\)"
     ):
         layer.build(shape)
     assert layer.params == {}

@@ -86,6 +86,22 @@ class TestPadOverridesBorderMode(ConvCase):
     geometry = {"pads": ((2, 2), (0, 0)), "stride": (2, 2)}
 
 
+class TestUnevenPad(ConvCase):
+    arguments = {"pad": ((2, 0), (0, 1)), "stride": 2}
+    geometry = {"pads": ((2, 0), (0, 1)), "stride": (2, 2)}
+
+
+class TestReflected(ConvCase):
+    arguments = {"pad": ((2, 0), 1), "padding_mode": "reflect", "stride": (1, 2)}
+
+    def expected(self, params, x):
+        rows, columns = [2, 1, 0, 1, 2, 3, 4, 5], [1, 0, 1, 2, 3, 4, 3]
+        geometry = {"kernel": (3, 3), "stride": (1, 2), "pads": ((0, 0), (0, 0))}
+        return cross_correlation(
+            x[:, :, rows][..., columns], params["weight"], params["bias"], **geometry
+        )
+
+
 class TestPadWiderThanKernel(ConvCase):
     in_shapes = (1, 2, 3)
     arguments = {"kernel": 2, "pad": 3}
@@ -289,6 +305,25 @@ def test_agrees_with_pytorch(shape, outputs, options):
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+@pytest.mark.parametrize(("pad", "groups"), [((2, 1), 1), ((0, 3), 2)])
+def test_padding_modes_are_those_of_pytorch(mode, pad, groups):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2, 4, 7, 6)).astype(np.float32)
+    theirs = torch.nn.Conv2d(4, 6, 3, (1, 2), pad, groups=groups, padding_mode=mode)
+    leaf = torch.tensor(x, requires_grad=True)
+    wanted = theirs(leaf)
+    dy = rng.standard_normal(wanted.shape).astype(np.float32)
+    wanted.backward(torch.tensor(dy))
+    weight, bias = (p.detach().numpy() for p in (theirs.weight, theirs.bias))
+    layer = Conv2D("conv", 6, 3, (1, 2), pad=pad, groups=groups, padding_mode=mode)
+    y, dx, grads = run(layer, x, dy, weight=weight.reshape(6, -1), bias=bias)
+    peers = [wanted.detach(), leaf.grad, theirs.weight.grad.reshape(6, -1), theirs.bias.grad]
+    for got, want in zip([y, dx, grads["weight"], grads["bias"]], peers, strict=True):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+
+
 def test_images_come_out_as_views_of_channels_last_memory():
     """So that the next layer's kernels need no transposition."""
     x = np.ones((2, 3, 6, 5), np.float32)
@@ -333,6 +368,10 @@ def test_channels_last_input_gives_the_same(rng):
         ({"nb_kernels": 4, "dilation": 0}, "dilation"),
         ({"nb_kernels": 4, "pad": -1}, "pad"),
         ({"nb_kernels": 4, "pad": "same"}, "pad"),
+        ({"nb_kernels": 4, "pad": (1, (0, -1))}, "pad"),
+        ({"nb_kernels": 4, "pad": (1, 1, 1)}, "pad"),
+        ({"nb_kernels": 4, "padding_mode": "constant"}, "padding_mode"),
+        ({"nb_kernels": 4, "border_mode": "causal"}, "border_mode"),
         ({"nb_kernels": 4, "border_mode": "full"}, "border_mode"),
         ({"nb_kernels": 4, "data_format": "NHWC"}, "data_format"),
         ({"nb_kernels": 4, "cudnn_prefer": "slowest"}, "cudnn_prefer"),
@@ -358,6 +397,7 @@ def test_refuses_bad_arguments(arguments, what):
         ({"groups": 2}, (3, 8, 8), r"divisible by groups=2; received 3 channels and nb_kernels=4"),
         ({"groups": 3}, (3, 8, 8), r"divisible by groups=3; received 3 channels and nb_kernels=4"),
         ({}, (0, 8, 8), r"each at least 1"),
+        ({"padding_mode": "reflect", "pad": 3}, (1, 3, 5), r"as much to repeat as the border"),
     ],
 )
 def test_refuses_samples_that_do_not_fit(options, shape, message):

@@ -7,7 +7,7 @@ import pytest
 
 from singanet import FeedForwardNet
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError
-from singanet.layers import Dense
+from singanet.layers import Dense, TimeDistributed
 from singanet.testing import LayerCase
 
 
@@ -19,6 +19,16 @@ class TestDense(LayerCase):
 
     def expected(self, params, x):
         return np.einsum("ni,io->no", x, params["weight"]) + params["bias"]
+
+
+class TestDenseOverSteps(LayerCase):
+    in_shapes = (2, 3, 5)
+
+    def make(self):
+        return Dense("fc", 4)
+
+    def expected(self, params, x):
+        return np.einsum("nabi,io->nabo", x, params["weight"]) + params["bias"]
 
 
 class TestDenseTransposed(LayerCase):
@@ -60,17 +70,20 @@ def test_init_specs_are_applied_and_left_alone():
     assert specs == before
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (), [(3,), (3,)]])
-def test_refuses_a_sample_that_is_not_flat(shape):
+@pytest.mark.parametrize("shape", [(), (4, None), [(3,), (3,)]])
+def test_refuses_a_sample_without_features(shape):
     layer = Dense("fc", 3)
     with pytest.raises(ShapeError, match=r"layer 'fc': expected .*\(features,\).*Flatten"):
         layer.build(shape)
     assert layer.params == {}
 
 
-def test_a_sequence_is_told_of_both_ways_to_take_it():
-    with pytest.raises(ShapeError, match=r"TimeDistributed\('td', Dense.* put Flatten before it"):
-        FeedForwardNet([Dense("fc", 3, input_sample_shape=(5, 4))])
+def test_a_sequence_of_any_length_is_what_time_distributed_makes_of_it(rng):
+    net = FeedForwardNet([Dense("fc", 3, input_sample_shape=(None, 4))], seed=0)
+    same = FeedForwardNet([TimeDistributed("td", Dense("fc", 3), (None, 4))], seed=0)
+    for length in (1, 6):
+        x = rng.standard_normal((2, length, 4)).astype(np.float32)
+        np.testing.assert_array_equal(net.forward(False, x), same.forward(False, x))
 
 
 @pytest.mark.parametrize("count", [0, -1, 2.5, "3", None])

@@ -6,40 +6,64 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.layers import Context, MultiHeadAttention
+from singanet.layers import Context, Input, MultiHeadAttention, RotaryEmbedding
+from singanet.net import FeedForwardNet
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 
 
-def loops(layer, p, query, value, key, lengths):
-    """Sample by sample, head by head, query by query."""
+def turned(rows, position, theta, interleaved):
+    """One head's features at one position, as complex numbers turned about the origin."""
+    half = len(rows) // 2
+    pairs = rows.reshape(half, 2) if interleaved else rows.reshape(2, half).T
+    angle = position * theta ** (-2.0 * np.arange(half) / len(rows))
+    z = (pairs[:, 0] + 1j * pairs[:, 1]) * np.exp(1j * angle)
+    pairs = np.stack([z.real, z.imag], axis=1)
+    return (pairs if interleaved else pairs.T).reshape(-1)
+
+
+def loops(layer, p, query, value, key, lengths, mask):
+    """Outputs and weights sample by sample, head by head, query by query."""
     n, queries, _ = query.shape
     keys, heads = key.shape[1], layer.num_heads
     kd, vd = layer.dims["key"], layer.dims["value"]
+    share = heads // (layer.num_kv_heads or heads)
     q, v, k = (
         x @ p[f"{part}_weight"] + p.get(f"{part}_bias", 0)
         for part, x in (("query", query), ("value", value), ("key", key))
     )
-    out = np.zeros((n, queries, heads * vd))
+
+    def at(rows, s, t, h):
+        part = rows[s, t, h * kd : (h + 1) * kd]
+        turn = layer.rotary
+        return part if turn is None else turned(part, t, turn.theta, turn.interleaved)
+
+    if mask is None:
+        mask = np.full(1, layer.mask != "added", float)
+    mask = np.broadcast_to(
+        mask.reshape(len(mask), *[1] * (4 - mask.ndim), *mask.shape[1:]), (n, heads, queries, keys)
+    )
+    out, weights = np.zeros((n, queries, heads * vd)), np.zeros((n, heads, queries, keys))
     for s in range(n):
         for h in range(heads):
             for t in range(queries):
                 seen = [
                     j
                     for j in range(keys if lengths is None else int(lengths.reshape(n)[s]))
-                    if not layer.causal or j <= t
+                    if (not layer.causal or j <= t)
+                    and (mask[s, h, t, j] if layer.mask != "added" else mask[s, h, t, j] > -np.inf)
                 ]
                 if seen:
                     scores = np.array(
-                        [
-                            q[s, t, h * kd : (h + 1) * kd] @ k[s, j, h * kd : (h + 1) * kd]
-                            for j in seen
-                        ]
+                        [at(q, s, t, h) @ at(k, s, j, h // share) / np.sqrt(kd) for j in seen]
                     )
-                    w = np.exp(scores / np.sqrt(kd))
-                    rows = v[s, seen, h * vd : (h + 1) * vd]
+                    if layer.mask == "added":
+                        scores += mask[s, h, t, seen]
+                    w = np.exp(scores)
+                    weights[s, h, t, seen] = w / w.sum()
+                    rows = v[s, seen, h // share * vd : (h // share + 1) * vd]
                     out[s, t, h * vd : (h + 1) * vd] = w @ rows / w.sum()
-    return out @ p["output_weight"] + p.get("output_bias", 0)
+    return out @ p["output_weight"] + p.get("output_bias", 0), weights
 
 
 class AttentionCase(LayerCase):
@@ -47,12 +71,14 @@ class AttentionCase(LayerCase):
 
     def expected(self, params, x):
         layer = self.built()
-        parts = x if isinstance(x, list) else [x]
+        parts = list(x) if isinstance(x, list) else [x]
+        mask = parts.pop() if layer.mask else None
         lengths = parts[-1] if layer.has_lengths else None
         query, *rest = parts[: layer.given]
         value = rest[0] if rest else query
         key = rest[1] if len(rest) == 2 else value
-        return loops(layer, params, query, value, key, lengths)
+        y, weights = loops(layer, params, query, value, key, lengths, mask)
+        return [y, weights] if layer.return_weights else y
 
 
 class TestSelfAttention(AttentionCase):
@@ -91,6 +117,63 @@ class TestSelfAttentionWithLengths(TestQueryValueKeyLengthsCausal):
 
     def make(self):
         return MultiHeadAttention("att", 1)
+
+
+class TestGroupedHeadsAndWeights(AttentionCase):
+    in_shapes = [(3, 4), (5, 7)]
+
+    def make(self):
+        return MultiHeadAttention(
+            "att", 4, key_dim=3, value_dim=2, num_kv_heads=2, num_output=5, return_weights=True
+        )
+
+
+class TestRotary(AttentionCase):
+    in_shapes = (5, 8)
+
+    def make(self):
+        return MultiHeadAttention("att", 2, causal=True, num_kv_heads=1, rotary=RotaryEmbedding())
+
+
+class TestRotaryInterleaved(AttentionCase):
+    in_shapes = [(5, 8), (4, 6)]
+
+    def make(self):
+        return MultiHeadAttention("att", 2, rotary=RotaryEmbedding(100.0, interleaved=True))
+
+
+class TestBooleanMask(AttentionCase):
+    in_shapes = [(4, 6), (4, 4)]
+
+    def make(self):
+        return MultiHeadAttention("att", 2, mask="boolean", return_weights=True)
+
+    def draw(self, rng, batch):
+        seen = rng.integers(0, 2, (batch, *self.in_shapes[1]))
+        seen[:, 0] = 0
+        return [rng.standard_normal((batch, *self.in_shapes[0])), seen.astype(bool)]
+
+
+class TestBooleanMaskOfKeysWithCausal(TestBooleanMask):
+    in_shapes = [(4, 6), (4,)]
+
+    def make(self):
+        return MultiHeadAttention("att", 2, causal=True, mask="boolean")
+
+    def draw(self, rng, batch):
+        return [rng.standard_normal((batch, 4, 6)), np.array([[0, 1, 1, 0]] * batch)]
+
+
+class TestAddedMask(AttentionCase):
+    in_shapes = [(4, 6), (3, 5), (3, 5), (), (2, 1, 3)]
+
+    def make(self):
+        return MultiHeadAttention("att", 2, mask="added", dropout=0.0)
+
+    def draw(self, rng, batch):
+        parts = super().draw(rng, batch)
+        parts[3] = np.array([3, 1, 2, 0])[:batch]
+        return parts
 
 
 class TestDropout(TestSelfAttention):
@@ -142,6 +225,113 @@ def test_outputs_and_gradients_equal_pytorch(causal, ragged, rng):
         np.testing.assert_allclose(grads[f"{part}_bias"], b.numpy(), **close)
 
 
+def of_torch(torch, layer, theirs):
+    """Give ``layer`` the arrays of PyTorch's."""
+    size = theirs.embed_dim
+    for k, part in enumerate(("query", "key", "value")):
+        rows = slice(k * size, (k + 1) * size)
+        weight, bias = theirs.in_proj_weight[rows], theirs.in_proj_bias[rows]
+        layer.params[f"{part}_weight"].value[...] = weight.detach().numpy().T
+        layer.params[f"{part}_bias"].value[...] = bias.detach().numpy()
+    layer.params["output_weight"].value[...] = theirs.out_proj.weight.detach().numpy().T
+    layer.params["output_bias"].value[...] = theirs.out_proj.bias.detach().numpy()
+
+
+@pytest.mark.parametrize("kind", ["boolean", "added"])
+def test_masks_and_weights_equal_pytorch(kind, rng):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peers extra")
+    torch.manual_seed(0)
+    theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    layer = MultiHeadAttention("att", 2, mask=kind, return_weights=True)
+    layer.build([(5, 8), (2, 5, 5)])
+    of_torch(torch, layer, theirs)
+    x = rng.standard_normal((3, 5, 8)).astype(np.float32)
+    mask = rng.standard_normal((3, 2, 5, 5)).astype(np.float32)
+    if kind == "boolean":
+        mask = mask > -0.5
+        mask[..., 0] = True
+    dy, dw = (rng.standard_normal(s).astype(np.float32) for s in (x.shape, (3, 2, 5, 5)))
+    ctx, (y, weights) = run(layer, [x, mask])
+    (dx, dmask), _ = layer.backward(ctx, [dy, dw])
+    tx = torch.tensor(x, requires_grad=True)
+    # PyTorch's boolean mask is True where a key is not seen.
+    tmask = torch.tensor(~mask) if kind == "boolean" else torch.tensor(mask, requires_grad=True)
+    ty, tweights = theirs(tx, tx, tx, attn_mask=tmask.reshape(6, 5, 5), average_attn_weights=False)
+    torch.autograd.backward([ty, tweights], [torch.tensor(dy), torch.tensor(dw)])
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(y, ty.detach().numpy(), **close)
+    np.testing.assert_allclose(weights, tweights.detach().numpy(), **close)
+    np.testing.assert_allclose(dx, tx.grad.numpy(), **close)
+    if kind == "added":
+        np.testing.assert_allclose(dmask, tmask.grad.numpy(), **close)
+    else:
+        assert dmask is None
+
+
+@pytest.mark.parametrize("kind", ["boolean", "added"])
+def test_a_query_that_sees_no_key_is_zero_as_in_pytorch(kind, rng):
+    """Zeros as of its kernel; its own layer, asked for weights, gives NaN, Keras the plain mean."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peers extra")
+    layer = MultiHeadAttention("att", 2, use_bias=False, mask=kind, return_weights=True)
+    layer.build([(3, 4), (3, 3)])
+    x = rng.standard_normal((2, 3, 4)).astype(np.float32)
+    seen = np.ones((2, 3, 3), bool)
+    seen[:, 1] = False
+    mask = seen if kind == "boolean" else np.where(seen, 0, -np.inf).astype(np.float32)
+    ctx, (y, weights) = run(layer, [x, mask])
+    (dx, _), grads = layer.backward(ctx, [np.ones_like(y), np.ones_like(weights)])
+    tx = torch.tensor(x, requires_grad=True)
+    q, v, k = (
+        (tx @ torch.tensor(layer.params[f"{part}_weight"].value))
+        .reshape(2, 3, 2, 2)
+        .transpose(1, 2)
+        for part in ("query", "value", "key")
+    )
+    tmask = torch.tensor(mask)[:, None]
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=tmask)
+    merged = theirs.transpose(1, 2).reshape(2, 3, 4)
+    ty = merged @ torch.tensor(layer.params["output_weight"].value)
+    ty.backward(torch.ones(2, 3, 4))
+    assert not y[:, 1].any()
+    assert not weights[:, :, 1].any()
+    np.testing.assert_allclose(y, ty.detach().numpy(), rtol=1e-5, atol=1e-5)
+    # The sum of a query's weights is constant, so their own gradient adds nothing.
+    np.testing.assert_allclose(dx, tx.grad.numpy(), rtol=1e-5, atol=1e-5)
+    assert all(np.isfinite(grad).all() for grad in grads.values())
+
+
+def of_keras(keras, layer, theirs):
+    """Give ``layer`` the arrays of Keras'."""
+    for part in ("query", "key", "value", "output"):
+        dense = getattr(theirs, f"_{part}_dense")
+        w, b = (keras.ops.convert_to_numpy(v) for v in (dense.kernel, dense.bias))
+        weight = layer.params[f"{part}_weight"].value
+        weight[...] = w.reshape(weight.shape)
+        layer.params[f"{part}_bias"].value[...] = b.reshape(-1)
+
+
+def test_grouped_heads_equal_keras(rng):
+    keras = pytest.importorskip("keras", reason="Keras is not installed: the peers extra")
+    theirs = keras.layers.GroupQueryAttention(3, 4, 2)
+    query, value = (rng.standard_normal((2, t, 6)).astype(np.float32) for t in (5, 4))
+    theirs.build(query.shape, value.shape)
+    theirs.set_weights([rng.standard_normal(w.shape) for w in theirs.get_weights()])
+    layer = MultiHeadAttention(
+        "att", 4, 3, num_kv_heads=2, causal=True, mask="boolean", return_weights=True
+    )
+    layer.build([(5, 6), (4, 6), (5, 4)])
+    of_keras(keras, layer, theirs)
+    seen = rng.random((2, 5, 4)) < 0.6
+    seen[:, :, 0] = True
+    want, scores = theirs(
+        query, value, attention_mask=seen, use_causal_mask=True, return_attention_scores=True
+    )
+    y, weights = run(layer, [query, value, seen], train=False)[1]
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(y, keras.ops.convert_to_numpy(want), **close)
+    np.testing.assert_allclose(weights, keras.ops.convert_to_numpy(scores), **close)
+
+
 def test_outputs_equal_keras(rng):
     keras = pytest.importorskip("keras", reason="Keras is not installed: the peers extra")
     theirs = keras.layers.MultiHeadAttention(2, 3, value_dim=4)
@@ -153,12 +343,7 @@ def test_outputs_equal_keras(rng):
     theirs.set_weights([rng.standard_normal(w.shape) for w in theirs.get_weights()])
     layer = MultiHeadAttention("att", 2, 3, 4)
     layer.build([(5, 6), (4, 7), (4, 3)])
-    for part in ("query", "key", "value", "output"):
-        dense = getattr(theirs, f"_{part}_dense")
-        w, b = (keras.ops.convert_to_numpy(v) for v in (dense.kernel, dense.bias))
-        weight = layer.params[f"{part}_weight"].value
-        weight[...] = w.reshape(weight.shape)
-        layer.params[f"{part}_bias"].value[...] = b.reshape(-1)
+    of_keras(keras, layer, theirs)
     want = keras.ops.convert_to_numpy(theirs(query, value, key))
     np.testing.assert_allclose(run(layer, [query, value, key])[1], want, rtol=1e-5, atol=1e-5)
 
@@ -244,7 +429,51 @@ def test_refuses_a_length_that_is_not_there(wrong):
 
 
 @pytest.mark.parametrize("given", [{"num_heads": 0}, {"key_dim": -1}, {"value_dim": 1.5},
-                                   {"dropout": 1.0}])  # fmt: skip
+                                   {"dropout": 1.0}, {"num_kv_heads": 3}, {"num_output": 0},
+                                   {"mask": "bool"}, {"mask": []}, {"rotary": True}])  # fmt: skip
 def test_refuses_bad_arguments(given):
     with pytest.raises(ArgumentError, match=f"argument {next(iter(given))}: expected"):
         MultiHeadAttention("att", **{"num_heads": 2, **given})
+
+
+@pytest.mark.parametrize("theta", [0, -1.0, float("nan"), "10000"])
+def test_refuses_bad_thetas(theta):
+    with pytest.raises(ArgumentError, match="RotaryEmbedding, theta: expected a positive number"):
+        RotaryEmbedding(theta)
+
+
+def test_rotary_needs_pairs():
+    with pytest.raises(ArgumentError, match="'att', argument rotary: expected an even key_dim"):
+        MultiHeadAttention("att", 2, rotary=RotaryEmbedding()).build((5, 6))
+
+
+@pytest.mark.parametrize("shape", [(4,), (5, 4), (3, 5, 5), (1, 2, 5, 5)])
+def test_refuses_a_mask_that_does_not_spread(shape):
+    with pytest.raises(
+        ShapeError, match=r"'att': expected a mask of the last of the axes \(2, 5, 5"
+    ):
+        MultiHeadAttention("att", 2, mask="added").build([(5, 6), shape])
+
+
+@pytest.mark.parametrize("dtype", ["bool", None])
+def test_a_mask_that_is_fed_or_drawn_is_the_same_in_a_net(dtype, rng):
+    x, mask = Input("x", (5, 4)), Input("mask", (5,), dtype)
+    make = {"mask": "boolean", "W_specs": {"init": "constant", "value": 0.3}}
+    one = MultiHeadAttention("one", 2, **make)(x, mask)
+    other = MultiHeadAttention("other", 2, **make)(x, x[:, :, 0] > 0)
+    net = FeedForwardNet(inputs=[x, mask], outputs=[one, other])
+    given = rng.standard_normal((3, 5, 4)).astype(np.float32)
+    out = net.predict({"x": given, "mask": given[:, :, 0] > 0})
+    np.testing.assert_array_equal(out["one"], out["other"])
+    unmasked = net.predict({"x": given, "mask": np.ones((3, 5), bool)})
+    assert (unmasked["one"] != out["one"]).any()
+
+
+def test_a_mask_of_any_extent_is_checked_when_it_comes():
+    layer = MultiHeadAttention("att", 2, mask="boolean")
+    layer.build([(None, 6), (None, None)])
+    x = np.zeros((2, 5, 6), np.float32)
+    assert run(layer, [x, np.ones((1, 5, 5), bool)])[1].shape == x.shape
+    for wrong in ((2, 4, 5), (3, 5, 5), (2, 5, 2)):
+        with pytest.raises(ShapeError, match="a mask over 2 samples, 5 queries and 5 keys"):
+            run(layer, [x, np.ones(wrong, bool)])

@@ -52,6 +52,38 @@ class TestPadChannelsToo(LayerCase):
         return np.pad(x, ((0, 0), (0, 1), (1, 1)))
 
 
+class RepeatedCase(LayerCase):
+    in_shapes = (2, 3, 4)
+    mode, numpys = "reflect", "reflect"
+
+    def make(self):
+        return Pad("border", ((2, 0), (1, 3)), mode=self.mode)
+
+    def expected(self, params, x):
+        return np.pad(x, ((0, 0), (0, 0), (2, 0), (1, 3)), mode=self.numpys)
+
+
+class TestPadReflect(RepeatedCase):
+    pass
+
+
+class TestPadReplicate(RepeatedCase):
+    mode, numpys = "replicate", "edge"
+
+
+class TestPadCircular(RepeatedCase):
+    mode, numpys = "circular", "wrap"
+
+
+def test_what_is_repeated_has_to_be_there():
+    for mode, most in (("reflect", 3), ("circular", 4)):
+        Pad("border", most, mode=mode).build((4,))
+        with pytest.raises(ShapeError, match=f"layer 'border': .*repeat as the border by '{mode}'"):
+            Pad("border", most + 1, mode=mode).build((4,))
+    with pytest.raises(ArgumentError, match="layer 'border', argument mode: expected one of"):
+        Pad("border", 1, mode="edge")
+
+
 @pytest.mark.parametrize("pad", [-1, 1.5, "1", None, (), ((1, 2, 3),), ((1, -1),), (1, None)])
 def test_refuses_a_bad_pad(pad):
     with pytest.raises(ArgumentError, match=r"'border', argument pad: expected"):

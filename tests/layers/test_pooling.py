@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError, ShapeError
 from singanet.layers import AvgPooling1D, AvgPooling2D, Context, MaxPooling1D, MaxPooling2D
-from singanet.ops import numpy_ops
+from singanet.ops import numpy_ops, ops_for
 from singanet.testing import LayerCase
 
 
@@ -36,7 +38,7 @@ def pooled(x, function, kernel=(3, 3), stride=(2, 2), pads=((1, 1), (1, 1))):
 
 class MaxCase(LayerCase):
     in_shapes = (2, 7, 6)
-    arguments: dict = {}
+    arguments: dict = {"stride": 2}
     geometry: dict = {}
 
     def make(self):
@@ -51,8 +53,18 @@ class MaxCase(LayerCase):
         return pooled(x, lambda part: part.max(axis=(2, 3)), **self.geometry)
 
 
-class TestMaxDefaults(MaxCase):
+class TestMaxDefaultsOfSinga(MaxCase):
     pass
+
+
+class TestMaxStrideIsTheKernel(MaxCase):
+    arguments = {"kernel": (3, 2)}
+    geometry = {"kernel": (3, 2), "stride": (3, 2), "pads": ((1, 1), (0, 1))}
+
+
+class TestMaxUnevenPad(MaxCase):
+    arguments = {"pad": ((2, 0), 1), "stride": 2}
+    geometry = {"pads": ((2, 0), (1, 1))}
 
 
 class TestMaxOverlappingStrideOne(MaxCase):
@@ -95,7 +107,7 @@ class TestMaxNegativeInputs(MaxCase):
 
 class AvgCase(LayerCase):
     in_shapes = (2, 7, 6)
-    arguments: dict = {}
+    arguments: dict = {"stride": 2}
     geometry: dict = {}
 
     def make(self):
@@ -105,8 +117,19 @@ class AvgCase(LayerCase):
         return pooled(x, lambda part: part.mean(axis=(2, 3)), **self.geometry)
 
 
-class TestAvgDefaults(AvgCase):
+class TestAvgDefaultsOfSinga(AvgCase):
     pass
+
+
+class TestAvgPadCounted(LayerCase):
+    in_shapes = (2, 7, 6)
+
+    def make(self):
+        return AvgPooling2D("pool", 3, 2, pad=((1, 0), (2, 1)), count_include_pad=True)
+
+    def expected(self, params, x):
+        full = np.pad(x, ((0, 0), (0, 0), (1, 0), (2, 1)))
+        return pooled(full, lambda part: part.mean(axis=(2, 3)), pads=((0, 0), (0, 0)))
 
 
 class TestAvgStrideOne(AvgCase):
@@ -140,9 +163,9 @@ class TestAvgWholeImage(AvgCase):
     geometry = {"kernel": (7, 6), "stride": (1, 1), "pads": ((0, 0), (0, 0))}
 
 
-def run(layer, x, dy):
+def run(layer, x, dy, ops=numpy_ops):
     layer.build(x.shape[1:])
-    ctx = Context(numpy_ops, np.random.default_rng(0), {}, True)
+    ctx = Context(ops, np.random.default_rng(0), {}, True)
     y = layer.forward(ctx, x)
     return y, layer.backward(ctx, dy)[0]
 
@@ -167,7 +190,7 @@ def test_of_equal_values_the_first_in_row_major_order_gets_the_whole_gradient():
 def test_a_constant_image_passes_on_every_gradient_once():
     x = np.full((2, 3, 5, 5), -2.0)
     dy = np.random.default_rng(0).standard_normal((2, 3, 3, 3))
-    y, dx = run(MaxPooling2D("pool"), x, dy)
+    y, dx = run(MaxPooling2D("pool", 3, 2), x, dy)
     assert (y == -2.0).all()
     np.testing.assert_allclose(dx.sum(axis=(2, 3)), dy.sum(axis=(2, 3)), rtol=1e-12)
 
@@ -228,6 +251,38 @@ def test_agrees_with_pytorch(kind, rng):
         np.testing.assert_allclose(dx, leaf.grad.numpy(), rtol=1e-5, atol=1e-5)
 
 
+@given(
+    st.tuples(*[st.integers(1, 4)] * 2),
+    st.one_of(st.none(), st.tuples(*[st.integers(1, 4)] * 2)),
+    st.tuples(*[st.integers(0, 2)] * 2),
+    st.integers(1, 2),
+    *[st.booleans()] * 2,
+)
+@settings(max_examples=60, deadline=None)
+def test_agrees_with_pytorch_whatever_the_window(kernel, stride, pad, dilation, ceil, count):
+    torch = pytest.importorskip("torch")
+    pad = tuple(min(p, k // 2) for p, k in zip(pad, kernel, strict=True))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 3, 9, 8))
+    more = {"dilation": dilation, "ceil_mode": ceil}
+    pairs = [
+        (MaxPooling2D("pool", kernel, stride, pad=pad, **more),
+         torch.nn.MaxPool2d(kernel, stride, pad, **more)),
+        (AvgPooling2D("pool", kernel, stride, pad=pad, ceil_mode=ceil, count_include_pad=count),
+         torch.nn.AvgPool2d(kernel, stride, pad, ceil, count)),
+    ]  # fmt: skip
+    for ours, theirs in pairs:
+        for dtype, ops in ((np.float64, numpy_ops), (np.float32, ops_for(x))):
+            leaf = torch.tensor(x.astype(dtype), requires_grad=True)
+            wanted = theirs(leaf)
+            dy = rng.standard_normal(wanted.shape).astype(dtype)
+            wanted.backward(torch.tensor(dy))
+            y, dx = run(ours, x.astype(dtype), dy, ops)
+            assert y.dtype == dx.dtype == dtype
+            np.testing.assert_allclose(y, wanted.detach().numpy(), rtol=1e-6, atol=1e-6)
+            np.testing.assert_allclose(dx, leaf.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", [MaxPooling2D, AvgPooling2D])
 @pytest.mark.parametrize(
     ("arguments", "what"),
@@ -236,7 +291,7 @@ def test_agrees_with_pytorch(kind, rng):
         ({"kernel": -2}, "kernel"),
         ({"kernel": "3"}, "kernel"),
         ({"stride": 0}, "stride"),
-        ({"stride": None}, "stride"),
+        ({"pad": ((1, 2, 3), 1)}, "pad"),
         ({"stride": (1, 2, 3)}, "stride"),
         ({"pad": (0, -1)}, "pad"),
         ({"pad": 0.5}, "pad"),
@@ -282,7 +337,7 @@ class TestMaxPooling1D(LayerCase):
     in_shapes = (3, 8)
 
     def make(self):
-        return MaxPooling1D("pool")
+        return MaxPooling1D("pool", stride=2)
 
     def expected(self, params, x):
         return by_loops(x, np.max, 3, 2, 1)
@@ -306,7 +361,7 @@ class TestAvgPooling1D(LayerCase):
     in_shapes = (3, 8)
 
     def make(self):
-        return AvgPooling1D("pool")
+        return AvgPooling1D("pool", stride=2)
 
     def expected(self, params, x):
         return by_loops(x, np.mean, 3, 2, 1)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError, UnknownNameError
-from singanet.layers import GRU, LSTM, RNN, Context
+from singanet.layers import GRU, LSTM, RNN, Context, Input
+from singanet.loss import SquaredError
+from singanet.net import FeedForwardNet
 from singanet.ops import numpy_ops
+from singanet.optimizer import SGD
 from singanet.testing import LayerCase, check_gradients
 
 MODES = ("lstm", "gru", "tanh", "relu")
@@ -34,25 +39,30 @@ def step(mode, x_part, weight_h, bias_x, bias_h, h, c):
     return (np.tanh(a + b) if mode == "tanh" else np.maximum(a + b, 0)), c
 
 
-def loops(layer, params, x, h0=None, c0=None, lengths=None):
+def loops(layer, params, x, h0=None, c0=None, there=None):
     """Outputs (N, T, D·H) and final h and c (N, stacks·D, H), sample by sample."""
+    if layer.go_backwards:
+        x, there = x[:, ::-1], None if there is None else there[:, ::-1]
     n, steps, _ = x.shape
     size, directions = layer.hidden_size, 2 if layer.bidirectional else 1
     count = layer.num_stacks * directions
-    lengths = np.full(n, steps) if lengths is None else lengths.reshape(n).astype(int)
+    there = np.ones((n, steps), bool) if there is None else there
     zero = np.zeros((n, count, size))
     h_last, c_last = [(zero if s is None else s).copy() for s in (h0, c0)]
     y = np.zeros((n, steps, directions * size))
     for s in range(n):
-        below = x[s, : lengths[s]]
+        below = x[s, there[s]]
+        length = len(below)
         for stack in range(layer.num_stacks):
-            outs = np.zeros((lengths[s], directions * size))
+            outs = np.zeros((length, directions * size))
             for d in range(directions):
                 p = {k: params.get(f"l{stack}/{('forward', 'backward')[d]}/{k}")
                      for k in ("weight_x", "weight_h", "bias_x", "bias_h")}  # fmt: skip
+                for k in ("bias_x", "bias_h"):
+                    p[k] = np.zeros(p["weight_h"].shape[1]) if p[k] is None else p[k]
                 k = stack * directions + d
                 h, c = h_last[s, k], c_last[s, k]
-                for t in list(range(lengths[s]))[:: -1 if d else 1]:
+                for t in list(range(length))[:: -1 if d else 1]:
                     blocks = len(p["bias_x"]) // size
                     part = np.tile(below[t], blocks)
                     if p["weight_x"] is not None:
@@ -61,7 +71,7 @@ def loops(layer, params, x, h0=None, c0=None, lengths=None):
                     outs[t, d * size : (d + 1) * size] = h
                 h_last[s, k], c_last[s, k] = h, c
             below = outs
-        y[s, : lengths[s]] = below
+        y[s, there[s]] = below
     return y, h_last, c_last
 
 
@@ -74,8 +84,10 @@ class RNNCase(LayerCase):
         layer = self.built()
         parts = x if isinstance(x, list) else [x]
         states = parts[1 : 1 + layer.inputs.states]
-        lengths = parts[-1] if layer.inputs.lengths else None
-        y, h, c = loops(layer, params, parts[0], *states, lengths=lengths)
+        there = parts[-1] != 0 if layer.inputs.tells else None
+        if layer.inputs.tells == "lengths":
+            there = np.arange(parts[0].shape[1]) < parts[-1].reshape(-1, 1)
+        y, h, c = loops(layer, params, parts[0], *states, there=there)
         if not layer.return_sequences:
             y = h[:, -layer.directions :].reshape(len(y), -1)
         finals = [h, c] if layer.rnn_mode == "lstm" else [h]
@@ -152,6 +164,36 @@ class TestEverythingSkip(Everything):
 class TestEverythingSkipGRU(Everything):
     mode = "gru"
     options = {"input_mode": "skip"}
+
+
+class TestMask(RNNCase):
+    """Steps missing anywhere, of one sample all; backwards, without bias, with all dropouts."""
+
+    mode = "lstm"
+    batch = 4
+    modes = (True, False)
+
+    @property
+    def in_shapes(self):
+        return [(4, 2), *[(2, 2)] * (2 if self.mode == "lstm" else 1), (4,)]
+
+    def make(self):
+        dropouts = {"input_dropout": 0.3, "recurrent_dropout": 0.4}
+        way = {"bidirectional": True, "return_state": True, "go_backwards": True}
+        return RNN("rnn", 2, self.mode, use_bias=False, **way, **dropouts)
+
+    def draw(self, rng, batch):
+        parts = [rng.standard_normal((batch, *shape)) for shape in self.in_shapes[:-1]]
+        mask = [[1, 0, 1, 1], [0, 0, 1, 0], [1] * 4, [0] * 4]
+        return [*parts, np.array(mask)[:batch]]
+
+
+class TestMaskGRU(TestMask):
+    mode = "gru"
+
+
+class TestMaskTanh(TestMask):
+    mode = "tanh"
 
 
 class TestLastStatesOnly(Everything):
@@ -251,6 +293,103 @@ def test_dropout_is_the_probability_of_dropping_and_spares_the_last_stack():
     np.testing.assert_array_equal(run(single, x)[1], run(single, x, train=False)[1])
 
 
+def test_units_of_the_state_are_dropped_from_all_steps_of_a_sample():
+    layer = RNN("rnn", 400, "relu", input_mode="skip", use_bias=False, recurrent_dropout=0.25)
+    layer.build((3, 400))
+    layer.params["l0/forward/weight_h"].value[...] = np.eye(400)
+    _, y = run(layer, np.ones((2, 3, 400), np.float32))
+    # h = 1 + m h: 1 throughout where the mask m is 0, else a sum of powers of 1 / keep.
+    powers = np.cumsum((4 / 3) ** np.arange(3)).astype(np.float32)
+    dropped = y[:, 1] == 1
+    np.testing.assert_allclose(y[:, 2], np.where(dropped, 1, powers[2]), rtol=1e-6)
+    assert abs(dropped.mean() - 0.25) < 6 * np.sqrt(0.25 * 0.75 / 800)
+    assert (dropped[0] != dropped[1]).any()
+
+
+def test_a_feature_is_dropped_from_all_steps_of_a_sample():
+    layer = RNN("rnn", 300, "relu", input_mode="skip", use_bias=False, input_dropout=0.5)
+    layer.build((3, 300))
+    layer.params["l0/forward/weight_h"].value[...] = 0
+    _, y = run(layer, np.ones((2, 3, 300), np.float32))
+    assert set(np.unique(y)) == {0.0, 2.0}
+    np.testing.assert_array_equal(y, np.repeat(y[:, :1], 3, axis=1))
+    assert (y[0] != y[1]).any()
+
+
+def _stateful_net(recorded=True):
+    layer = LSTM("rnn", 3, stateful=2, num_stacks=2, input_sample_shape=(3, 2))
+    net = FeedForwardNet([layer], loss=SquaredError(), seed=1)
+    net.programs.enabled = recorded
+    return net
+
+
+def test_a_stateful_layer_goes_on_where_the_batch_before_ended(rng):
+    x = rng.standard_normal((2, 9, 2)).astype(np.float32)
+    net = _stateful_net()
+    whole = LSTM("rnn", 3, num_stacks=2)
+    whole.build((9, 2))
+    for suffix, param in whole.params.items():
+        param.value[...] = net["rnn"].params[suffix].value
+    _, want = run(whole, x)
+    for _ in range(2):
+        parts = [net.forward(False, x[:, t : t + 3]) for t in (0, 3, 6)]
+        np.testing.assert_allclose(np.concatenate(parts, 1), want, rtol=1e-5, atol=1e-6)
+        net["rnn"].reset_state()
+        assert not net["rnn"].params["state/c"].value.any()
+
+
+def test_stateful_steps_are_the_same_recorded_saved_and_by_layers(rng, tmp_path):
+    batches = [rng.standard_normal((2, 3, 2)).astype(np.float32) for _ in range(6)]
+    y = np.ones((2, 3, 3), np.float32)
+    recorded, by_layers, resumed = _stateful_net(), _stateful_net(False), _stateful_net()
+    for k, x in enumerate(batches):
+        losses = [net.step(x, y, SGD(lr=0.1))[0] for net in (recorded, by_layers)]
+        assert losses[0] == losses[1]
+        if k == 3:
+            recorded.save(tmp_path / "net.npz")
+            resumed.load(tmp_path / "net.npz")
+        elif k > 3:
+            assert resumed.step(x, y, SGD(lr=0.1))[0] == losses[0]
+    assert recorded.programs.notes == []
+    state = recorded["rnn"].params["state/h"].value
+    assert state.any()
+    np.testing.assert_array_equal(state, by_layers["rnn"].params["state/h"].value)
+
+
+def test_a_stateful_layer_refuses_other_batches_states_and_processes():
+    net = _stateful_net()
+    with pytest.raises(ShapeError, match="expected batches of 2 samples.*received 3 samples"):
+        net.forward(False, np.zeros((3, 3, 2), np.float32))
+    with pytest.raises(ShapeError, match="expected no initial states"):
+        GRU("rnn", 3, stateful=4).build([(5, 2), (1, 3)])
+    with pytest.raises(ArgumentError, match="stateful: expected an int"):
+        GRU("rnn", 3, stateful=True)
+    with pytest.raises(ArgumentError, match="for several processes"):
+        net["rnn"].share(None)
+
+
+@pytest.mark.parametrize("tells", ["mask", "lengths"])
+def test_masks_and_lengths_are_recorded_without_a_python_step(tells, rng):
+    x, steps = Input("x", (4, 2)), Input("steps", (4,) if tells == "mask" else ())
+    out = GRU("rnn", 2, bidirectional=True)(x, steps)
+    net = FeedForwardNet(inputs=[x, steps], outputs=out, loss=SquaredError(), seed=0)
+    y = np.ones((3, 4, 4), np.float32)
+    for lengths in ([4, 1, 2], [0, 3, 4], [2, 2, 1]):
+        given = np.array(lengths)
+        if tells == "mask":
+            given = np.arange(4) < given[:, None]
+        feed = {"x": rng.standard_normal((3, 4, 2)).astype(np.float32), "steps": given}
+        twin = copy.deepcopy(net)
+        twin.programs.enabled = False
+        assert net.step(feed, y, SGD(lr=0.1)) == twin.step(feed, y, SGD(lr=0.1))
+        for a, b in zip(net.param_values(), twin.param_values(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert net.programs.notes == []
+    if tells == "lengths":
+        with pytest.raises(DataError, match="0 to 4, the number of steps; received 5"):
+            net.step({**feed, "steps": np.array([1, 5, 2])}, y, SGD(lr=0.1))
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_unequal_lengths_sorted_or_not_are_the_samples_alone(mode, rng):
     layer = RNN("rnn", 3, mode, bidirectional=True, return_state=True)
@@ -322,9 +461,10 @@ def test_refuses_more_stacks_than_anybody_trains():
 
 
 @pytest.mark.parametrize("value", [1.0, -0.1, float("nan"), "0.5", None])
-def test_refuses_a_bad_dropout(value):
-    with pytest.raises(ArgumentError, match=r"probability of dropping.*received"):
-        GRU("rnn", 3, dropout=value)
+@pytest.mark.parametrize("what", ["dropout", "input_dropout", "recurrent_dropout"])
+def test_refuses_a_bad_dropout(what, value):
+    with pytest.raises(ArgumentError, match=rf"{what}: .*probability of dropping.*received"):
+        GRU("rnn", 3, **{what: value})
 
 
 def test_refuses_unknown_modes_by_name():

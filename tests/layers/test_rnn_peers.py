@@ -85,27 +85,28 @@ KERAS_GATES = {"LSTM": "ifgo", "GRU": "zrn", "SimpleRNN": "h"}
 @pytest.mark.parametrize(
     ("name", "mode"), [("LSTM", "lstm"), ("GRU", "gru"), ("SimpleRNN", "tanh")]
 )
-def test_outputs_equal_keras(name, mode):
+@pytest.mark.parametrize("options", [{}, {"go_backwards": True, "use_bias": False}])
+def test_outputs_under_a_mask_equal_keras(name, mode, options):
     keras = pytest.importorskip("keras", reason="Keras is not installed: the peers extra")
     rng = np.random.default_rng(3)
-    theirs = getattr(keras.layers, name)(4, return_sequences=True)
+    theirs = getattr(keras.layers, name)(4, return_sequences=True, **options)
     theirs.build((None, 6, 3))
     weights = [rng.standard_normal(w.shape).astype(np.float32) for w in theirs.get_weights()]
     theirs.set_weights(weights)
-    layer = RNN("rnn", 4, {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "tanh"}[name])
-    layer.build([(6, 3), ()])
+    layer = RNN("rnn", 4, mode, **options)
+    layer.build([(6, 3), (6,)])
     views = layer.gates()
-    biases = np.atleast_2d(weights[2])
+    biases = np.atleast_2d(weights[2]) if "use_bias" not in options else ()
     for k, gate in enumerate(KERAS_GATES[name]):
         block = slice(4 * k, 4 * k + 4)
         views[f"l0/forward/{gate}/weight_x"][...] = weights[0][:, block]
         views[f"l0/forward/{gate}/weight_h"][...] = weights[1][:, block]
-        views[f"l0/forward/{gate}/bias_x"][...] = biases[0, block]
-        views[f"l0/forward/{gate}/bias_h"][...] = biases[1, block] if len(biases) == 2 else 0
+        for kind, bias in zip(("bias_x", "bias_h"), biases, strict=False):
+            views[f"l0/forward/{gate}/{kind}"][...] = bias[block]
     x = rng.standard_normal((3, 6, 3)).astype(np.float32)
-    lengths = np.array([6, 2, 5])
-    _, y = run(layer, [x, lengths])
-    mask = np.arange(6) < lengths[:, None]
+    mask = np.array([[1] * 6, [0, 1, 1, 0, 1, 0], [1, 1, 0, 0, 0, 0]], bool)
+    _, y = run(layer, [x, mask])
     want = keras.ops.convert_to_numpy(theirs(x, mask=keras.ops.convert_to_tensor(mask)))
-    # Keras repeats the last output past the end.
+    # Keras repeats the last output where a step is missing.
+    mask = mask[:, ::-1] if "go_backwards" in options else mask
     np.testing.assert_allclose(y, want * mask[:, :, None], **CLOSE)

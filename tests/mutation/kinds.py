@@ -45,6 +45,8 @@ from tests.layer_catalogue import CATALOGUE, net_of
 from tests.mutation.mutations import VALUES, changed, mutated
 from tests.program.test_predictor import image_net
 
+TORCH = Path(__file__).parents[1] / "checkpoint/files"
+
 Spoil = Callable[[Any], bytes]
 
 
@@ -134,11 +136,27 @@ def checkpoints(folder):
     yield ".h5", (folder / "k.h5").read_bytes()
     for protocol in range(6):
         yield ".pickle", pickle.dumps({**state, "SINGA_VERSION": 1101}, protocol)
+    for path in sorted(TORCH.glob("*.pt")):
+        yield ".pt", path.read_bytes()
+
+
+def repacked(raw, rng):
+    """A zip with one member, its table of contents most often, that is changed; sums fit again."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(raw)) as old, zipfile.ZipFile(stream, "w") as new:
+        names = old.namelist()
+        spoilt = rng.choice([names[0], names[0], rng.choice(names)])
+        for name in names:
+            content = old.read(name)
+            new.writestr(name, changed(content, rng) if name == spoilt else content)
+    return stream.getvalue()
 
 
 def checkpoint_seeds(folder):
     for suffix, raw in checkpoints(folder):
         yield of_bytes(suffix, raw)
+    for _ in range(2):
+        yield ".pt", partial(repacked, (TORCH / "training.pt").read_bytes())
 
 
 def read_checkpoint(path):

@@ -103,6 +103,16 @@ def close(got, wanted):
 # -- what is predicted ----------------------------------------------------------------------
 
 
+def test_a_convolution_with_another_border_keeps_it():
+    """Folded, it would pad with zeros."""
+    x = Input("x", (3, 12, 12))
+    h = BatchNormalization("n")(Conv2D("c", 4, 3, padding_mode="reflect")(x))
+    y = Dense("out", 4)(Flatten("f")(Activation("a")(h)))
+    net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=y, seed=2)
+    stir(net)
+    close(net.predictor()(images()), by_layers(net, images()))
+
+
 @pytest.mark.parametrize("batch", [1, 3, 8])
 def test_predictions_are_those_of_the_net(batch):
     net = image_net()

@@ -48,7 +48,7 @@ def test_it_predicts_as_pytorch_does(width: int, tmp_path: Path) -> None:
     write_state(path, {k: v.detach().numpy() for k, v in theirs.state_dict().items()})
     report = made.load(path, rename=RENAME, layout="torch")
     assert report.complete
-    assert "PyTorch's layout, turned" in report.table()
+    assert "'3.weight' in PyTorch's layout" in report.table()
     x = np.random.default_rng(0).normal(size=(6, 2, 5, 5)).astype(np.float32)
     np.testing.assert_allclose(
         made.predict(x), theirs(torch.tensor(x)).detach().numpy(), rtol=1e-4, atol=1e-5

@@ -11,11 +11,13 @@ from singanet.layers import (
     Conv1D,
     Conv2D,
     Conv2DTranspose,
+    Conv3D,
     Dense,
     DepthwiseConv2D,
     Layer,
     MatMul,
     MultiHeadAttention,
+    SeparableConv2D,
     TimeDistributed,
 )
 from singanet.models import build
@@ -45,6 +47,8 @@ def count(layer, *in_shapes):
 @pytest.mark.parametrize(
     "layer",
     [
+        Conv3D("c", 4, 3, pad=0, use_bias=False, input_sample_shape=(2, 5, 4, 3)),
+        Dense("c", 5, use_bias=False, input_sample_shape=(3, 7)),
         Conv2D("c", 4, 3, pad=0, groups=2, use_bias=False, input_sample_shape=(6, 8, 7)),
         Conv2D("c", 4, (3, 2), stride=2, pad=0, dilation=2, use_bias=False,
                input_sample_shape=(2, 8, 7)),
@@ -69,6 +73,12 @@ def test_ones_under_weights_of_one_add_up_to_the_count(layer):
     assert row.multiply_adds == total
 
 
+def test_a_separable_convolution_costs_its_two_steps():
+    steps = count(DepthwiseConv2D("d", 3, 2, depth_multiplier=2), (3, 6, 5))
+    steps += count(Conv2D("p", 4, 1), (6, 3, 3))
+    assert count(SeparableConv2D("s", 4, 3, 2, depth_multiplier=2), (3, 6, 5)) == steps
+
+
 def test_padding_is_counted_like_the_image():
     assert count(Conv2D("c", 2, 3, border_mode="same"), (1, 4, 4)) == 4 * 4 * 2 * 9
 
@@ -90,6 +100,9 @@ def test_attention_projects_and_then_meets_every_pair():
     layer = MultiHeadAttention("a", 2, key_dim=3, value_dim=5)
     projections = 4 * 8 * 6 + 9 * 7 * 6 + 9 * 7 * 10 + 4 * 10 * 8
     assert count(layer, (4, 8), (9, 7), ()) == projections + 4 * 9 * 2 * (3 + 5)
+    grouped = MultiHeadAttention("a", 4, key_dim=3, num_kv_heads=2, num_output=5, mask="added")
+    projections = 7 * (8 * 12 + 8 * 6 + 8 * 6 + 12 * 5)
+    assert count(grouped, (7, 8), (7, 7)) == projections + 7 * 7 * 4 * (3 + 3)
 
 
 class Own(Layer):

@@ -104,37 +104,56 @@ def conv_transpose(layer: LayerDescription) -> list[Variable]:
     """kernel (kh, kw, out, in) from (in, out·kh·kw); bias (out)."""
     taps = _taps(layer)
     channels, width = layer.shape("weight")
-    return _moved(layer, (channels, width // _size(taps), *taps), (2, 3, 1, 0))
+    return _moved(layer, (channels, width // _size(taps), *taps), (*range(2, 2 + len(taps)), 1, 0))
 
 
 def depthwise(layer: LayerDescription) -> list[Variable]:
     """kernel (kh, kw, in, multiplier) from (in·multiplier, kh·kw); bias (in·multiplier)."""
-    taps = _taps(layer)
-    many = layer.settings["depth_multiplier"]
-    return _moved(layer, (layer.shape("weight")[0] // many, many, *taps), (2, 3, 0, 1))
+    taps, many = _taps(layer), layer.settings["depth_multiplier"]
+    axes = (layer.shape("weight")[0] // many, many, *taps)
+    return _moved(layer, axes, (*range(2, 2 + len(taps)), 0, 1))
+
+
+def separable(layer: LayerDescription) -> list[Variable]:
+    """depthwise_kernel (kh, kw, in, multiplier), pointwise_kernel (1, 1, in·multiplier, out)."""
+    taps, many = _taps(layer), layer.settings["depth_multiplier"]
+    out, between = layer.shape("pointwise_weight")
+    found = [
+        _turned(layer, 0, "depthwise", (between // many, many, *taps), (2, 3, 0, 1)),
+        _turned(layer, 1, "pointwise", (out, between, 1, 1), (2, 3, 1, 0)),
+    ]
+    if "bias" in layer.params:
+        found.append(same("vars/2", "bias", layer.shape("bias"), "bias"))
+    return found
 
 
 def _moved(layer: LayerDescription, axes: Shape, order: Shape) -> list[Variable]:
     """The weight seen as ``axes`` and transposed by ``order``, and the bias."""
-    inverse = tuple(order.index(axis) for axis in range(len(order)))
-    ours = layer.shape("weight")
-    kernel = one(
-        "vars/0",
-        "kernel",
-        tuple(axes[axis] for axis in order),
-        "weight",
-        lambda w: w.reshape(axes).transpose(order),
-        lambda w: w.transpose(inverse).reshape(ours),
-    )
+    kernel = _turned(layer, 0, "", axes, order)
     if "bias" not in layer.params:
         return [kernel]
     return [kernel, same("vars/1", "bias", layer.shape("bias"), "bias")]
 
 
+def _turned(layer: LayerDescription, index: int, part: str, axes: Shape, order: Shape) -> Variable:
+    """The weight of that ``part`` seen as ``axes`` and transposed by ``order``."""
+    inverse = tuple(order.index(axis) for axis in range(len(order)))
+    before = part + "_" * bool(part)
+    ours = layer.shape(f"{before}weight")
+    return one(
+        f"vars/{index}",
+        f"{before}kernel",
+        tuple(axes[axis] for axis in order),
+        f"{before}weight",
+        lambda w: w.reshape(axes).transpose(order),
+        lambda w: w.transpose(inverse).reshape(ours),
+    )
+
+
 def _taps(layer: LayerDescription) -> Shape:
     """The kernel's size: (kh, kw), or (k,) along one axis."""
     kernel = layer.settings["kernel"]
-    return (kernel[1],) if layer.kind == "Conv1D" else tuple(kernel)
+    return (kernel[1],) if "1D" in layer.kind else tuple(kernel)
 
 
 def _size(taps: Shape) -> int:
@@ -145,20 +164,27 @@ def _size(taps: Shape) -> int:
 
 
 def attention(layer: LayerDescription) -> list[Variable]:
-    """query, key and value (d, heads, size) with biases (heads, size); output (heads, size, d)."""
+    """query, key and value (d, heads, size) with biases (heads, size); output (heads, size, d).
+
+    Keras' class for grouped heads has the same arrays under names with a line before.
+    """
     heads = layer.settings["num_heads"]
+    groups = layer.settings.get("num_kv_heads") or heads
+    line = "_" if layer.settings.get("num_kv_heads") else ""
     found = []
-    for part in ("query", "key", "value"):
+    for part, count in (("query", heads), ("key", groups), ("value", groups)):
         inward, outward = layer.shape(f"{part}_weight")
-        each = (heads, outward // heads)
-        found.append(_shaped(layer, f"{part}_dense/vars/0", f"{part}_weight", (inward, *each)))
+        each = (count, outward // count)
+        found.append(
+            _shaped(layer, f"{line}{part}_dense/vars/0", f"{part}_weight", (inward, *each))
+        )
         if f"{part}_bias" in layer.params:
-            found.append(_shaped(layer, f"{part}_dense/vars/1", f"{part}_bias", each))
+            found.append(_shaped(layer, f"{line}{part}_dense/vars/1", f"{part}_bias", each))
     inward, outward = layer.shape("output_weight")
     shape = (heads, inward // heads, outward)
-    found.append(_shaped(layer, "output_dense/vars/0", "output_weight", shape))
+    found.append(_shaped(layer, f"{line}output_dense/vars/0", "output_weight", shape))
     if "output_bias" in layer.params:
-        found.append(same("output_dense/vars/1", "output_bias", (outward,), "output_bias"))
+        found.append(same(f"{line}output_dense/vars/1", "output_bias", (outward,), "output_bias"))
     return found
 
 
@@ -168,7 +194,7 @@ def _shaped(layer: LayerDescription, path: str, suffix: str, shape: Shape) -> Va
 
 
 def recurrent(layer: LayerDescription) -> list[Variable]:
-    """kernel (in, G·u), recurrent_kernel (u, G·u), bias (G·u); for GRU (2, G·u).
+    """kernel (in, G·u), recurrent_kernel (u, G·u), perhaps bias (G·u); for GRU (2, G·u).
 
     Errors: `ArgumentError` for several stacks or ``input_mode='skip'``, which Keras lacks.
     """
@@ -206,6 +232,8 @@ def _direction(layer: LayerDescription, ours: str, above: str, mode: str) -> lis
         path = f"{above}cell/vars/{index}"
         found.append(one(path, above + label, layer.shape(suffix), suffix, blocks, blocks))
     parts = (f"{ours}/bias_x", f"{ours}/bias_h")
+    if parts[0] not in layer.params:
+        return found
     width = layer.shape(parts[0])
     path, label = f"{above}cell/vars/2", f"{above}bias"
     if mode == "gru":

@@ -154,7 +154,7 @@ class _Walk:
         rank = len(shape)
         if rank == 1:
             return [_plain(shape[0])]
-        signal = type(node.layer).__name__.endswith("1D") or id(node) in self.signals
+        signal = "1D" in type(node.layer).__name__ or id(node) in self.signals
         if not self.images_last or (rank == 2 and not signal):
             return tuple(range(rank))
         return (*range(1, rank), 0)
@@ -169,6 +169,8 @@ class _Walk:
         if kind == "Dense" and isinstance(first, list):
             known = self.uses.get(id(layer))
             return [[Units(outs[0][0])] if known is None else known.made]
+        if kind in ("Dense", "BatchNormalization") and isinstance(first, tuple):
+            return [self._along_features(node, first)]
         if kind in ("Flatten", "Reshape", "Permute"):
             return [self._moved(node, first, shapes[0], outs[0])]
         if kind == "Concat" and layer.axis == 1 and isinstance(first, list):
@@ -185,6 +187,13 @@ class _Walk:
         if outs == shapes and (not layer.params or kind in _PER_FEATURE):
             return read
         return self._as_usual(node, read, shapes, outs)
+
+    def _along_features(self, node: Any, read: Shape) -> Order:
+        """Of a layer that works along one axis, which has to be the last one there."""
+        axis = 0 if getattr(node.layer, "axis", -1) == 1 else len(read) - 1
+        if self.images_last and read[-1] != axis:
+            raise _refused(node, "another axis at the end")
+        return read
 
     def _as_usual(
         self, node: Any, read: list[Order], shapes: list[Shape], outs: list[Shape]
@@ -240,7 +249,7 @@ def _sources_first(nodes: Sequence[Any]) -> Iterator[Any]:
 def _signals(nodes: Sequence[Any]) -> set[int]:
     """Where signals (C, L) begin that reach a layer along one axis through what keeps the shape."""
     found: set[int] = set()
-    stack = [node for node in nodes if type(node.layer).__name__.endswith("1D")]
+    stack = [node for node in nodes if "1D" in type(node.layer).__name__]
     seen = {id(node) for node in stack}
     while stack:
         for source, _ in stack.pop().inputs:

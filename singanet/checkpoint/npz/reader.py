@@ -22,7 +22,7 @@ _PIECE = 1 << 20
 # Members by which other archives show themselves, and what to do with those.
 _OTHERS = {
     "model.weights.h5": "build the net of a Keras archive with singanet.keras.load_model",
-    "data.pkl": "write it again with safetensors.torch.save_file: its table is a program",
+    "data.pkl": "write the state dict alone: torch.save(module.state_dict(), path)",
 }
 
 

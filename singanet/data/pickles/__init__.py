@@ -9,6 +9,17 @@ from __future__ import annotations
 from singanet.data.pickles.arrays import Pickled, recognise, text
 from singanet.data.pickles.steps import run_program
 from singanet.data.pickles.strings import RAW, pieces
-from singanet.data.pickles.tokens import Made, Text
+from singanet.data.pickles.tokens import ALLOWED, Global, Made, Text
 
-__all__ = ["RAW", "Made", "Pickled", "Text", "pieces", "recognise", "run_program", "text"]
+__all__ = [
+    "ALLOWED",
+    "RAW",
+    "Global",
+    "Made",
+    "Pickled",
+    "Text",
+    "pieces",
+    "recognise",
+    "run_program",
+    "text",
+]

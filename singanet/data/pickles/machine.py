@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Callable, Set
 from typing import Any, BinaryIO
 
 from singanet.base.budget import Budget, Refusal
 from singanet.data.pickles.strings import ESCAPED, LATIN, UNICODE, UTF8, decoded
-from singanet.data.pickles.tokens import ALLOWED, Global, Made, Text
+from singanet.data.pickles.tokens import Global, Made, Text
 
 _SHORT = 4096  # a name may be that long
 _LONGEST_LINE = 4096
@@ -22,13 +23,24 @@ _ESCAPES = 20
 class Machine:
     """A stack, a memo, and ``stream`` of ``size`` bytes, in which long strings are left.
 
-    What is made is taken off ``budget``; ``unsafe`` makes the error for a name that is not allowed.
-    The methods raise IndexError, ValueError or TypeError where the program makes no sense.
+    What is made is taken off ``budget``; ``unsafe`` makes the error for a name that is not one of
+    ``names``, ``outside`` the token for what is kept beside the program. The methods raise
+    IndexError, ValueError or TypeError where the program makes no sense.
     """
 
-    def __init__(self, stream: BinaryIO, size: int, budget: Budget, unsafe: Refusal) -> None:
+    def __init__(
+        self,
+        stream: BinaryIO,
+        size: int,
+        budget: Budget,
+        unsafe: Refusal,
+        names: Set[tuple[str, str]],
+        outside: Callable[[Any], Any] | None,
+    ) -> None:
         self._stream = stream
         self._size = size
+        self._names = names
+        self._outside = outside
         self._spend = budget.spend
         self._refuse, self._unsafe = budget.refuse, unsafe
         self.stack: list[Any] = []
@@ -150,9 +162,9 @@ class Machine:
         # Nothing else is hashed or shown: tuples in tuples take for ever, or end the process.
         if not (isinstance(module, str) and isinstance(name, str)):
             raise TypeError
-        if (module, name) not in ALLOWED:
+        if (module, name) not in self._names:
             raise self._unsafe(
-                "arrays, and no name but NumPy's own for them", f"{module[:60]}.{name[:60]}"
+                "arrays, and no name but those for them", f"{module[:60]}.{name[:60]}"
             )
         self.push(Global(module, name))
 
@@ -182,10 +194,17 @@ class Machine:
 
     def build(self) -> None:
         """Take a state and set it on the token below."""
-        state = self.stack.pop()
-        if not isinstance(self.stack[-1], Made):
+        state, made = self.stack.pop(), self.stack[-1]
+        if isinstance(made, Made):
+            made.state = state
+        elif type(made) is not dict:  # attributes of an OrderedDict tell nothing of its items
             raise TypeError
-        self.stack[-1].state = state
+
+    def refer(self) -> None:
+        """Replace the name of what is kept beside the program by a token for it."""
+        assert self._outside is not None
+        self._spend(_TOKEN)
+        self.push(self._outside(self.stack.pop()))
 
     def broken(self, what: str) -> Any:
         """Raise the error for a program that is damaged in this way."""

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, BinaryIO
 
 from singanet.base.budget import Budget, Refusal
 from singanet.data.pickles.machine import MARK, Machine
 from singanet.data.pickles.strings import ESCAPED, RAW, UNICODE, UTF8
+from singanet.data.pickles.tokens import ALLOWED
 from singanet.errors import SingaNetError
 
 
-def run_program(stream: BinaryIO, size: int, budget: Budget, unsafe: Refusal) -> Any:
+def run_program(
+    stream: BinaryIO,
+    size: int,
+    budget: Budget,
+    unsafe: Refusal,
+    names: Set[tuple[str, str]] = ALLOWED,
+    outside: Callable[[Any], Any] | None = None,
+) -> Any:
     """What the pickle in ``stream``, ``size`` bytes long, leaves: tokens for all but plain values.
 
     Each step takes a node off ``budget``, whose error is raised for a damaged program; that of
-    ``unsafe`` for a name outside the allow-list or an instruction that only live objects need.
+    ``unsafe`` for a name outside ``names`` or an instruction that only live objects need.
+    ``outside`` makes the token for what the program says is kept beside it, as PyTorch's arrays.
     """
-    machine = Machine(stream, size, budget, unsafe)
+    machine = Machine(stream, size, budget, unsafe, names, outside)
     while True:
         budget.spend()
         code = machine.take(1)
@@ -27,7 +36,7 @@ def run_program(stream: BinaryIO, size: int, budget: Budget, unsafe: Refusal) ->
                 return machine.stack.pop()
             machine.broken(f"{len(machine.stack)} results")
         step = _STEPS.get(code)
-        if step is None:
+        if step is None or (code == b"Q" and outside is None):
             raise unsafe(
                 "a pickle of a dict of arrays",
                 f"the instruction {code!r} before byte {stream.tell()}, which arrays do not need",
@@ -114,6 +123,7 @@ _STEPS: dict[bytes, Callable[[Machine], Any]] = {
     b"\x93": _from_stack,
     b"R": lambda m: m.reduce(),
     b"b": lambda m: m.build(),
+    b"Q": lambda m: m.refer(),
     b"g": lambda m: m.push(m.memo[int(m.line())]),
     b"h": lambda m: m.push(m.memo[m.number("<B")]),
     b"j": lambda m: m.push(m.memo[m.number("<I")]),

@@ -89,12 +89,12 @@ class NumpyOps:
     select = combining.select
     sum_to = combining.sum_to
     pad = padding.pad
+    pad_backward = padding.pad_backward
     gather_rows = table.gather_rows
     sum_rows = table.sum_rows
     add_rows = table.add_rows
     add_to_rows = table.add_to_rows
     host = sequences.host
-    take_rows = sequences.take_rows
     time_major = sequences.time_major
     batch_major = sequences.batch_major
     side_by_side = sequences.side_by_side
@@ -110,6 +110,7 @@ class NumpyOps:
     column_sums = linear.column_sums
     attention_weights = attention.attention_weights
     attention_backward = attention.attention_backward
+    rotate = attention.rotate
     activation = activations.activation
     activation_backward = activations.activation_backward
     sigmoid = activations.sigmoid

@@ -1,8 +1,9 @@
-"""Scaled dot-product attention.
+"""Scaled dot-product attention, and queries and keys turned by their positions.
 
 The weights softmax(q kᵀ scale) of each head (Vaswani et al. 2017).
 
-q is (N, h, Tq, d) and k (N, h, Tk, d): samples, heads, positions, features.
+q is (N, h, Tq, d) and k (N, h', Tk, d): samples, heads, positions, features. Where h' is less than
+h, each head of k serves h / h' heads of q that stand side by side (Ainslie et al. 2023).
 """
 
 from __future__ import annotations
@@ -16,21 +17,36 @@ from singanet.types import Array
 
 @kernel(half="lift")
 def attention_weights(
-    ops: Ops, q: Array, k: Array, scale: float, causal: bool, lengths: Array | None
+    ops: Ops,
+    q: Array,
+    k: Array,
+    scale: float,
+    causal: bool,
+    lengths: Array | None = None,
+    seen: Array | None = None,
+    added: Array | None = None,
+    first: int = 0,
 ) -> Array:
     """See `Ops`."""
     xp = ops.xp
-    weights: Array = xp.matmul(q, k.swapaxes(2, 3))
+    n, heads, queries, size = q.shape
+    groups, keys = k.shape[1:3]
+    # The queries that share keys are one matrix: no key is copied, and the products are larger.
+    rows = q.reshape(n, groups, heads // groups * queries, size)
+    weights: Array = xp.matmul(rows, k.swapaxes(2, 3)).reshape(n, heads, queries, keys)
     if not weights.size:
         return weights
     xp.multiply(weights, scale, out=weights)
-    queries, keys = weights.shape[2:]
+    if added is not None:
+        xp.add(weights, added, out=weights)
+    unseen = weights.dtype.type(-np.inf)
     if causal:
-        later = ~xp.tri(queries, keys, dtype=bool)
-        xp.copyto(weights, weights.dtype.type(-np.inf), where=later)
+        xp.copyto(weights, unseen, where=~xp.tri(queries, keys, first, dtype=bool))
     if lengths is not None:
         absent = xp.arange(keys) >= lengths[:, None]
-        xp.copyto(weights, weights.dtype.type(-np.inf), where=absent[:, None, None])
+        xp.copyto(weights, unseen, where=absent[:, None, None])
+    if seen is not None:
+        xp.copyto(weights, unseen, where=seen == 0)
     top = weights.max(axis=3, keepdims=True)
     # -inf - -inf is no number, so rows that see nothing are shifted by a finite value.
     xp.maximum(top, np.finfo(weights.dtype).min, out=top)
@@ -56,6 +72,29 @@ def attention_backward(
     xp.subtract(dweights, inner, out=dweights)
     xp.multiply(dweights, weights, out=dweights)
     xp.multiply(dweights, scale, out=dweights)
-    dq: Array = xp.matmul(dweights, k)
-    dk: Array = xp.matmul(dweights.swapaxes(2, 3), q)
+    n, heads, queries, size = q.shape
+    groups, keys = k.shape[1:3]
+    together = heads // groups * queries
+    dscores = dweights.reshape(n, groups, together, keys)
+    dq: Array = xp.matmul(dscores, k).reshape(q.shape)
+    dk: Array = xp.matmul(dscores.swapaxes(2, 3), q.reshape(n, groups, together, size))
     return dq, dk
+
+
+@kernel(half="lift")
+def rotate(ops: Ops, x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
+    """See `Ops`."""
+    xp = ops.xp
+    y = ops.empty(x.shape, x)
+    half = x.shape[-1] // 2
+    ends = (
+        (slice(None, None, 2), slice(1, None, 2))
+        if interleaved
+        else (slice(half), slice(half, None))
+    )
+    first, second = ((..., end) for end in ends)
+    xp.multiply(x[first], cos, out=y[first])
+    xp.subtract(y[first], x[second] * sin, out=y[first])
+    xp.multiply(x[second], cos, out=y[second])
+    xp.add(y[second], x[first] * sin, out=y[second])
+    return y

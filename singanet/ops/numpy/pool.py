@@ -1,8 +1,9 @@
-"""Pooling over windows of an image, and over all positions of a sample."""
+"""Pooling over windows of images and volumes, and over all positions of a sample."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy as np
 
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
-from singanet.ops.numpy.windows import blocks, meetings, scratch_bytes
-from singanet.ops.window import Pair, Window
+from singanet.ops.numpy.windows import blocks, channels_first, meetings, scratch_bytes
+from singanet.ops.window import Window
 from singanet.types import Array, Shape
 
 _BLOCK_BYTES = 1 << 19
@@ -21,15 +22,15 @@ _BLOCK_BYTES = 1 << 19
 @kernel(half="native")
 def max_pool(ops: Ops, x: Array, window: Window, keep: bool) -> tuple[Array, Array | None]:
     """See `Ops`."""
-    xp, n, c = ops.xp, x.shape[0], x.shape[1]
-    out = window.out_size(*x.shape[2:])
+    xp, (n, c, *size) = ops.xp, x.shape
+    out = window.out_size(*size)
     y: Array = xp.full((n, *out, c), float("-inf"), x.dtype)
     where: Array | None = None
     if keep:
-        where = xp.zeros(y.shape, np.min_scalar_type(window.kernel[0] * window.kernel[1] - 1))
+        where = xp.zeros(y.shape, np.min_scalar_type(prod(window.kernel) - 1))
     for samples in _sample_blocks(x.shape, x.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
         rows = ops.channels_last(x[samples])
-        for k, pixels, outputs in meetings(window, x.shape[2:], out):
+        for k, pixels, outputs in meetings(window, tuple(size), out):
             best, given = y[samples][outputs], rows[pixels]
             if where is not None and k:
                 # The positions rise, so the largest that was better than all before wins;
@@ -37,54 +38,55 @@ def max_pool(ops: Ops, x: Array, window: Window, keep: bool) -> tuple[Array, Arr
                 better = xp.multiply(xp.greater(given, best), k, dtype=where.dtype)
                 xp.maximum(where[samples][outputs], better, out=where[samples][outputs])
             xp.maximum(best, given, out=best)
-    return y.transpose(0, 3, 1, 2), where
+    return channels_first(y), where
 
 
 @kernel(half="native")
 def max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape, window: Window) -> Array:
     """See `Ops`."""
-    xp, (n, c, h, w) = ops.xp, x_shape
-    disjoint = all(s >= k for s, k in zip(window.stride, window.kernel, strict=True))
-    dx: Array = xp.zeros((n, h, w, c), dy.dtype)
+    xp, (n, c, *size) = ops.xp, x_shape
+    disjoint = all(s >= k for s, k in zip(window.stride, window.extent, strict=True))
+    dx: Array = xp.zeros((n, *size, c), dy.dtype)
     for samples in _sample_blocks(x_shape, dy.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
         rows, target = ops.channels_last(dy[samples]), dx[samples]
-        for k, pixels, outputs in meetings(window, (h, w), dy.shape[2:]):
+        for k, pixels, outputs in meetings(window, tuple(size), dy.shape[2:]):
             mine = xp.equal(where[samples][outputs], k)
             if disjoint:
                 xp.multiply(rows[outputs], mine, out=target[pixels])
             else:
                 target[pixels] += xp.multiply(rows[outputs], mine)
-    return dx.transpose(0, 3, 1, 2)
+    return channels_first(dx)
 
 
 @kernel(half="native")
-def avg_pool(ops: Ops, x: Array, window: Window) -> Array:
+def avg_pool(ops: Ops, x: Array, window: Window, count_pads: bool = False) -> Array:
     """See `Ops`."""
-    xp, n, c = ops.xp, x.shape[0], x.shape[1]
-    out = window.out_size(*x.shape[2:])
+    xp, (n, c, *size) = ops.xp, x.shape
+    out = window.out_size(*size)
     y: Array = xp.zeros((n, *out, c), x.dtype)
-    counts = _counts(xp, x.shape, window, out, x.dtype)
+    counts = _counts(xp, x.shape, window, count_pads, x.dtype)
     for samples in _sample_blocks(x.shape, x.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
         rows = ops.channels_last(x[samples])
-        for _, pixels, outputs in meetings(window, x.shape[2:], out):
+        for _, pixels, outputs in meetings(window, tuple(size), out):
             total = y[samples][outputs]
             xp.add(total, rows[pixels], out=total)
         xp.divide(y[samples], counts, out=y[samples])
-    return y.transpose(0, 3, 1, 2)
+    return channels_first(y)
 
 
 @kernel(half="native")
-def avg_pool_backward(ops: Ops, dy: Array, x_shape: Shape, window: Window) -> Array:
+def avg_pool_backward(
+    ops: Ops, dy: Array, x_shape: Shape, window: Window, count_pads: bool = False
+) -> Array:
     """See `Ops`."""
-    xp, (n, c, h, w) = ops.xp, x_shape
-    out = (dy.shape[2], dy.shape[3])
-    counts = _counts(xp, x_shape, window, out, dy.dtype)
-    dx: Array = xp.zeros((n, h, w, c), dy.dtype)
+    xp, (n, c, *size) = ops.xp, x_shape
+    counts = _counts(xp, x_shape, window, count_pads, dy.dtype)
+    dx: Array = xp.zeros((n, *size, c), dy.dtype)
     for samples in _sample_blocks(x_shape, dy.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
         share = xp.divide(ops.channels_last(dy[samples]), counts)
-        for _, pixels, outputs in meetings(window, (h, w), out):
+        for _, pixels, outputs in meetings(window, tuple(size), dy.shape[2:]):
             dx[samples][pixels] += share[outputs]
-    return dx.transpose(0, 3, 1, 2)
+    return channels_first(dx)
 
 
 @kernel(half="native")
@@ -122,24 +124,24 @@ def global_max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape) 
 
 
 def _sample_blocks(x_shape: Shape, itemsize: int, scratch: int) -> Iterator[slice]:
-    n, c, h, w = x_shape
-    for samples, _ in blocks(n, 1, c * h * w * itemsize, scratch):
+    for samples, _ in blocks(x_shape[0], 1, prod(x_shape[1:]) * itemsize, scratch):
         yield samples
 
 
-def _counts(xp: Any, x_shape: Shape, window: Window, out: Pair, dtype: Any) -> Array:
-    """How many positions of each window lie on the image, (H', W', 1); at least 1."""
-    sides = []
-    for k, size in enumerate(x_shape[2:]):
-        first = np.arange(out[k]) * window.stride[k] - window.pads[k][0]
-        position = first[:, None] + np.arange(window.kernel[k])
-        sides.append(((position >= 0) & (position < size)).sum(axis=1))
-    counts = np.maximum(np.outer(sides[0], sides[1]), 1)[:, :, None]
+def _counts(xp: Any, x_shape: Shape, window: Window, count_pads: bool, dtype: Any) -> Array:
+    """How many positions of each window count, (..., 1); at least 1."""
+    size, sides = x_shape[2:], []
+    for k, out in enumerate(window.out_size(*size)):
+        before, after = window.pads[k]
+        first = np.arange(out) * window.stride[k] - before
+        position = first[:, None] + np.arange(window.kernel[k]) * window.dilation[k]
+        low, high = (-before, size[k] + after) if count_pads else (0, size[k])
+        sides.append(((position >= low) & (position < high)).sum(axis=1))
+    counts = np.maximum(reduce(np.multiply.outer, sides), 1)[..., None]
     return xp.asarray(counts.astype(dtype))
 
 
 def _channels_first(full: Array, x_shape: Shape) -> Array:
     """(N, positions, C) as an (N, C, ...) view, in the memory order of the image kernels."""
     n, c, *sizes = x_shape
-    last = full.reshape(n, *sizes, c)
-    return last.transpose(0, last.ndim - 1, *range(1, last.ndim - 1))
+    return channels_first(full.reshape(n, *sizes, c))

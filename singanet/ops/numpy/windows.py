@@ -7,10 +7,11 @@ and matrix products need no transposition; outside they are NCHW, as views of th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
-from singanet.ops.window import Pads, Pair, Window
+from singanet.ops.window import Pads, Sizes, Window
 from singanet.types import Array, Shape
 
 SCRATCH_BYTES = 1 << 21
@@ -22,7 +23,7 @@ DEVICE_SCRATCH_BYTES = 1 << 28
 _SHORT_RUN = 10
 """Values in a row below which copying them one after the other takes longer than skipping."""
 
-Region = tuple[slice, slice, slice]
+Region = tuple[slice, ...]
 
 
 def scratch_bytes(ops: Ops, usual: int = 0, least: int = 0) -> int:
@@ -33,12 +34,12 @@ def scratch_bytes(ops: Ops, usual: int = 0, least: int = 0) -> int:
 @kernel(half="native")
 def channels_last(ops: Ops, x: Array) -> Array:
     """See `Ops`."""
-    return ops.xp.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    return ops.xp.ascontiguousarray(x.transpose(0, *range(2, x.ndim), 1))
 
 
 def padded(ops: Ops, x: Array, pads: Pads, value: float = 0.0) -> Array:
     """``x`` (N, C, H, W) as (N, H + pads, W + pads, C), the border filled with ``value``."""
-    if pads == ((0, 0), (0, 0)):
+    if not any(map(any, pads)):
         return ops.channels_last(x)
     return padded_groups(ops, x, pads, 1, value)[0]
 
@@ -76,7 +77,7 @@ def band_by_group(ops: Ops, x: Array, window: Window, rows: slice, groups: int) 
     return split.transpose(3, 0, 1, 2, 4)
 
 
-def as_columns(ops: Ops, full: Array, window: Window, out: Pair) -> Array:
+def as_columns(ops: Ops, full: Array, window: Window, out: Sizes) -> Array:
     """The windows of ``full`` (groups, N, H, W, C) as (groups, N·H'·W', kh·kw·C).
 
     The matrix is a view of freshly copied memory, window by window; of windows with short
@@ -130,6 +131,11 @@ def blocks(
             yield slice(sample, sample + 1), slice(top, min(height, top + band))
 
 
+def channels_first(last: Array) -> Array:
+    """(N, ..., C) as an (N, C, ...) view."""
+    return last.transpose(0, last.ndim - 1, *range(1, last.ndim - 1))
+
+
 def meetings(
     window: Window, size: Shape, out: Shape, rows: slice | None = None
 ) -> Iterator[tuple[int, Region, Region]]:
@@ -137,16 +143,18 @@ def meetings(
 
     With ``rows`` only those rows of outputs count, numbered from the first of them.
     """
-    bands = (rows or slice(0, out[0]), slice(0, out[1]))
-    axes = [list(_along(window, axis, size[axis], bands[axis])) for axis in (0, 1)]
-    everything = slice(None)
-    for i, pixel_rows, output_rows in axes[0]:
-        for j, pixel_cols, output_cols in axes[1]:
-            pixels = (everything, pixel_rows, pixel_cols)
-            yield i * window.kernel[1] + j, pixels, (everything, output_rows, output_cols)
+    bands = (rows or slice(0, out[0]), *(slice(0, count) for count in out[1:]))
+    axes = [list(along(window, axis, size[axis], band)) for axis, band in enumerate(bands)]
+    for met in product(*axes):
+        taps, pixels, outputs = zip(*met, strict=True)
+        number = 0
+        for tap, count in zip(taps, window.kernel, strict=True):
+            number = number * count + tap
+        yield number, (slice(None), *pixels), (slice(None), *outputs)
 
 
-def _along(window: Window, axis: int, size: int, band: slice) -> Iterator[tuple[int, slice, slice]]:
+def along(window: Window, axis: int, size: int, band: slice) -> Iterator[tuple[int, slice, slice]]:
+    """Along one axis each tap that meets pixels, these, and the outputs in ``band`` that see it."""
     stride = window.stride[axis]
     for tap in range(window.kernel[axis]):
         offset = tap * window.dilation[axis] - window.pads[axis][0]

@@ -25,7 +25,7 @@ class OneDnnOps(OneDnnBase):
     """`NumpyOps` with oneDNN's routes for the kernels where they are faster.
 
     Arrays stay plain NumPy arrays in channels-last memory: no layout of oneDNN's own is kept from
-    one kernel to the next. float64, empty and tiny arrays, small matrix products and ragged batches
+    one kernel to the next. float64, empty and tiny arrays, small matrix products and skipped steps
     are NumPy's.
     """
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import pool as by_numpy
+from singanet.ops.numpy.windows import channels_first
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import U8, Algorithm, Arg, Prop, Query, dims
 from singanet.ops.onednn.builder import Builder
@@ -23,7 +24,10 @@ _LEAST = 1
 """Elements from which oneDNN is faster: NumPy's many calls take longer even on few."""
 
 _MAX = int(Algorithm.POOLING_MAX)
-_MEAN = int(Algorithm.POOLING_AVG_EXCLUDE_PADDING)
+_MEANS = (
+    int(Algorithm.POOLING_AVG_EXCLUDE_PADDING),
+    int(Algorithm.POOLING_AVG_INCLUDE_PADDING),
+)
 _POSITIONS = 256
 """Kernel positions that oneDNN numbers in a byte, as NumPy's kernel does."""
 
@@ -38,32 +42,34 @@ def _max_pool(
     if not y.size or not ops.runs(_max_forward, (images.shape, window, keep), *given):
         return None
     ops.show_nan(y, images)
-    return y.transpose(0, 3, 1, 2), where if keep else None
+    return channels_first(y), where if keep else None
 
 
 def _max_pool_backward(
     ops: OneDnnBase, dy: Array, where: Array, x_shape: Shape, window: Window
 ) -> Array | None:
-    n, c, h, w = x_shape
-    dx: Array = ops.xp.empty((n, h, w, c), np.float32)
+    n, c, *size = x_shape
+    dx: Array = ops.xp.empty((n, *size, c), np.float32)
     slopes = ops.channels_last(dy)
     done = dx.size and ops.runs(_max_backward, (dx.shape, window), dx, slopes, where)
-    return dx.transpose(0, 3, 1, 2) if done else None
+    return channels_first(dx) if done else None
 
 
-def _avg_pool(ops: OneDnnBase, x: Array, window: Window) -> Array | None:
+def _avg_pool(ops: OneDnnBase, x: Array, window: Window, count_pads: bool = False) -> Array | None:
     images = ops.channels_last(x)
     y: Array = ops.xp.empty(_outputs(images.shape, window), np.float32)
-    done = y.size and ops.runs(_mean_forward, (images.shape, window), images, y)
-    return y.transpose(0, 3, 1, 2) if done else None
+    done = y.size and ops.runs(_mean_forward, (images.shape, window, count_pads), images, y)
+    return channels_first(y) if done else None
 
 
-def _avg_pool_backward(ops: OneDnnBase, dy: Array, x_shape: Shape, window: Window) -> Array | None:
-    n, c, h, w = x_shape
-    dx: Array = ops.xp.empty((n, h, w, c), np.float32)
+def _avg_pool_backward(
+    ops: OneDnnBase, dy: Array, x_shape: Shape, window: Window, count_pads: bool = False
+) -> Array | None:
+    n, c, *size = x_shape
+    dx: Array = ops.xp.empty((n, *size, c), np.float32)
     slopes = ops.channels_last(dy)
-    done = dx.size and ops.runs(_mean_backward, (dx.shape, window), dx, slopes)
-    return dx.transpose(0, 3, 1, 2) if done else None
+    done = dx.size and ops.runs(_mean_backward, (dx.shape, window, count_pads), dx, slopes)
+    return channels_first(dx) if done else None
 
 
 def _has_few_positions(ops: OneDnnBase, x: Array, window: Window, keep: bool) -> bool:
@@ -74,26 +80,33 @@ def _is_noted(ops: OneDnnBase, dy: Array, where: Array, x_shape: Shape, window: 
     return where.dtype == np.uint8 and ops.serves(_LEAST, dy)
 
 
+def _mean_fits(ops: OneDnnBase, x: Array, window: Window, count_pads: bool = False) -> bool:
+    # oneDNN divides by the whole window, also by what a last one has beyond the padding.
+    return not (count_pads and window.ceil) and ops.serves(_LEAST, x)
+
+
+def _mean_backward_fits(
+    ops: OneDnnBase, dy: Array, x_shape: Shape, window: Window, count_pads: bool = False
+) -> bool:
+    return _mean_fits(ops, dy, window, count_pads)
+
+
 max_pool = in_order(Route("onednn", _max_pool, _has_few_positions), last=by_numpy.max_pool)
 
 max_pool_backward = in_order(
     Route("onednn", _max_pool_backward, _is_noted), last=by_numpy.max_pool_backward
 )
 
-avg_pool = in_order(
-    Route("onednn", _avg_pool, lambda ops, x, window: ops.serves(_LEAST, x)),
-    last=by_numpy.avg_pool,
-)
+avg_pool = in_order(Route("onednn", _avg_pool, _mean_fits), last=by_numpy.avg_pool)
 
 avg_pool_backward = in_order(
-    Route("onednn", _avg_pool_backward, lambda ops, dy, *_: ops.serves(_LEAST, dy)),
-    last=by_numpy.avg_pool_backward,
+    Route("onednn", _avg_pool_backward, _mean_backward_fits), last=by_numpy.avg_pool_backward
 )
 
 
 def _outputs(images: Shape, window: Window) -> Shape:
-    n, h, w, c = images
-    return (n, *window.out_size(h, w), c)
+    n, *size, c = images
+    return (n, *window.out_size(*size), c)
 
 
 def _forward_desc(
@@ -101,19 +114,18 @@ def _forward_desc(
 ) -> object:
     prop = Prop.FORWARD_TRAINING if keep else Prop.FORWARD_INFERENCE
     x, y = build.images(images), build.images(_outputs(images, window))
-    geometry = _geometry(window)
+    geometry = _geometry(window, images)
     return build.primitive_desc("pooling_forward", int(prop), algorithm, x, y, *geometry)
 
 
-def _geometry(window: Window) -> list[object]:
+def _geometry(window: Window, images: Shape) -> list[object]:
     """Strides, kernel, dilations (0 for none) and both paddings."""
-    (top, bottom), (left, right) = window.pads
-    if any(max(pads) >= size for pads, size in zip(window.pads, window.extent, strict=True)):
+    pads = window.reach(*images[1:-1])
+    if any(max(ends) >= size for ends, size in zip(pads, window.extent, strict=True)):
         # Windows that meet nothing but padding have no mean, and no maximum.
         raise NotOfferedError("pooling")
-    spread = (window.dilation[0] - 1, window.dilation[1] - 1)
-    sizes = [window.stride, window.kernel, spread, (top, left), (bottom, right)]
-    return [dims(size) for size in sizes]
+    spread = tuple(d - 1 for d in window.dilation)
+    return [dims(size) for size in (window.stride, window.kernel, spread, *zip(*pads, strict=True))]
 
 
 def _max_forward(build: Builder, images: Shape, window: Window, keep: bool) -> None:
@@ -132,7 +144,7 @@ def _max_backward(build: Builder, images: Shape, window: Window) -> None:
     hint = _forward_desc(build, images, window, _MAX, keep=True)
     out = _outputs(images, window)
     dx, dy = build.images(images), build.images(out)
-    desc = build.primitive_desc("pooling_backward", _MAX, dx, dy, *_geometry(window), hint)
+    desc = build.primitive_desc("pooling_backward", _MAX, dx, dy, *_geometry(window, images), hint)
     memories = {
         Arg.DIFF_SRC: build.operand(0, dx),
         Arg.DIFF_DST: build.operand(1, dy),
@@ -149,15 +161,17 @@ def _where(build: Builder, desc: object, outputs: Shape) -> object:
     return where
 
 
-def _mean_forward(build: Builder, images: Shape, window: Window) -> None:
-    desc = _forward_desc(build, images, window, _MEAN, keep=False)
+def _mean_forward(build: Builder, images: Shape, window: Window, count_pads: bool) -> None:
+    desc = _forward_desc(build, images, window, _MEANS[count_pads], keep=False)
     x = build.operand(0, build.images(images))
     y = build.operand(1, build.images(_outputs(images, window)))
     build.stage(desc, {Arg.SRC: x, Arg.DST: y})
 
 
-def _mean_backward(build: Builder, images: Shape, window: Window) -> None:
-    hint = _forward_desc(build, images, window, _MEAN, keep=True)
+def _mean_backward(build: Builder, images: Shape, window: Window, count_pads: bool) -> None:
+    algorithm = _MEANS[count_pads]
+    hint = _forward_desc(build, images, window, algorithm, keep=True)
     dx, dy = build.images(images), build.images(_outputs(images, window))
-    desc = build.primitive_desc("pooling_backward", _MEAN, dx, dy, *_geometry(window), hint)
+    geometry = _geometry(window, images)
+    desc = build.primitive_desc("pooling_backward", algorithm, dx, dy, *geometry, hint)
     build.stage(desc, {Arg.DIFF_SRC: build.operand(0, dx), Arg.DIFF_DST: build.operand(1, dy)})

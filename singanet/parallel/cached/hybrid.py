@@ -10,12 +10,12 @@ from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_o
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.all_reduce import AllReduce
 from singanet.parallel.cached.rows import Lookups, TableRows
 from singanet.parallel.cached.rules import bare_copy, follow
 from singanet.parallel.cached.serve import looks_at_gradients_alone, serve
-from singanet.parallel.communicator import Communicator
-from singanet.parallel.round import Round
+from singanet.parallel.communicators.communicator import Communicator
+from singanet.parallel.reductions.all_reduce import AllReduce
+from singanet.parallel.reductions.round import Round
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.remote import Servers
 from singanet.parallel.server.table import Shard, Table

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from singanet.parallel.communicator import Done, Request
+from singanet.parallel.communicators.communicator import Done, Request
 from singanet.parallel.server.table import Table
 from singanet.params.served import ServedRows
 from singanet.types import Array, RowSparse

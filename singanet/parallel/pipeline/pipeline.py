@@ -24,14 +24,14 @@ from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.stages import apply_updates, two_passes
-from singanet.parallel.communicator import Communicator, Exchanged
+from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.pipeline.part import Elsewhere, StagePart, StagePlan
 from singanet.parallel.pipeline.partition import Cost, assigned, measured
 from singanet.parallel.pipeline.run import StageRun
 from singanet.parallel.pipeline.schedules import alive
 from singanet.parallel.pipeline.schedules import schedule as scheduled
 from singanet.parallel.pipeline.wire import ASKED, SHARED, Wire
-from singanet.parallel.registration import apart, expect_alike
+from singanet.parallel.reductions.registration import apart, expect_alike
 from singanet.parallel.start import init
 from singanet.params.gradients import LayerGradients, add_gradients, dense_gradient
 from singanet.types import Array

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.device import Device
-from singanet.parallel.communicator import Communicator, Request
+from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.types import Array
 
 FORWARD, BACKWARD, SHARED, ASKED = range(4)

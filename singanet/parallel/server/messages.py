@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.errors import RankError
-from singanet.parallel.communicator import Communicator, Request
+from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.types import Array
 
 ASK, ANSWER = 1, 2

@@ -18,7 +18,7 @@ from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.communicator import Communicator, Request
+from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.server.messages import Kind, Message, ServerRanks, pickled, unpickled
 from singanet.parallel.server.service import Held, Load, Opening
 from singanet.parallel.server.split import Split, Way

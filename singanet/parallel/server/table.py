@@ -13,7 +13,7 @@ from singanet.errors import DataError, ShapeError
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.communicator import Done, Request
+from singanet.parallel.communicators.communicator import Done, Request
 from singanet.params.param import Param
 from singanet.types import Array, Gradient, RowSparse
 

@@ -14,7 +14,7 @@ from singanet.layers.activation import Activation
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.context import Context
 from singanet.layers.conv2d import Conv2D
-from singanet.layers.dense import Dense
+from singanet.layers.dense import Dense, as_rows
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.dummy import Dummy
 from singanet.layers.joins import Add
@@ -69,8 +69,8 @@ class ConstantDense(Layer):
     def forward(self, ctx: Context, x: Array) -> Array:
         """The outputs."""
         weight = ctx.params["weight"].T if self.transposed else ctx.params["weight"]
-        made: Array = ctx.ops.affine_constant(x, weight, ctx.params.get("bias"))
-        return made
+        y: Array = ctx.ops.affine_constant(as_rows(x), weight, ctx.params.get("bias"))
+        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
 
 
 def foldable(plan: Plan) -> dict[str, str]:
@@ -78,9 +78,9 @@ def foldable(plan: Plan) -> dict[str, str]:
     readers = _Readers(plan)
     found = {}
     for step in plan.steps:
-        if _is_one_of(step, *_CONVOLUTIONS) and not step.many_in:
+        if _is_convolution(step):
             norm = readers.only(step, BatchNormalization)
-            if norm is not None:
+            if norm is not None and norm.layer.axis == 1:  # type: ignore[attr-defined]
                 found[norm.name] = step.name
     return found
 
@@ -107,7 +107,7 @@ def fuse(plan: Plan) -> Plan:
         layer: Any = step.layer
         if _is_one_of(step, Dense) and not step.many_in and sparse.isdisjoint(step.in_slots):
             made.put([step], ConstantDense(step.name, layer.W_transpose, layer.params))
-        elif _is_one_of(step, *_CONVOLUTIONS, FoldedConvolution) and not step.many_in:
+        elif _is_convolution(step, FoldedConvolution):
             members, folded = [step], FoldedConvolution(step.name, layer.window, layer.params)
             after = readers.only(step, Add)
             if after is not None and after not in sums and _is_even(plan, after):
@@ -191,18 +191,24 @@ def _is_one_of(step: Step, *kinds: type) -> bool:
     return type(step.layer) in kinds and "forward" not in vars(step.layer)
 
 
+def _is_convolution(step: Step, *more: type) -> bool:
+    """Whether one kernel does the layer: what pads otherwise than by zeros is two."""
+    plain = getattr(step.layer, "padding_mode", "zeros") == "zeros"
+    return plain and _is_one_of(step, *_CONVOLUTIONS, *more) and not step.many_in
+
+
 def _normalised(conv: Step, norm: Step) -> dict[str, Param]:
     """Weight and bias of a convolution with the normalisation in them, or room for both."""
     given, by = conv.layer.params, norm.layer.params
     name = f"{conv.name}+{norm.name}"
-    shapes = {"weight": given["weight"].shape, "bias": by["beta"].shape}
+    shapes = {"weight": given["weight"].shape, "bias": by["mean"].shape}
     made = {key: Constant(ParamSpec(f"{name}/{key}"), shape) for key, shape in shapes.items()}
     if not all(param.filled for param in (*given.values(), *by.values())):
         return dict(made)
     values = {key: param.value for key, param in by.items()}
     epsilon: float = norm.layer.epsilon  # type: ignore[attr-defined]
-    scale = values["gamma"] / np.sqrt(values["var"] + epsilon)
-    shift = values["beta"] - values["mean"] * scale
+    scale = values.get("gamma", 1.0) / np.sqrt(values["var"] + epsilon)
+    shift = values.get("beta", 0.0) - values["mean"] * scale
     made["weight"].fill(given["weight"].value * scale[:, None])
     made["bias"].fill(given["bias"].value * scale + shift if "bias" in given else shift)
     return dict(made)

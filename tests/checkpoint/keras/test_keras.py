@@ -87,6 +87,30 @@ CASES = {
         IMAGE,
         True,
     ),
+    "conv1d transpose": pair(
+        lambda s: ours.Conv1DTranspose("c", 4, 3, 2, border_mode="valid", input_sample_shape=s),
+        lambda: kl.Conv1DTranspose(4, 3, strides=2),
+        (3, 9),
+        True,
+    ),
+    "conv3d": pair(
+        lambda s: ours.Conv3D("c", 4, (3, 2, 1), border_mode="valid", input_sample_shape=s),
+        lambda: kl.Conv3D(4, (3, 2, 1)),
+        (3, 5, 4, 6),
+        True,
+    ),
+    "depthwise1d": pair(
+        lambda s: ours.DepthwiseConv1D("c", 3, 1, "valid", 2, input_sample_shape=s),
+        lambda: kl.DepthwiseConv1D(3, depth_multiplier=2),
+        (3, 9),
+        True,
+    ),
+    "separable": pair(
+        lambda s: ours.SeparableConv2D("c", 4, (3, 2), 1, "valid", 2, input_sample_shape=s),
+        lambda: kl.SeparableConv2D(4, (3, 2), depth_multiplier=2),
+        IMAGE,
+        True,
+    ),
     "depthwise": pair(
         lambda s: ours.DepthwiseConv2D("c", 3, 1, "valid", 2, input_sample_shape=s),
         lambda: kl.DepthwiseConv2D(3, depth_multiplier=2),
@@ -240,11 +264,16 @@ def test_embedding(tmp_path):
     assert net.param_values()[0].tobytes() == model.get_weights()[0].tobytes()
 
 
-def test_attention(tmp_path):
+@pytest.mark.parametrize("grouped", [False, True])
+def test_attention(tmp_path, grouped):
     net = FeedForwardNet(seed=3)
-    net.add(ours.MultiHeadAttention("a", 2, 3, 5, input_sample_shape=(6, 4)))
     x = keras.Input((6, 4))
-    model = keras.Model(x, kl.MultiHeadAttention(2, 3, 5)(x, x))
+    if grouped:
+        net.add(ours.MultiHeadAttention("a", 4, 3, num_kv_heads=2, input_sample_shape=(6, 4)))
+        model = keras.Model(x, kl.GroupQueryAttention(3, 4, 2)(x, x))
+    else:
+        net.add(ours.MultiHeadAttention("a", 2, 3, 5, input_sample_shape=(6, 4)))
+        model = keras.Model(x, kl.MultiHeadAttention(2, 3, 5)(x, x))
     for name in ("m.weights.h5", "m.h5"):
         file = tmp_path / name
         net.save(file, format=kind(file))

@@ -237,6 +237,10 @@ def drawn_by_hand(kind: str) -> FeedForwardNet:
         out = ours.GroupNorm("join", 4)(flat)
     elif kind == "reshaped":
         out = ours.Conv2D("join", 2, 1)(ours.Reshape("r", (4, 2, 3))(row))
+    elif kind == "columns":
+        out = ours.Flatten("flat2")(ours.Dense("join", 3)(image))
+    elif kind == "normed":
+        out = ours.BatchNormalization("join", axis=-1)(image)
     elif kind == "sequence":
         out = ours.LSTM("join", 2)(ours.Reshape("r", (6, 4))(flat))
     else:
@@ -248,7 +252,9 @@ def drawn_by_hand(kind: str) -> FeedForwardNet:
     return FeedForwardNet(inputs=inputs, outputs=[out], seed=0)
 
 
-@pytest.mark.parametrize("kind", ["joined", "grouped", "reshaped", "sequence", "shared"])
+@pytest.mark.parametrize(
+    "kind", ["joined", "grouped", "reshaped", "columns", "normed", "sequence", "shared"]
+)
 def test_what_no_order_makes_equal_is_refused_by_name(tmp_path: Any, kind: str) -> None:
     net = drawn_by_hand(kind)
     file = tmp_path / "m.weights.h5"

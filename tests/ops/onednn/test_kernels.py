@@ -13,6 +13,7 @@ WINDOWS = [
     Window((2, 2), (2, 2), ((0, 0), (0, 0))),
     Window((3, 3), (2, 2), ((1, 1), (1, 1))),
     Window((3, 2), (1, 3), ((1, 0), (0, 1))),
+    Window((3, 3), (2, 3), ((0, 1), (1, 0)), ceil=True),
 ]
 
 
@@ -51,6 +52,9 @@ def test_pooling(ops, only_onednn, window):
     dy = draw(*y.shape, seed=1)
     compare(ops, "avg_pool", x, window)
     compare(ops, "avg_pool_backward", dy, x.shape, window)
+    if not window.ceil:
+        compare(ops, "avg_pool", x, window, True)
+        compare(ops, "avg_pool_backward", dy, x.shape, window, True)
     dx = ops.max_pool_backward(dy, where, x.shape, window)
     wanted = numpy_ops.max_pool_backward(dy.astype(np.float64), where, x.shape, window)
     np.testing.assert_allclose(dx, wanted, atol=1e-5)

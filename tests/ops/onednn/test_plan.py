@@ -65,7 +65,7 @@ def calls(ops):
     ops.combine("add", [long, long[::-1].copy()], long.shape, True)
     ops.matmul(rows, rows.T)
     ops.affine(rows, draw(512, 32), draw(32))
-    way, back = Direction([4] * 5), Direction([4] * 20, reverse=True)
+    way, back = Direction(5), Direction(20, reverse=True)
     steps, weights, ends = draw(5, 4, 16), (draw(16, 32), draw(8, 32)), list(draw(2, 4, 8))
     for keep in (False, True):
         h, _, notes = ops.lstm_layer(steps, weights, rows[0, :32], ends, way, keep)

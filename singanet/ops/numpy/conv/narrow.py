@@ -108,7 +108,7 @@ def _padded_bands(
         yield samples, rows, band_by_group(ops, x[samples], window, rows, groups)
 
 
-def _sizes(x: Array, window: Window) -> tuple[int, int, int]:
+def _sizes(x: Array, window: Window) -> Shape:
     """Samples, rows and columns of the outputs."""
     return (len(x), *window.out_size(*x.shape[2:]))
 

@@ -9,10 +9,13 @@ from singanet.ops.direction import Direction, RecurrentGradients
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.recurrent.gates import (
-    clear_past,
+    clear,
+    fed,
     input_gates,
     state_buffer,
+    stay,
     through_gates,
+    through_state,
 )
 from singanet.types import Array
 
@@ -50,8 +53,7 @@ def elman_layer_backward(
     """See `Ops`."""
     dh = ops.xp.array(end, order="C")
     dgates = _states_backward(ops, dy, dh, h, weights[1], direction, mode)
-    before = direction.befores(h)
-    return through_gates(ops, dgates, dgates, x, before, weights[0], needs_dx, (dh,))
+    return through_gates(ops, dgates, dgates, x, h, direction, weights[0], needs_dx, (dh,))
 
 
 def _states(
@@ -65,23 +67,22 @@ def _states(
     """States h around the steps, (T + 1, N, H).
 
     ``gates`` (T, N, H) holds what the input and the biases add, and is overwritten;
-    ``weight`` is (H, H). Rows past ``counts[t]`` keep their state.
+    ``weight`` is (H, H).
     """
     xp = ops.xp
     steps, n, size = gates.shape
     h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
+    room = xp.empty((n, size), gates.dtype)
     for t in direction.steps():
-        b = direction.counts[t]
         before, after = direction.around(t)
-        hb = h[after, :b]
-        xp.matmul(h[before, :b], weight, out=hb)
-        xp.add(hb, gates[t, :b], out=hb)
+        hb = h[after]
+        xp.matmul(fed(ops, h[before], direction, room), weight, out=hb)
+        xp.add(hb, gates[t], out=hb)
         if mode == "relu":
             xp.maximum(hb, 0, out=hb)
         else:
             xp.tanh(hb, out=hb)
-        if b < n:
-            h[after, b:] = h[before, b:]
+        stay(ops, direction, t, h)
     return h
 
 
@@ -107,14 +108,14 @@ def _states_backward(
     else:
         xp.multiply(after, after, out=dgates)
         xp.subtract(1, dgates, out=dgates)
+    clear(ops, direction.skips, dgates)
+    room = None if direction.skips is None else xp.empty(dh.shape, dh.dtype)
     # Copied once, the product of each step reads it in longer runs.
     across = xp.ascontiguousarray(weight.T)
     for t in direction.steps_back():
-        b = direction.counts[t]
-        dhb, d = dh[:b], dgates[t, :b]
+        d = dgates[t]
         if dy is not None:
-            xp.add(dhb, dy[t, :b], out=dhb)
-        xp.multiply(d, dhb, out=d)
-        xp.matmul(d, across, out=dhb)
-    clear_past(dgates, direction.counts)
+            xp.add(dh, dy[t], out=dh)
+        xp.multiply(d, dh, out=d)
+        through_state(ops, d, across, direction, t, dh, room)
     return dgates

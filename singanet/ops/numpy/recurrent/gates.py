@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from singanet.ops.direction import Direction, RecurrentGradients
 from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
@@ -32,11 +30,46 @@ def state_buffer(
     return states
 
 
-def clear_past(rows: Array, counts: Sequence[int]) -> None:
-    """Zero the rows past each step's count, in place."""
-    for t, count in enumerate(counts):
-        if count < rows.shape[1]:
-            rows[t, count:] = 0
+def clear(ops: Ops, skips: Array | None, *arrays: Array) -> None:
+    """Zero, in place, what arrays (T, N, ...) hold of steps that are not there."""
+    if skips is not None:
+        for array in arrays:
+            ops.xp.copyto(array, 0, where=skips)
+
+
+def stay(ops: Ops, direction: Direction, t: int, *states: Array) -> None:
+    """Of samples without step ``t`` the states after it are those before it."""
+    if direction.skips is not None:
+        before, after = direction.around(t)
+        for state in states:
+            ops.xp.copyto(state[after], state[before], where=direction.skips[t])
+
+
+def fed(ops: Ops, state: Array, direction: Direction, room: Array) -> Array:
+    """What the product of a step sees of ``state``; ``room`` is for it."""
+    if direction.drop is None:
+        return state
+    seen: Array = ops.xp.multiply(state, direction.drop, out=room)
+    return seen
+
+
+def through_state(
+    ops: Ops, d: Array, across: Array, direction: Direction, t: int, dh: Array, room: Array | None
+) -> None:
+    """Take ``dh`` through step ``t``, whose gates have gradients ``d``, in place.
+
+    It passes by a step that is not there; ``room`` is for what does, None where all are there or
+    the kernel sees to it.
+    """
+    xp = ops.xp
+    if room is not None:
+        assert direction.skips is not None
+        xp.multiply(dh, direction.skips[t], out=room)
+    xp.matmul(d, across, out=dh)
+    if direction.drop is not None:
+        xp.multiply(dh, direction.drop, out=dh)
+    if room is not None:
+        xp.add(dh, room, out=dh)
 
 
 def through_gates(
@@ -44,17 +77,20 @@ def through_gates(
     of_x: Array,
     of_h: Array,
     x: Array,
-    before: Array,
+    h: Array,
+    direction: Direction,
     weight_x: Array | None,
     needs_dx: bool,
     starts: tuple[Array, ...],
 ) -> RecurrentGradients:
-    """For gradients (T, N, G·H) of what x (T, N, in) and the states ``before`` give the gates.
+    """For gradients (T, N, G·H) of what x (T, N, in) and the states ``h`` give the gates.
 
     ``of_x`` and ``of_h`` may be one array; the gradients of the biases then are one too.
     """
     rows_x, rows_h = (d.reshape(-1, d.shape[2]) for d in (of_x, of_h))
-    size = before.shape[2]
+    before, size = direction.befores(h), h.shape[2]
+    if direction.drop is not None:
+        before = ops.multiply(before, direction.drop)
     weight_h = ops.matmul(before.reshape(-1, size).T, rows_h)
     made = None if weight_x is None else ops.matmul(x.reshape(-1, x.shape[2]).T, rows_x)
     # Summed over time and then over samples: two short sums lose less than one long one.

@@ -10,10 +10,13 @@ from singanet.ops.direction import Direction, RecurrentGradients
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.recurrent.gates import (
-    clear_past,
+    clear,
+    fed,
     input_gates,
     state_buffer,
+    stay,
     through_gates,
+    through_state,
 )
 from singanet.types import Array
 
@@ -52,8 +55,7 @@ def gru_layer_backward(
     """See `Ops`."""
     (gates, linear), dh = notes, ops.xp.array(end, order="C")
     of_x, of_h = _states_backward(ops, dy, dh, gates, linear, h, weights[1], direction)
-    before = direction.befores(h)
-    return through_gates(ops, of_x, of_h, x, before, weights[0], needs_dx, (dh,))
+    return through_gates(ops, of_x, of_h, x, h, direction, weights[0], needs_dx, (dh,))
 
 
 def _states(
@@ -67,36 +69,33 @@ def _states(
     """States h around the steps, (T + 1, N, H), and h W_n + b_n of every step, (T, N, H).
 
     ``gates`` (T, N, 3H) holds what the input and all biases but ``bias_n`` (H,) add, and on
-    return the gates; ``weight`` is (H, 3H). Rows past ``counts[t]`` keep their state.
+    return the gates; ``weight`` is (H, 3H).
     """
     xp = ops.xp
     steps, n, width = gates.shape
     size = width // 3
     h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
-    # Zero, since a ragged batch leaves rows that backward multiplies by zero.
-    linear: Array = xp.zeros((steps, n, size), gates.dtype)
+    linear: Array = xp.empty((steps, n, size), gates.dtype)
     wide, narrow = xp.empty((n, width), gates.dtype), xp.empty((n, size), gates.dtype)
     for t in direction.steps():
-        b = direction.counts[t]
         before, after = direction.around(t)
-        part, hb, old, add = wide[:b], h[after, :b], h[before, :b], narrow[:b]
-        rz, new = gates[t, :b, : 2 * size], gates[t, :b, 2 * size :]
-        xp.matmul(old, weight, out=part)
-        xp.add(rz, part[:, : 2 * size], out=rz)
+        hb, old = h[after], h[before]
+        rz, new = gates[t, :, : 2 * size], gates[t, :, 2 * size :]
+        xp.matmul(fed(ops, old, direction, narrow), weight, out=wide)
+        xp.add(rz, wide[:, : 2 * size], out=rz)
         # σ(x) = tanh(x/2)/2 + 1/2, which cannot overflow.
         xp.multiply(rz, 0.5, out=rz)
         xp.tanh(rz, out=rz)
         xp.multiply(rz, 0.5, out=rz)
         xp.add(rz, 0.5, out=rz)
-        xp.add(part[:, 2 * size :], bias_n, out=linear[t, :b])
-        xp.multiply(rz[:, :size], linear[t, :b], out=add)
-        xp.add(new, add, out=new)
+        xp.add(wide[:, 2 * size :], bias_n, out=linear[t])
+        xp.multiply(rz[:, :size], linear[t], out=narrow)
+        xp.add(new, narrow, out=new)
         xp.tanh(new, out=new)
         xp.subtract(old, new, out=hb)
         xp.multiply(hb, rz[:, size:], out=hb)
         xp.add(hb, new, out=hb)
-        if b < n:
-            h[after, b:] = h[before, b:]
+        stay(ops, direction, t, h)
     return h, linear
 
 
@@ -121,22 +120,22 @@ def _states_backward(
     of_x = _slopes(ops, gates, linear, direction.befores(h))
     of_h: Array = xp.array(of_x)
     xp.multiply(of_h[:, :, 2 * size :], gates[:, :, :size], out=of_h[:, :, 2 * size :])
+    update = gates[:, :, size : 2 * size]
+    if direction.skips is not None:
+        clear(ops, direction.skips, of_x, of_h)
+        update = xp.where(direction.skips, 1, update)
     blocks = [d.reshape(steps, n, 3, size) for d in (of_x, of_h)]
     narrow = xp.empty((n, size), gates.dtype)
     # Copied once, the product of each step reads it in longer runs.
     across = xp.ascontiguousarray(weight.T)
     for t in direction.steps_back():
-        b = direction.counts[t]
-        dhb, add = dh[:b], narrow[:b]
         if dy is not None:
-            xp.add(dhb, dy[t, :b], out=dhb)
+            xp.add(dh, dy[t], out=dh)
         for block in blocks:
-            xp.multiply(block[t, :b], dhb[:, None], out=block[t, :b])
-        xp.multiply(dhb, gates[t, :b, size : 2 * size], out=add)
-        xp.matmul(of_h[t, :b], across, out=dhb)
-        xp.add(dhb, add, out=dhb)
-    clear_past(of_x, direction.counts)
-    clear_past(of_h, direction.counts)
+            xp.multiply(block[t], dh[:, None], out=block[t])
+        xp.multiply(dh, update[t], out=narrow)
+        through_state(ops, of_h[t], across, direction, t, dh, None)
+        xp.add(dh, narrow, out=dh)
     return of_x, of_h
 
 

@@ -12,10 +12,13 @@ from singanet.ops.direction import Direction, RecurrentGradients
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.recurrent.gates import (
-    clear_past,
+    clear,
+    fed,
     input_gates,
     state_buffer,
+    stay,
     through_gates,
+    through_state,
 )
 from singanet.types import Array
 
@@ -52,8 +55,7 @@ def lstm_layer_backward(
     gates, c = notes
     dh, dc = (ops.xp.array(end, order="C") for end in ends)
     dgates = _states_backward(ops, dy, dh, dc, gates, c, weights[1], direction)
-    before = direction.befores(h)
-    return through_gates(ops, dgates, dgates, x, before, weights[0], needs_dx, (dh, dc))
+    return through_gates(ops, dgates, dgates, x, h, direction, weights[0], needs_dx, (dh, dc))
 
 
 def _states(
@@ -67,7 +69,7 @@ def _states(
     """States h and c around the steps, two arrays (T + 1, N, H).
 
     ``gates`` (T, N, 4H) holds what the input and the biases add, and on return the gates;
-    ``weight`` is (H, 4H). Rows past ``counts[t]`` keep their state at step t.
+    ``weight`` is (H, 4H).
     """
     xp = ops.xp
     steps, n, width = gates.shape
@@ -80,21 +82,20 @@ def _states(
     shift = 1 - slope
     wide, narrow = xp.empty((n, width), gates.dtype), xp.empty((n, size), gates.dtype)
     for t in direction.steps():
-        b = direction.counts[t]
         before, after = direction.around(t)
-        z, hb, cb, add = gates[t, :b], h[after, :b], c[after, :b], narrow[:b]
-        xp.add(z, xp.matmul(h[before, :b], weight, out=wide[:b]), out=z)
+        z, hb, cb = gates[t], h[after], c[after]
+        seen = fed(ops, h[before], direction, narrow)
+        xp.add(z, xp.matmul(seen, weight, out=wide), out=z)
         xp.multiply(z, slope, out=z)
         xp.tanh(z, out=z)
         xp.multiply(z, slope, out=z)
         xp.add(z, shift, out=z)
-        xp.multiply(z[:, size : 2 * size], c[before, :b], out=cb)
-        xp.multiply(z[:, :size], z[:, 2 * size : 3 * size], out=add)
-        xp.add(cb, add, out=cb)
+        xp.multiply(z[:, size : 2 * size], c[before], out=cb)
+        xp.multiply(z[:, :size], z[:, 2 * size : 3 * size], out=narrow)
+        xp.add(cb, narrow, out=cb)
         xp.tanh(cb, out=hb)
         xp.multiply(hb, z[:, 3 * size :], out=hb)
-        if b < n:
-            h[after, b:], c[after, b:] = h[before, b:], c[before, b:]
+        stay(ops, direction, t, h, c)
     return h, c
 
 
@@ -118,22 +119,23 @@ def _states_backward(
     size = width // 4
     dgates, to_c = _slopes(ops, gates, direction.befores(c), direction.afters(c))
     blocks = dgates.reshape(steps, n, 4, size)
-    narrow = xp.empty((n, size), gates.dtype)
+    narrow, room = xp.empty((n, size), gates.dtype), None
+    forget = gates[:, :, size : 2 * size]
+    if direction.skips is not None:
+        clear(ops, direction.skips, dgates, to_c)
+        room, forget = xp.empty((n, size), gates.dtype), xp.where(direction.skips, 1, forget)
     # Copied once, the product of each step reads it in longer runs.
     across = xp.ascontiguousarray(weight.T)
     for t in direction.steps_back():
-        b = direction.counts[t]
-        dhb, dcb, add = dh[:b], dc[:b], narrow[:b]
         if dy is not None:
-            xp.add(dhb, dy[t, :b], out=dhb)
-        xp.multiply(dhb, to_c[t, :b], out=add)
-        xp.add(dcb, add, out=dcb)
-        block = blocks[t, :b]
-        xp.multiply(block[:, :3], dcb[:, None], out=block[:, :3])
-        xp.multiply(block[:, 3], dhb, out=block[:, 3])
-        xp.multiply(dcb, gates[t, :b, size : 2 * size], out=dcb)
-        xp.matmul(dgates[t, :b], across, out=dhb)
-    clear_past(dgates, direction.counts)
+            xp.add(dh, dy[t], out=dh)
+        xp.multiply(dh, to_c[t], out=narrow)
+        xp.add(dc, narrow, out=dc)
+        block = blocks[t]
+        xp.multiply(block[:, :3], dc[:, None], out=block[:, :3])
+        xp.multiply(block[:, 3], dh, out=block[:, 3])
+        xp.multiply(dc, forget[t], out=dc)
+        through_state(ops, dgates[t], across, direction, t, dh, room)
     return dgates
 
 

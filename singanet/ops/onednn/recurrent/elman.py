@@ -1,7 +1,7 @@
 """Simple recurrent layers by oneDNN: many steps of small states with tanh.
 
-Others, ragged batches and float64 are NumPy's. So is relu: oneDNN's makes zero of NaN, and a state
-that is none would be lost.
+Others, skipped steps, recurrent dropout and float64 are NumPy's. So is relu: oneDNN's makes zero of
+NaN, and a state that is none would be lost.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _is_served(
     mode: str,
     keep: bool,
 ) -> bool:
-    pays = len(direction.counts) >= _STEPS and x.shape[1] * len(bias) <= _STATE
+    pays = direction.count >= _STEPS and x.shape[1] * len(bias) <= _STATE
     return mode == "tanh" and pays and run.serves(ops, x, weights, (bias,), direction)
 
 

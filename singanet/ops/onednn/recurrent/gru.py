@@ -1,7 +1,7 @@
 """Gated recurrent units by oneDNN.
 
 Its "linear before reset" variant is the formula of `Ops`; its gates stand as z, r, n. Single
-sequences of many units, ragged batches and float64 stay with NumPy.
+sequences of many units, skipped steps, recurrent dropout and float64 stay with NumPy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Long short-term memory by oneDNN.
 
-Gates stand in the same order as in `Ops`, so that weights need no rearranging by hand. Ragged
-batches and float64 stay with NumPy.
+Gates stand in the same order as in `Ops`, so that weights need no rearranging by hand. Skipped
+steps, recurrent dropout and float64 stay with NumPy.
 """
 
 from __future__ import annotations

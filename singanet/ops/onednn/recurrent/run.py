@@ -33,11 +33,11 @@ def serves(
     biases: Sequence[Array],
     direction: Direction,
 ) -> bool:
-    """Whether it is a layer for oneDNN: with a product with the input, whole batches, float32."""
+    """Whether it is a layer for oneDNN: with a product with the input, no step skipped, float32."""
     of_x, of_h = weights
     if of_x is None or not ops.serves(1, x, of_x, of_h, *biases):
         return False
-    return direction.is_full(x.shape[1])
+    return direction.is_plain
 
 
 def is_noted(notes: Sequence[Array]) -> bool:

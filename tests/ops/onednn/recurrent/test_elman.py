@@ -43,7 +43,7 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
     only_onednn("elman_layer", "elman_layer_backward")
     steps, n, size, width = sizes
     x, (weights, bias) = draw(steps, n, size), parameters(size, width)
-    start, direction = draw(n, width, seed=5) if started else None, Direction([n] * steps, reverse)
+    start, direction = draw(n, width, seed=5) if started else None, Direction(steps, reverse)
     dy, end = draw(steps, n, width, seed=6), draw(n, width, seed=7)
     exact, mode = widened((x, weights, bias, start)), "tanh"
     h64, notes64 = numpy_ops.elman_layer(*exact, direction, mode, True)
@@ -73,29 +73,26 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
 )
 def test_few_steps_large_states_and_doubles_are_numpys(ops, plans, steps, n, width, dtype):
     x, (weights, bias) = draw(steps, n, 2).astype(dtype), parameters(2, width)
-    weights, counts = tuple(w.astype(dtype) for w in weights), [n] * steps
-    h, notes = ops.elman_layer(
-        x, weights, bias.astype(dtype), None, Direction(counts), "tanh", True
-    )
-    exact = numpy_ops.elman_layer(
-        *widened((x, weights, bias)), None, Direction(counts), "tanh", False
-    )[0]
+    weights = tuple(w.astype(dtype) for w in weights)
+    way = Direction(steps)
+    h, notes = ops.elman_layer(x, weights, bias.astype(dtype), None, way, "tanh", True)
+    exact = numpy_ops.elman_layer(*widened((x, weights, bias)), None, way, "tanh", False)[0]
     close(h, exact)
     end = np.zeros((n, width), dtype)
-    got = ops.elman_layer_backward(
-        h[1:], end, x, weights, bias, h, notes, Direction(counts), "tanh", True
-    )
+    got = ops.elman_layer_backward(h[1:], end, x, weights, bias, h, notes, way, "tanh", True)
     assert got.weight_h.shape == (width, width)
     assert all(array.dtype == dtype for array in flat(got))
     # The products around NumPy's steps may be oneDNN's.
     assert notes == ()
 
 
-@pytest.mark.parametrize(("last", "mode"), [(2, "tanh"), (3, "relu")])
-def test_ragged_batches_and_relu_are_numpys(ops, plans, last, mode):
-    counts = [3] * 10 + [last] * 10
+@pytest.mark.parametrize(
+    ("mode", "odd"), [("tanh", {"skips": np.arange(60).reshape(20, 3, 1) > 57}), ("relu", {}),
+                      ("tanh", {"drop": np.ones((3, 4), np.float32)})],
+)  # fmt: skip
+def test_skipped_steps_dropped_states_and_relu_are_numpys(ops, plans, mode, odd):
     weights, bias = parameters(2, 4)
-    ops.elman_layer(draw(20, 3, 2), weights, bias, None, Direction(counts), mode, True)
+    ops.elman_layer(draw(20, 3, 2), weights, bias, None, Direction(20, **odd), mode, True)
     assert plans()[0] == 0
 
 
@@ -103,7 +100,7 @@ def test_ragged_batches_and_relu_are_numpys(ops, plans, last, mode):
 def test_what_is_no_number_shows(ops, mode):
     x, (weights, bias) = draw(20, 2, 5), parameters(5, 4)
     x[10, 0, 2] = np.nan
-    h, _ = ops.elman_layer(x, weights, bias, None, Direction([2] * 20), mode, False)
+    h, _ = ops.elman_layer(x, weights, bias, None, Direction(20), mode, False)
     assert np.isnan(h[11:, 0]).all()
     assert np.isfinite(h[:, 1]).all()
     assert np.isfinite(h[:11]).all()

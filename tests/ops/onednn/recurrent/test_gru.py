@@ -43,7 +43,7 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
     only_onednn("gru_layer", "gru_layer_backward")
     steps, n, size, width = sizes
     x, (weights, biases) = draw(steps, n, size), parameters(size, width)
-    start, direction = draw(n, width, seed=5) if started else None, Direction([n] * steps, reverse)
+    start, direction = draw(n, width, seed=5) if started else None, Direction(steps, reverse)
     dy, end = draw(steps, n, width, seed=6), draw(n, width, seed=7)
     exact = widened((x, weights, biases, start))
     h64, notes64 = numpy_ops.gru_layer(*exact, direction, True)
@@ -67,27 +67,29 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
 
 def test_single_sequences_of_many_units_are_numpys(ops, plans):
     weights, biases = parameters(4, 192)
-    h, notes = ops.gru_layer(draw(3, 1, 4), weights, biases, None, Direction([1] * 3), True)
+    h, notes = ops.gru_layer(draw(3, 1, 4), weights, biases, None, Direction(3), True)
     exact = widened((draw(3, 1, 4), weights, biases))
-    close(h, numpy_ops.gru_layer(*exact, None, Direction([1] * 3), False)[0])
+    close(h, numpy_ops.gru_layer(*exact, None, Direction(3), False)[0])
     assert plans()[0] == 0
     end = np.zeros((1, 192), np.float32)
     got = ops.gru_layer_backward(
-        draw(3, 1, 192), end, draw(3, 1, 4), weights, biases, h, notes, Direction([1] * 3), True
+        draw(3, 1, 192), end, draw(3, 1, 4), weights, biases, h, notes, Direction(3), True
     )
     shapes = [(3, 1, 4), (4, 576), (192, 576), (576,), (576,), (1, 192)]
     assert [a.shape for a in flat(got)] == shapes
 
 
-def test_ragged_batches_and_doubles_are_numpys(ops, plans):
-    x, (weights, biases), counts = draw(4, 3, 5), parameters(5, 6), [3, 3, 2, 1]
-    h, notes = ops.gru_layer(x, weights, biases, None, Direction(counts), True)
+def test_skipped_steps_dropped_states_and_doubles_are_numpys(ops, plans):
+    x, (weights, biases) = draw(4, 3, 5), parameters(5, 6)
+    way = Direction(4, False, np.arange(4)[:, None, None] >= np.array([4, 3, 2])[:, None])
+    h, notes = ops.gru_layer(x, weights, biases, None, way, True)
     exact = widened((x, weights, biases))
-    close(h, numpy_ops.gru_layer(*exact, None, Direction(counts), True)[0])
+    close(h, numpy_ops.gru_layer(*exact, None, way, True)[0])
     end = np.zeros((3, 6), np.float32)
-    dx = ops.gru_layer_backward(h[1:], end, x, weights, biases, h, notes, Direction(counts), True).x
+    dx = ops.gru_layer_backward(h[1:], end, x, weights, biases, h, notes, way, True).x
     assert not dx[3, 1:].any()
-    assert ops.gru_layer(*exact, None, Direction([3] * 4), False)[0].dtype == np.float64
+    ops.gru_layer(x, weights, biases, None, Direction(4, drop=end), True)
+    assert ops.gru_layer(*exact, None, Direction(4), False)[0].dtype == np.float64
     assert plans()[0] == 0
 
 
@@ -95,18 +97,16 @@ def test_views_in_any_order(ops):
     x, (weights, biases) = draw(3, 4, 5), parameters(5, 6)
     turned = np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2)
     across = tuple(np.ascontiguousarray(w.T).T for w in weights)
-    h, (note,) = ops.gru_layer(turned, across, biases, None, Direction([4] * 3), True)
-    same, _ = ops.gru_layer(x, weights, biases, None, Direction([4] * 3), True)
+    h, (note,) = ops.gru_layer(turned, across, biases, None, Direction(3), True)
+    same, _ = ops.gru_layer(x, weights, biases, None, Direction(3), True)
     np.testing.assert_array_equal(h, same)
     dy = np.repeat(draw(3, 4, 6), 2, axis=2)[:, :, ::2]
     end = np.zeros((4, 6), np.float32)
     first = ops.gru_layer_backward(
-        dy, end, turned, across, biases, h, [note.copy()], Direction([4] * 3), True
+        dy, end, turned, across, biases, h, [note.copy()], Direction(3), True
     )
     plain = np.ascontiguousarray(dy)
-    second = ops.gru_layer_backward(
-        plain, end, x, weights, biases, h, [note], Direction([4] * 3), True
-    )
+    second = ops.gru_layer_backward(plain, end, x, weights, biases, h, [note], Direction(3), True)
     for a, b in zip(flat(first), flat(second), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -114,7 +114,7 @@ def test_views_in_any_order(ops):
 def test_what_is_no_number_shows(ops):
     x, (weights, biases) = draw(3, 2, 5), parameters(5, 4)
     x[1, 0, 2] = np.nan
-    h, _ = ops.gru_layer(x, weights, biases, None, Direction([2] * 3), False)
+    h, _ = ops.gru_layer(x, weights, biases, None, Direction(3), False)
     assert np.isnan(h[2:, 0]).all()
     assert np.isfinite(h[:, 1]).all()
     assert np.isfinite(h[:2]).all()

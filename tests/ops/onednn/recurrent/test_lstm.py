@@ -35,7 +35,7 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
         draw(steps, n, size),
         (draw(size, 4 * width, seed=1), draw(width, 4 * width, seed=2)),
     )
-    bias, direction = draw(4 * width, seed=3), Direction([n] * steps, reverse)
+    bias, direction = draw(4 * width, seed=3), Direction(steps, reverse)
     starts = (draw(n, width, seed=4), draw(n, width, seed=5)) if started else (None, None)
     dy, ends = draw(steps, n, width, seed=6), [draw(n, width, seed=7 + k) for k in (0, 1)]
     wide = [a.astype(np.float64) for a in (x, *weights, bias, dy, *ends)]
@@ -61,30 +61,32 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
                 close(a, b)
 
 
-def test_ragged_batches_and_doubles_are_numpys(ops, plans):
+def test_skipped_steps_dropped_states_and_doubles_are_numpys(ops, plans):
     x, weights, bias = draw(4, 3, 5), (draw(5, 24), draw(6, 24)), draw(24)
-    counts = [3, 3, 2, 1]
-    h, _, notes = ops.lstm_layer(x, weights, bias, (None, None), Direction(counts), True)
+    skips = np.arange(4)[:, None, None] >= np.array([4, 3, 2])[:, None]
+    way = Direction(4, False, skips)
+    h, _, notes = ops.lstm_layer(x, weights, bias, (None, None), way, True)
     exact = [a.astype(np.float64) for a in (x, *weights, bias)]
     given = (exact[0], (exact[1], exact[2]), exact[3], (None, None))
-    close(h, numpy_ops.lstm_layer(*given, Direction(counts), True)[0])
+    close(h, numpy_ops.lstm_layer(*given, way, True)[0])
     ends = [np.zeros((3, 6), np.float32) for _ in range(2)]
-    dx = ops.lstm_layer_backward(h[1:], ends, x, weights, h, notes, Direction(counts), True)[0]
+    dx = ops.lstm_layer_backward(h[1:], ends, x, weights, h, notes, way, True)[0]
     assert not dx[3, 1:].any()
-    assert ops.lstm_layer(*given, Direction([3] * 4), False)[0].dtype == np.float64
+    ops.lstm_layer(x, weights, bias, (None, None), Direction(4, drop=ends[0]), True)
+    assert ops.lstm_layer(*given, Direction(4), False)[0].dtype == np.float64
     assert plans()[0] == 0
 
 
 def test_views_in_any_order(ops):
     x, weights, bias = draw(3, 4, 5), (draw(24, 5).T, draw(24, 6).T), draw(24)
     turned = np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2)
-    h, _, notes = ops.lstm_layer(turned, weights, bias, (None, None), Direction([4] * 3), True)
+    h, _, notes = ops.lstm_layer(turned, weights, bias, (None, None), Direction(3), True)
     plain = tuple(np.ascontiguousarray(w) for w in weights)
-    same, _, _ = ops.lstm_layer(x, plain, bias, (None, None), Direction([4] * 3), True)
+    same, _, _ = ops.lstm_layer(x, plain, bias, (None, None), Direction(3), True)
     np.testing.assert_array_equal(h, same)
     dy = np.repeat(draw(3, 4, 6), 2, axis=2)[:, :, ::2]
     ends = [np.zeros((4, 6), np.float32) for _ in range(2)]
-    got = ops.lstm_layer_backward(dy, ends, turned, weights, h, notes, Direction([4] * 3), True)
+    got = ops.lstm_layer_backward(dy, ends, turned, weights, h, notes, Direction(3), True)
     shapes = [(3, 4, 5), (5, 24), (6, 24), (24,), (24,), (4, 6), (4, 6)]
     assert [a.shape for a in flat(got)] == shapes
 
@@ -94,9 +96,7 @@ def test_steps_of_a_quarter_of_a_million_multiply_adds_are_shared(ops, monkeypat
     set_threads(threads.cores())
     for width, team in ((128, 1), (256, threads.cores())):
         weights = draw(8, 4 * width), draw(width, 4 * width)
-        ops.lstm_layer(
-            draw(3, 1, 8), weights, draw(4 * width), (None, None), Direction([1] * 3), True
-        )
+        ops.lstm_layer(draw(3, 1, 8), weights, draw(4 * width), (None, None), Direction(3), True)
         assert ops.runtime().team.size == team
 
 
@@ -114,7 +114,7 @@ def test_prepared_weights_give_the_same_bits(ops, reverse):
         weights,
         bias,
         (None, None),
-        Direction([n] * steps, reverse),
+        Direction(steps, reverse),
         False,
     )
     wanted = ops.lstm_layer(*given)

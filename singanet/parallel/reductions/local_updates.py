@@ -19,9 +19,9 @@ from singanet.optimizer.checks import Grad
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.communicator import Communicator, Request
-from singanet.parallel.rank_reducer import RankReducer
-from singanet.parallel.round import announced, listed
+from singanet.parallel.communicators.communicator import Communicator, Request
+from singanet.parallel.reductions.rank_reducer import RankReducer
+from singanet.parallel.reductions.round import announced, listed
 from singanet.params.param import Param
 from singanet.params.store import groups_of
 from singanet.types import Array

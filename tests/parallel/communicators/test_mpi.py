@@ -13,7 +13,7 @@ pytest.importorskip("mpi4py", exc_type=ImportError)
 
 BESIDE = Path(sys.executable).with_name("mpirun")
 MPIRUN = str(BESIDE) if BESIDE.exists() else shutil.which("mpirun")
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 TRAINS = """
 import sys

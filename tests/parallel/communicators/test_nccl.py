@@ -14,7 +14,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import ops_for
 from singanet.optimizer import SGD
 from singanet.parallel import AllReduce, LocalSGD, SparseAllReduce, start
-from singanet.parallel.nccl import NcclCommunicator
+from singanet.parallel.communicators.nccl import NcclCommunicator
 from singanet.testing import communicators
 from singanet.testing.device_like import DeviceArray, device_like
 

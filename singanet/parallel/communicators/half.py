@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.parallel.communicator import Communicator, Request
+from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.types import Array
 
 _MOST = float(np.finfo(np.float16).max)

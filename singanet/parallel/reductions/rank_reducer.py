@@ -16,9 +16,9 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.communicator import Communicator, Exchanged
-from singanet.parallel.order import Order
-from singanet.parallel.registration import apart, expect_alike, spread
+from singanet.parallel.communicators.communicator import Communicator, Exchanged
+from singanet.parallel.reductions.order import Order
+from singanet.parallel.reductions.registration import apart, expect_alike, spread
 from singanet.parallel.start import init
 from singanet.types import Array
 

@@ -17,11 +17,11 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reduction, Traffic
 from singanet.optimizer.stages import two_passes
 from singanet.optimizer.wrapper import Handed, Wrapper
-from singanet.parallel.as_calls import AsCalls
-from singanet.parallel.communicator import Communicator
-from singanet.parallel.half import Halves
-from singanet.parallel.rank_reducer import RankReducer
-from singanet.parallel.round import Announcement, Round, announced
+from singanet.parallel.communicators.communicator import Communicator
+from singanet.parallel.communicators.half import Halves
+from singanet.parallel.reductions.as_calls import AsCalls
+from singanet.parallel.reductions.rank_reducer import RankReducer
+from singanet.parallel.reductions.round import Announcement, Round, announced
 from singanet.params.served import served_by
 from singanet.types import Array
 

@@ -13,8 +13,8 @@ import numpy as np
 from singanet.ops import ops_for
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Handed
-from singanet.parallel.round import Round, listed
-from singanet.parallel.unsent import Unsent
+from singanet.parallel.reductions.round import Round, listed
+from singanet.parallel.reductions.unsent import Unsent
 from singanet.params.param import Param
 from singanet.types import Array, RowSparse
 

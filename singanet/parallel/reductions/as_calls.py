@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from singanet.ops import numpy_ops
 from singanet.optimizer.reducer import Traffic
 from singanet.optimizer.scale import Scale
-from singanet.parallel.communicator import Communicator
-from singanet.parallel.order import Order
-from singanet.parallel.round import Flight, Round, marked
+from singanet.parallel.communicators.communicator import Communicator
+from singanet.parallel.reductions.order import Order
+from singanet.parallel.reductions.round import Flight, Round, marked
 from singanet.types import Array, RowSparse
 
 

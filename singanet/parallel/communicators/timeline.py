@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from singanet.parallel.board import TRACE
-from singanet.parallel.communicator import Communicator
+from singanet.parallel.communicators.board import TRACE
+from singanet.parallel.communicators.communicator import Communicator
 
 _ROWS = ("steps", "waiting")
 _PIECE = 256

@@ -15,9 +15,9 @@ from singanet.ops import ops_for
 from singanet.optimizer.reducer import Traffic
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Handed
-from singanet.parallel.communicator import Communicator, Request
-from singanet.parallel.half import Halves
-from singanet.parallel.order import Order
+from singanet.parallel.communicators.communicator import Communicator, Request
+from singanet.parallel.communicators.half import Halves
+from singanet.parallel.reductions.order import Order
 from singanet.params.gradients import dense_gradient
 from singanet.params.param import Param
 from singanet.types import Array, RowSparse

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.parallel.selection import largest, reaching
+from singanet.parallel.reductions.selection import largest, reaching
 
 SHAPES = {
     "normal": lambda rng, n: rng.standard_normal(n),

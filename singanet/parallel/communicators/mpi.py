@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import BackendError, RankError, RankLostError
-from singanet.parallel.board import DEADLINE, ELASTIC, become_first, own_board
-from singanet.parallel.communicator import (
+from singanet.parallel.communicators.board import DEADLINE, ELASTIC, become_first, own_board
+from singanet.parallel.communicators.communicator import (
     Communicator,
     ReduceOp,
     Request,
@@ -24,9 +24,9 @@ from singanet.parallel.communicator import (
     checked_peer,
     late,
 )
-from singanet.parallel.last_words import layer_of
-from singanet.parallel.mpi_sum import LARGE, Sums
-from singanet.parallel.timeline import Timeline, own_part
+from singanet.parallel.communicators.last_words import layer_of
+from singanet.parallel.communicators.mpi_sum import LARGE, Sums
+from singanet.parallel.communicators.timeline import Timeline, own_part
 from singanet.types import Array
 
 try:

@@ -12,7 +12,7 @@ from singanet.base.collectives import gathered
 from singanet.base.seeding import seeded_apart
 from singanet.errors import RankError
 from singanet.ops import ops_for
-from singanet.parallel.communicator import Communicator
+from singanet.parallel.communicators.communicator import Communicator
 from singanet.types import Array
 
 

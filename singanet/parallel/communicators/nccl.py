@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.errors import ArgumentError, BackendError
 from singanet.ops import ops_for
-from singanet.parallel.communicator import (
+from singanet.parallel.communicators.communicator import (
     Communicator,
     ReduceOp,
     Request,
@@ -55,7 +55,7 @@ class NcclCommunicator(Communicator):
             )
         if control is None:
             # Loading MPI starts it.
-            from singanet.parallel.mpi import MpiCommunicator
+            from singanet.parallel.communicators.mpi import MpiCommunicator
 
             control = MpiCommunicator()
         self.control, self.index = control, index

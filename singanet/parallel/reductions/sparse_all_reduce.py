@@ -17,12 +17,12 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reduction
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.all_reduce import AllReduce
-from singanet.parallel.communicator import Communicator
-from singanet.parallel.round import Announcement, Round
-from singanet.parallel.selection import largest, reaching
-from singanet.parallel.sparse_round import SparseRound
-from singanet.parallel.unsent import Unsent, is_unsent
+from singanet.parallel.communicators.communicator import Communicator
+from singanet.parallel.reductions.all_reduce import AllReduce
+from singanet.parallel.reductions.round import Announcement, Round
+from singanet.parallel.reductions.selection import largest, reaching
+from singanet.parallel.reductions.sparse_round import SparseRound
+from singanet.parallel.reductions.unsent import Unsent, is_unsent
 from singanet.types import Array
 
 _FIRST = 0.25

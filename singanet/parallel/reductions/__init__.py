@@ -1,0 +1,7 @@
+"""What ranks agree on between backward and the rule: sums, a few elements, means."""
+
+from singanet.parallel.reductions.all_reduce import AllReduce
+from singanet.parallel.reductions.local_updates import LocalSGD, PartialUpdate
+from singanet.parallel.reductions.sparse_all_reduce import SparseAllReduce
+
+__all__ = ["AllReduce", "LocalSGD", "PartialUpdate", "SparseAllReduce"]
