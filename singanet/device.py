@@ -39,6 +39,21 @@ class Device:
         with self.scope():
             return self.ops.xp.asarray(array)
 
+    def narrowed(self, where: str) -> Device:
+        """The device with kernels that round what they multiply to bfloat16.
+
+        Errors: `BackendError` where kernels or processor have no such products.
+        """
+        # Imported when asked for, as oneDNN is.
+        from singanet.ops.onednn.narrow import narrowed
+
+        ops = narrowed(self.ops, where)
+        return self if ops is self.ops else Device(self.name, ops, self.index)
+
+    def widened(self) -> Device:
+        """The device with kernels that multiply float32 as it is."""
+        return cpu() if getattr(self.ops, "narrow", False) else self
+
     def scope(self) -> AbstractContextManager[Any]:
         """A context in which new arrays are made on this device."""
         if self.index is None:

@@ -205,7 +205,7 @@ def _beside(
     arguments: dict[str, Any],
 ) -> dict[str, int]:
     """Bytes of batches that are drawn and waiting, of callbacks, of a checkpoint in work."""
-    fed = ones(net.execution_plan(), 1, net.device, net.dtype, _extent(net, x))
+    fed = ones(net.execution_plan(), 1, net.device, _extent(net, x))
     sample = sum(array.nbytes for array in arrays_in(fed))
     # Targets are as large as the inputs at most, where nobody can look at them.
     sample += sample if y is None else sum(a.nbytes // max(len(a), 1) for a in arrays_in(y))

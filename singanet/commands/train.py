@@ -57,7 +57,11 @@ def _add_method(parser: Any) -> None:
     add("--accumulate", type=int, metavar="N", help="update with the mean of so many batches")
     add("--memory-budget", metavar="SIZE", help="such as 600MB: recompute or split to keep it")
     add("--offload-folder", metavar="DIR", help="where the net goes if nothing else keeps it")
-    add("--mixed-precision", metavar="TYPE", help="float16: half the memory, updates in float32")
+    add(
+        "--mixed-precision",
+        metavar="TYPE",
+        help="float16: half the memory; bfloat16: faster products, or auto",
+    )
     add("--seed", type=int, metavar="N")
     add(
         "--parallel",

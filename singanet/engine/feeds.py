@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,17 @@ from singanet.types import Array, Shape
 
 
 def check_feed(
-    plan: Plan, x: Any, device: Device, dtype: np.dtype[Any], where: str = "net.forward"
+    plan: Plan,
+    x: Any,
+    device: Device,
+    dtype: np.dtype[Any],
+    where: str = "net.forward",
+    parts: Collection[str] = (),
 ) -> dict[str, Any]:
-    """``x`` as a dict input name → array(s) on ``device``, in ``dtype`` where a layer computes."""
+    """``x`` as a dict input name → array(s) on ``device``, in ``dtype`` where a layer computes.
+
+    ``parts`` are inputs of which some steps come, whatever the net says how many there are.
+    """
     if not isinstance(x, Mapping):
         if len(plan.inputs) != 1:
             raise ArgumentError(
@@ -29,12 +37,17 @@ def check_feed(
             )
         x = {plan.inputs[0]: x}
     _expect_same_names(f"{where}, argument x", x, plan.inputs)
-    return {name: _check_input(plan.by_name[name], x[name], device, dtype) for name in plan.inputs}
+    return {
+        name: _check_input(plan.by_name[name], x[name], device, dtype, name in parts)
+        for name in plan.inputs
+    }
 
 
-def _check_input(step: Step, x: Any, device: Device, dtype: np.dtype[Any]) -> Any:
+def _check_input(step: Step, x: Any, device: Device, dtype: np.dtype[Any], part: bool) -> Any:
     layer = step.layer
     shapes = layer.in_shapes
+    if part and isinstance(shapes, tuple):
+        shapes = (-1, *shapes[1:])
     if isinstance(shapes, list):
         parts = list(x) if isinstance(x, (list, tuple)) else [x]
         if len(parts) != len(shapes):
@@ -42,11 +55,16 @@ def _check_input(step: Step, x: Any, device: Device, dtype: np.dtype[Any]) -> An
                 f"a list of {len(shapes)} arrays", f"{len(parts)}", "pass one array an input"
             )
         pairs = zip(parts, shapes, strict=True)
-        return [_check_array(step, part, shape, device, dtype) for part, shape in pairs]
-    return _check_array(step, x, shapes or (), device, dtype)
+        return [
+            _check_array(step, k, part, shape, device, dtype)
+            for k, (part, shape) in enumerate(pairs)
+        ]
+    return _check_array(step, 0, x, shapes or (), device, dtype)
 
 
-def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dtype[Any]) -> Any:
+def _check_array(
+    step: Step, k: int, x: Any, shape: Shape, device: Device, dtype: np.dtype[Any]
+) -> Any:
     if step.layer.sparse is not is_sparse(x):
         raise ArgumentError(
             f"layer {step.name!r}, input",
@@ -82,7 +100,7 @@ def _check_array(step: Step, x: Any, shape: Shape, device: Device, dtype: np.dty
     if isinstance(step.layer, Dummy) and step.layer.dtype is not None:
         return device.put(step.layer.typed(x))
     x = device.put(x)
-    if not (step.keeps_integers or x.dtype == dtype):
+    if not (k in step.integers or x.dtype == dtype):
         return x.astype(dtype)
     # Kernels treat arrays with gaps in another way, and programs have none.
     return x if type(x) is not np.ndarray or x.flags.forc or _is_dense(x) else x.copy(order="K")

@@ -71,7 +71,7 @@ class Net(GraphBuilder):
         self.device = get_default_device()
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self._plan: Plan | None = None
-        self._planned_version = -1
+        self._planned_for: Any = None
         self._fill: Callable[[Param], Array] = Param.initial
         self._pass: Pass | None = None
         self.programs = self.make_executor()
@@ -102,9 +102,10 @@ class Net(GraphBuilder):
 
     def execution_plan(self) -> Plan:
         """The plan of the net as it is now, with every parameter filled."""
-        if self._plan is None or self._planned_version != self._graph.version:
+        made_for = self._graph.version, self.dtype
+        if self._plan is None or self._planned_for != made_for:
             self._plan = self.planned()
-            self._planned_version = self._graph.version
+            self._planned_for = made_for
             self._adopt()
         return self._plan
 
@@ -131,7 +132,7 @@ class Net(GraphBuilder):
 
     def planned(self) -> Plan:
         """A plan of the net as it is now, whether its parameters are filled or not."""
-        plan = Plan(self.ordered(), self._graph.frozen())
+        plan = Plan(self.ordered(), self.dtype, self._graph.frozen())
         if self._ports is not None:
             plan.outputs = list(dict.fromkeys(name for name, _ in self._ports.outputs))
         return plan
@@ -275,22 +276,28 @@ class Net(GraphBuilder):
         self._lay([p for p, _ in moved if id(p) in away], lambda param: away[id(param)])
 
     def as_type(self, dtype: Any) -> None:
-        """Convert every parameter, and compute in this float type from now on."""
+        """Convert every parameter, and compute in this float type from now on.
+
+        "bfloat16" is float32 in all arrays, with convolutions and products that round what they
+        multiply. Errors: `ArgumentError` for no float type, `BackendError` for bfloat16 where the
+        kernels or the processor have no such products.
+        """
+        narrow = isinstance(dtype, str) and dtype == "bfloat16"
         try:
-            wanted = np.dtype(dtype)
+            wanted = np.dtype(np.float32 if narrow else dtype)
         except TypeError:
             wanted = None
         if wanted is None or wanted.kind != "f":
-            bfloat = "; bfloat16 is no type of NumPy's" if "bfloat16" in str(dtype) else ""
             raise ArgumentError(
                 "net.as_type",
                 expected="a float type of NumPy",
                 received=repr(dtype) if wanted is None else str(wanted),
-                advice=f"use 'float32', 'float64' or 'float16'{bfloat}",
+                advice="use 'float32', 'float64', 'float16' or 'bfloat16'",
             )
+        device = self.device.narrowed("net.as_type") if narrow else self.device.widened()
         params = self.params()
         expect_in_memory(self.params(), "net.as_type")
-        self.run_on(self.device, wanted)
+        self.run_on(device, wanted)
         self._lay(params, lambda param: param.value.astype(wanted))
 
     def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:

@@ -12,9 +12,7 @@ from singanet.errors import ArgumentError
 from singanet.types import Shape
 
 
-def ones(
-    plan: Plan, batch: int, device: Device, dtype: np.dtype[Any], extent: int | None
-) -> dict[str, Any]:
+def ones(plan: Plan, batch: int, device: Device, extent: int | None) -> dict[str, Any]:
     """Ones for every input: zeros where they are indices, whole lengths where they are those."""
     feed: dict[str, Any] = {}
     for name in plan.inputs:
@@ -26,13 +24,16 @@ def ones(
                 received="a sparse one, of which that depends on its entries",
                 advice="ask the net that reads arrays in its place: leave sparse out",
             )
-        value, kind = (0, np.int64) if step.keeps_integers else (1, dtype)
         declared = step.layer.in_shapes or ()
         shapes = declared if isinstance(declared, list) else [declared]
         shapes = [_closed(step, shape, extent) for shape in shapes]
-        if shapes in ([()], [(1,)]) and not step.keeps_integers:
+        value = 1
+        if shapes in ([()], [(1,)]) and not step.integers:
             value = _steps_beside(plan, step, extent)
-        arrays = [device.put(np.full((batch, *shape), value, kind)) for shape in shapes]
+        arrays = [
+            device.put(np.full((batch, *shape), value * (k not in step.integers), step.fed_type(k)))
+            for k, shape in enumerate(shapes)
+        ]
         feed[name] = arrays if isinstance(declared, list) else arrays[0]
     return feed
 

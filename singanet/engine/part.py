@@ -62,8 +62,8 @@ class Part(Plan):
         shapes = node.output_shapes()
         slots = list(range(len(self.slot_shapes), len(self.slot_shapes) + len(shapes)))
         self.slot_shapes += shapes
-        entry, reader = Step(node, [], slots), copy.copy(step)
-        entry.keeps_integers = step.keeps_integers
+        entry, reader = Step(node, [], slots, step.floats), copy.copy(step)
+        entry.integers, entry.gives_integers = step.integers, bool(step.integers)
         reader.in_slots, reader.fed, reader.many_in = slots, False, entry.many_out
         return [entry, reader]
 
@@ -118,7 +118,7 @@ class Part(Plan):
         slots = list(range(len(self.slot_shapes), len(self.slot_shapes) + len(shapes)))
         self.slot_shapes += shapes
         node = Node(step.name, layer, 0, (), out_shapes=shapes if step.many_out else shapes[0])
-        made = Step(node, slots, step.out_slots)
+        made = Step(node, slots, step.out_slots, step.floats)
         made.many_in = step.many_out
         step.name, step.out_slots, step.relu = f"{step.name}, unchanged", slots, False
         return made
@@ -142,6 +142,6 @@ def carrying(plan: Plan, heads: Iterable[int]) -> tuple[set[int], list[bool]]:
     for i in reversed(range(len(steps))):
         step = plan.steps[i]
         steps[i] = not slots.isdisjoint(step.out_slots)
-        if steps[i] and not (step.layer.stops_gradient or step.layer.integer_input):
-            slots.update(step.in_slots)
+        if steps[i] and not step.layer.stops_gradient:
+            slots.update(slot for k, slot in enumerate(step.in_slots) if k not in step.integers)
     return slots, steps

@@ -12,8 +12,9 @@ from singanet.engine.foreign import apart, expect_output, is_foreign
 from singanet.errors import GraphError
 from singanet.graph.nodes import Node
 from singanet.layers.activation import Activation
-from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.context import Context, Past
+from singanet.layers.dummy import Dummy
+from singanet.layers.layer import InputKind, Layer
 from singanet.ops.interface import Ops
 from singanet.params.param import Param
 from singanet.types import Array
@@ -39,10 +40,12 @@ class Step:
 
     __slots__ = (
         "fed",
+        "floats",
         "foreign",
         "frozen",
+        "gives_integers",
         "in_slots",
-        "keeps_integers",
+        "integers",
         "layer",
         "many_in",
         "many_out",
@@ -54,9 +57,15 @@ class Step:
     )
 
     def __init__(
-        self, node: Node, in_slots: list[int], out_slots: list[int], frozen: bool = False
+        self,
+        node: Node,
+        in_slots: list[int],
+        out_slots: list[int],
+        floats: np.dtype[Any],
+        frozen: bool = False,
     ) -> None:
         self.name = node.name
+        self.floats = floats
         self.frozen = frozen
         self.layer: Layer = node.layer
         self.foreign = is_foreign(self.layer)
@@ -66,9 +75,25 @@ class Step:
         self.many_in = len(in_slots) > 1
         self.many_out = isinstance(node.out_shapes, list)
         self.fed = not in_slots
-        self.keeps_integers = self.layer.integer_input
+        self.integers = frozenset(
+            k for k in range(self.in_count) if self.layer.input_kind(k) == "integers"
+        )
+        self.gives_integers = self.layer.gives_integers
         self.relu = False
         self.relu_of = ""
+
+    @property
+    def in_count(self) -> int:
+        """How many arrays it reads, fed ones too."""
+        shapes = self.layer.in_shapes
+        return len(shapes) if isinstance(shapes, list) else 1
+
+    def fed_type(self, k: int) -> np.dtype[Any]:
+        """The type of what is fed as input ``k``."""
+        if k not in self.integers:
+            return self.floats
+        declared = self.layer.dtype if isinstance(self.layer, Dummy) else None
+        return declared or np.dtype(np.int64)
 
     @property
     def in_training(self) -> bool:
@@ -125,24 +150,27 @@ def run_step(
     keep: bool,
     wanted: Collection[str],
     layer: Layer | None = None,
+    past: Past | None = None,
 ) -> tuple[Any, Context]:
     """What ``step`` makes of ``x``, and what that leaves; the nodes ``wanted`` are looked at.
 
-    ``layer`` may take the place of its own.
+    ``layer`` may take the place of its own, ``past`` is what it knows of earlier steps.
     """
     if layer is None:
         layer, params = step.layer, step.params()
     else:
         params = {suffix: param.value for suffix, param in layer.params.items()}
-    ctx = Context(ops, rng, params, train and step.in_training, keep)
+    ctx = Context(ops, rng, params, train and step.in_training, keep, step.floats)
     # Where the output between the two is asked for, each does its own part.
+    ctx.past = past
     ctx.relu = step.relu and step.name not in wanted
     ctx.through = bool(step.relu_of) and step.relu_of not in wanted
     if step.foreign:
         x = apart(x, feed.values())
     y = layer.forward(ctx, x)
     if step.foreign:
-        expect_output(step.name, y, step.out_shapes)
+        parts = [(-1, *shape[1:]) if shape else shape for shape in step.out_shapes]
+        expect_output(step.name, y, step.out_shapes if past is None else parts)
     if step.many_out:
         ctx.out_shapes = [part.shape for part in y]
     return y, ctx
@@ -151,10 +179,13 @@ def run_step(
 class Plan:
     """The sorted steps of a net, and where each slot is read for the last time.
 
-    The nodes named in ``frozen`` run as in evaluation and are not trained.
+    They compute with the type ``floats``. The nodes named in ``frozen`` run as in evaluation and
+    are not trained.
     """
 
-    def __init__(self, order: list[Node], frozen: Collection[str] = ()) -> None:
+    def __init__(
+        self, order: list[Node], floats: np.dtype[Any], frozen: Collection[str] = ()
+    ) -> None:
         self.steps: list[Step] = []
         self.outputs = [node.name for node in order if node.consumers == 0]
         self.inputs = [node.name for node in order if not node.sources]
@@ -166,7 +197,7 @@ class Plan:
             out_slots = list(range(first[node.name], first[node.name] + len(node.output_shapes())))
             in_slots = [first[source.name] + index for source, index in node.inputs]
             self.slot_shapes += node.output_shapes()
-            self.steps.append(Step(node, in_slots, out_slots, node.name in frozen))
+            self.steps.append(Step(node, in_slots, out_slots, floats, node.name in frozen))
             self.by_name[node.name] = self.steps[-1]
         self._connect()
         self._let_integers_through()
@@ -222,13 +253,21 @@ class Plan:
         return made
 
     def _let_integers_through(self) -> None:
-        """Mark the steps that only move indices to layers that want them."""
-        readers: dict[int, list[Step]] = {}
+        """Mark the steps that move integers: such as come in, or as all want who say what."""
+        readers: dict[int, list[InputKind]] = {}
         for i, step in reversed(list(enumerate(self.steps))):
-            if step.layer.moves_only and i in readers:
-                step.keeps_integers = all(reader.keeps_integers for reader in readers[i])
-            for slot in step.in_slots:
-                readers.setdefault(self.producer[slot], []).append(step)
+            wanted = {kind for kind in readers.get(i, ()) if kind != "any"}
+            if step.layer.moves_only and wanted == {"integers"}:
+                step.integers = frozenset(range(step.in_count))
+            for k, slot in enumerate(step.in_slots):
+                kind = "integers" if k in step.integers else step.layer.input_kind(k)
+                readers.setdefault(self.producer[slot], []).append(kind)
+        for step in self.steps:
+            if step.layer.moves_only:
+                step.gives_integers |= step.fed and bool(step.integers)
+                for k, slot in enumerate(step.in_slots):
+                    if step.layer.input_kind(k) == "any":
+                        step.gives_integers |= self.steps[self.producer[slot]].gives_integers
 
     def _pair_relus(self) -> None:
         """Mark the steps whose kernel can do the relu after them, which is their only reader."""
@@ -326,11 +365,13 @@ class Plan:
         train: bool,
         asked: Collection[str] = (),
         store: ContextStore | None = None,
+        pasts: Mapping[str, Past] | None = None,
     ) -> tuple[dict[str, Any], list[Any]]:
         """Run every layer; return the outputs of the ``wanted`` nodes, and the contexts.
 
         An output is dropped as soon as the last layer that reads it has run. Contexts are kept
         for gradients that go as far down as the nodes ``asked`` for, their arrays in ``store``.
+        Where sequences that are fed go on, ``pasts`` has what each node that reads them knows.
         """
         keeps = self.keeps(train, asked)
         slots: list[Any] = [None] * len(self.slot_shapes)
@@ -346,7 +387,8 @@ class Plan:
             if store is not None and step.foreign:
                 # It may work in place, on what is under way to the store.
                 x = [part.copy() for part in x] if step.many_in else x.copy()
-            y, ctx = run_step(step, x, feed, ops, rng, train, keep, wanted)
+            past = None if pasts is None else pasts.get(step.name)
+            y, ctx = run_step(step, x, feed, ops, rng, train, keep, wanted, past=past)
             del x
             if store is not None:
                 store.put(ctx)

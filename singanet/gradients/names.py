@@ -74,7 +74,7 @@ class Resolver:
         if step is None:
             raise self._unknown(name, "ys", [*self.plan.by_name, LOSS])
         slots = list(enumerate(step.out_slots))
-        self._expect_float(name, "ys", step.keeps_integers and step.layer.moves_only)
+        self._expect_float(name, "ys", step.gives_integers)
         return [
             (k, slot, step.name)
             for k, slot in (slots if index is None else [slots[self._index(name, index, slots)]])
@@ -85,7 +85,7 @@ class Resolver:
         layer, index = name if isinstance(name, tuple) else (name, None)
         step = self.plan.by_name.get(layer)
         if step is not None:
-            self._expect_float(name, "xs", step.keeps_integers and step.layer.moves_only)
+            self._expect_float(name, "xs", step.gives_integers)
             if index is not None:
                 index = self._index(name, index, step.out_slots)
                 index = index if step.many_out else None
@@ -97,7 +97,8 @@ class Resolver:
         if fed is None:
             raise self._unknown(name, "xs", [*self.inputs, *self.plan.by_name, *self.params])
         step = self.plan.by_name[fed]
-        self._expect_float(name, "xs", step.keeps_integers)
+        asked = step.integers if index is None else step.integers & {index}
+        self._expect_float(name, "xs", bool(asked))
         if self._input_name(fed) == fed:
             return Target(name, fed, index)
         shapes = step.layer.in_shapes
@@ -130,7 +131,7 @@ class Resolver:
             )
         if target.fed:
             step = self.plan.by_name[target.fed]
-            stops = step.layer.stops_gradient or step.layer.integer_input
+            stops = step.layer.stops_gradient or (target.index or 0) in step.integers
             return not stops and not carries.isdisjoint(step.out_slots)
         slots = self.plan.by_name[target.step].out_slots
         return not carries.isdisjoint(slots if target.index is None else [slots[target.index]])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from singanet import layers
-from singanet.keras.described import WHOLE, Described, Made
+from singanet.keras.described import WHOLE, Described
 from singanet.layers.layer import Layer
 
 Pads = list[tuple[int, int]]
@@ -50,36 +50,35 @@ def _conv1d(d: Described) -> list[Layer]:
 
 
 def _depthwise(d: Described) -> list[Layer]:
-    return [_of_each_channel(d, d.name, bool(d.config["use_bias"])), *d.activation()]
-
-
-def _of_each_channel(d: Described, name: str, use_bias: bool) -> Layer:
-    return layers.DepthwiseConv2D(
-        name,
+    conv = layers.DepthwiseConv2D(
+        d.name,
         _pair(d, "kernel_size"),
         _pair(d, "strides"),
         depth_multiplier=d.config["depth_multiplier"],
-        use_bias=use_bias,
+        use_bias=bool(d.config["use_bias"]),
         W_specs=d.specs("depthwise", {(0, 1): 1}),
-        b_specs=d.specs("bias", WHOLE) if use_bias else None,
+        b_specs=d.specs("bias", WHOLE),
         pad=_pads(d, "kernel_size"),
         dilation=_pair(d, "dilation_rate"),
     )
+    return [conv, *d.activation()]
 
 
 def _separable(d: Described) -> list[Layer]:
-    """A depthwise layer, and a pointwise one that has the layer's name."""
-    point = layers.Conv2D(
+    conv = layers.SeparableConv2D(
         d.name,
         d.config["filters"],
-        1,
-        1,
+        _pair(d, "kernel_size"),
+        _pair(d, "strides"),
+        depth_multiplier=d.config["depth_multiplier"],
         use_bias=bool(d.config["use_bias"]),
-        W_specs=d.specs("pointwise", {(0, 1, 2): 1}),
+        depthwise_specs=d.specs("depthwise", {(0, 1): 1}),
+        pointwise_specs=d.specs("pointwise", {(0, 1, 2): 1}),
         b_specs=d.specs("bias", WHOLE),
+        pad=_pads(d, "kernel_size"),
+        dilation=_pair(d, "dilation_rate"),
     )
-    d.marks[d.name] = Made("", first=1)
-    return [_of_each_channel(d, f"{d.name}_depthwise", False), point, *d.activation()]
+    return [conv, *d.activation()]
 
 
 def _transposed(d: Described) -> list[Layer]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
-from singanet.types import Shape
+from singanet.types import Array, Shape
 
-__all__ = ["expect_int", "expect_one_input", "expect_positive"]
+__all__ = ["expect_int", "expect_one_batch", "expect_one_input", "expect_positive"]
 
 
 def expect_int(
@@ -46,3 +47,11 @@ def expect_one_input(layer: Layer, in_shapes: Any) -> Shape:
             "join them with Merge or Concat first",
         )
     return in_shapes
+
+
+def expect_one_batch(layer: Layer, x: Sequence[Array]) -> int:
+    """The batch size of the inputs ``x``; a `ShapeError` where they differ."""
+    sizes = [len(part) for part in x]
+    if len(set(sizes)) > 1:
+        raise layer.shape_error("inputs of one batch size", f"{sizes}", "feed equal batches")
+    return sizes[0]

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from singanet.errors import CallOrderError
 from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
@@ -63,16 +62,6 @@ class Past:
         ops.copyto(rows[:, :, start:end], new)
         return rows[:, :, :end]
 
-    def expect_room(self, steps: int) -> None:
-        """Errors: more than ``limit`` steps with ``steps`` further ones, where the layer counts."""
-        if self.counts and self.limit is not None and self._before + steps > self.limit:
-            raise CallOrderError(
-                "decoder",
-                expected=f"at most max_length={self.limit} steps of a sequence",
-                received=f"{steps} after {self._before}",
-                advice="call reset(), and give the last steps again to go on behind them",
-            )
-
     def advance(self, steps: int) -> None:
         """The net has taken a part of ``steps`` steps."""
         self._before += steps
@@ -88,11 +77,13 @@ class Context:
     ``needs_input_grad`` tells in `Layer.backward` whether anybody wants the input gradient,
     ``needs_param_grads`` whether one of a parameter is wanted: else a layer may leave them all out.
     ``relu`` asks a layer that can to do the relu after it too, both ways; ``through`` tells the
-    layer after it that so it was done. ``past`` is what the layer has left of the steps before,
-    where sequences come in parts, else None.
+    layer after it that so it was done. ``dtype`` is the net's float type, for layers that make
+    floats of something else. ``past`` is what the layer has left of the steps before, where
+    sequences come in parts, else None.
     """
 
     __slots__ = (
+        "dtype",
         "keep",
         "needs_input_grad",
         "needs_param_grads",
@@ -114,8 +105,10 @@ class Context:
         params: Mapping[str, Array],
         train: bool,
         keep: bool | None = None,
+        dtype: np.dtype[Any] = np.dtype(np.float32),  # noqa: B008 - never changed
     ) -> None:
         self.ops = ops
+        self.dtype = dtype
         self.rng = rng
         self.params = params
         self.train = train

@@ -35,7 +35,8 @@ class Dummy(Layer):
         super().__init__(name, input_sample_shape)
         self.sparse = sparse
         self.dtype = None if dtype is None else _checked_type(name, dtype)
-        self.integer_input = dtype is not None
+        self.gives_integers = dtype is not None
+        self.input_kinds = ("integers",) if self.gives_integers else ()
 
     def setup(self, in_shapes: Shapes) -> Shapes:
         """Any sample shape; (n,) where it is sparse."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from singanet.layers.arguments import expect_one_batch
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
@@ -16,15 +17,17 @@ class Combine(Layer):
     A gate of shape (C, 1, 1) so multiplies every position of a (C, H, W) image.
     """
 
+    any_extent = True
+
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shapes of equal rank → the larger extent along each axis."""
         several = isinstance(in_shapes, list) and len(in_shapes) > 1
         if not several or len({len(shape) for shape in in_shapes}) > 1:
             raise self._unequal(in_shapes)
         extents = [set(axis) - {1} for axis in zip(*in_shapes, strict=True)]
-        if any(len(sizes) > 1 for sizes in extents):
+        if any(len(sizes - {-1}) > 1 for sizes in extents):
             raise self._unequal(in_shapes)
-        return tuple(sizes.pop() if sizes else 1 for sizes in extents)
+        return tuple(max(sizes, default=1) for sizes in extents)
 
     def _unequal(self, in_shapes: Any, number: str = "at least two") -> Exception:
         return self.shape_error(
@@ -34,12 +37,15 @@ class Combine(Layer):
         )
 
     def combined(self, ctx: Context, mode: str, x: Sequence[Array]) -> Array:
-        """The inputs combined by ``mode``; an error where their batches differ."""
-        sizes = [len(part) for part in x]
-        if len(set(sizes)) > 1:
-            raise self.shape_error("inputs of one batch size", f"{sizes}", "feed equal batches")
-        shape: Any = self.out_shapes
-        return ctx.ops.combine(mode, x, (sizes[0], *shape), ctx.relu)
+        """The inputs combined by ``mode``; an error where their batches or extents differ."""
+        shape = x[0].shape
+        if any(part.shape != shape for part in x):
+            expect_one_batch(self, x)
+            extents = [set(axis) - {1} for axis in zip(*(part.shape for part in x), strict=True)]
+            if any(len(axis) > 1 for axis in extents):
+                raise self._unequal([part.shape[1:] for part in x])
+            shape = tuple(max(axis, default=1) for axis in extents)
+        return ctx.ops.combine(mode, x, shape, ctx.relu)
 
     @staticmethod
     def spread_back(ctx: Context, dy: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:

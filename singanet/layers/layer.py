@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from singanet.layers.symbol import apply
 from singanet.params.param import Param, ParamSpec, make_param
 from singanet.types import Array, Arrays, Gradient, Shape, Shapes
 
-__all__ = ["Layer", "ParamSpecs"]
+__all__ = ["InputKind", "Layer", "ParamSpecs"]
+
+InputKind: TypeAlias = Literal["floats", "integers", "any"]
 
 ParamSpecs = Mapping[str, Any] | Param | None
 """A spec dict, a `Param` of another layer to share, or None for the defaults."""
@@ -30,8 +32,11 @@ class Layer(Counted, Configurable):
     the context, so several forwards may be in flight.
     """
 
-    integer_input = False
-    """Whether inputs are indices, which the net then leaves as they are."""
+    input_kinds: tuple[InputKind, ...] = ()
+    """What the inputs are, in order, where not all are floats: see `input_kind`."""
+
+    gives_integers = False
+    """Whether outputs are whole numbers or booleans, whatever comes in."""
 
     moves_only = False
     """Whether outputs are the input's elements, moved: integers for later layers pass through."""
@@ -88,6 +93,16 @@ class Layer(Counted, Configurable):
         self._recompute: bool | None = None
         self.in_shapes: Shapes | None = None
         self.out_shapes: Shapes | None = None
+
+    def input_kind(self, k: int) -> InputKind:
+        """What input ``k`` is: "floats", "integers" that have no gradient, or "any" of both.
+
+        Integers are whole numbers or booleans, such as indices and masks. The net leaves them as
+        they are; all other arrays that are fed become of its float type.
+        """
+        if k < len(self.input_kinds):
+            return self.input_kinds[k]
+        return "any" if self.moves_only or self.stops_gradient else "floats"
 
     def share(self, batch: Any) -> None:
         """Know the ``batch`` of which this layer will see a part; most need not.

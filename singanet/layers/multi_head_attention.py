@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.base.arguments import is_number
-from singanet.errors import ArgumentError, one_of
+from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer import InputKind, Layer, ParamSpecs
 from singanet.layers.recurrent import check_batches, read_whole_lengths
 from singanet.layers.rotary import RotaryEmbedding
 from singanet.types import Array, Shape, Shapes
@@ -100,6 +100,11 @@ class MultiHeadAttention(Layer):
                 received=value,
                 advice=f"leave {what} out, or pass such a value",
             )
+
+    def input_kind(self, k: int) -> InputKind:
+        """What `Layer.input_kind` says, and "any" for a boolean mask, which is the last input."""
+        place = max(1, k) if self.in_shapes is None else len(self.in_shapes) - 1
+        return "any" if self.mask == "boolean" and k == place else "floats"
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(Tq, E), and what else is given → (Tq, num_output), with the weights' (heads, Tq, Tk)."""

@@ -57,7 +57,7 @@ class StepList:
         per_sample = [shape[::2]] * count
         layer.build([(None, padded.shape[2]), *per_sample, ()])  # type: ignore[list-item]
         params = {suffix: param.value for suffix, param in layer.params.items()}
-        ctx = Context(ops, self.rng, params, is_training(flag))
+        ctx = Context(ops, self.rng, params, is_training(flag), dtype=padded.dtype)
         y, *finals = layer.forward(ctx, [padded, *states, lengths])
         sizes = [len(x) for x in xs]
         if ctx.train:

@@ -63,11 +63,13 @@ class Symbol:
     """One output of a call: a sample shape without values.
 
     ``a + b``, ``a - b``, ``a * b`` and ``a / b`` of symbols and numbers, ``-a``, ``a ** 2``,
-    ``a @ b`` and ``a[:, 0]`` draw layers, which are called plus, minus, times, over, power, product
-    and part: the second of a name plus@2.
+    ``a @ b``, ``a[:, 0]`` and ``a[:, [2, 0]]`` draw layers, which are called plus, minus, times,
+    over, power, product, part and picked: the second of a name plus@2. Of several lists each is of
+    its own axis. ``a > b`` gives booleans (less, at_most, greater, at_least), with which
+    ``(a > 0).where(a, b)`` chooses; ``==`` tells whether two are one symbol.
     """
 
-    __slots__ = ("call", "index", "shape")
+    __slots__ = ("call", "index", "kind", "shape")
     # NumPy leaves the operators to this class.
     __array_ufunc__ = None
 
@@ -75,6 +77,8 @@ class Symbol:
         self.call = call
         self.index = index
         self.shape = shape
+        self.kind = _kind_of(call)
+        """ "integers" or "floats", "any" where it is not known before the net is whole."""
 
     def __add__(self, other: Any) -> Symbol:
         if is_number(other):
@@ -119,15 +123,45 @@ class Symbol:
     def __matmul__(self, other: Any) -> Symbol:
         return _drawn("MatMul", "product", self, other)
 
+    def __lt__(self, other: Any) -> Symbol:
+        return self._compared("less", "<", other)
+
+    def __le__(self, other: Any) -> Symbol:
+        return self._compared("at_most", "<=", other)
+
+    def __gt__(self, other: Any) -> Symbol:
+        return self._compared("greater", ">", other)
+
+    def __ge__(self, other: Any) -> Symbol:
+        return self._compared("at_least", ">=", other)
+
+    def _compared(self, name: str, how: str, other: Any) -> Symbol:
+        if is_number(other):
+            return _drawn("Compare", name, self, how=how, value=other)
+        return _drawn("Compare", name, self, other, how=how)
+
+    def where(self, a: Any, b: Any) -> Symbol:
+        """``a`` where this is true, else ``b``: symbols, or one of them a number."""
+        numbers = {key: value for key, value in (("a", a), ("b", b)) if is_number(value)}
+        return _drawn("Where", "where", self, *(s for s in (a, b) if not is_number(s)), **numbers)
+
+    def astype(self, dtype: str) -> Symbol:
+        """The symbol as "float", the net's type, as "bool" or as a type of whole numbers."""
+        return _drawn("Cast", "cast", self, dtype=dtype)
+
     def __getitem__(self, index: Any) -> Symbol:
         places = index if isinstance(index, tuple) else (index,)
-        if places[0] != slice(None) or not all(isinstance(k, (int, slice)) for k in places):
+        if places[0] != slice(None) or not all(isinstance(k, (int, slice, list)) for k in places):
             raise ArgumentError(
                 "the part of a symbol",
-                expected="a colon for the batch, then ints and ranges: a[:, 0], a[:, 1:3, -1]",
+                expected="a colon for the batch, then ints, ranges, lists: a[:, 0], a[:, 1:, [4]]",
                 received=repr(index),
                 advice="use Slice or Permute for other parts",
             )
+        for axis, place in enumerate(places):
+            if isinstance(place, list):
+                picked = _drawn("Gather", "picked", self, axis=axis, indices=place)
+                return picked[(*places[:axis], slice(None), *places[axis + 1 :])]
         plain = [(k.start, k.stop, k.step) if isinstance(k, slice) else k for k in places[1:]]
         return _drawn("Index", "part", self, index=plain) if plain else self
 
@@ -176,13 +210,7 @@ def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol | tuple[Symbol, 
             received="none",
             advice="start from Input(name, shape)",
         )
-    if len(inputs) == 1 and not _takes_integers(layer) and _is_of_integers(inputs[0]):
-        raise ArgumentError(
-            f"layer {layer.name!r}",
-            expected="floats to compute with",
-            received=f"what comes of {inputs[0].call.layer.name!r}, whole numbers",
-            advice="leave dtype out of that Input, or put an Embedding between",
-        )
+    _expect_kinds(layer, inputs)
     shapes = [symbol.shape for symbol in inputs]
     out_shapes = layer.build(shapes[0] if len(shapes) == 1 else shapes)
     call = Call(layer, inputs)
@@ -215,17 +243,39 @@ def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[C
     return [found[born] for born in sorted(found)]
 
 
-def _takes_integers(layer: Any) -> bool:
-    """Whether indices may come to it: to a net, or a layer that says so or only moves elements."""
-    return getattr(layer, "integer_input", True) or layer.moves_only or layer.stops_gradient
+def _kind_of(call: Call) -> str:
+    layer: Any = call.layer
+    if getattr(layer, "gives_integers", False):
+        return "integers"
+    moves = getattr(layer, "moves_only", None)
+    if moves is None or not call.inputs:
+        # Of a net, or of an input that has no type.
+        return "any"
+    kinds = _kinds_moved(layer, call.inputs) if moves else {"floats"}
+    return next((kind for kind in ("integers", "floats") if kind in kinds), "any")
 
 
-def _is_of_integers(symbol: Symbol) -> bool:
-    """Whether it is an input with a type of whole numbers, perhaps moved about."""
-    call = symbol.call
-    while call.inputs and getattr(call.layer, "moves_only", False):
-        call = call.inputs[0].call
-    return not call.inputs and getattr(call.layer, "integer_input", False)
+def _kinds_moved(layer: Any, inputs: Sequence[Symbol]) -> set[str]:
+    return {symbol.kind for k, symbol in enumerate(inputs) if layer.input_kind(k) == "any"}
+
+
+def _expect_kinds(layer: Any, inputs: Sequence[Symbol]) -> None:
+    """Errors: integers for a layer that computes with floats, or floats where it takes indices."""
+    moved = _kinds_moved(layer, inputs) if getattr(layer, "moves_only", False) else set()
+    for k, symbol in enumerate(inputs):
+        wanted = layer.input_kind(k) if hasattr(layer, "input_kind") else "any"
+        if wanted == "any" and "floats" in moved:
+            wanted = "floats"
+        if {wanted, symbol.kind} == {"floats", "integers"}:
+            floats, name = wanted == "floats", symbol.call.layer.name
+            raise ArgumentError(
+                f"layer {layer.name!r}" + (f", input {k}" if len(inputs) > 1 else ""),
+                expected="floats to compute with" if floats else "whole numbers or booleans",
+                received=f"what comes of {name!r}, {'whole numbers' if floats else 'floats'}",
+                advice="put .astype('float') or an Embedding between"
+                if floats
+                else "start from Input(name, shape, dtype='int64'), or put .astype('int64')",
+            )
 
 
 def _listed(names: Iterable[str]) -> str:

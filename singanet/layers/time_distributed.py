@@ -34,7 +34,8 @@ class TimeDistributed(Layer):
             )
         self.layer = layer
         self._built_it = False
-        self.integer_input = layer.integer_input
+        self.input_kinds = layer.input_kinds
+        self.gives_integers = layer.gives_integers
         self.moves_only = layer.moves_only
         self.stops_gradient = layer.stops_gradient
 

@@ -7,6 +7,7 @@ from singanet.loss.binary_cross_entropy import (
     SigmoidCrossEntropy,
     SigmoidFocal,
 )
+from singanet.loss.ctc import CTC
 from singanet.loss.hinge import Hinge
 from singanet.loss.kl_divergence import KLDivergence
 from singanet.loss.loss import Loss
@@ -28,6 +29,7 @@ from singanet.loss.softmax_cross_entropy import (
 )
 
 __all__ = [
+    "CTC",
     "BinaryCrossEntropy",
     "CategoricalCrossEntropy",
     "CosineSimilarity",

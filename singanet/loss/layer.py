@@ -9,23 +9,33 @@ from singanet.errors import ArgumentError, CallOrderError, GraphError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol, apply
+from singanet.ops.interface import Ops
 from singanet.types import Array, Shapes
 
 
 class LossLayer(Layer):
-    """One number a sample, ``loss`` of scores, targets and perhaps weights: its three inputs.
+    """One number a sample, ``loss`` of scores, targets, perhaps weights and a mask: its inputs.
 
-    The mean of the numbers is the loss of the batch as `Loss.forward` counts it. Targets and
-    weights have no gradient. Without a ``name`` it is called after the class of the loss.
+    The mean of the numbers is the loss of the batch as `Loss.forward` counts it. Only the scores
+    have a gradient. Without a ``name`` it is called after the class of the loss.
     """
 
-    def __init__(self, loss: Any, name: str = "") -> None:
+    input_kinds = ("floats", "any", "any", "any")
+
+    def __init__(self, loss: Any, name: str = "", masked: bool = False) -> None:
         super().__init__(name or snake_case(type(loss).__name__))
         self.named = bool(name)
         self.loss = loss
+        self.masked = masked
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Scores and targets of any shapes, weights () or of the positions → ()."""
+        """Scores and targets of any shapes, weights () or of the positions, a mask (T,) → ()."""
+        if self.masked and isinstance(in_shapes, list):
+            *in_shapes, mask = in_shapes
+            if mask != in_shapes[0][:1]:
+                raise self.shape_error(
+                    f"a mask of sample shape {in_shapes[0][:1]}, the steps", str(mask), ""
+                )
         if not isinstance(in_shapes, list) or len(in_shapes) not in (2, 3):
             raise self.shape_error("scores, targets and perhaps weights", str(in_shapes), "")
         if len(in_shapes) == 3 and in_shapes[2] != in_shapes[0][: len(in_shapes[2])]:
@@ -37,13 +47,15 @@ class LossLayer(Layer):
         return ()
 
     def forward(self, ctx: Context, x: Any) -> Array:
-        """(N, ...), (N, ...)[, (N,)] → (N,); scores of float16 are taken as float32."""
+        """(N, ...), (N, ...)[, (N,)][, (N, T)] → (N,); float16 is taken as float32."""
         scores, y, *weight = x
+        mask = weight.pop() if self.masked else None
         half = scores.dtype == "float16"
         if half:
             scores = scores.astype("float32")
-        losses, saved, count = self.loss.of_samples(ctx.ops, scores, y, *weight)
-        scale = len(scores) / count if count else 1.0
+        given = *weight, *(None for _ in range(1 - len(weight))), mask
+        losses, saved, count = self.loss.of_samples(ctx.ops, scores, y, *given)
+        scale = reciprocal(ctx.ops, count, scores) * len(scores)
         ctx.save(saved=saved, weight=weight, scale=scale, half=half)
         return losses
 
@@ -51,17 +63,25 @@ class LossLayer(Layer):
         """The gradient of the losses, times ``dy``, by the scores alone."""
         saved = ctx.saved
         factor = dy.astype("float32") if saved["half"] else dy
-        if saved["scale"] != 1.0:
+        if self.masked or saved["scale"] != 1.0:
             factor = factor * saved["scale"]
         for weight in saved["weight"]:
             factor = weight * spread(factor, weight)
-        dx = self.loss.gradient(ctx.ops, saved["saved"])
+        dx = self.loss.gradient_masked(ctx.ops, saved["saved"])
         dx *= spread(factor, dx)
         return [
             dx.astype("float16") if saved["half"] else dx,
             None,
             *(None for _ in saved["weight"]),
+            *(None for _ in range(self.masked)),
         ], {}
+
+
+def reciprocal(ops: Ops, count: Any, x: Array) -> Any:
+    """1 / count as a float, or an array of the type of ``x`` where it is one; 1 for 0."""
+    if isinstance(count, (int, float)):
+        return 1.0 / count if count else 1.0
+    return ops.divide(1.0, ops.maximum(count.astype(x.dtype), 1))
 
 
 def spread(weight: Array, other: Array) -> Array:

@@ -12,7 +12,7 @@ from singanet.base.edits import Counted
 from singanet.base.flags import is_training
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, one_of
 from singanet.layers.symbol import Symbol
-from singanet.loss.layer import drawn, spread
+from singanet.loss.layer import drawn, reciprocal, spread
 from singanet.ops import Ops, ops_for
 from singanet.types import Array, Shape
 
@@ -47,13 +47,19 @@ class Loss(Counted, Configurable, ABC):
         self._kept: tuple[Ops, Any, float, Array | None] | None = None
 
     def forward(
-        self, flag: bool | int, x: Array, y: Array, sample_weight: Array | None = None
+        self,
+        flag: bool | int,
+        x: Array,
+        y: Array,
+        sample_weight: Array | None = None,
+        mask: Array | None = None,
     ) -> Array:
         """Losses of shape (B,), of the type of ``x``, each times its ``sample_weight`` (B,).
 
         In training (True or kTrain) what `backward` needs is kept, in place of what an earlier
         call kept; evaluation (False or kEval) keeps nothing. Weights multiply; the mean still
-        divides by the batch. Weights of the positions' shape (B, ...) weigh each position.
+        divides by the batch. Weights of the positions' shape (B, ...) weigh each position. Where a
+        ``mask`` (B, T) is 0 a step has no loss and no gradient, and the mean is over the others.
         Errors: `ShapeError` and `DataError` for outputs, targets or weights that do not fit.
         """
         training = is_training(flag)
@@ -74,9 +80,9 @@ class Loss(Counted, Configurable, ABC):
         ops = ops_for(x)
         if sample_weight is not None:
             sample_weight = self._checked_weight(ops, x, sample_weight)
-        losses, saved, count = self.of_samples(ops, x, y, sample_weight)
+        losses, saved, count = self.of_samples(ops, x, y, sample_weight, mask)
         if training:
-            scale = 1.0 if self.reduction == "sum" or not count else 1.0 / count
+            scale = 1.0 if self.reduction == "sum" else reciprocal(ops, count, x)
             self._kept = (ops, saved, scale, sample_weight)
         return losses
 
@@ -96,23 +102,33 @@ class Loss(Counted, Configurable, ABC):
             )
         ops, saved, scale, sample_weight = self._kept
         self._kept = None
-        dx = self.gradient(ops, saved)
+        dx = self.gradient_masked(ops, saved)
         if sample_weight is not None:
             dx *= spread(sample_weight * scale, dx)
-        elif scale != 1.0:
+        elif not isinstance(scale, float) or scale != 1.0:
             dx *= scale
         return dx
 
     def of_samples(
-        self, ops: Ops, x: Array, y: Array, weight: Array | None = None
-    ) -> tuple[Array, Any, float]:
+        self,
+        ops: Ops,
+        x: Array,
+        y: Array,
+        weight: Array | None = None,
+        mask: Array | None = None,
+    ) -> tuple[Array, Any, Any]:
         """Losses of shape (B,), whose mean is that of all positions, as `forward` gives them.
 
-        With what `gradient` needs, and the `count` of positions. Errors: `ShapeError` for a
-        ``weight`` neither of samples nor of positions.
+        With what `gradient_masked` needs, and the `count` of positions, under a ``mask`` an array.
+        Errors: `ShapeError` for a ``weight`` neither of samples nor of positions.
         """
-        losses, saved = self.compute(ops, x, y)
-        count = self.count(x, y)
+        if mask is None:
+            losses, saved = self.compute(ops, x, y)
+            count: Any = self.count(x, y)
+        else:
+            mask = ops.xp.not_equal(mask, 0)
+            losses, saved = self.compute_masked(ops, x, y, mask)
+            count = self.count_masked(x, y, mask)
         batch = len(x)
         if weight is not None and weight.ndim > 1:
             if weight.shape != losses.shape:
@@ -121,11 +137,37 @@ class Loss(Counted, Configurable, ABC):
         if losses.ndim > 1:
             # Not reshape(batch, -1): that cannot be worked out for an empty batch.
             losses = losses.sum(axis=tuple(range(1, losses.ndim)))
-        if count != batch and count:
+        if not isinstance(count, (int, float)):
+            losses *= reciprocal(ops, count, x) * batch
+        elif count != batch and count:
             losses *= batch / count
         if weight is not None and weight.ndim == 1:
             losses *= weight
-        return losses, saved, count
+        return losses, (saved, mask), count
+
+    def gradient_masked(self, ops: Ops, saved: Any) -> Array:
+        """`gradient` for what `of_samples` kept: zero where the mask was."""
+        dx, mask = self.gradient(ops, saved[0]), saved[1]
+        return dx if mask is None else ops.where(spread(mask, dx), dx, 0)
+
+    def compute_masked(self, ops: Ops, x: Array, y: Array, mask: Array) -> tuple[Array, Any]:
+        """`compute`, with no loss where the booleans ``mask`` (B, T) say that there is no step.
+
+        Errors: `ShapeError` for a mask that is not one of the steps that have losses.
+        """
+        losses, saved = self.compute(ops, x, y)
+        if mask.shape != losses.shape[: mask.ndim]:
+            raise ShapeError(
+                f"{type(self).__name__}, mask",
+                expected=f"one number a step, shape {losses.shape[:2]}",
+                received=f"shape {mask.shape}",
+                advice="mask steps of the outputs",
+            )
+        return ops.where(spread(mask, losses), losses, 0), saved
+
+    def count_masked(self, x: Array, y: Array, mask: Array) -> Any:
+        """`count` of the steps that are there: here all have as many positions."""
+        return mask.sum() * (self.count(x, y) / max(mask.size, 1))
 
     def __call__(
         self, scores: Symbol, y: Symbol, sample_weight: Symbol | None = None, name: str = ""
@@ -161,6 +203,10 @@ class Loss(Counted, Configurable, ABC):
         divides by positions, not by the sum of weights.
         """
         return len(x)
+
+    def unmasked(self, x: Array, y: Array, mask: Array) -> tuple[Array, Array]:
+        """What metrics see of outputs and targets: the steps that are there, each as a sample."""
+        return x[mask], y[mask]
 
     def link(self, x: Array) -> Array:
         """What outputs ``x`` mean to a reader of predictions: here themselves."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted, CountedDict
@@ -19,13 +19,17 @@ class MultiLoss(Counted, Configurable):
     Outputs and targets are dicts by the name of the output layer; `backward` gives the dict
     that ``net.backward`` takes. Weights are 1 where none is given. Losses see the batch alone,
     so each output needs a loss object of its own. ``parts`` holds the losses (B,) of each output
-    in the last `forward`, before the weights.
+    in the last `forward`, before the weights. ``masks`` names for an output the one (B, T) that
+    tells which of its steps count, in its loss and in the metrics that `fit` shows it.
     """
 
     asked_anew = ("parts",)
 
     def __init__(
-        self, losses: Mapping[str, Loss], weights: Mapping[str, float] | None = None
+        self,
+        losses: Mapping[str, Loss],
+        weights: Mapping[str, float] | None = None,
+        masks: Mapping[str, str] | None = None,
     ) -> None:
         if not losses or len({id(loss) for loss in losses.values()}) != len(losses):
             raise ArgumentError(
@@ -44,6 +48,16 @@ class MultiLoss(Counted, Configurable):
                     received=repr(weight),
                     advice="1 is the default",
                 )
+        for name in masks or ():
+            _known("MultiLoss(masks=)", name, losses)
+            if not isinstance(losses[name], Loss):
+                raise ArgumentError(
+                    f"MultiLoss(masks=), output {name!r}",
+                    expected="a Loss, whose steps can be masked",
+                    received=type(losses[name]).__name__,
+                    advice="derive it from Loss, or leave the mask out",
+                )
+        self.masks = CountedDict(masks or {})
         self.losses = CountedDict(losses)
         self.weights = CountedDict((name, float(given.get(name, 1.0))) for name in losses)
         self._ready = False
@@ -61,12 +75,12 @@ class MultiLoss(Counted, Configurable):
         Errors: a name without a loss, an output or targets that are missing, and what the
         losses themselves refuse.
         """
-        for what, given in (("outputs", x), ("targets", y)):
-            _check_names(what, given, self.losses)
+        _check_names("outputs", x, (*self.losses, *self.masks.values()))
+        _check_names("targets", y, self.losses)
         training = is_training(flag)
         self._ready = self._ready and not training
         parts = {
-            name: loss.forward(flag, x[name], y[name], sample_weight)
+            name: loss.forward(flag, x[name], y[name], sample_weight, *self._mask(name, x))
             for name, loss in self.losses.items()
         }
         self.parts = parts
@@ -103,7 +117,16 @@ class MultiLoss(Counted, Configurable):
 
     def count(self, x: Mapping[str, Array], y: Mapping[str, Array]) -> dict[str, float]:
         """`Loss.count` by output: each output's losses have a mean of their own."""
-        return {name: counted(loss, x[name], y[name])[""] for name, loss in self.losses.items()}
+        return {
+            name: float(loss.count_masked(x[name], y[name], x[self.masks[name]] != 0))
+            if name in self.masks
+            else counted(loss, x[name], y[name])[""]
+            for name, loss in self.losses.items()
+        }
+
+    def _mask(self, name: str, x: Mapping[str, Array]) -> tuple[Array, ...]:
+        """The last argument of a loss that has a mask: a user's own need not know of masks."""
+        return (x[self.masks[name]],) if name in self.masks else ()
 
     def link(self, x: Mapping[str, Array]) -> dict[str, Array]:
         """Every output through the link of its loss; those without a loss as they are."""
@@ -113,7 +136,7 @@ class MultiLoss(Counted, Configurable):
         }
 
 
-def _check_names(what: str, given: Mapping[str, Array], losses: Mapping[str, Loss]) -> None:
+def _check_names(what: str, given: Mapping[str, Array], losses: Collection[str]) -> None:
     if not isinstance(given, Mapping):
         raise ArgumentError(
             "MultiLoss",
@@ -134,7 +157,7 @@ def _check_names(what: str, given: Mapping[str, Array], losses: Mapping[str, Los
             _known("MultiLoss, targets", name, losses)
 
 
-def _known(where: str, name: str, losses: Mapping[str, Loss]) -> None:
+def _known(where: str, name: str, losses: Collection[str]) -> None:
     if name not in losses:
         raise UnknownNameError(
             where,

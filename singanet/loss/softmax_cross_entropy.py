@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import ArgumentError, DataError, ShapeError
+from singanet.loss.layer import spread
 from singanet.loss.loss import Loss
 from singanet.loss.targets import checked_gamma, checked_smoothing, class_labels, real_targets
 from singanet.ops import Ops, ops_for
@@ -37,6 +38,12 @@ class _OfClasses(Loss):
         if self.ignore_index is None or _is_soft(x, y):
             return prod(x.shape[:-1])
         return int((y != self.ignore_index).sum())
+
+    def count_masked(self, x: Array, y: Array, mask: Array) -> Any:
+        """Rows of steps that are there, without those whose label is ``ignore_index``."""
+        if self.ignore_index is None or _is_soft(x, y):
+            return super().count_masked(x, y, mask)
+        return ((y.reshape(x.shape[:-1]) != self.ignore_index) & spread(mask, x[..., 0])).sum()
 
     def _rows(self, x: Array) -> Array:
         """``x`` (B, ..., C) as (N, C). Errors: fewer than two classes."""

@@ -6,6 +6,7 @@ from singanet.metric.accuracy import Accuracy
 from singanet.metric.auc import AUC
 from singanet.metric.binary_accuracy import BinaryAccuracy
 from singanet.metric.confusion_matrix import ConfusionMatrix
+from singanet.metric.edit_distance import LabelErrorRate
 from singanet.metric.f_beta import F1, FBeta, PrecisionScore, RecallScore
 from singanet.metric.metric import MeanMetric, Metric
 from singanet.metric.perplexity import Perplexity
@@ -20,6 +21,7 @@ __all__ = [
     "BinaryAccuracy",
     "ConfusionMatrix",
     "FBeta",
+    "LabelErrorRate",
     "MeanAbsoluteError",
     "MeanMetric",
     "Metric",

@@ -12,6 +12,7 @@ from singanet.layers import (
     BatchNormalization,
     Conv2D,
     Dense,
+    DepthwiseConv2D,
     GlobalAvgPooling2D,
     Pad,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "classifier",
     "conv",
     "conv_bn",
+    "depthwise_bn",
     "expect_depth",
     "is_small",
     "last_conv_bn",
@@ -43,9 +45,11 @@ def is_small(image: Symbol) -> bool:
     return min(image.shape[1:]) < SMALL_IMAGE
 
 
-def conv(x: Symbol, name: str, channels: int, kernel: int = 3, stride: int = 1) -> Symbol:
-    """A convolution without bias, since batch normalisation follows it."""
-    y: Symbol = Conv2D(name, channels, kernel, stride, use_bias=False, W_specs=HE)(x)
+def conv(
+    x: Symbol, name: str, channels: int, kernel: int = 3, stride: int = 1, bias: bool = False
+) -> Symbol:
+    """A convolution, without bias where batch normalisation follows it."""
+    y: Symbol = Conv2D(name, channels, kernel, stride, use_bias=bias, W_specs=HE)(x)
     return y
 
 
@@ -62,10 +66,28 @@ def relu(x: Symbol, name: str) -> Symbol:
     return y
 
 
-def conv_bn(x: Symbol, name: str, channels: int, kernel: int = 3, stride: int = 1) -> Symbol:
-    """Convolution, batch normalisation and relu."""
-    x = batch_norm(conv(x, name, channels, kernel, stride), f"{name}_bn")
-    return relu(x, f"{name}_relu")
+def conv_bn(
+    x: Symbol,
+    name: str,
+    channels: int,
+    kernel: int = 3,
+    stride: int = 1,
+    mode: str = "relu",
+    bias: bool = False,
+) -> Symbol:
+    """Convolution, batch normalisation and the activation ``mode``."""
+    x = batch_norm(conv(x, name, channels, kernel, stride, bias), f"{name}_bn")
+    y: Symbol = Activation(f"{name}_{mode}", mode)(x)
+    return y
+
+
+def depthwise_bn(
+    x: Symbol, name: str, kernel: int = 3, stride: int = 1, mode: str = "relu"
+) -> Symbol:
+    """`conv_bn` with a kernel a channel."""
+    y = DepthwiseConv2D(name, kernel, stride, use_bias=False, W_specs=HE)(x)
+    z: Symbol = Activation(f"{name}_{mode}", mode)(batch_norm(y, f"{name}_bn"))
+    return z
 
 
 def last_conv_bn(x: Symbol, name: str, channels: int, kernel: int = 3) -> Symbol:

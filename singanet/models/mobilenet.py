@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from singanet.errors import ArgumentError
-from singanet.layers import DepthwiseConv2D, Input
-from singanet.layers.symbol import Symbol
-from singanet.models.blocks import HE, batch_norm, conv_bn, is_small, pooled_classifier, relu
+from singanet.layers import Input
+from singanet.models.blocks import conv_bn, depthwise_bn, is_small, pooled_classifier
 from singanet.net import FeedForwardNet
 from singanet.types import Shape
 
@@ -34,15 +33,10 @@ def build(
     image = Input("image", input_shape)
     x = conv_bn(image, "conv", _scaled(32, width), stride=1 if is_small(image) else 2)
     for k, (channels, stride) in enumerate(_BLOCKS, start=1):
-        x = _depthwise(x, f"block{k}_depthwise", stride)
+        x = depthwise_bn(x, f"block{k}_depthwise", stride=stride)
         x = conv_bn(x, f"block{k}_pointwise", _scaled(channels, width), kernel=1)
     return pooled_classifier(image, x, num_classes, seed)
 
 
 def _scaled(channels: int, width: float) -> int:
     return max(1, int(channels * width))
-
-
-def _depthwise(x: Symbol, name: str, stride: int) -> Symbol:
-    y = DepthwiseConv2D(name, 3, stride, use_bias=False, W_specs=HE)(x)
-    return relu(batch_norm(y, f"{name}_bn"), f"{name}_relu")

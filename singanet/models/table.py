@@ -11,6 +11,7 @@ __all__ = ["ENTRIES"]
 _DEEP = Recipe(epochs=30, batch_size=64, lr=0.1, augment=True)
 # Without batch normalisation SGD finds no rate that serves every start.
 _PLAIN_DEEP = Recipe(30, 64, "adam", lr=0.0005, weight_decay=0.0, augment=True)
+_VIT = Recipe(40, 64, "adam", lr=0.001, weight_decay=0.0, augment=True)
 _MNIST, _IMAGENET = (1, 28, 28), (3, 224, 224)
 _STAGES = {
     18: (2, 2, 2, 2),
@@ -44,7 +45,7 @@ def _vgg() -> list[ModelEntry]:
     return [
         ModelEntry(
             f"vgg{depth}",
-            f"VGG of {depth} layers with batch normalisation, for small images",
+            f"VGG of {depth} layers with batch normalisation; small images have a small head",
             "vgg",
             {"depth": depth},
             recipe=_DEEP,
@@ -100,11 +101,46 @@ def _residual() -> list[ModelEntry]:
 
 
 def _photograph_nets() -> list[ModelEntry]:
+    v3 = "MobileNet 3, {}: gated inverted residuals, for photographs"
     return [
-        ModelEntry(name, description, name, input_shape=_IMAGENET, num_classes=1000, recipe=recipe)
-        for name, description, recipe in (
-            ("googlenet", "GoogLeNet: nine inception modules", _PLAIN_DEEP),
-            ("mobilenet", "MobileNet 1: depthwise and 1x1 convolutions", _DEEP),
+        ModelEntry(
+            name,
+            description,
+            module or name,
+            options,
+            input_shape=_IMAGENET,
+            num_classes=1000,
+            recipe=recipe,
+        )
+        for name, description, module, options, recipe in (
+            ("googlenet", "GoogLeNet: nine inception modules", "", {}, _PLAIN_DEEP),
+            ("mobilenet", "MobileNet 1: depthwise and 1x1 convolutions", "", {}, _DEEP),
+            ("mobilenet_v2", "MobileNet 2: inverted residuals, for photographs", "", {}, _DEEP),
+            ("mobilenet_v3_small", v3.format("small"), "mobilenet_v3", {"large": False}, _DEEP),
+            ("mobilenet_v3_large", v3.format("large"), "mobilenet_v3", {"large": True}, _DEEP),
+            (
+                "efficientnet_b0",
+                "EfficientNet B0: gated inverted residuals, for photographs",
+                "efficientnet",
+                {},
+                _DEEP,
+            ),
+            ("densenet121", "121 densely joined layers, for photographs", "densenet", {}, _DEEP),
+            ("vit_tiny", "vision transformer of 12 blocks, 192 wide", "vit", {}, _VIT),
+        )
+    ]
+
+
+def _pixel_nets() -> list[ModelEntry]:
+    return [
+        ModelEntry(
+            "unet",
+            "U-Net: the class of each pixel",
+            "unet",
+            input_shape=(3, 256, 256),
+            num_classes=2,
+            task="segmentation",
+            recipe=Recipe(epochs=20, optimizer="adam", lr=0.003, weight_decay=0.0),
         )
     ]
 
@@ -206,6 +242,13 @@ _PARAMETERS = {
     "wrn-28-10": 36_479_194,
     "googlenet": 6_998_552,
     "mobilenet": 4_231_976,
+    "mobilenet_v2": 3_504_872,
+    "mobilenet_v3_small": 2_542_856,
+    "mobilenet_v3_large": 5_483_032,
+    "efficientnet_b0": 5_288_548,
+    "densenet121": 7_978_856,
+    "vit_tiny": 5_717_416,
+    "unet": 31_037_698,
     "lstm": 164_362,
     "char_rnn": 360_544,
     "transformer": 627_936,
@@ -223,6 +266,7 @@ ENTRIES = tuple(
         *_vgg(),
         *_residual(),
         *_photograph_nets(),
+        *_pixel_nets(),
         *_sequence_nets(),
         *_table_nets(),
         *_unsupervised(),

@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.described import Configurable
-from singanet.errors import ArgumentError, BackendError, DataError, one_of
+from singanet.errors import ArgumentError, DataError, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.hyper import at, checked
@@ -217,10 +217,14 @@ class ScaledUpdates(Wrapper):
         return held
 
 
+FACTORS = ("bfloat16", "float32_fast", "auto")
+"""Precisions that leave all arrays float32, and round what convolutions and products multiply."""
+
+
 def as_precision(given: Any) -> MixedPrecision | None:
-    """``given`` where it is one or None; a text is the type of one."""
-    if given is None or isinstance(given, MixedPrecision):
-        return given
+    """``given`` where it is one or None; a text is the type of one. None for those of `FACTORS`."""
+    if given is None or isinstance(given, MixedPrecision) or given in FACTORS:
+        return None if isinstance(given, str) else given
     return MixedPrecision(given)
 
 
@@ -230,18 +234,11 @@ def _finite(grad: Any) -> bool:
 
 
 def _checked_type(dtype: Any) -> str:
-    if dtype == "bfloat16":
-        raise BackendError(
-            "MixedPrecision(dtype='bfloat16')",
-            expected="a backend whose arrays have the type",
-            received="NumPy and CuPy, which have none",
-            advice="use 'float16', whose narrower range the loss scale makes up for",
-        )
     if dtype != "float16":
         raise ArgumentError(
             "MixedPrecision(dtype=)",
             expected="'float16'",
             received=repr(dtype),
-            advice="leave it out to train in float32",
+            advice=f"{one_of(FACTORS)} go to net.compile by name, without a scale",
         )
     return "float16"

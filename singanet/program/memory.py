@@ -92,7 +92,7 @@ def planned_step(
     With targets ``y`` the loss's own arrays are in it. Errors: bytes that the arena cannot be kept
     in. Raises `NotRecordableError`.
     """
-    feed = ones(net.execution_plan(), batch_size, net.device, net.dtype, extent)
+    feed = ones(net.execution_plan(), batch_size, net.device, extent)
 
     def record(recorder: Recorder) -> None:
         _watch(recorder, at_once)

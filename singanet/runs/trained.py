@@ -81,8 +81,8 @@ def trained(
             advice="bring them to the net's shape",
         )
     net = _built(folder, options, settings)
-    if options.get("mixed_precision") is not None:
-        net.as_type(options["mixed_precision"])
+    if options.get("mixed_precision") == "float16":
+        net.as_type("float16")
     try:
         net.load(_weights(path, best))
     except StateMismatchError as error:

@@ -60,8 +60,8 @@ def measure(net: Net, extent: int | None = None) -> Footprint:
     ``extent`` stands in for axes of any extent. Errors: such axes and no ``extent``; what layers
     raise when they compute.
     """
-    plan, params, device, dtype = net.execution_plan(), net.params(), net.device, net.dtype
-    feeds = [ones(plan, size, device, dtype, extent) for size in _BATCHES]
+    plan, params, device = net.execution_plan(), net.params(), net.device
+    feeds = [ones(plan, size, device, extent) for size in _BATCHES]
     with net.rehearsal(), device.scope(), np.errstate(all="ignore"):
         (small, shapes), (large, _) = (trace(plan, feed, params, device.ops) for feed in feeds)
     return Footprint(shapes, small, large)

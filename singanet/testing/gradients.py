@@ -54,7 +54,8 @@ def check_gradients(
 
     ``x`` is one array (batch first) or a list. Each float input and each trained parameter is
     moved by ``step`` along random directions, in float64; random draws and running state are the
-    same at each evaluation. The layer is left as it was. Errors: `GradientError` naming the
+    same at each evaluation. The layer is left as it was; one that stops gradients has none for its
+    inputs. Errors: `GradientError` naming the
     worst input or parameter when the relative error exceeds ``tolerance``.
     """
     many = isinstance(x, (list, tuple))
@@ -68,7 +69,7 @@ def check_gradients(
         def run() -> tuple[Context, Any]:
             reset()
             params = {suffix: param.value for suffix, param in layer.params.items()}
-            ctx = Context(ops, np.random.default_rng(seed), params, train, keep=True)
+            ctx = Context(ops, np.random.default_rng(seed), params, train, True, np.dtype(float))
             return ctx, layer.forward(ctx, list(inputs) if many else inputs[0])
 
         ctx, y = run()
@@ -82,7 +83,7 @@ def check_gradients(
             if param.trainable
         }
         for k, part in enumerate(inputs):
-            if part.dtype.kind == "f":
+            if part.dtype.kind == "f" and not layer.stops_gradient:
                 grads = _as_list(dx)
                 named[f"input {k}"] = (part, grads[k] if k < len(grads) else None)
         return _compare(

@@ -80,7 +80,7 @@ class _HalfSquares(Counted):
     def forward(self, flag: Any, x: Any, y: Any) -> Array:
         """One loss a sample."""
         self._outputs = x
-        parts = [part.reshape(len(part), -1) for part in parts_of(x)]
+        parts = [part.reshape(len(part), -1) * 1.0 for part in parts_of(x)]
         losses: Array = 0.5 * sum((part * part).sum(axis=1).sum() for part in parts[1:])
         return losses + 0.5 * (parts[0] * parts[0]).sum(axis=1)
 

@@ -11,11 +11,11 @@ from singanet.base.text import snake_case
 from singanet.engine.model import Model, placed_by
 from singanet.engine.net import Net
 from singanet.engine.step import expect_scores
-from singanet.errors import ArgumentError, CallOrderError, GraphError, one_of
+from singanet.errors import ArgumentError, BackendError, CallOrderError, GraphError, one_of
 from singanet.loss import Loss, MultiLoss
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
-from singanet.optimizer.mixed_precision import ScaledUpdates, as_precision
+from singanet.optimizer.mixed_precision import FACTORS, ScaledUpdates, as_precision
 from singanet.training.half_kernels import half_device
 from singanet.training.named import as_loss, as_metric, as_optimizer
 from singanet.training.steps import wrapped
@@ -112,13 +112,14 @@ def compile_net(
         named = _named(metrics, loss)
     _expect_distinct(named, loss)
     precision = as_precision(mixed_precision)
-    if precision is not None and (not isinstance(net, Net) or placed_by(net) is not None):
+    if mixed_precision is not None and (not isinstance(net, Net) or placed_by(net) is not None):
         raise ArgumentError(
             "net.compile, mixed_precision",
             expected="a FeedForwardNet, all of it on this rank",
             received=f"a {type(net).__name__}" + " on several" * isinstance(net, Net),
             advice="leave it out: this kind of net computes in float32",
         )
+    narrow = isinstance(net, Net) and _is_narrow(net, mixed_precision)
     if isinstance(net, Net):
         # A net that is not whole yet is looked at when it trains.
         with suppress(GraphError, CallOrderError):
@@ -128,13 +129,33 @@ def compile_net(
         # Metrics of single outputs are not the net's as a whole.
         net.metric = None if outputs else next(iter(named.values()), None)
     net.compiled = Compiled(optimizer, named, precision, outputs)
-    if precision is not None and isinstance(net, Net):
+    if isinstance(net, Net):
+        _turn(net, precision, narrow)
+
+
+def _turn(net: Net, precision: MixedPrecision | None, narrow: bool) -> None:
+    if narrow:
+        net.as_type("bfloat16")
+    if precision is not None:
         # The masters begin as what is there now, not as what is left of it after rounding.
         for param in net.params():
             if param.trainable:
                 precision.master(param.name, param.value)
         net.as_type(precision.dtype)
         net.to_device(half_device(net.device))
+
+
+def _is_narrow(net: Net, mixed_precision: Any) -> bool:
+    """Whether ``net`` is to multiply bfloat16. Errors: it is, and cannot."""
+    if mixed_precision is None or mixed_precision not in FACTORS:
+        return False
+    try:
+        net.device.narrowed("net.compile, mixed_precision")
+    except BackendError:
+        if mixed_precision == "auto":
+            return False
+        raise
+    return True
 
 
 def expect_compiled(net: Model, where: str) -> Compiled:

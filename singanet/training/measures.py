@@ -102,7 +102,8 @@ class Measures:
     def shown(self, out: Any, y: Any) -> dict[str, tuple[Metric, Any, Any]]:
         """Every metric with the outputs and targets that it looks at, by name.
 
-        Where it says that it is ``linked``, what the loss's link makes of outputs.
+        Where it says that it is ``linked``, what the loss's link makes of outputs. Under a mask
+        it sees what the loss leaves (`Loss.unmasked`).
         """
         found = {}
         meant = None
@@ -114,6 +115,9 @@ class Measures:
                 output = self.outputs.get(name, name)
                 own = _part("outputs", own, output, name)
                 targets = _part("targets", y, output, name)
+                if output in getattr(self.of, "masks", ()):
+                    there = out[self.of.masks[output]] != 0
+                    own, targets = self.of.losses[output].unmasked(own, targets, there)
             found[name] = metric, own, targets
         return found
 

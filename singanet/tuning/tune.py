@@ -44,7 +44,7 @@ def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> 
     # That the file can be written is better known before minutes are spent.
     route_file.add(path, version, threads, {})
     feed, rows, met = (
-        ones(net.execution_plan(), size, net.device, net.dtype, extent),
+        ones(net.execution_plan(), size, net.device, extent),
         [],
         set[Case](),
     )

@@ -264,6 +264,7 @@ print(json.dumps({"least": least, "peak": max(seen) - before}))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not say")
 def test_the_smallest_budget_is_kept_in_running():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -5,8 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.errors import ArgumentError, GraphError, ShapeError
-from singanet.layers import Concat, Dense, Flatten, Input, Merge, Slice
+from singanet.errors import ArgumentError, DataError, GraphError, ShapeError
+from singanet.layers import (
+    Add,
+    Concat,
+    Dense,
+    Embedding,
+    Flatten,
+    Input,
+    Layer,
+    Merge,
+    Slice,
+    StopGradient,
+    TimeDistributed,
+)
 from singanet.net import FeedForwardNet
 from singanet.testing import check_net_gradients
 
@@ -89,3 +101,65 @@ def test_two_layers_of_one_name_are_refused():
     y = Dense("fc", 2)(Dense("fc", 2)(x))
     with pytest.raises(GraphError, match="layer 'fc'"):
         FeedForwardNet(inputs=x, outputs=y)
+
+
+class Chosen(Layer):
+    """The rows of (T, F) that the first input says."""
+
+    input_kinds = ("integers", "floats")
+
+    def setup(self, in_shapes):
+        indices, rows = in_shapes
+        return (*indices, rows[1])
+
+    def forward(self, ctx, x):
+        indices, rows = x
+        ctx.save(indices=indices, shape=rows.shape)
+        return np.take_along_axis(rows, indices[:, :, None], 1)
+
+    def backward(self, ctx, dy):
+        dx = np.zeros(ctx.saved["shape"], dy.dtype)
+        np.add.at(dx, (np.arange(len(dy))[:, None], ctx.saved["indices"]), dy)
+        return [None, dx], {}
+
+
+@pytest.mark.parametrize("dtype", [None, "int32"])
+def test_one_input_of_a_layer_is_of_integers(dtype):
+    """Also where they come by layers that only move them, and from an input without a type."""
+    where, rows = Input("where", (1, 2), dtype), Input("rows", (5, 3))
+    indices = Flatten("flat")(where)
+    y = Chosen("chosen")(indices, TimeDistributed("each", Dense("fc", 4))(rows))
+    net = FeedForwardNet(inputs=[where, rows], outputs=y, seed=0)
+    net.as_type("float64")
+    rng = np.random.default_rng(0)
+    feed = {"where": np.array([[[4, 0]], [[1, 1]]]).astype("int32")}
+    feed["rows"] = rng.standard_normal((2, 5, 3))
+    weight, bias = net.param_values()
+    wanted = (feed["rows"] @ weight + bias)[[[0], [1]], feed["where"][:, 0]]
+    np.testing.assert_allclose(net.forward(False, feed), wanted, rtol=1e-12)
+    check_net_gradients(net, feed)
+    dy = rng.standard_normal((2, 2, 4))
+    found = net.gradients("chosen", ["rows"], feed, dys=dy)["rows"]
+    assert found.shape == (2, 5, 3)
+    assert found.any()
+    for name in ("where", "flat"):
+        with pytest.raises(DataError, match="indices, which are integers"):
+            net.gradients("chosen", [name], feed, dys=dy)
+    assert "chosen" in net.summary(batch_size=2)
+
+
+def test_kinds_that_do_not_fit_are_refused_when_drawn():
+    whole, plain = Input("whole", (2,), "int64"), Input("plain", (2, 3))
+    computed = Dense("fc", 2)(Input("x", (3,)))
+    for draw, words in (
+        (lambda: Dense("it", 1)(whole), "floats to compute with; received what comes of 'whole'"),
+        (lambda: Add("it")(computed, whole), "input 1: expected floats"),
+        (lambda: Embedding("it", 3, 2)(computed), "whole numbers or booleans; received .* 'fc'"),
+        (lambda: Chosen("it")(computed, plain), "input 0: expected whole numbers"),
+        (lambda: Concat("it", 1)(whole, computed), "input 0: expected floats"),
+        (lambda: Dense("it", 1)(Flatten("flat")(whole)), "floats to compute with"),
+    ):
+        with pytest.raises(ArgumentError, match=f"layer 'it'.*{words}"):
+            draw()
+    assert StopGradient("kept")(whole).kind == Flatten("flat")(whole).kind == "integers"
+    assert Concat("both", 1)(Input("open", (2,)), whole).kind == "integers"

@@ -215,6 +215,25 @@ def test_sum_is_the_gradient_over_all_positions(case: Case) -> None:
     np.testing.assert_allclose(total.backward(), mean.backward() * case.positions(x))
 
 
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.x.shape[:2] == (4, 3)]
+)
+def test_masked_steps_do_not_count(name: str) -> None:
+    case = CASES[name]
+    (x, y), there = case.data, np.array([[1, 0, 1], [1, 1, 0], [0, 0, 0], [0, 1, 0]])
+    loss, alone, weight = case.make(), case.make(), np.array([1.0, 2.0, 3.0, 0.5])
+    for of_samples, of_steps in (({}, {}), ([weight], [np.repeat(weight, 3)[there.ravel() > 0]])):
+        values = loss.forward(True, x, y, *of_samples, mask=there)
+        wanted = alone.forward(True, x[there > 0], y[there > 0], *of_steps)
+        assert values.mean() == pytest.approx(wanted.mean())
+        dx = loss.backward()
+        np.testing.assert_allclose(dx[there > 0], alone.backward())
+        assert not dx[there == 0].any()
+    assert not loss.forward(True, x, y, mask=0 * there).any()
+    with pytest.raises(ShapeError, match="mask: expected one number a step, shape \\(4, 3\\)"):
+        loss.forward(True, x, y, mask=there[:, :2])
+
+
 def test_one_value_a_sample_and_evaluate_is_their_mean(case: Case) -> None:
     x, y = case.data
     loss = case.make()

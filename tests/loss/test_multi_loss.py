@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, CallOrderError, DataError, UnknownNameError
-from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.layers import Dense, Input, TimeDistributed
+from singanet.loss import CTC, MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.metric import Accuracy, LabelErrorRate, MeanAbsoluteError
+from singanet.net import FeedForwardNet
+from singanet.optimizer import SGD
 
 rng = np.random.default_rng(0)
 X = {"kind": rng.normal(size=(4, 3)), "size": rng.normal(size=(4, 2))}
@@ -41,6 +45,48 @@ def test_gradients_are_slopes_with_sample_weights() -> None:
         up = loss.evaluate(False, {**X, name: array + h * direction}, Y, weight)
         down = loss.evaluate(False, {**X, name: array - h * direction}, Y, weight)
         assert (dx[name] * direction).sum() == pytest.approx((up - down) / (2 * h), abs=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["squares", "labels", "ignoring", "ctc"])
+def test_a_mask_among_the_outputs_says_which_steps_count_in_fit(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    loss: Any = {"squares": SquaredError(), "labels": SoftmaxCrossEntropy(), "ctc": CTC(),
+                 "ignoring": SoftmaxCrossEntropy(ignore_index=2)}[kind]  # fmt: skip
+    labels = rng.integers(1, 5, (5, 6))
+    y = {"squares": rng.standard_normal((5, 6, 5)), "ctc": labels[:, :1]}.get(kind, labels)
+    there = (np.arange(6) < np.array([6, 2, 4, 3, 5])[:, None]).astype(np.float32)
+    x = rng.standard_normal((5, 6, 3)).astype(np.float32)
+    inputs = Input("x", (6, 3)), Input("there", (6,))
+    out = TimeDistributed("out", Dense("fc", 5))(inputs[0])
+    both = MultiLoss({"out": loss}, masks={"out": "there"})
+    net = FeedForwardNet(inputs=inputs, outputs=[out, inputs[1]], loss=both, seed=0)
+    metric: Any = MeanAbsoluteError() if kind == "squares" else Accuracy()
+    metric = LabelErrorRate() if kind == "ctc" else metric
+    metrics = {"out": [metric]}
+    net.compile(SGD(lr=0.0), both, metrics=metrics)
+    history = net.fit({"x": x, "there": there}, {"out": y}, batch_size=2, epochs=3, verbose=False)
+    assert net.programs.notes == []
+    z = net.forward(False, {"x": x, "there": there})["out"]
+    if kind == "ctc":
+        wanted = np.mean([CTC().evaluate(False, z[k : k + 1, : int(n)], y[k : k + 1])
+                          for k, n in enumerate(there.sum(1))])  # fmt: skip
+        found = CTC().greedy(z, there)
+        rows = np.full((5, 6), -1)
+        for row, labels in zip(rows, found, strict=True):
+            row[: len(labels)] = labels
+        assert history["out_label_error_rate"] == pytest.approx([metric.evaluate(rows, y)] * 3)
+    else:
+        wanted = loss.evaluate(False, z[there > 0], y[there > 0])
+        score = history["out_mean_absolute_error" if kind == "squares" else "out_accuracy"]
+        assert score == pytest.approx([metric.evaluate(z[there > 0], y[there > 0])] * 3)
+    assert history["loss"] == pytest.approx([wanted] * 3)
+
+
+def test_a_mask_is_of_an_output_with_a_loss_and_is_there() -> None:
+    with pytest.raises(UnknownNameError, match="masks"):
+        MultiLoss({"kind": SquaredError()}, masks={"kin": "steps"})
+    with pytest.raises(UnknownNameError, match="outputs of .*steps"):
+        MultiLoss({"size": SquaredError()}, masks={"size": "steps"}).forward(True, X, Y)
 
 
 def test_link_by_output() -> None:

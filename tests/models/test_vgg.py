@@ -30,6 +30,18 @@ def test_the_count_is_torchvisions_without_biases_and_singas_head(depth, count):
     assert count(build(f"vgg{depth}")) == (trained, 2 * sum(channels) + 2 * 512)
 
 
+# torchvision's vgg11 to vgg19, which have no normalisation.
+PUBLISHED = {11: 132_863_336, 13: 133_047_848, 16: 138_357_544, 19: 143_667_240}
+
+
+@pytest.mark.parametrize("depth", PUBLISHED)
+def test_of_large_images_weights_and_biases_are_the_published_ones(depth, count):
+    net = build(f"vgg{depth}", (3, 224, 224), 1000)
+    normalisation = 2 * sum(CHANNELS[depth])
+    assert count(net) == (PUBLISHED[depth] + normalisation, normalisation)
+    assert net["flat"].in_shapes == (512, 7, 7)
+
+
 @pytest.mark.slow
 def test_it_learns_small_images(learns):
     learns(build("vgg11", (1, 8, 8), 4, seed=0), (1, 8, 8), 4, steps=20)

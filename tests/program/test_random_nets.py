@@ -703,7 +703,7 @@ HOW = {
 }
 
 
-@settings(max_examples=100, **HOW)
+@settings(max_examples=40, **HOW)
 @given(plans())
 def test_recorded_nets_are_as_by_the_layers(plan):
     expect_same_as_the_layers(plan)

@@ -147,7 +147,7 @@ def test_each_of_several_outputs_counts(x):
 
 def test_integer_inputs_have_no_gradient():
     class Pick(Layer):
-        integer_input = True
+        input_kinds = ("integers",)
 
         def setup(self, in_shapes):
             self.add_param("table", (4, 2), fans=(4, 2))

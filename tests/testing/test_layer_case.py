@@ -231,6 +231,47 @@ class ChangesItsSpecs(Dense):
         return super().setup(in_shapes)
 
 
+class PicksOne(Layer):
+    """The element of each sample (n,) that the second input says."""
+
+    input_kinds = ("floats", "integers")
+
+    def setup(self, in_shapes):
+        return ()
+
+    def forward(self, ctx, x):
+        values, index = x
+        assert index.dtype.kind == "i"
+        ctx.save(values=values, index=index)
+        return values[np.arange(len(values)), index]
+
+    def backward(self, ctx, dy):
+        dx = np.zeros_like(ctx.saved["values"])
+        dx[np.arange(len(dx)), ctx.saved["index"]] = dy
+        return [dx, None], {}
+
+
+class IsPositive(Layer):
+    """Whether x > 0."""
+
+    gives_integers = True
+    stops_gradient = True
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        return x > 0
+
+    def backward(self, ctx, dy):
+        return None, {}
+
+
+class IsPositiveAsFloats(IsPositive):
+    def forward(self, ctx, x):
+        return (x > 0).astype(x.dtype)
+
+
 class DoublesCase(LayerCase):
     layer = Sound
 
@@ -244,6 +285,21 @@ class DoublesCase(LayerCase):
 class SquaresCase(DoublesCase):
     def expected(self, params, x):
         return x**2
+
+
+class PicksCase(DoublesCase):
+    in_shapes = [(4,), ()]
+
+    def draw(self, rng, batch):
+        return [rng.standard_normal((batch, 4)), rng.integers(0, 4, batch)]
+
+    def expected(self, params, x):
+        return (x[0] * (x[1][:, None] == np.arange(4))).sum(axis=1)
+
+
+class PositiveCase(DoublesCase):
+    def expected(self, params, x):
+        return np.sign(x) == 1
 
 
 class DropCase(DoublesCase):
@@ -278,7 +334,14 @@ def run_check(case, layer, name):
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize(
     ("case", "layer"),
-    [(DoublesCase, Sound), (DenseCase, Dense), (DropCase, Dropout), (NormCase, BatchNormalization)],
+    [
+        (DoublesCase, Sound),
+        (DenseCase, Dense),
+        (DropCase, Dropout),
+        (NormCase, BatchNormalization),
+        (PicksCase, PicksOne),
+        (PositiveCase, IsPositive),
+    ],
 )
 def test_a_sound_layer_passes(case, layer, name):
     run_check(case, layer, name)
@@ -299,6 +362,7 @@ def test_a_sound_layer_passes(case, layer, name):
         ("test_keeps_the_float_type", DoublesCase, WidensForward),
         ("test_keeps_the_float_type", DoublesCase, WidensBackward),
         ("test_keeps_the_float_type", DoublesCase, NarrowsInput),
+        ("test_keeps_the_float_type", PositiveCase, IsPositiveAsFloats),
         ("test_takes_an_empty_batch", DoublesCase, FailsOnNothing),
         ("test_takes_an_empty_batch", DoublesCase, WrongShapeForNothing),
         ("test_takes_an_empty_batch", NormCase, CountsTheEmptyBatch),

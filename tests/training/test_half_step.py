@@ -9,7 +9,7 @@ import pytest
 
 import singanet
 from singanet.data import ArrayLoader
-from singanet.errors import ArgumentError, BackendError, DataError, StateMismatchError
+from singanet.errors import ArgumentError, DataError, StateMismatchError
 from singanet.layers import Activation, BatchNormalization, Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
@@ -323,7 +323,6 @@ def test_float16_without_it_is_refused_with_what_to_do(build, data):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ("bfloat16", BackendError, "NumPy and CuPy, which have none; use 'float16'"),
         ("float32", ArgumentError, "expected 'float16'; received 'float32'"),
         (True, ArgumentError, "received True"),
     ],

@@ -29,6 +29,8 @@ class OneDnnBase(NumpyOps):
 
     name = "onednn"
     chooser: Chooser
+    narrow = False
+    """Whether kernels may multiply bfloat16, see `singanet.ops.onednn.narrow`."""
 
     def __init__(self, path: str, required: bool, xp: Any = np) -> None:
         super().__init__(xp)
@@ -56,7 +58,7 @@ class OneDnnBase(NumpyOps):
             library = self.library()
             if library is None:
                 return None
-            found = self._local.runtime = Runtime(library, default_threads())
+            found = self._local.runtime = Runtime(library, default_threads(), self.narrow)
         return found
 
     @property
@@ -71,7 +73,7 @@ class OneDnnBase(NumpyOps):
 
     def settings(self) -> Hashable:
         """See `Ops`: routes may have been measured in the meantime."""
-        return changes(), self.chooser.version
+        return changes(), self.chooser.version, self.narrow
 
     def trim(self, prepared: bool = False) -> None:
         """See `Ops`: the calling thread's scratch memory and plans."""
@@ -80,11 +82,12 @@ class OneDnnBase(NumpyOps):
             runtime.trim(prepared)
 
     def remarks(self) -> list[str]:
-        """See `Ops`: how many measured choices are in use."""
+        """See `Ops`: how many measured choices are in use, and whether bfloat16 is there."""
         runtime = self.runtime()
-        if runtime is None or not isinstance(self.chooser, Measured):
+        if runtime is None:
             return []
-        return [self.chooser.remark(runtime)]
+        told = [self.chooser.remark(runtime)] if isinstance(self.chooser, Measured) else []
+        return [*told, *["multiplies bfloat16"] * runtime.library.bfloat16]
 
     def serves(self, least: int, *arrays: Array) -> bool:
         """Whether a call is oneDNN's: float32 throughout, the first of ``least`` elements.

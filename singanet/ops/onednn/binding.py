@@ -135,12 +135,14 @@ class Norm(IntEnum):
     FUSE_RELU = 8
 
 
+BF16 = 2
 F32 = 3
 U8 = 6
 FORMAT_ANY = 1
 CPU = 1
 DEFAULT_STREAM = 1
 SCRATCHPAD_USER = 1
+FPMATH_BF16 = 1
 QUERY_IMPLEMENTATION = 8
 
 _STATUS = {
@@ -170,6 +172,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "memory_destroy": [_handle],
     "primitive_attr_create": [_out],
     "primitive_attr_destroy": [_handle],
+    "primitive_attr_set_fpmath_mode": [_handle, c_int],
     "primitive_attr_set_post_ops": [_handle, c_void_p],
     "primitive_attr_set_scratchpad_mode": [_handle, c_int],
     "post_ops_append_binary": [_handle, c_int, _descriptor],
@@ -222,6 +225,7 @@ def declare(c: Any) -> None:
         function = getattr(c, f"dnnl_{name}")
         function.argtypes, function.restype = types, c_int
     for name, types, result in (
+        ("get_effective_cpu_isa", [], c_int),
         ("memory_desc_get_size", [_descriptor], c_size_t),
         ("memory_desc_equal", [_descriptor, _descriptor], c_int),
         ("primitive_desc_query_md", [_descriptor, c_int, c_int], c_void_p),

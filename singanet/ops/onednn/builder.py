@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from singanet.ops.onednn.binding import MADE_BACKWARD, MADE_FORWARD, Arg, Query, check
+from singanet.ops.onednn.binding import F32, MADE_BACKWARD, MADE_FORWARD, Arg, Query, check
 from singanet.ops.onednn.descriptors import Descriptors
 from singanet.ops.onednn.plan import Memory, Place, Plan, Primitive, Recipe, Stage, release, rounded
 
@@ -17,8 +17,8 @@ class Builder(Descriptors):
     Operands are numbered in the order in which the plan's caller will give their addresses.
     """
 
-    def __init__(self, place: Place, attributes: Any, threads: int) -> None:
-        super().__init__(place, attributes)
+    def __init__(self, place: Place, attributes: Any, threads: int, factors: int = F32) -> None:
+        super().__init__(place, attributes, factors)
         self.threads = threads
         self._stages: list[Stage] = []
         self._operands: dict[int, Memory] = {}
@@ -112,9 +112,13 @@ class Builder(Descriptors):
         self.reorder(plain, memory, wanted, packed)
         return packed
 
+    def images_to_multiply(self, number: int, nhwc: tuple[int, ...]) -> Memory:
+        """The images that are the operand ``number``, in the type of `factors`."""
+        return self.packed_input(number, self.images(nhwc), self.images(nhwc, self.factors))
+
     def apart(self, build: Callable[..., object], *key: Any) -> Plan:
         """A plan for one thread, whichever that is: a part of a plan that is made of several."""
-        other = Builder(self._place, self._attributes, 1)
+        other = Builder(self._place, self._attributes, 1, self.factors)
         self._place.use_threads(1)
         try:
             build(other, *key)

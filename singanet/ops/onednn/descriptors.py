@@ -27,10 +27,15 @@ class NotOfferedError(Exception):
 
 
 class Descriptors:
-    """Makes descriptors, and destroys them by `forget`."""
+    """Makes descriptors, and destroys them by `forget`.
 
-    def __init__(self, place: Place, attributes: Any) -> None:
+    ``factors`` is the type of what convolutions and products multiply, `F32` or `BF16`; they sum
+    in float32, and every operand of a plan is float32.
+    """
+
+    def __init__(self, place: Place, attributes: Any, factors: int = F32) -> None:
         self.c = place.c
+        self.factors = factors
         self._place = place
         self._engine = place.engine
         self._attributes = attributes
@@ -51,12 +56,12 @@ class Descriptors:
         self._undo.append((self.c.dnnl_memory_desc_destroy, made))
         return made
 
-    def rows(self, shape: Shape) -> Any:
+    def rows(self, shape: Shape, kind: int = F32) -> Any:
         """A descriptor of C-ordered memory."""
         strides = [1]
         for size in reversed(shape[1:]):
             strides.append(strides[-1] * max(size, 1))
-        return self.strided(shape, tuple(reversed(strides)))
+        return self.strided(shape, tuple(reversed(strides)), kind)
 
     def images(self, last: Shape, kind: int = F32) -> Any:
         """A descriptor of channels-last (N, ..., C), whose axes oneDNN counts as N, C, ...."""
@@ -66,11 +71,11 @@ class Descriptors:
             strides.append(strides[-1] * size)
         return self.strided((n, c, *sizes), (strides[-1], 1, *reversed(strides[:-1])), kind)
 
-    def free(self, shape: Shape) -> Any:
+    def free(self, shape: Shape, kind: int = F32) -> Any:
         """A descriptor whose layout oneDNN chooses."""
         made = ctypes.c_void_p()
         create = self.c.dnnl_memory_desc_create_with_tag
-        status = create(ctypes.byref(made), len(shape), dims(shape), F32, FORMAT_ANY)
+        status = create(ctypes.byref(made), len(shape), dims(shape), kind, FORMAT_ANY)
         check(status, f"describing memory of shape {shape}")
         self._undo.append((self.c.dnnl_memory_desc_destroy, made))
         return made

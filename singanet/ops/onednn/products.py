@@ -11,7 +11,7 @@ import numpy as np
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import linear as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.binding import Arg, Query
+from singanet.ops.onednn.binding import F32, Arg, Query
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.runtime import SHARED
 from singanet.types import Array
@@ -30,6 +30,9 @@ _FEW = 4
 """Rows below which the time goes into reading the matrix, which BLAS does best."""
 
 _ADDS_A_PASS = 32
+
+_ROUNDED = 1024
+"""How often a number has to be multiplied for rounding it beforehand to pay, and not in blocks."""
 
 _LEAST_CONSTANT = 1 << 14
 """Multiply-adds from which a product with its bias takes less than NumPy's product and sum."""
@@ -120,11 +123,14 @@ def _product(
     a = build.strided((m, k), (1, m) if a_turned else (k, 1))
     b = build.strided((k, n), (1, k) if b_turned else (n, 1))
     y, line = build.rows((m, n)), build.rows((1, n))
-    desc = build.primitive_desc("matmul", a, b, line if bias else None, y)
+    wanted = [a, b]
+    if build.factors != F32 and min(m, n) >= _ROUNDED:
+        wanted = [build.rows((m, k), build.factors), build.free((k, n), build.factors)]
+    desc = build.primitive_desc("matmul", *wanted, line if bias else None, y)
     memories = {
         Arg.DST: build.operand(0, y),
-        Arg.SRC: build.operand(1, a),
-        Arg.WEIGHTS: build.operand(2, b),
+        Arg.SRC: build.packed_input(1, a, build.layout(desc, Query.SRC)),
+        Arg.WEIGHTS: build.packed_input(2, b, build.layout(desc, Query.WEIGHTS)),
     }
     if bias:
         memories[Arg.BIAS] = build.operand(3, line)
@@ -133,8 +139,8 @@ def _product(
 
 def _desc(build: Builder, m: int, k: int, n: int, bias: bool) -> object:
     line = build.rows((1, n)) if bias else None
-    given = (build.rows((m, k)), build.free((k, n)), line, build.rows((m, n)))
-    return build.primitive_desc("matmul", *given)
+    given = (build.rows((m, k), build.factors), build.free((k, n), build.factors))
+    return build.primitive_desc("matmul", *given, line, build.rows((m, n)))
 
 
 def _pack(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool) -> None:
@@ -148,6 +154,11 @@ def _pack(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool) -> N
 def _product_packed(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool) -> None:
     """Operands: the rows, the products, the packed matrix, the bias."""
     desc = _desc(build, m, k, n, bias)
-    order = [Arg.SRC, Arg.DST, Arg.WEIGHTS, *[Arg.BIAS] * bias]
-    layouts = [build.rows((m, k)), build.rows((m, n)), build.layout(desc, Query.WEIGHTS)]
-    build.stage(desc, build.operands(order, [*layouts, *[build.rows((1, n))] * bias]))
+    memories = {
+        Arg.SRC: build.packed_input(0, build.rows((m, k)), build.layout(desc, Query.SRC)),
+        Arg.DST: build.operand(1, build.rows((m, n))),
+        Arg.WEIGHTS: build.operand(2, build.layout(desc, Query.WEIGHTS)),
+    }
+    if bias:
+        memories[Arg.BIAS] = build.operand(3, build.rows((1, n)))
+    build.stage(desc, memories)

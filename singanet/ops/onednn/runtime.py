@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from singanet.ops.onednn.binding import CPU, DEFAULT_STREAM, SCRATCHPAD_USER, check
+from singanet.ops.onednn.binding import (
+    BF16,
+    CPU,
+    DEFAULT_STREAM,
+    F32,
+    FPMATH_BF16,
+    SCRATCHPAD_USER,
+    check,
+)
 from singanet.ops.onednn.blas import stand_aside
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
@@ -37,11 +45,13 @@ class Runtime:
     """What a thread needs to run kernels; another thread makes one of its own.
 
     Plans are kept by what determines them, the least recently used dropped beyond a thousand.
-    Scratch memory is one buffer that grows to what the hungriest plan needs.
+    Scratch memory is one buffer that grows to what the hungriest plan needs. ``narrow`` lets
+    kernels multiply bfloat16 where oneDNN has a kernel for it, see `singanet.ops.onednn.narrow`.
     """
 
-    def __init__(self, library: Library, threads: int) -> None:
+    def __init__(self, library: Library, threads: int, narrow: bool = False) -> None:
         self.library = library
+        self._factors = (BF16, F32) if narrow else (F32,)
         self.threads = threads
         self.changes = changes()
         engine = self._made("engine_create", CPU, 0)
@@ -54,6 +64,10 @@ class Runtime:
         self._attributes = self._made("primitive_attr_create")
         set_mode = library.c.dnnl_primitive_attr_set_scratchpad_mode
         check(set_mode(self._attributes, SCRATCHPAD_USER), "giving scratch memory")
+        if narrow:
+            # For products whose operands stay float32: they are rounded block by block.
+            allow = library.c.dnnl_primitive_attr_set_fpmath_mode
+            check(allow(self._attributes, FPMATH_BF16), "allowing bfloat16")
         self._plans: OrderedDict[Hashable, Runnable | None] = OrderedDict()
         self._buffer: Array = np.empty(0, np.uint8)
         self._base = 0
@@ -84,14 +98,16 @@ class Runtime:
     def built(self, build: Build, key: tuple[Any, ...], work: int) -> Runnable | None:
         """As `plan`, made now and kept by the caller alone."""
         threads = self.threads if work >= SHARED else 1
-        builder = Builder(self._place, self._attributes, threads)
         self.team.use(threads)
-        try:
-            return build(builder, *key) or builder.plan()
-        except NotOfferedError:
-            return None
-        finally:
-            builder.close()
+        for factors in self._factors:
+            builder = Builder(self._place, self._attributes, threads, factors)
+            try:
+                return build(builder, *key) or builder.plan()
+            except NotOfferedError:
+                continue
+            finally:
+                builder.close()
+        return None
 
     def trim(self, prepared: bool = False) -> None:
         """Let the scratch memory go; the next kernel that needs some makes it again.

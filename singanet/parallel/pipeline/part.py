@@ -87,7 +87,7 @@ def _entry(step: Step) -> Step:
     layer = Dummy(step.name)
     layer.build(step.out_shapes if step.many_out else step.out_shapes[0])
     node = Node(step.name, layer, 0, (), out_shapes=layer.out_shapes)
-    return Step(node, [], step.out_slots)
+    return Step(node, [], step.out_slots, step.floats)
 
 
 def _apart(step: Step, names: Collection[str]) -> Step:

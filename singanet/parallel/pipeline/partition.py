@@ -190,11 +190,14 @@ def _one_pass(net: Net, plan: Plan) -> tuple[list[float], list[float]]:
         shapes: Any = step.layer.in_shapes
         given = [arrays[slot] for slot in step.in_slots]
         if step.fed:
-            integers = step.keeps_integers or step.layer.integer_input
-            dtype = np.dtype(np.int64) if integers else net.dtype
             given = [
-                net.device.put(np.zeros((_SAMPLES, *(_EXTENT if n < 0 else n for n in s)), dtype))
-                for s in (shapes if isinstance(shapes, list) else [shapes])
+                net.device.put(
+                    np.zeros(
+                        (_SAMPLES, *(_EXTENT if n < 0 else n for n in s)),
+                        step.fed_type(k),
+                    )
+                )
+                for k, s in enumerate(shapes if isinstance(shapes, list) else [shapes])
             ]
         x = given if step.many_in or isinstance(shapes, list) else given[0]
         began = perf_counter()

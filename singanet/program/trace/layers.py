@@ -150,7 +150,7 @@ class TracedLayer:
         trial = Trial(self.tape, self.tape.calls[mark:])
         ops, draws = self.net.device.ops, self.net.rng.bit_generator.state
         before = [(p, p.value.copy()) for p in self.params.values()]
-        other = Context(ops, self.net.rng, self._plain_params(), ctx.train, ctx.keep)
+        other = Context(ops, self.net.rng, self._plain_params(), ctx.train, ctx.keep, ctx.dtype)
         other.relu, other.through, other.out_shapes = ctx.relu, ctx.through, ctx.out_shapes
         other.needs_input_grad = ctx.needs_input_grad
         wanted = run(other, trial.given(given))

@@ -46,7 +46,7 @@ class PythonPass:
     def _fresh(self, layer: Layer) -> Context:
         net = self.layer.net
         params = {suffix: param.value for suffix, param in layer.params.items()}
-        ctx = Context(net.device.ops, net.rng, params, self.train, self.keep)
+        ctx = Context(net.device.ops, net.rng, params, self.train, self.keep, net.dtype)
         ctx.out_shapes = self.out_shapes
         ctx.relu, ctx.through = self.relu, self.through
         return ctx

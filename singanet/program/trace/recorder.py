@@ -203,7 +203,7 @@ class Recorder:
         )
         with self._running():
             outputs, contexts = self._forward(self._fed(feed), train=True)
-            given = own(self.tape, map_arrays(outputs, lambda y: _zeros(y, "K")))
+            given = own(self.tape, map_arrays(outputs, self._no_gradient))
             self._take_in("dy", (given,), outputs)
             del outputs
             for item in self._backward(contexts, given):
@@ -213,6 +213,11 @@ class Recorder:
             if updates is not None:
                 updates.finish()
         self.numbers = [] if updates is None else updates.numbers
+
+    def _no_gradient(self, y: Array) -> Array:
+        """Zeros of the form of the output ``y``: also of whole numbers, which nobody asks for."""
+        dtype = y.dtype if y.dtype.kind == "f" else self.net.dtype
+        return np.zeros_like(plain(y), dtype, order="K", subok=False)
 
     def passes(self, feed: Mapping[str, Any], orders: Mapping[int, Order]) -> None:
         """A forward pass in training and the walk back, which hands out every layer's gradients.
@@ -227,7 +232,8 @@ class Recorder:
             self._hand_out(outputs)
             # No kernel depends on values, so zeros do.
             slots = iter(output_slots(self.plan))
-            zeros = map_arrays(outputs, lambda y: zeros_in(orders[next(slots)], y.shape, y.dtype))
+            dtype = self.net.dtype
+            zeros = map_arrays(outputs, lambda y: zeros_in(orders[next(slots)], y.shape, dtype))
             given = own(self.tape, zeros)
             del outputs
             self._take_in("dy", (given,))
@@ -425,10 +431,6 @@ def _by_slot(plan: Plan, dy: Mapping[str, Any]) -> dict[int, Array]:
 
 def _single(plan: Plan, outputs: dict[str, Any]) -> Any:
     return outputs[plan.outputs[0]] if len(plan.outputs) == 1 else outputs
-
-
-def _zeros(array: Array, order: Any) -> Array:
-    return np.zeros_like(plain(array), order=order, subok=False)
 
 
 def _nothing() -> None:

@@ -155,12 +155,12 @@ def test_tiny_cases_against_the_optimum(triples):
 def test_most_tiny_cases_are_solved_to_the_optimum():
     draw = np.random.default_rng(0)
     exact = 0
-    for _ in range(100):
+    for _ in range(60):
         first = draw.integers(0, 6, 6)
         last, size = first + draw.integers(0, 4, 6), 64 * draw.integers(1, 9, 6)
         intervals = Intervals(first, last, size)
         exact += smallest(intervals, 0, STRATEGIES)[1] == least_of_all(intervals)
-    assert exact >= 95
+    assert exact >= 57
 
 
 @pytest.mark.parametrize(

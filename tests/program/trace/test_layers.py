@@ -167,7 +167,7 @@ class ImpureTable(Table):
 class Rows(Layer):
     """A table whose gradient is row-sparse, not pure."""
 
-    integer_input = True
+    input_kinds = ("integers",)
 
     def setup(self, in_shapes):
         self.add_param("table", (9, 3))

@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import singanet
@@ -65,6 +65,7 @@ def reloaded(optimizer):
     optimizer.load_state_dict(optimizer.state_dict())
 
 
+@settings(max_examples=40)
 @given(
     rule=st.sampled_from(RULES),
     # Two of a kind would have their state under the same keys.

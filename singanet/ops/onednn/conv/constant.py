@@ -84,8 +84,13 @@ def _forward_packed(
 ) -> None:
     """Operands: images, outputs, the packed weight, the bias, what is added."""
     desc = _desc(build, images, outputs, window, groups, bias, relu, add)
-    order = [Arg.SRC, Arg.DST, Arg.WEIGHTS, *[Arg.BIAS] * bias]
-    order += [build.argument_of_other(desc)] * add
-    layouts = [build.images(images), build.images(outputs), build.layout(desc, Query.WEIGHTS)]
-    layouts += [build.rows(outputs[3:])] * bias + [build.images(outputs)] * add
-    build.stage(desc, build.operands(order, layouts))
+    memories = {
+        Arg.SRC: build.images_to_multiply(0, images),
+        Arg.DST: build.operand(1, build.images(outputs)),
+        Arg.WEIGHTS: build.operand(2, build.layout(desc, Query.WEIGHTS)),
+    }
+    if bias:
+        memories[Arg.BIAS] = build.operand(3, build.rows(outputs[3:]))
+    if add:
+        memories[build.argument_of_other(desc)] = build.operand(3 + bias, build.images(outputs))
+    build.stage(desc, memories)

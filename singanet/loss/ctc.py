@@ -1,0 +1,228 @@
+"""Sequences of labels without their places: connectionist temporal classification."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.errors import ArgumentError, DataError, ShapeError
+from singanet.loss.ctc_decoding import beam_search, best_path
+from singanet.loss.loss import Loss
+from singanet.ops import Ops, ops_for
+from singanet.types import Array
+
+
+class CTC(Loss):
+    """−log of the probability of the labels ``y`` (B, S) under scores ``x`` (B, T, C), T frames.
+
+    It is the sum over all paths of frames, p = softmax(x), that yield the labels once repetitions
+    and then ``blank`` are removed (Graves et al. 2006). Labels are integers other than ``blank``,
+    followed by ``padding`` to S, which may be the blank. A mask (B, T) leaves frames out. As in
+    PyTorch a sample's loss is divided by its labels, but not for reduction "sum", and with
+    ``per_label=False`` never, as in Keras. Labels that the frames cannot hold cost inf, with a
+    gradient of NaN, or with ``zero_infinity`` nothing. Both passes go by logarithms; a frame's
+    gradient is p less the expected number of each class there.
+    """
+
+    link_name = "softmax"
+
+    def __init__(
+        self,
+        blank: int = 0,
+        padding: int = -1,
+        zero_infinity: bool = False,
+        reduction: str = "mean",
+        per_label: bool = True,
+    ) -> None:
+        super().__init__(reduction)
+        self.blank = checked_count("CTC", "blank", blank, 0)
+        if not isinstance(padding, int) or (padding >= 0 and padding != blank):
+            raise ArgumentError(
+                "CTC(padding=)",
+                expected="a negative int, or the blank",
+                received=repr(padding),
+                advice="pad with what is no label",
+            )
+        self.padding = padding
+        self.zero_infinity = zero_infinity
+        self.per_label = per_label
+
+    def link(self, x: Array) -> Array:
+        """softmax(x) along the last axis."""
+        return ops_for(x).softmax(x)
+
+    def unmasked(self, x: Array, y: Array, mask: Array) -> tuple[Array, Array]:
+        """Outputs whose frames that are there come first, with sure blanks behind them."""
+        xp = ops_for(x).xp
+        order = xp.argsort(~mask, axis=1, kind="stable")
+        missing = xp.arange(mask.shape[1]) >= mask.sum(axis=1)[:, None]
+        sure = xp.where(xp.arange(x.shape[2]) == self.blank, 0.0, -np.inf)
+        moved = xp.take_along_axis(x, order[:, :, None], axis=1)
+        return xp.where(missing[:, :, None], sure, moved), y
+
+    def greedy(self, x: Array, mask: Array | None = None) -> list[list[int]]:
+        """The labels of the likeliest path of each sample of scores (B, T, C)."""
+        return best_path(x, self.blank, mask)
+
+    def beam(
+        self, x: Array, width: int = 10, mask: Array | None = None
+    ) -> list[list[tuple[list[int], float]]]:
+        """For each sample up to ``width`` label sequences and log-probabilities, the best first.
+
+        By prefix beam search (Hannun et al. 2014), which keeps so many prefixes a frame.
+        """
+        return beam_search(x, self.blank, checked_count("CTC.beam", "width", width, 1), mask)
+
+    def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
+        """See `Loss`."""
+        return self.compute_masked(ops, x, y, None)
+
+    def count_masked(self, x: Array, y: Array, mask: Array) -> float:
+        """Samples."""
+        return len(x)
+
+    def compute_masked(self, ops: Ops, x: Array, y: Array, mask: Array | None) -> tuple[Array, Any]:
+        """See `Loss`; frames that are not there are passed over."""
+        self._expect(ops, x, y, mask)
+        xp, lattice = ops.xp, _Lattice(ops, ops.log_softmax(x), y, self.blank, self.padding, mask)
+        alphas = lattice.forward()
+        last = xp.where(lattice.ends, alphas[-1, :, 2:], -np.inf)
+        total = xp.logaddexp.reduce(last, axis=1)
+        losses = xp.negative(total)
+        if self.zero_infinity:
+            losses = ops.where(xp.isinf(total), 0, losses)
+        share = None
+        if self.per_label and self.reduction == "mean":
+            share = ops.divide(1.0, ops.maximum(lattice.lengths.astype(x.dtype), 1))
+            losses *= share
+        return losses, (lattice, alphas, total, share)
+
+    def gradient(self, ops: Ops, saved: Any) -> Array:
+        """See `Loss`."""
+        lattice, alphas, total, share = saved
+        dx = lattice.posterior(alphas, total)
+        xp = ops.xp
+        xp.subtract(xp.exp(lattice.log_p), dx, out=dx)
+        fill = 0 if self.zero_infinity else np.nan
+        dx = ops.where(xp.isinf(total)[:, None, None], fill, dx)
+        if lattice.mask is not None:
+            dx = ops.where(lattice.mask[:, :, None], dx, 0)
+        if share is not None:
+            dx *= share[:, None, None]
+        return dx
+
+    def _expect(self, ops: Ops, x: Array, y: Array, mask: Array | None) -> None:
+        if x.ndim != 3 or self.blank >= x.shape[2]:
+            raise ShapeError(
+                "CTC",
+                expected=f"scores of shape (batch, frames, classes), of more than {self.blank}"
+                " classes, the blank among them",
+                received=f"outputs of shape {x.shape}",
+                advice="let the net yield a row of scores a frame",
+            )
+        if y.dtype.kind not in "iu" or y.ndim != 2 or len(y) != len(x):
+            raise DataError(
+                "CTC",
+                expected=f"integer labels of shape ({len(x)}, labels), padded with {self.padding}",
+                received=f"targets of type {y.dtype} and shape {y.shape}",
+                advice="pad shorter sequences of labels to the longest",
+            )
+        if mask is not None and mask.shape != x.shape[:2]:
+            raise ShapeError(
+                "CTC, mask",
+                expected=f"one number a frame, shape {x.shape[:2]}",
+                received=f"shape {mask.shape}",
+                advice="mask frames of the outputs, which may be fewer than the inputs'",
+            )
+        ops.check(partial(_expect_labels, x.shape[2], self.blank, self.padding), y)
+
+
+class _Lattice:
+    """The states of paths: blanks and labels in turns, L = 2 S + 1 of them, over T frames.
+
+    ``log_p`` (B, T, C) are the logarithms of probabilities; ``ends`` (B, L) is True for the states
+    in which a path may end. Arrays of states have two more of them that no path comes to, in front
+    where they are gone through forward, and behind on the way back.
+    """
+
+    def __init__(
+        self, ops: Ops, log_p: Array, y: Array, blank: int, padding: int, mask: Array | None
+    ) -> None:
+        xp = self.xp = ops.xp
+        batch, labels = y.shape
+        self.blank, self.log_p, self.mask = blank, log_p, mask
+        there = y != padding
+        self.labels = xp.where(there, y, blank)
+        self.lengths = there.sum(axis=1)
+        state = xp.arange(2 * labels + 1)
+        past = 2 * self.lengths[:, None]
+        self.ends = (state == past) | ((state == past - 1) & (past > 0))
+        states = xp.full((batch, 2 * labels + 1), blank, self.labels.dtype)
+        states[:, 1::2] = self.labels
+        self.emitted = xp.take_along_axis(log_p, states[:, None, :], axis=2)
+        # A label may follow another one at once where the two are not the same.
+        self.skip = xp.full((batch, 2 * labels + 3), -np.inf, log_p.dtype)
+        if labels > 1:
+            other = self.labels[:, 1:] != self.labels[:, :-1]
+            self.skip[:, 3:-2:2] = xp.where(other, 0.0, -np.inf)
+
+    def forward(self) -> Array:
+        """For each frame, and before the first, log of the sum over the paths into a state.
+
+        (T + 1, B, 2 + L). Before the first frame all are in a blank.
+        """
+        xp, (batch, frames, states) = self.xp, self.emitted.shape
+        alphas = xp.full((frames + 1, batch, states + 2), -np.inf, self.log_p.dtype)
+        alphas[0, :, 2] = 0
+        skip = self.skip[:, :-2]
+        for t in range(frames):
+            old, new = alphas[t], alphas[t + 1, :, 2:]
+            xp.logaddexp(old[:, 2:], old[:, 1:-1], out=new)
+            xp.logaddexp(new, old[:, :-2] + skip, out=new)
+            xp.add(new, self.emitted[:, t], out=new)
+            if self.mask is not None:
+                xp.copyto(new, old[:, 2:], where=~self.mask[:, t, None])
+        return alphas
+
+    def posterior(self, alphas: Array, total: Array) -> Array:
+        """The expected number of each class in each frame, (B, T, C), given the labels."""
+        xp, (batch, frames, states) = self.xp, self.emitted.shape
+        made = xp.zeros(self.log_p.shape, self.log_p.dtype)
+        rows = xp.arange(batch)
+        total = xp.where(xp.isinf(total), 0, total)[:, None]
+        beta = xp.where(self.ends, 0.0, -np.inf).astype(self.log_p.dtype)
+        ahead = xp.full((batch, states + 2), -np.inf, self.log_p.dtype)
+        skip, inner = self.skip[:, 2:], ahead[:, :-2]
+        for t in range(frames - 1, -1, -1):
+            part = xp.exp(alphas[t + 1, :, 2:] + beta - total)
+            made[:, t, self.blank] = part[:, ::2].sum(axis=1)
+            for k in range(self.labels.shape[1]):
+                # One label a sample at a time: a class may stand in several places. Padding's
+                # states have no paths.
+                made[rows, t, self.labels[:, k]] += part[:, 2 * k + 1]
+            xp.add(beta, self.emitted[:, t], out=inner)
+            before = xp.logaddexp(ahead[:, :-2], ahead[:, 1:-1])
+            xp.logaddexp(before, ahead[:, 2:] + skip, out=before)
+            if self.mask is not None:
+                xp.copyto(before, beta, where=~self.mask[:, t, None])
+            beta = before
+        return made
+
+
+def _expect_labels(classes: int, blank: int, padding: int, y: Array) -> None:
+    there = y != padding
+    wrong = there & ((y < 0) | (y >= classes) | (y == blank))
+    # What comes behind padding belongs to no sequence.
+    wrong[:, 1:] |= there[:, 1:] & ~there[:, :-1]
+    if bool(wrong.any()):
+        at = int(wrong.reshape(-1).argmax())
+        raise DataError(
+            "CTC",
+            expected=f"labels from 0 to {classes - 1} but the blank, {blank}, and only {padding}"
+            " behind them",
+            received=f"{int(y.reshape(-1)[at])} at index {tuple(divmod(at, y.shape[1]))}",
+            advice="pad at the end alone",
+        )

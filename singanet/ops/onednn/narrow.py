@@ -1,0 +1,57 @@
+"""Kernels that multiply bfloat16: float32 arrays outside, factors rounded in scratch memory.
+
+Convolutions and large products round what they multiply to bfloat16, which has float32's range and
+8 of its 24 bits, and sum in float32; recurrent kernels let oneDNN do so block by block. Everything
+else stays as it is, and so do all arrays: parameters and updates, activations, gradients.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from singanet.errors import BackendError
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import cheapest
+from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.library import INSTALL
+
+
+class Direct:
+    """Takes oneDNN's own convolution wherever it is open: the other routes multiply float32."""
+
+    version = 0
+
+    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
+        """See `Chooser`."""
+        return "direct" if "direct" in estimates else cheapest(estimates)
+
+
+def narrowed(ops: Ops, where: str) -> Ops:
+    """``ops`` with factors of bfloat16, and plans of its own; itself where it is so already.
+
+    Errors: `BackendError` for kernels, or on a processor, without them.
+    """
+    library = ops.library() if isinstance(ops, OneDnnBase) else None
+    if not isinstance(ops, OneDnnBase) or library is None:
+        received, advice = f"those of {ops.name}", INSTALL
+    elif not library.bfloat16:
+        received = "oneDNN on a processor without such products"
+        advice = "use a processor with AVX-512 BF16 or AMX"
+    else:
+        return ops if ops.narrow else _narrow(ops)
+    raise BackendError(
+        where,
+        expected="kernels that multiply bfloat16",
+        received=received,
+        advice=f'{advice}; "auto" takes float32 where there are none',
+    )
+
+
+def _narrow(ops: OneDnnBase) -> OneDnnBase:
+    made = copy.copy(ops)
+    made.narrow, made.chooser, made._local = True, Direct(), threading.local()
+    return made

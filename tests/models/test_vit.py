@@ -1,0 +1,55 @@
+"""The vision transformer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet, Input
+from singanet.errors import ShapeError
+from singanet.models import build
+from singanet.models.vit import patches
+from singanet.optimizer import Adam
+
+# timm's vit_tiny_patch16_224; torchvision's vit_b_16 and vit_b_32.
+PUBLISHED = {
+    5_717_416: {},
+    86_567_656: {"width": 768, "heads": 12},
+    88_224_232: {"width": 768, "heads": 12, "patch": 32},
+}
+
+
+@pytest.mark.parametrize("published", PUBLISHED)
+def test_the_counts_are_the_published_ones(published, count):
+    assert count(build("vit_tiny", **PUBLISHED[published])) == (published, 0)
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(224, 197), (64, 17), (32, 65), (28, 50), (8, 17)])
+def test_patches_fit_the_image(size, tokens):
+    net = build("vit_tiny", (3, size, size), 10, depth=1)
+    assert net["token"].out_shapes == (tokens, 192)
+
+
+def test_sides_that_patches_do_not_fill_are_refused():
+    with pytest.raises(ShapeError, match="model vit: expected images whose sides are multiples of"):
+        build("vit_tiny", (3, 75, 64), 10)
+    assert build("vit_tiny", (3, 75, 64), 10, patch=1, depth=1)["token"].out_shapes[0] == 4801
+
+
+def test_a_patch_is_one_step_of_the_sequence_in_reading_order():
+    image = Input("image", (1, 4, 6))
+    net = FeedForwardNet(inputs=image, outputs=patches(image, 8, 2), seed=0)
+    x = np.zeros((1, 1, 4, 6), np.float32)
+    x[..., 2:4, 4:6] = 1.0
+    rows = net.forward(False, x)[0]
+    # Where the pixels are zero, the patch is the bias of the convolution.
+    assert rows.shape == (6, 8)
+    assert np.flatnonzero(abs(rows - rows[0]).max(axis=1) > 1e-6).tolist() == [5]
+
+
+def test_it_learns_small_images(rng):
+    net = build("vit_tiny", (1, 8, 8), 4, seed=0, width=16, depth=2, heads=2)
+    x = rng.standard_normal((8, 1, 8, 8)).astype(np.float32)
+    optimizer = Adam(lr=0.01)
+    losses = [net.step(x, np.arange(8) % 4, optimizer)[0] for _ in range(25)]
+    assert losses[-1] < 0.2 * losses[0]

@@ -1,0 +1,160 @@
+"""Factors of bfloat16: what is multiplied is rounded, and nothing else."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from singanet import FeedForwardNet
+from singanet.device import Device, cpu
+from singanet.errors import BackendError
+from singanet.layers import LSTM, Conv2D, Dense, Flatten
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.ops.numpy import numpy_ops
+from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.narrow import narrowed
+from singanet.ops.window import Window
+from singanet.optimizer import SGD
+
+
+@pytest.fixture
+def narrow():
+    ops = cpu().ops
+    library = ops.library() if isinstance(ops, OneDnnBase) else None
+    if library is None:
+        pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp threadpoolctl")
+    if not library.bfloat16:
+        pytest.skip("this processor does not multiply bfloat16")
+    return narrowed(ops, "test")
+
+
+def rounded(array):
+    """To the nearest bfloat16, ties to even, as float64."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    up = ((bits >> 16) & 1) + np.uint32(0x7FFF)
+    return ((bits + up) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+
+
+def convolved(x, weight, stride, pad):
+    """By its definition, in float64."""
+    x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    kernel = weight.shape[2:]
+    windows = np.lib.stride_tricks.sliding_window_view(x, kernel, (2, 3))[:, :, ::stride, ::stride]
+    return np.einsum("nchwij,fcij->nfhw", windows, weight)
+
+
+def expect_sums(made, exact, terms):
+    """Within what summing so many ``terms`` in float32 may lose."""
+    assert made.dtype == np.float32
+    np.testing.assert_allclose(made, exact, atol=1e-6 * terms * max(1.0, np.abs(exact).max()))
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.sampled_from([1, 3]),
+    st.integers(1, 2),
+    st.integers(0, 2**31),
+)
+def test_convolutions_round_their_factors(n, c, f, size, stride, seed):
+    ops = cpu().ops
+    if not isinstance(ops, OneDnnBase) or not ops.library().bfloat16:
+        pytest.skip("no products of bfloat16 here")
+    ops, rng = narrowed(ops, "test"), np.random.default_rng(seed)
+    pad = size // 2
+    window = Window((size, size), (stride, stride), ((pad, pad), (pad, pad)))
+    x = rng.standard_normal((n, 8, 9, c), np.float32).transpose(0, 3, 1, 2)
+    weight = rng.standard_normal((f, c, size, size), np.float32)
+    expect_sums(
+        ops.conv2d(x, weight, None, window),
+        convolved(rounded(x), rounded(weight), stride, pad),
+        1,
+    )
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("size", [(64, 300, 80), (1100, 40, 1050)])
+def test_products_round_their_factors(narrow, rng, size, turned):
+    m, k, n = size
+    a = rng.standard_normal((k, m) if turned[0] else (m, k), np.float32)
+    b = rng.standard_normal((n, k) if turned[1] else (k, n), np.float32)
+    a, b = a.T if turned[0] else a, b.T if turned[1] else b
+    expect_sums(narrow.matmul(a, b), rounded(a) @ rounded(b), 1)
+
+
+def test_gradients_of_a_convolution_are_those_of_the_rounded_one(narrow, rng):
+    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+    x = rng.standard_normal((4, 12, 12, 16), np.float32).transpose(0, 3, 1, 2)
+    weight = rng.standard_normal((24, 16, 3, 3), np.float32)
+    dy = rng.standard_normal((4, 12, 12, 24), np.float32).transpose(0, 3, 1, 2)
+    dx = narrow.conv2d_backward_data(dy, weight, x.shape, window)
+    dw = narrow.conv2d_backward_weights(x, dy, weight.shape, window)
+    turned = weight.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1]
+    expect_sums(dx, convolved(rounded(dy), rounded(turned), 1, 1), 1)
+    exact = convolved(rounded(x).transpose(1, 0, 2, 3), rounded(dy).transpose(1, 0, 2, 3), 1, 1)
+    expect_sums(dw, exact.transpose(1, 0, 2, 3), 4)
+
+
+def small_net():
+    return FeedForwardNet(
+        [
+            Conv2D("conv", 16, 3, input_sample_shape=(8, 16, 16)),
+            Flatten("flat"),
+            Dense("fc", 10),
+        ],
+        loss=SoftmaxCrossEntropy(),
+        seed=3,
+    )
+
+
+def test_a_net_steps_beside_its_float32_twin_and_goes_back(narrow, rng):
+    x = rng.standard_normal((32, 8, 16, 16), np.float32)
+    y = rng.integers(0, 10, 32)
+    nets = [small_net(), small_net()]
+    nets[0].compile(SGD(lr=0.01), mixed_precision="bfloat16")
+    nets[1].compile(SGD(lr=0.01))
+    for _ in range(3):
+        losses = [net.step(x, y, net.compiled.optimizer)[0] for net in nets]
+        assert losses[0] != losses[1]
+        assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert all(p.value.dtype == np.float32 for p in nets[0].params())
+    for mine, other in zip(nets[0].params(), nets[1].params(), strict=True):
+        mine.value[...] = other.value
+    assert not np.array_equal(nets[0].forward(False, x), nets[1].forward(False, x))
+    nets[0].as_type("float32")
+    np.testing.assert_array_equal(nets[0].forward(False, x), nets[1].forward(False, x))
+
+
+def test_a_predictor_keeps_the_factors_of_its_net(narrow, rng):
+    net, x = small_net(), rng.standard_normal((32, 8, 16, 16), np.float32)
+    exact = net.predictor()(x)
+    net.as_type("bfloat16")
+    coarse = net.predictor()(x)
+    assert coarse.dtype == np.float32
+    assert not np.array_equal(coarse, exact)
+    np.testing.assert_allclose(coarse, exact, atol=0.02)
+
+
+def test_recurrent_kernels_stay_near(narrow, rng):
+    net = FeedForwardNet([LSTM("lstm", 64, input_sample_shape=(20, 64))], seed=1)
+    x = rng.standard_normal((32, 20, 64), np.float32)
+    exact = net.forward(False, x)
+    net.as_type("bfloat16")
+    np.testing.assert_allclose(net.forward(False, x), exact, atol=0.02)
+
+
+def test_kernels_without_such_products_are_refused_and_the_net_is_as_it_was():
+    net = small_net()
+    net.device = Device("cpu", numpy_ops)
+    for act in (
+        lambda: net.as_type("bfloat16"),
+        lambda: net.compile(SGD(lr=0.1), mixed_precision="bfloat16"),
+        lambda: net.compile(SGD(lr=0.1), mixed_precision="float32_fast"),
+    ):
+        with pytest.raises(BackendError, match="received those of numpy"):
+            act()
+    assert net.compiled is None
+    net.compile(SGD(lr=0.1), mixed_precision="auto")
+    assert net.device.ops is numpy_ops
