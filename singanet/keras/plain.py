@@ -180,7 +180,6 @@ def _rescaling(d: Described) -> list[Layer]:
 
 
 def _group_normalization(d: Described) -> list[Layer]:
-    d.expect(center=d.config["scale"])
     if d.axis() != (1 if len(d.shapes[0]) == 3 else len(d.shapes[0])):
         d.expect(axis="the channels")
     groups = int(d.config["groups"])
@@ -188,9 +187,10 @@ def _group_normalization(d: Described) -> list[Layer]:
         d.name,
         d.shapes[0][0 if len(d.shapes[0]) == 3 else -1] if groups == -1 else groups,
         float(d.config["epsilon"]),
-        bool(d.config["scale"]),
-        d.specs("gamma", WHOLE),
-        d.specs("beta", WHOLE),
+        gamma_specs=d.specs("gamma", WHOLE),
+        beta_specs=d.specs("beta", WHOLE),
+        center=bool(d.config["center"]),
+        scale=bool(d.config["scale"]),
     )
     return [norm] if len(d.shapes[0]) != 2 else _along_channels(d, norm)
 
@@ -216,15 +216,16 @@ def _attention(d: Described) -> list[Layer]:
 
 
 def _layer_normalization(d: Described) -> list[Layer]:
-    d.expect(rms_scaling=False, center=d.config["scale"])
+    d.expect(rms_scaling=False)
     if d.axis() != len(d.shapes[0]) or len(d.shapes[0]) == 3:
         d.expect(axis="the last of a sequence or row")
     norm = layers.LayerNorm(
         d.name,
         epsilon=float(d.config["epsilon"]),
-        affine=bool(d.config["scale"]),
         gamma_specs=d.specs("gamma", WHOLE),
         beta_specs=d.specs("beta", WHOLE),
+        center=bool(d.config["center"]),
+        scale=bool(d.config["scale"]),
     )
     return [norm]
 

@@ -188,20 +188,14 @@ def _upsampling(d: Described) -> list[Layer]:
     return [layers.Upsampling2D(d.name, _pair(d, "size"), d.config["interpolation"])]
 
 
-def _global(kind: type[Layer]) -> Callable[[Described], list[Layer]]:
+def _global(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
+    return lambda d: [kind(d.name, keepdims=bool(d.config["keepdims"]))]
+
+
+def _global1d(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
     def make(d: Described) -> list[Layer]:
-        made: list[Layer] = [kind(d.name)]
-        if d.config.get("keepdims"):
-            made.append(layers.Reshape(f"{d.name}_kept", (d.shapes[0][0], 1, 1)))
-        return made
-
-    return make
-
-
-def _global1d(kind: type[Layer]) -> Callable[[Described], list[Layer]]:
-    def make(d: Described) -> list[Layer]:
-        d.expect(keepdims=False)
-        return _signal(d, kind(d.name), keeps=False)
+        keeps = bool(d.config["keepdims"])
+        return _signal(d, kind(d.name, keepdims=keeps), keeps)
 
     return make
 

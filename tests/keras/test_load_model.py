@@ -47,7 +47,9 @@ def strided():
             kl.MaxPooling2D(2, padding="same"),
             kl.AveragePooling2D(3, strides=1, padding="same"),
             kl.AveragePooling2D(2),
-            kl.GlobalAveragePooling2D(),
+            kl.GlobalAveragePooling2D(keepdims=True),
+            kl.GlobalMaxPooling2D(),
+            kl.LayerNormalization(center=False),
             kl.Dense(2),
         ]
     )
