@@ -10,6 +10,7 @@ from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.cache import Cache
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.masking import Masking
 from singanet.types import Array, RowSparse, Shape, Shapes
 
 
@@ -22,10 +23,14 @@ class Embedding(Layer):
 
     Where its rows are served, as by `parallel.Hybrid`, those of a batch come when they are looked
     up; with a ``cache`` some of them stay.
+
+    Steps of the index ``mask_index`` are masked, in lists and on symbols: see `Layer.masks`. Unlike
+    the others its row is of use to no layer that reads the mask, but it is a row.
     """
 
     input_kinds = ("integers",)
 
+    masks = "keeps"
     any_extent = True
 
     looks_up = True
@@ -38,8 +43,13 @@ class Embedding(Layer):
         W_specs: ParamSpecs = None,
         input_sample_shape: Shape | None = None,
         cache: Cache | None = None,
+        mask_index: int | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
+        self.mask_layer: Masking | None = None
+        if mask_index is not None:
+            expect_int(name, "mask_index", mask_index, least=0)
+            self.mask_layer = Masking(f"{name}_mask", mask_index)
         if cache is not None and not isinstance(cache, Cache):
             raise ArgumentError(
                 f"layer {name!r}, argument cache",

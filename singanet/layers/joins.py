@@ -17,6 +17,8 @@ class Combine(Layer):
     A gate of shape (C, 1, 1) so multiplies every position of a (C, H, W) image.
     """
 
+    masks = "keeps"
+
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shapes of equal rank → the larger extent along each axis."""
         several = isinstance(in_shapes, list) and len(in_shapes) > 1
@@ -198,6 +200,7 @@ class Merge(Layer):
     As an input layer of a net it takes a list of arrays; ``input_sample_shape`` is then a list.
     """
 
+    masks = "keeps"
     any_extent = True
 
     def setup(self, in_shapes: Any) -> Shapes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer import InputKind, Layer, ParamSpecs
 from singanet.layers.recurrent import check_batches, read_whole_lengths
 from singanet.layers.rotary import RotaryEmbedding
 from singanet.types import Array, Shape, Shapes
@@ -85,6 +86,7 @@ class MultiHeadAttention(Layer):
         self.W_specs = W_specs
         self.b_specs = b_specs
         self.mask = mask
+        self.masks = "keeps" if mask == "boolean" else ""
         self.rotary = rotary
         self.return_weights = return_weights
 
@@ -100,6 +102,16 @@ class MultiHeadAttention(Layer):
                 received=value,
                 advice=f"leave {what} out, or pass such a value",
             )
+
+    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+        """That of the keys, the last input, where it has one."""
+        return len(shapes) - 1
+
+    def input_kind(self, k: int) -> InputKind:
+        """Floats, but lengths and what is seen; what each is, is known with the shapes."""
+        if self.in_shapes is None:
+            return "any" if k else "floats"
+        return "floats" if k < self.given or self.mask == "added" else "any"
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(Tq, E), and what else is given → (Tq, num_output), with the weights' (heads, Tq, Tk)."""

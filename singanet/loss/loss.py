@@ -206,7 +206,7 @@ class Loss(Counted, Configurable, ABC):
 
     def unmasked(self, x: Array, y: Array, mask: Array) -> tuple[Array, Array]:
         """What metrics see of outputs and targets: the steps that are there, each as a sample."""
-        return x[mask], y[mask]
+        return steps_there(x, y, mask)
 
     def link(self, x: Array) -> Array:
         """What outputs ``x`` mean to a reader of predictions: here themselves."""
@@ -241,6 +241,21 @@ class Loss(Counted, Configurable, ABC):
             received=f"shape {weight.shape}",
             advice="weigh whole samples, or each of what the loss counts as a position",
         )
+
+
+def steps_there(x: Array, y: Array, mask: Array) -> tuple[Array, Array]:
+    """Outputs (B, T, ...) and targets of the steps where the booleans ``mask`` (B, T) are True.
+
+    Errors: `ShapeError` for targets that have other steps.
+    """
+    if y.shape[:2] != mask.shape or x.shape[:2] != mask.shape:
+        raise ShapeError(
+            "a metric under a mask",
+            expected=f"outputs and targets of the steps of the mask, {mask.shape}",
+            received=f"shapes {x.shape} and {y.shape}",
+            advice="take the mask off where targets are no steps",
+        )
+    return x[mask], y[mask]
 
 
 def counted(loss: Any, x: Any, y: Any) -> dict[str, float]:
