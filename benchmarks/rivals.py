@@ -7,7 +7,7 @@ from typing import Any
 
 from apart import Entrant, NoEntryError
 from cases import CASES, Case, batch_of, build, parameters, predictor
-from versus import COMPILED
+from versus import COMPILED, PRECISION
 
 LR, MOMENTUM = 0.01, 0.9
 
@@ -24,7 +24,7 @@ def imports(name: str, row: int, compile_all: bool = False) -> None:
     case = CASES[row]
     x, _ = batch_of(case.model, 1)
     images = not isinstance(x, dict) and x.ndim == 4
-    if name == "channels-last" and not images:
+    if name.startswith("channels-last") and not images:
         raise NoEntryError("not tried")
     if name == "compiled" and not compile_all and case.model not in COMPILED:
         raise NoEntryError("not tried")
@@ -38,6 +38,7 @@ def our_step(row: int) -> Entrant:
 
     case = CASES[row]
     net, (x, y) = build(case.model), batch_of(case.model, case.batch)
+    net.as_type(os.environ[PRECISION])
     sgd = singanet.optimizer.SGD(lr=LR, momentum=MOMENTUM)
     return Entrant(lambda: net.step(x, y, sgd), {"parameters": parameters(net)})
 
@@ -46,6 +47,7 @@ def our_prediction(row: int) -> Entrant:
     """A prediction of singanet, its weights constants as those of PyTorch's compiled twin."""
     case = CASES[row]
     net, (x, _) = build(case.model), batch_of(case.model, case.batch)
+    net.as_type(os.environ[PRECISION])
     predict = predictor(net)
     return Entrant(lambda: predict(x), {"parameters": parameters(net)})
 
@@ -62,7 +64,8 @@ def their_step(form: str, row: int) -> Entrant:
 
     def step() -> float:
         sgd.zero_grad()
-        loss = cross_entropy(run(*inputs).flatten(0, -2), labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=form.endswith("autocast")):
+            loss = cross_entropy(run(*inputs).flatten(0, -2), labels)
         loss.backward()
         sgd.step()
         return loss.item()
@@ -83,7 +86,8 @@ def their_prediction(form: str, row: int) -> Entrant:
     run = torch.compile(net) if form == "compiled" else net
 
     def predict() -> torch.Tensor:
-        with torch.inference_mode():
+        narrow = torch.autocast("cpu", torch.bfloat16, enabled=form.endswith("autocast"))
+        with torch.inference_mode(), narrow:
             return run(*inputs).softmax(-1)
 
     return Entrant(predict, facts)
@@ -98,7 +102,7 @@ def _twin(form: str, case: Case) -> tuple[Any, list, Any, dict]:
     torch.manual_seed(0)
     net, (x, y) = twins.build(case.model), batch_of(case.model, case.batch)
     inputs = [torch.from_numpy(a) for a in (x.values() if isinstance(x, dict) else [x])]
-    if inputs[0].ndim == 4 and form != "NCHW":
+    if inputs[0].ndim == 4 and not form.startswith("NCHW"):
         net = net.to(memory_format=torch.channels_last)
         inputs = [a.contiguous(memory_format=torch.channels_last) for a in inputs]
     facts = {"parameters": sum(p.numel() for p in net.parameters())}

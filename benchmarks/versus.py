@@ -15,6 +15,12 @@ COMPILED = ("alexnet", "vgg11", "resnet20", "resnet50")
 
 EAGER = ("NCHW", "channels-last")
 
+AUTOCAST = ("NCHW autocast", "channels-last autocast")
+"""PyTorch's own bfloat16, which takes part where singanet's does."""
+
+PRECISION = "BENCHMARK_PRECISION"
+"""The environment variable: "bfloat16" for kernels that multiply it."""
+
 
 def options(text: str) -> argparse.Namespace:
     """The command line; kernels and threads go to the environment, which libraries read once."""
@@ -28,11 +34,13 @@ def options(text: str) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10, help="a row, after three rounds")
     parser.add_argument("--minutes", type=float, default=20, help="after which no row is begun")
     parser.add_argument("--compile", choices=("usual", "all", "never"), default="usual")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--profile", action="store_true", help="where singanet's time goes")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="see apart.py")
     given = parser.parse_args()
     os.environ[CLOCK] = given.clock
     os.environ["SINGANET_OPS"] = given.ops
+    os.environ[PRECISION] = given.precision
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(given.threads)
@@ -53,6 +61,7 @@ def compare(
         raise SystemExit("PyTorch is not installed: pip install '.[peers]'")
     rows = chosen(given.rows)
     rivals = ["singanet", *EAGER, *([] if given.compile == "never" else ["compiled"])]
+    rivals += AUTOCAST if given.precision == "bfloat16" else ()
     whole = 60 * given.minutes
     measured = apart(make, rivals, rows, given.rounds, given.seconds, imports, whole)
     lines, ratios, notes = [], [], [_left_out(rows[len(measured) :])]
@@ -74,8 +83,11 @@ def compare(
     header = ["net", "batch", "singanet, ms", "PyTorch's best, ms", "which", "ratio", "(spread)",
               "singanet, MiB", "PyTorch, MiB"]  # fmt: skip
     body = "\n".join([table(header, lines), "", *_explained(given), *notes])
-    file = f"{name}_{given.ops}_{given.threads}t" + ("_part" if given.rows else "")
-    title = f"{what} against PyTorch: {given.ops} kernels, {given.threads} thread(s)"
+    kind = "" if given.precision == "float32" else f"_{given.precision}"
+    file = f"{name}_{given.ops}{kind}_{given.threads}t" + ("_part" if given.rows else "")
+    title = (
+        f"{what} against PyTorch: {given.ops} kernels, {given.precision}, {given.threads} thread(s)"
+    )
     publish(file, title, body)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from singanet import (
         checkpoint,
         data,
+        decoding,
         executor,
         keras,
         loss,
@@ -39,6 +40,7 @@ __all__ = [
     "Predictor",
     "checkpoint",
     "data",
+    "decoding",
     "device",
     "errors",
     "executor",
@@ -76,6 +78,7 @@ _ROOMS = frozenset(
         *(
             "checkpoint",
             "data",
+            "decoding",
             "executor",
             "keras",
             "loss",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from singanet.budget import MemoryPlan
     from singanet.checkpoint import LoadReport
+    from singanet.decoding import Decoder
     from singanet.gradients.names import Name, Names
     from singanet.loss import Loss, MultiLoss
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
@@ -451,6 +452,46 @@ class FeedForwardNet(Net):
         from singanet.offload import onload
 
         onload(self)
+
+    # -- step by step -----------------------------------------------------------------------
+
+    def decoder(
+        self, max_length: int | None = None, fixed: Mapping[str, Any] | None = None
+    ) -> Decoder:
+        """An object that takes sequences in parts, and remembers what layers need of those before.
+
+        ``decoder(x)`` is what `predict` gives for the whole sequences at the steps ``x``. Memory is
+        that of ``max_length`` steps, the net's own number by default; ``fixed`` are inputs that are
+        no sequences of steps. Errors: a net of which parts have other outputs than the whole.
+        """
+        from singanet.decoding import Decoder
+
+        return Decoder(self, max_length, fixed)
+
+    def generate(
+        self,
+        prompts: Any,
+        length: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: int | None = None,
+        max_length: int | None = None,
+    ) -> list[Array]:
+        """Go on with each of ``prompts``, an array (N, P) of ids or N arrays of any length.
+
+        The next id is drawn by the net's probabilities to the power of 1 / ``temperature``, at 0
+        the likeliest is taken; ``top_k`` and ``top_p`` leave the likeliest alone, as `Sampling`
+        says. Each row ends after ``length`` ids, or with the id ``stop``. The net remembers what
+        it has read, `decoder`; past ``max_length`` steps it reads the last half anew. The same
+        ``seed`` and prompts give the same ids. Errors: a net whose output is no probabilities
+        (N, T, C), and those of `decoder`.
+        """
+        from singanet.decoding import Sampling, generate
+
+        sampling = Sampling(temperature, top_k, top_p)
+        return generate(self, prompts, length, sampling, seed, stop, max_length)
 
     # -- programs ---------------------------------------------------------------------------
 

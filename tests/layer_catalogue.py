@@ -8,6 +8,7 @@ from singanet import FeedForwardNet, Input, initializer, layers
 
 IMAGE = (2, 6, 6)
 SEQUENCE = (4, 3)
+VOLUME = (2, 4, 3, 4)
 
 CATALOGUE = {
     "Activation": (lambda n: layers.Activation(n, "leaky_relu", alpha=0.2), [(5,)]),
@@ -16,6 +17,7 @@ CATALOGUE = {
     "Average": (layers.Average, [(5,), (5,)]),
     "AvgPooling1D": (lambda n: layers.AvgPooling1D(n, 2, 2), [(2, 6)]),
     "AvgPooling2D": (lambda n: layers.AvgPooling2D(n, (2, 3), 2, "valid"), [IMAGE]),
+    "AvgPooling3D": (lambda n: layers.AvgPooling3D(n, 2, ceil_mode=True), [VOLUME]),
     "BatchNormalization": (lambda n: layers.BatchNormalization(n, momentum=0.2), [IMAGE]),
     "Cast": (layers.Cast, [(5,)]),
     "ClassToken": (lambda n: layers.ClassToken(n, 2), [SEQUENCE]),
@@ -23,17 +25,20 @@ CATALOGUE = {
     "Compare": (lambda n: layers.Compare(n, "<="), [(5,), (1,)]),
     "Concat": (lambda n: layers.Concat(n, 1), [(5,), (2,)]),
     "Conv1D": (lambda n: layers.Conv1D(n, 3, 3), [(2, 6)]),
+    "Conv1DTranspose": (lambda n: layers.Conv1DTranspose(n, 3, 4, 2), [(2, 5)]),
     "Conv2D": (
         lambda n: layers.Conv2D(n, 4, (3, 1), stride=2, dilation=(1, 2), groups=2,
                                 W_specs={"init": initializer.Uniform(-1.0, 1.0), "lr_mult": 2.0}),
         [IMAGE],
     ),
     "Conv2DTranspose": (lambda n: layers.Conv2DTranspose(n, 3, 3, stride=2), [IMAGE]),
+    "Conv3D": (lambda n: layers.Conv3D(n, 3, (3, 2, 1), (1, 2, 1)), [VOLUME]),
     "Cropping": (lambda n: layers.Cropping(n, (1, (0, 2))), [IMAGE]),
     "Dense": (
         lambda n: layers.Dense(n, 3, W_specs={"init": "gaussian", "mean": 0.0, "std": 0.1}),
         [(5,)],
     ),
+    "DepthwiseConv1D": (lambda n: layers.DepthwiseConv1D(n, border_mode="causal"), [(2, 6)]),
     "DepthwiseConv2D": (lambda n: layers.DepthwiseConv2D(n, depth_multiplier=2), [IMAGE]),
     "Divide": (layers.Divide, [(5,), (1,)]),
     "Dot": (layers.Dot, [(5,), (5,)]),
@@ -50,8 +55,10 @@ CATALOGUE = {
     "GaussianNoise": (lambda n: layers.GaussianNoise(n, 0.2), [(5,)]),
     "GlobalAvgPooling1D": (layers.GlobalAvgPooling1D, [(2, 6)]),
     "GlobalAvgPooling2D": (layers.GlobalAvgPooling2D, [IMAGE]),
+    "GlobalAvgPooling3D": (layers.GlobalAvgPooling3D, [VOLUME]),
     "GlobalMaxPooling1D": (layers.GlobalMaxPooling1D, [(2, 6)]),
     "GlobalMaxPooling2D": (layers.GlobalMaxPooling2D, [IMAGE]),
+    "GlobalMaxPooling3D": (layers.GlobalMaxPooling3D, [VOLUME]),
     "GroupNorm": (lambda n: layers.GroupNorm(n, 2), [(4, 6, 6)]),
     "Index": (lambda n: layers.Index(n, [0, (1, None, 2)]), [IMAGE]),
     "InstanceNorm": (layers.InstanceNorm, [IMAGE]),
@@ -64,6 +71,7 @@ CATALOGUE = {
     "MatMul": (lambda n: layers.MatMul(n, transpose_b=True), [(4, 3), (2, 3)]),
     "MaxPooling1D": (lambda n: layers.MaxPooling1D(n, 2, 2), [(2, 6)]),
     "MaxPooling2D": (lambda n: layers.MaxPooling2D(n, 3, 2), [IMAGE]),
+    "MaxPooling3D": (lambda n: layers.MaxPooling3D(n, (2, 3, 2)), [VOLUME]),
     "Maximum": (layers.Maximum, [(5,), (5,)]),
     "Merge": (layers.Merge, [(5,), (5,)]),
     "MultiHeadAttention": (
@@ -84,6 +92,7 @@ CATALOGUE = {
     "RNN": (lambda n: layers.RNN(n, 3, "tanh", return_state=True), [SEQUENCE]),
     "Reshape": (lambda n: layers.Reshape(n, (3, -1)), [IMAGE]),
     "Scale": (layers.Scale, [IMAGE]),
+    "SeparableConv2D": (lambda n: layers.SeparableConv2D(n, 3, 3, 2), [IMAGE]),
     "SinusoidalPosition": (layers.SinusoidalPosition, [(4, 6)]),
     "Slice": (lambda n: layers.Slice(n, 1, [2, 3]), [(5,)]),
     "Softmax": (layers.Softmax, [(5,)]),

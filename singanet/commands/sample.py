@@ -27,11 +27,14 @@ def add_command(commands: Any) -> None:
         metavar="F",
         help="1 draws as the net expects, less is safer, 0 takes the likeliest; 0.8",
     )
+    add("--top-k", type=int, metavar="N", help="draw among the N likeliest alone")
+    add("--top-p", type=float, metavar="F", help="among the fewest that have this probability")
     add("--seed", type=int, default=0, metavar="N", help="of the draws; 0")
     parser.set_defaults(command=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from singanet.decoding import Sampling
     from singanet.errors import ArgumentError
     from singanet.runs.sampling import sampled, start_of
     from singanet.runs.tasks.text import Text
@@ -41,21 +44,13 @@ def _run(arguments: argparse.Namespace) -> int:
     if not isinstance(task, Text):
         raise ArgumentError(
             f"{str(arguments.path)!r}",
-            expected="a language model, such as char_rnn or transformer",
+            expected="a language model, such as char_rnn or transformer_lm",
             received="another kind of net",
             advice="use singanet predict",
         )
-    (window,) = task.input_shape
     prompt = start_of(task.data) if arguments.prompt is None else arguments.prompt
-    drawn = sampled(
-        net,
-        task.data,
-        window,
-        prompt,
-        arguments.length,
-        arguments.temperature,
-        arguments.seed,
-    )
+    sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
+    drawn = sampled(net, task.data, prompt, arguments.length, sampling, arguments.seed)
     print((arguments.prompt or "").lstrip("\n"), end="")
     for character in drawn:
         print(character, end="", flush=True)

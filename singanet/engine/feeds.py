@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,17 @@ from singanet.types import Array, Shape
 
 
 def check_feed(
-    plan: Plan, x: Any, device: Device, dtype: np.dtype[Any], where: str = "net.forward"
+    plan: Plan,
+    x: Any,
+    device: Device,
+    dtype: np.dtype[Any],
+    where: str = "net.forward",
+    parts: Collection[str] = (),
 ) -> dict[str, Any]:
-    """``x`` as a dict input name → array(s) on ``device``, in ``dtype`` where a layer computes."""
+    """``x`` as a dict input name → array(s) on ``device``, in ``dtype`` where a layer computes.
+
+    ``parts`` are inputs of which some steps come, whatever the net says how many there are.
+    """
     if not isinstance(x, Mapping):
         if len(plan.inputs) != 1:
             raise ArgumentError(
@@ -29,12 +37,17 @@ def check_feed(
             )
         x = {plan.inputs[0]: x}
     _expect_same_names(f"{where}, argument x", x, plan.inputs)
-    return {name: _check_input(plan.by_name[name], x[name], device, dtype) for name in plan.inputs}
+    return {
+        name: _check_input(plan.by_name[name], x[name], device, dtype, name in parts)
+        for name in plan.inputs
+    }
 
 
-def _check_input(step: Step, x: Any, device: Device, dtype: np.dtype[Any]) -> Any:
+def _check_input(step: Step, x: Any, device: Device, dtype: np.dtype[Any], part: bool) -> Any:
     layer = step.layer
     shapes = layer.in_shapes
+    if part and isinstance(shapes, tuple):
+        shapes = (-1, *shapes[1:])
     if isinstance(shapes, list):
         parts = list(x) if isinstance(x, (list, tuple)) else [x]
         if len(parts) != len(shapes):

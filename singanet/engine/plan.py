@@ -12,7 +12,7 @@ from singanet.engine.foreign import apart, expect_output, is_foreign
 from singanet.errors import GraphError
 from singanet.graph.nodes import Node
 from singanet.layers.activation import Activation
-from singanet.layers.context import Context
+from singanet.layers.context import Context, Past
 from singanet.layers.dummy import Dummy
 from singanet.layers.layer import InputKind, Layer
 from singanet.ops.interface import Ops
@@ -150,10 +150,11 @@ def run_step(
     keep: bool,
     wanted: Collection[str],
     layer: Layer | None = None,
+    past: Past | None = None,
 ) -> tuple[Any, Context]:
     """What ``step`` makes of ``x``, and what that leaves; the nodes ``wanted`` are looked at.
 
-    ``layer`` may take the place of its own.
+    ``layer`` may take the place of its own, ``past`` is what it knows of earlier steps.
     """
     if layer is None:
         layer, params = step.layer, step.params()
@@ -161,13 +162,15 @@ def run_step(
         params = {suffix: param.value for suffix, param in layer.params.items()}
     ctx = Context(ops, rng, params, train and step.in_training, keep, step.floats)
     # Where the output between the two is asked for, each does its own part.
+    ctx.past = past
     ctx.relu = step.relu and step.name not in wanted
     ctx.through = bool(step.relu_of) and step.relu_of not in wanted
     if step.foreign:
         x = apart(x, feed.values())
     y = layer.forward(ctx, x)
     if step.foreign:
-        expect_output(step.name, y, step.out_shapes)
+        parts = [(-1, *shape[1:]) if shape else shape for shape in step.out_shapes]
+        expect_output(step.name, y, step.out_shapes if past is None else parts)
     if step.many_out:
         ctx.out_shapes = [part.shape for part in y]
     return y, ctx
@@ -362,11 +365,13 @@ class Plan:
         train: bool,
         asked: Collection[str] = (),
         store: ContextStore | None = None,
+        pasts: Mapping[str, Past] | None = None,
     ) -> tuple[dict[str, Any], list[Any]]:
         """Run every layer; return the outputs of the ``wanted`` nodes, and the contexts.
 
         An output is dropped as soon as the last layer that reads it has run. Contexts are kept
         for gradients that go as far down as the nodes ``asked`` for, their arrays in ``store``.
+        Where sequences that are fed go on, ``pasts`` has what each node that reads them knows.
         """
         keeps = self.keeps(train, asked)
         slots: list[Any] = [None] * len(self.slot_shapes)
@@ -382,7 +387,8 @@ class Plan:
             if store is not None and step.foreign:
                 # It may work in place, on what is under way to the store.
                 x = [part.copy() for part in x] if step.many_in else x.copy()
-            y, ctx = run_step(step, x, feed, ops, rng, train, keep, wanted)
+            past = None if pasts is None else pasts.get(step.name)
+            y, ctx = run_step(step, x, feed, ops, rng, train, keep, wanted, past=past)
             del x
             if store is not None:
                 store.put(ctx)

@@ -49,6 +49,25 @@ def _depthwise(d: Described) -> list[Layer]:
     )
 
 
+def _separable(d: Described) -> list[Layer]:
+    return _convolution(
+        d,
+        lambda mode: layers.SeparableConv2D(
+            d.name,
+            d.config["filters"],
+            _pair(d, "kernel_size"),
+            _pair(d, "strides"),
+            mode,
+            d.config["depth_multiplier"],
+            bool(d.config["use_bias"]),
+            d.specs("depthwise", {(0, 1): 1}),
+            d.specs("pointwise", {(0, 1, 2): 1}),
+            d.specs("bias", WHOLE),
+            dilation=_pair(d, "dilation_rate"),
+        ),
+    )
+
+
 def _convolution(d: Described, make: Callable[[str], Layer]) -> list[Layer]:
     """Keras pads for the stride; with stride 1 that is our 'same', else a border of zeros."""
     if d.config["padding"] == "same" and _pair(d, "strides") != (1, 1):
@@ -112,6 +131,7 @@ def _pair(d: Described, key: str) -> tuple[int, int]:
 SPATIAL: dict[str, Callable[[Described], list[Layer]]] = {
     "Conv2D": _conv2d,
     "DepthwiseConv2D": _depthwise,
+    "SeparableConv2D": _separable,
     "MaxPooling2D": _pooling(layers.MaxPooling2D),
     "AveragePooling2D": _pooling(layers.AvgPooling2D),
     "GlobalAveragePooling2D": _global(layers.GlobalAvgPooling2D),

@@ -8,9 +8,10 @@ from singanet.layers.cast import Cast
 from singanet.layers.class_token import ClassToken
 from singanet.layers.concat import Concat
 from singanet.layers.context import Context
-from singanet.layers.conv1d import Conv1D
+from singanet.layers.conv1d import Conv1D, Conv1DTranspose, DepthwiseConv1D
 from singanet.layers.conv2d import Conv2D
 from singanet.layers.conv2d_transpose import Conv2DTranspose
+from singanet.layers.conv3d import Conv3D
 from singanet.layers.dense import Dense
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.dropout import AlphaDropout, Dropout, GaussianNoise, SpatialDropout
@@ -20,8 +21,10 @@ from singanet.layers.gather import Gather
 from singanet.layers.global_pooling import (
     GlobalAvgPooling1D,
     GlobalAvgPooling2D,
+    GlobalAvgPooling3D,
     GlobalMaxPooling1D,
     GlobalMaxPooling2D,
+    GlobalMaxPooling3D,
 )
 from singanet.layers.glu import GLU
 from singanet.layers.group_norm import GroupNorm, InstanceNorm
@@ -44,7 +47,14 @@ from singanet.layers.masking import Masking
 from singanet.layers.matmul import MatMul
 from singanet.layers.multi_head_attention import MultiHeadAttention
 from singanet.layers.pad import Cropping, EndPadding, Pad
-from singanet.layers.pooling import AvgPooling1D, AvgPooling2D, MaxPooling1D, MaxPooling2D
+from singanet.layers.pooling import (
+    AvgPooling1D,
+    AvgPooling2D,
+    AvgPooling3D,
+    MaxPooling1D,
+    MaxPooling2D,
+    MaxPooling3D,
+)
 from singanet.layers.positions import PositionEmbedding, SinusoidalPosition
 from singanet.layers.prelu import PReLU
 from singanet.layers.reduce import Expand, Reduce, RepeatVector
@@ -52,6 +62,7 @@ from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.rnn import GRU, LSTM, RNN
 from singanet.layers.rotary import RotaryEmbedding
 from singanet.layers.scale import Scale
+from singanet.layers.separable_conv2d import SeparableConv2D
 from singanet.layers.slice import Slice
 from singanet.layers.softmax import LogSoftmax, Softmax
 from singanet.layers.split import Split
@@ -73,6 +84,7 @@ __all__ = [
     "Average",
     "AvgPooling1D",
     "AvgPooling2D",
+    "AvgPooling3D",
     "BatchNormalization",
     "Cache",
     "Cast",
@@ -82,10 +94,13 @@ __all__ = [
     "Concat",
     "Context",
     "Conv1D",
+    "Conv1DTranspose",
     "Conv2D",
     "Conv2DTranspose",
+    "Conv3D",
     "Cropping",
     "Dense",
+    "DepthwiseConv1D",
     "DepthwiseConv2D",
     "Divide",
     "Dot",
@@ -99,8 +114,10 @@ __all__ = [
     "GaussianNoise",
     "GlobalAvgPooling1D",
     "GlobalAvgPooling2D",
+    "GlobalAvgPooling3D",
     "GlobalMaxPooling1D",
     "GlobalMaxPooling2D",
+    "GlobalMaxPooling3D",
     "GroupNorm",
     "Index",
     "Input",
@@ -113,6 +130,7 @@ __all__ = [
     "MatMul",
     "MaxPooling1D",
     "MaxPooling2D",
+    "MaxPooling3D",
     "Maximum",
     "Merge",
     "Minimum",
@@ -129,6 +147,7 @@ __all__ = [
     "Reshape",
     "RotaryEmbedding",
     "Scale",
+    "SeparableConv2D",
     "SinusoidalPosition",
     "Slice",
     "Softmax",

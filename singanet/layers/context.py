@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from singanet.errors import CallOrderError
 from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
@@ -62,16 +61,6 @@ class Past:
             rows = self._rows[key] = grown
         ops.copyto(rows[:, :, start:end], new)
         return rows[:, :, :end]
-
-    def expect_room(self, steps: int) -> None:
-        """Errors: more than ``limit`` steps with ``steps`` further ones, where the layer counts."""
-        if self.counts and self.limit is not None and self._before + steps > self.limit:
-            raise CallOrderError(
-                "decoder",
-                expected=f"at most max_length={self.limit} steps of a sequence",
-                received=f"{steps} after {self._before}",
-                advice="call reset(), and give the last steps again to go on behind them",
-            )
 
     def advance(self, steps: int) -> None:
         """The net has taken a part of ``steps`` steps."""

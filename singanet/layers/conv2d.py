@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from math import prod
+from typing import Any, ClassVar
 
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
@@ -32,6 +33,8 @@ class Conv2D(Layer):
     algorithms; the kernels here bound their scratch by themselves.
     """
 
+    axes: ClassVar[int] = 2
+
     def __init__(
         self,
         name: str,
@@ -55,7 +58,7 @@ class Conv2D(Layer):
         super().__init__(name, input_sample_shape)
         expect_nchw(name, data_format)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
-        self.window = make_window(name, kernel, stride, border_mode, pad, dilation)
+        self.window = make_window(name, kernel, stride, border_mode, pad, dilation, self.axes)
         self.cudnn_prefer = one_of_modes(name, "cudnn_prefer", cudnn_prefer, _PREFERENCES)
         self.workspace_byte_limit = expect_int(name, "workspace_byte_limit", workspace_byte_limit)
         self.use_bias = use_bias
@@ -69,11 +72,11 @@ class Conv2D(Layer):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, H, W) → (nb_kernels, H', W')."""
-        shape = expect_image(self, in_shapes)
+        shape = expect_image(self, in_shapes, self.axes)
         expect_groups(self, shape[0], self.nb_kernels, self.groups)
         out = image_size(self, shape, self.window)
         expect_repeated(self, self.padding_mode, shape[1:], self.window.pads)
-        per_output = shape[0] // self.groups * self.window.kernel[0] * self.window.kernel[1]
+        per_output = shape[0] // self.groups * prod(self.window.kernel)
         per_input = self.nb_kernels * per_output // shape[0]
         self.add_param(
             "weight", (self.nb_kernels, per_output), self.W_specs, fans=(per_output, per_input)

@@ -86,9 +86,8 @@ class Conv2DTranspose(Layer):
         """(N, C, H, W) → (N, F, H', W')."""
         ctx.save(x=x)
         ops, bias = ctx.ops, ctx.params.get("bias")
-        out_shape: Any = self.out_shapes
-        weight = self._kernels(ctx)
-        y = ops.conv2d_backward_data(x, weight, (len(x), *out_shape), self.window, self.groups)
+        shape = (len(x), self.nb_kernels, *(self._size(k, x.shape[2 + k]) for k in (0, 1)))
+        y = ops.conv2d_backward_data(x, self._kernels(ctx), shape, self.window, self.groups)
         return y if bias is None else ops.add(y, bias[:, None, None], out=y)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from singanet.errors import ArgumentError, DataError
+from singanet.initializer import Initializer
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.cache import Cache
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.layers.masking import Masking
 from singanet.types import Array, RowSparse, Shape, Shapes
+
+
+@dataclass(frozen=True)
+class ZeroRow(Initializer):
+    """As another initializer, but zero in one row."""
+
+    other: Initializer
+    row: int
+
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """Fill; see `Initializer`."""
+        values = self.other(rng, shape, fans)
+        values[self.row] = 0.0
+        return values
 
 
 class Embedding(Layer):
@@ -21,11 +39,13 @@ class Embedding(Layer):
     step costs by the rows it used. A `Dense` with ``W_transpose=True`` and
     ``W_specs=embedding.params["weight"]`` shares the table.
 
+    The row ``padding_index`` starts as zeros and has no gradient from here, as PyTorch's
+    ``padding_idx``.
+
     Where its rows are served, as by `parallel.Hybrid`, those of a batch come when they are looked
     up; with a ``cache`` some of them stay.
 
-    Steps of the index ``mask_index`` are masked, in lists and on symbols: see `Layer.masks`. Unlike
-    the others its row is of use to no layer that reads the mask, but it is a row.
+    Steps of the index ``mask_index`` are masked, in lists and on symbols: see `Layer.masks`.
     """
 
     input_kinds = ("integers",)
@@ -43,6 +63,8 @@ class Embedding(Layer):
         W_specs: ParamSpecs = None,
         input_sample_shape: Shape | None = None,
         cache: Cache | None = None,
+        *,
+        padding_index: int | None = None,
         mask_index: int | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
@@ -61,12 +83,20 @@ class Embedding(Layer):
         self.vocabulary_size = expect_int(name, "vocabulary_size", vocabulary_size)
         self.num_output = expect_int(name, "num_output", num_output)
         self.W_specs = W_specs
+        if padding_index is not None:
+            most = self.vocabulary_size - 1
+            padding_index = expect_int(
+                name, "padding_index", padding_index, 0, "pass the index of padding", most
+            )
+        self.padding_index = padding_index
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape s → (*s, num_output)."""
         shape = expect_one_input(self, in_shapes)
         size = (self.vocabulary_size, self.num_output)
-        self.add_param("weight", size, self.W_specs, fans=size)
+        param = self.add_param("weight", size, self.W_specs, fans=size)
+        if self.padding_index is not None and param is not self.W_specs:
+            param.initializer = ZeroRow(param.initializer, self.padding_index)
         return (*shape, self.num_output)
 
     def forward(self, ctx: Context, x: Array) -> Array:
@@ -87,6 +117,8 @@ class Embedding(Layer):
         """The gradients of the rows that were used, added up for each; none for the indices."""
         x = ctx.saved["x"]
         rows = dy.reshape(prod(x.shape), self.num_output)
+        if self.padding_index is not None:
+            rows = ctx.ops.multiply(rows, x.reshape(-1, 1) != self.padding_index)
         return None, {"weight": RowSparse(*ctx.ops.sum_rows(x.reshape(-1), rows))}
 
     def _expect_integers(self, x: Array) -> None:

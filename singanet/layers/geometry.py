@@ -206,7 +206,7 @@ class OneAxis(Layer):
                 "reshape the samples to sequences",
             )
         channels, length = in_shapes if len(in_shapes) == 2 else (1, *in_shapes)
-        if self.window.out_size(1, length)[1] < 1:
+        if not self.grows and self.window.out_size(1, length)[1] < 1:
             raise self.shape_error(
                 f"sequences at least as long as the kernel {self.window.kernel[1]}"
                 f" with dilation {self.window.dilation[1]} and padding {self.window.pads[1]}",
@@ -215,6 +215,9 @@ class OneAxis(Layer):
             )
         out: Any = super().setup((channels, 1, length))
         return (out[2],) if len(in_shapes) == 1 and self.keeps_channels else (out[0], out[2])
+
+    grows = False
+    """Whether outputs are as a rule longer than inputs, none of which is too short then."""
 
     keeps_channels = True
     """Whether a sample without a channel axis comes out without one."""

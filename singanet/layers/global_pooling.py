@@ -76,3 +76,15 @@ class GlobalMaxPooling2D(GlobalMaxPooling):
     """The largest value of each channel over all positions: (C, H, W) → (C,)."""
 
     axes = "(channels, height, width)"
+
+
+class GlobalAvgPooling3D(GlobalAvgPooling):
+    """The mean of each channel over all positions: (C, D, H, W) → (C,)."""
+
+    axes = "(channels, depth, height, width)"
+
+
+class GlobalMaxPooling3D(GlobalMaxPooling):
+    """The largest value of each channel over all positions: (C, D, H, W) → (C,)."""
+
+    axes = "(channels, depth, height, width)"

@@ -17,6 +17,7 @@ class Combine(Layer):
     A gate of shape (C, 1, 1) so multiplies every position of a (C, H, W) image.
     """
 
+    any_extent = True
     masks = "keeps"
 
     def setup(self, in_shapes: Any) -> Shapes:
@@ -25,9 +26,9 @@ class Combine(Layer):
         if not several or len({len(shape) for shape in in_shapes}) > 1:
             raise self._unequal(in_shapes)
         extents = [set(axis) - {1} for axis in zip(*in_shapes, strict=True)]
-        if any(len(sizes) > 1 for sizes in extents):
+        if any(len(sizes - {-1}) > 1 for sizes in extents):
             raise self._unequal(in_shapes)
-        return tuple(sizes.pop() if sizes else 1 for sizes in extents)
+        return tuple(max(sizes, default=1) for sizes in extents)
 
     def _unequal(self, in_shapes: Any, number: str = "at least two") -> Exception:
         return self.shape_error(
@@ -37,9 +38,15 @@ class Combine(Layer):
         )
 
     def combined(self, ctx: Context, mode: str, x: Sequence[Array]) -> Array:
-        """The inputs combined by ``mode``; an error where their batches differ."""
-        shape: Any = self.out_shapes
-        return ctx.ops.combine(mode, x, (expect_one_batch(self, x), *shape), ctx.relu)
+        """The inputs combined by ``mode``; an error where their batches or extents differ."""
+        shape = x[0].shape
+        if any(part.shape != shape for part in x):
+            expect_one_batch(self, x)
+            extents = [set(axis) - {1} for axis in zip(*(part.shape for part in x), strict=True)]
+            if any(len(axis) > 1 for axis in extents):
+                raise self._unequal([part.shape[1:] for part in x])
+            shape = tuple(max(axis, default=1) for axis in extents)
+        return ctx.ops.combine(mode, x, shape, ctx.relu)
 
     @staticmethod
     def spread_back(ctx: Context, dy: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:

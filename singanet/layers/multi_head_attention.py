@@ -108,10 +108,9 @@ class MultiHeadAttention(Layer):
         return len(shapes) - 1
 
     def input_kind(self, k: int) -> InputKind:
-        """Floats, but lengths and what is seen; what each is, is known with the shapes."""
-        if self.in_shapes is None:
-            return "any" if k else "floats"
-        return "floats" if k < self.given or self.mask == "added" else "any"
+        """What `Layer.input_kind` says, and "any" for a boolean mask, which is the last input."""
+        place = max(1, k) if self.in_shapes is None else len(self.in_shapes) - 1
+        return "any" if self.mask == "boolean" and k == place else "floats"
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(Tq, E), and what else is given → (Tq, num_output), with the weights' (heads, Tq, Tk)."""

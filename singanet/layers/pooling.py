@@ -1,4 +1,4 @@
-"""Max and average pooling of images and of sequences."""
+"""Max and average pooling of images, sequences and volumes."""
 
 from __future__ import annotations
 
@@ -173,3 +173,15 @@ class AvgPooling1D(OneAxis, AvgPooling2D):
             count_include_pad=count_include_pad,
             **row,
         )
+
+
+class MaxPooling3D(MaxPooling2D):
+    """`MaxPooling2D` of volumes: (C, D, H, W) → (C, D', H', W')."""
+
+    axes = 3
+
+
+class AvgPooling3D(AvgPooling2D):
+    """`AvgPooling2D` of volumes: (C, D, H, W) → (C, D', H', W')."""
+
+    axes = 3

@@ -61,9 +61,9 @@ class PositionEmbedding(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The sequences with their positions added."""
-        weight = ctx.params["weight"]
-        self._expect_steps(x.shape[1], len(weight))
-        return ctx.ops.add(x, weight[: x.shape[1]])
+        weight, first = ctx.params["weight"], ctx.before
+        self._expect_steps(first + x.shape[1], len(weight))
+        return ctx.ops.add(x, weight[first : first + x.shape[1]])
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """``dy``, and its sum over the samples for the positions that were there."""
@@ -89,7 +89,7 @@ class SinusoidalPosition(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The sequences with their positions added."""
-        table = ctx.ops.xp.asarray(_waves(*x.shape[1:]), x.dtype)
+        table = ctx.ops.xp.asarray(_waves(ctx.before, *x.shape[1:]), x.dtype)
         return ctx.ops.add(x, table)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
@@ -98,10 +98,10 @@ class SinusoidalPosition(Layer):
 
 
 @lru_cache(maxsize=8)
-def _waves(steps: int, size: int) -> Array:
-    """The positions (T, E) in float64."""
+def _waves(first: int, steps: int, size: int) -> Array:
+    """The positions (T, E) from ``first`` on, in float64."""
     pair = np.arange(size) // 2
-    angle = np.arange(steps)[:, None] / 10000.0 ** (2.0 * pair / size)
+    angle = np.arange(first, first + steps)[:, None] / 10000.0 ** (2.0 * pair / size)
     table: Array = np.where(np.arange(size) % 2, np.cos(angle), np.sin(angle))
     table.setflags(write=False)
     return table

@@ -188,7 +188,9 @@ class RNN(Layer):
         if self.inputs.tells:
             skips = read_skips(self, ctx.ops, self.inputs.tells, parts[-1], n, steps)
         states = parts[1 : 1 + self.inputs.states]
-        if self.stateful:
+        if ctx.past is not None:
+            states = ctx.past.get("states") or states
+        elif self.stateful:
             if n != self.stateful:
                 raise self.shape_error(
                     f"batches of {self.stateful} samples, since stateful={self.stateful}",
@@ -197,7 +199,9 @@ class RNN(Layer):
                 )
             states = [ctx.params[f"state/{state}"] for state in self.cell.states]
         y, finals = _Forward(self, ctx, skips).run(parts[0], states)
-        if self.stateful:
+        if ctx.past is not None:
+            ctx.past.put("states", finals)
+        elif self.stateful:
             for state, final in zip(self.cell.states, finals, strict=True):
                 ctx.update_state(f"state/{state}", final)
         return [y, *finals] if self.return_state else y
@@ -362,7 +366,7 @@ class _Forward:
             y = ops.batch_major(below)
         else:
             y = ops.concat(ends[0][-layer.directions :], axis=1)
-        finals = ends if layer.return_state or layer.stateful else []
+        finals = ends if layer.return_state or layer.stateful or ctx.past is not None else []
         return y, [ops.xp.stack(end, axis=1) for end in finals]
 
     def _dropped(self, x: Array, where: str, shape: Shape, dropout: float) -> Array:

@@ -313,7 +313,7 @@ class Ops(Protocol):
     def sigmoid_cross_entropy(self, x: Array, y: Array) -> Array:
         """−y log σ(x) − (1 − y) log(1 − σ(x)), element by element; for infinite x too."""
 
-    # Convolutions
+    # Convolutions; x may be volumes (N, C, D, H, W), the weight (F, C/groups, kd, kh, kw) then
 
     def conv2d(
         self, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1

@@ -20,6 +20,7 @@ from singanet.layers import (
     Layer,
     MatMul,
     MultiHeadAttention,
+    SeparableConv2D,
     TimeDistributed,
 )
 from singanet.types import Shape
@@ -51,6 +52,12 @@ def _dense(layer: Dense, in_shapes: list[Shape], out_shapes: list[Shape]) -> int
 def _by_output(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
     """Each output is a product with one row of the weight."""
     return prod(out_shapes[0]) * layer.params["weight"].shape[1]
+
+
+def _separable(layer: SeparableConv2D, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+    """Each position of an output by the rows of both weights."""
+    weights = (layer.params["depthwise_weight"], layer.params["pointwise_weight"])
+    return prod(out_shapes[0][1:]) * sum(prod(weight.shape) for weight in weights)
 
 
 def _by_input(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
@@ -98,5 +105,6 @@ _COUNTS: dict[type, Count] = {
     MatMul: _matmul,
     MultiHeadAttention: _attention,
     RNN: _recurrent,
+    SeparableConv2D: _separable,
     TimeDistributed: _each_step,
 }

@@ -39,6 +39,13 @@ def test_seed_and_temperature_decide(language_run, capsys):
     assert sample("--temperature", "0", "--seed", "4") == sample("--temperature", "0")
 
 
+def test_the_likeliest_alone(language_run, capsys):
+    def sample(*extra):
+        return written(capsys, language_run, "--length", "40", *extra)
+
+    assert sample("--top-k", "1") == sample("--temperature", "0") == sample("--top-p", "0.001")
+
+
 def test_a_text_without_new_lines_begins_with_a_character_of_its_own(tmp_path, capsys):
     play = tmp_path / "play.txt"
     play.write_text("to be or not to be that is the question " * 60)
@@ -51,7 +58,8 @@ def test_a_text_without_new_lines_begins_with_a_character_of_its_own(tmp_path, c
 
 def test_mistakes_are_one_line(language_run, run_dir, refused):
     assert "expected a language model" in refused("sample", run_dir)
-    assert "--temperature" in refused("sample", language_run, "--temperature", "-1")
+    assert "temperature: expected" in refused("sample", language_run, "--temperature", "-1")
+    assert "top_p: expected" in refused("sample", language_run, "--top-p", "2")
     assert "received 'X'" in refused("sample", language_run, "--prompt", "X")
     assert "--length" in refused("sample", language_run, "--length", "0")
     assert "leave --data out" in refused("sample", language_run, "--data", "plays")

@@ -43,6 +43,7 @@ def strided():
             kl.Conv2D(4, 3, strides=2, padding="same", use_bias=False),
             kl.DepthwiseConv2D(3, strides=2, padding="same", activation="gelu"),
             kl.UpSampling2D(3),
+            kl.SeparableConv2D(5, 3, strides=2, padding="same", depth_multiplier=2),
             kl.MaxPooling2D(2, padding="same"),
             kl.AveragePooling2D(3, strides=1, padding="same"),
             kl.AveragePooling2D(2),

@@ -1,4 +1,4 @@
-"""Conv1D."""
+"""Conv1D, Conv1DTranspose and DepthwiseConv1D."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.layers import AvgPooling1D, Conv1D, Dense, Flatten, MaxPooling1D
+from singanet.layers import (
+    AvgPooling1D,
+    Conv1D,
+    Conv1DTranspose,
+    Dense,
+    DepthwiseConv1D,
+    Flatten,
+    MaxPooling1D,
+)
 from singanet.net import FeedForwardNet
 from singanet.testing import LayerCase, check_net_gradients
 
@@ -179,3 +187,50 @@ def test_equals_pytorch(stride, pad, dilation, groups, rng):
     peers = [yt.detach(), xt.grad, wt.grad.reshape(8, -1), bt.grad]
     for got, want in zip([y, dx, grads["weight"], grads["bias"]], peers, strict=True):
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+class TestConv1DTranspose(LayerCase):
+    in_shapes = (2, 4)
+
+    def make(self):
+        return Conv1DTranspose("up", 3, 4, 2, pad=(1, 0))
+
+    def expected(self, params, x):
+        weight, full = params["weight"].reshape(2, 3, 4), np.zeros((len(x), 3, 10))
+        for i in range(4):
+            full[:, :, 2 * i : 2 * i + 4] += np.einsum("nc,cfk->nfk", x[:, :, i], weight)
+        return full[:, :, 1:] + params["bias"][:, None]
+
+
+class TestDepthwiseConv1D(LayerCase):
+    in_shapes = (2, 6)
+
+    def make(self):
+        return DepthwiseConv1D("depth", 3, border_mode="causal", depth_multiplier=2)
+
+    def expected(self, params, x):
+        parts = [by_loops(x[:, c : c + 1], params["weight"].reshape(2, 2, 1, 3)[c], 1, (2, 0))
+                 for c in (0, 1)]  # fmt: skip
+        return np.concatenate(parts, axis=1) + params["bias"][:, None]
+
+
+@pytest.mark.parametrize(("stride", "pad", "extra", "dilation"), [(1, 1, 0, 2), (3, 0, 2, 1)])
+def test_the_transpose_equals_pytorch(stride, pad, extra, dilation, rng):
+    torch = pytest.importorskip("torch")
+    layer = Conv1DTranspose("up", 6, 3, stride, pad=pad, output_padding=extra, dilation=dilation)
+    layer.build((4, 2))
+    x = rng.standard_normal((5, 4, 2)).astype(np.float32)
+    layer.params["weight"].value[...] = rng.standard_normal((4, 18))
+    weight, bias = map(torch.tensor, layer.param_values())
+    _, y = LayerCase().run(layer, x, train=False)
+    wanted = torch.nn.functional.conv_transpose1d(
+        torch.tensor(x), weight.reshape(4, 6, 3), bias, stride, pad, extra, 1, dilation
+    )
+    np.testing.assert_allclose(y, wanted.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_sequences_of_one_channel_go_through():
+    for layer in (Conv1DTranspose("up", 2, stride=2), DepthwiseConv1D("d", depth_multiplier=2)):
+        layer.build((4,))
+        _, y = LayerCase().run(layer, np.ones((3, 4), np.float32), train=False)
+        assert y.shape == (3, *layer.get_output_sample_shape())

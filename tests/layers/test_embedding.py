@@ -7,7 +7,9 @@ import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.layers import Concat, Dense, Dummy, Embedding, Flatten, Input, Merge, Slice
+from singanet.loss import SquaredError
 from singanet.net import FeedForwardNet
+from singanet.optimizer import Adam
 from singanet.testing import LayerCase, check_net_gradients
 from singanet.types import RowSparse
 
@@ -35,6 +37,61 @@ class TestEmbeddingOfAnImageOfBytes(TestEmbedding):
 
     def draw(self, rng, batch):
         return super().draw(rng, batch).astype(np.uint8)
+
+
+class TestEmbeddingWithPadding(TestEmbedding):
+    """Numerical derivatives of the padded row are not zero, so none is looked up here."""
+
+    def make(self):
+        return Embedding("words", 7, 3, padding_index=2)
+
+    def draw(self, rng, batch):
+        return rng.choice([0, 1, 3, 4, 5, 6], (batch, *self.in_shapes))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_padding_trains_as_in_pytorch(recorded, rng):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peers extra")
+    net = FeedForwardNet(SquaredError(), seed=0)
+    net.add(Embedding("words", 6, 3, padding_index=4, input_sample_shape=(5,)))
+    net.add(Flatten("flat"))
+    table = net.param_values()[0]
+    assert not table[4].any()
+    assert table[[0, 1, 2, 3, 5]].all()
+    theirs = torch.nn.Embedding(6, 3, padding_idx=4)
+    assert not theirs.weight[4].any()
+    with torch.no_grad():
+        theirs.weight[...] = torch.tensor(table)
+    ours, peer = Adam(lr=0.1), torch.optim.Adam(theirs.parameters(), lr=0.1)
+    for _ in range(4):
+        # Every row, as PyTorch's rule goes on moving those that a batch leaves out.
+        ids = rng.permuted(np.array([[0, 1, 2, 4, 4], [3, 5, 4, 0, 1]]), axis=1)
+        y = rng.standard_normal((2, 15)).astype(np.float32)
+        if recorded:
+            net.step(ids, y, ours)
+        else:
+            dy = (net.forward(True, ids) - y) / 2
+            for names, values, grads in net.backward(dy):
+                ours.update(names, values, grads)
+        peer.zero_grad()
+        (((theirs(torch.tensor(ids)).reshape(2, 15) - torch.tensor(y)) ** 2).sum() / 4).backward()
+        peer.step()
+        assert not table[4].any()
+        np.testing.assert_allclose(table, theirs.weight.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("index", [-1, 7, 1.0, "0"])
+def test_refuses_a_padding_index_that_is_no_row(index):
+    with pytest.raises(ArgumentError, match="'words', argument padding_index: expected an int"):
+        Embedding("words", 7, 3, padding_index=index)
+
+
+def test_a_shared_table_is_left_as_it_is():
+    words = Embedding("words", 7, 3, W_specs={"init": "constant", "value": 1.0})
+    words.build((4,))
+    padded = Embedding("padded", 7, 3, W_specs=words.params["weight"], padding_index=2)
+    padded.build((4,))
+    assert (words.params["weight"].value == 1).all()
 
 
 def only(items):

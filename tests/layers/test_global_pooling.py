@@ -9,8 +9,10 @@ from singanet.errors import ShapeError
 from singanet.layers import (
     GlobalAvgPooling1D,
     GlobalAvgPooling2D,
+    GlobalAvgPooling3D,
     GlobalMaxPooling1D,
     GlobalMaxPooling2D,
+    GlobalMaxPooling3D,
 )
 from singanet.testing import LayerCase
 
@@ -96,6 +98,26 @@ class TestGlobalMaxPooling1D(LayerCase):
 
     def make(self):
         return GlobalMaxPooling1D("pool")
+
+    def expected(self, params, x):
+        return np.array([[channel.max() for channel in sample] for sample in x])
+
+
+class TestGlobalAvgPooling3D(LayerCase):
+    in_shapes = (3, 2, 4, 3)
+
+    def make(self):
+        return GlobalAvgPooling3D("pool")
+
+    def expected(self, params, x):
+        return np.einsum("ncdhw->nc", x) / 24
+
+
+class TestGlobalMaxPooling3D(LayerCase):
+    in_shapes = (3, 2, 4, 3)
+
+    def make(self):
+        return GlobalMaxPooling3D("pool")
 
     def expected(self, params, x):
         return np.array([[channel.max() for channel in sample] for sample in x])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.layers import Context, MultiHeadAttention, RotaryEmbedding
+from singanet.layers import Context, Input, MultiHeadAttention, RotaryEmbedding
+from singanet.net import FeedForwardNet
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 
@@ -452,6 +453,20 @@ def test_refuses_a_mask_that_does_not_spread(shape):
         ShapeError, match=r"'att': expected a mask of the last of the axes \(2, 5, 5"
     ):
         MultiHeadAttention("att", 2, mask="added").build([(5, 6), shape])
+
+
+@pytest.mark.parametrize("dtype", ["bool", None])
+def test_a_mask_that_is_fed_or_drawn_is_the_same_in_a_net(dtype, rng):
+    x, mask = Input("x", (5, 4)), Input("mask", (5,), dtype)
+    make = {"mask": "boolean", "W_specs": {"init": "constant", "value": 0.3}}
+    one = MultiHeadAttention("one", 2, **make)(x, mask)
+    other = MultiHeadAttention("other", 2, **make)(x, x[:, :, 0] > 0)
+    net = FeedForwardNet(inputs=[x, mask], outputs=[one, other])
+    given = rng.standard_normal((3, 5, 4)).astype(np.float32)
+    out = net.predict({"x": given, "mask": given[:, :, 0] > 0})
+    np.testing.assert_array_equal(out["one"], out["other"])
+    unmasked = net.predict({"x": given, "mask": np.ones((3, 5), bool)})
+    assert (unmasked["one"] != out["one"]).any()
 
 
 def test_a_mask_of_any_extent_is_checked_when_it_comes():

@@ -46,6 +46,18 @@ KINDS = {
         nn.Conv2d(4, 6, (3, 2), groups=2, padding=(1, 0)), IMAGE,
     ),
     "Conv1d": (layers.Conv1D("it", 4, 3), nn.Conv1d(4, 4, 3, padding=1), SIGNAL),
+    "Conv3d": (
+        layers.Conv3D("it", 6, (3, 1, 2), pad=(1, 0, 0)),
+        nn.Conv3d(4, 6, (3, 1, 2), padding=(1, 0, 0)), (4, 3, 4, 5),
+    ),
+    "ConvTranspose1d": (
+        layers.Conv1DTranspose("it", 6, 3, 2, pad=1), nn.ConvTranspose1d(4, 6, 3, 2, 1), SIGNAL,
+    ),
+    "depthwise Conv1d": (
+        layers.DepthwiseConv1D("it", depth_multiplier=2),
+        nn.Conv1d(4, 8, 3, padding=1, groups=4), SIGNAL,
+    ),
+    "BatchNorm1d": (layers.BatchNormalization("it", 0.1), nn.BatchNorm1d(4), SIGNAL),
     "ConvTranspose2d": (
         layers.Conv2DTranspose("it", 6, 3, stride=2, border_mode="valid"),
         nn.ConvTranspose2d(4, 6, 3, stride=2), IMAGE,

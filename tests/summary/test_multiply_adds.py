@@ -11,11 +11,13 @@ from singanet.layers import (
     Conv1D,
     Conv2D,
     Conv2DTranspose,
+    Conv3D,
     Dense,
     DepthwiseConv2D,
     Layer,
     MatMul,
     MultiHeadAttention,
+    SeparableConv2D,
     TimeDistributed,
 )
 from singanet.models import build
@@ -45,6 +47,8 @@ def count(layer, *in_shapes):
 @pytest.mark.parametrize(
     "layer",
     [
+        Conv3D("c", 4, 3, pad=0, use_bias=False, input_sample_shape=(2, 5, 4, 3)),
+        Dense("c", 5, use_bias=False, input_sample_shape=(3, 7)),
         Conv2D("c", 4, 3, pad=0, groups=2, use_bias=False, input_sample_shape=(6, 8, 7)),
         Conv2D("c", 4, (3, 2), stride=2, pad=0, dilation=2, use_bias=False,
                input_sample_shape=(2, 8, 7)),
@@ -67,6 +71,12 @@ def test_ones_under_weights_of_one_add_up_to_the_count(layer):
     total = float(net.forward(False, np.ones((1, *layer.in_shapes), np.float32)).sum())
     (row,) = layer_rows(net)
     assert row.multiply_adds == total
+
+
+def test_a_separable_convolution_costs_its_two_steps():
+    steps = count(DepthwiseConv2D("d", 3, 2, depth_multiplier=2), (3, 6, 5))
+    steps += count(Conv2D("p", 4, 1), (6, 3, 3))
+    assert count(SeparableConv2D("s", 4, 3, 2, depth_multiplier=2), (3, 6, 5)) == steps
 
 
 def test_padding_is_counted_like_the_image():

@@ -104,37 +104,56 @@ def conv_transpose(layer: LayerDescription) -> list[Variable]:
     """kernel (kh, kw, out, in) from (in, out·kh·kw); bias (out)."""
     taps = _taps(layer)
     channels, width = layer.shape("weight")
-    return _moved(layer, (channels, width // _size(taps), *taps), (2, 3, 1, 0))
+    return _moved(layer, (channels, width // _size(taps), *taps), (*range(2, 2 + len(taps)), 1, 0))
 
 
 def depthwise(layer: LayerDescription) -> list[Variable]:
     """kernel (kh, kw, in, multiplier) from (in·multiplier, kh·kw); bias (in·multiplier)."""
-    taps = _taps(layer)
-    many = layer.settings["depth_multiplier"]
-    return _moved(layer, (layer.shape("weight")[0] // many, many, *taps), (2, 3, 0, 1))
+    taps, many = _taps(layer), layer.settings["depth_multiplier"]
+    axes = (layer.shape("weight")[0] // many, many, *taps)
+    return _moved(layer, axes, (*range(2, 2 + len(taps)), 0, 1))
+
+
+def separable(layer: LayerDescription) -> list[Variable]:
+    """depthwise_kernel (kh, kw, in, multiplier), pointwise_kernel (1, 1, in·multiplier, out)."""
+    taps, many = _taps(layer), layer.settings["depth_multiplier"]
+    out, between = layer.shape("pointwise_weight")
+    found = [
+        _turned(layer, 0, "depthwise", (between // many, many, *taps), (2, 3, 0, 1)),
+        _turned(layer, 1, "pointwise", (out, between, 1, 1), (2, 3, 1, 0)),
+    ]
+    if "bias" in layer.params:
+        found.append(same("vars/2", "bias", layer.shape("bias"), "bias"))
+    return found
 
 
 def _moved(layer: LayerDescription, axes: Shape, order: Shape) -> list[Variable]:
     """The weight seen as ``axes`` and transposed by ``order``, and the bias."""
-    inverse = tuple(order.index(axis) for axis in range(len(order)))
-    ours = layer.shape("weight")
-    kernel = one(
-        "vars/0",
-        "kernel",
-        tuple(axes[axis] for axis in order),
-        "weight",
-        lambda w: w.reshape(axes).transpose(order),
-        lambda w: w.transpose(inverse).reshape(ours),
-    )
+    kernel = _turned(layer, 0, "", axes, order)
     if "bias" not in layer.params:
         return [kernel]
     return [kernel, same("vars/1", "bias", layer.shape("bias"), "bias")]
 
 
+def _turned(layer: LayerDescription, index: int, part: str, axes: Shape, order: Shape) -> Variable:
+    """The weight of that ``part`` seen as ``axes`` and transposed by ``order``."""
+    inverse = tuple(order.index(axis) for axis in range(len(order)))
+    before = part + "_" * bool(part)
+    ours = layer.shape(f"{before}weight")
+    return one(
+        f"vars/{index}",
+        f"{before}kernel",
+        tuple(axes[axis] for axis in order),
+        f"{before}weight",
+        lambda w: w.reshape(axes).transpose(order),
+        lambda w: w.transpose(inverse).reshape(ours),
+    )
+
+
 def _taps(layer: LayerDescription) -> Shape:
     """The kernel's size: (kh, kw), or (k,) along one axis."""
     kernel = layer.settings["kernel"]
-    return (kernel[1],) if layer.kind == "Conv1D" else tuple(kernel)
+    return (kernel[1],) if "1D" in layer.kind else tuple(kernel)
 
 
 def _size(taps: Shape) -> int:

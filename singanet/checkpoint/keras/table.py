@@ -17,6 +17,7 @@ from singanet.checkpoint.keras.layouts import (
     per_feature,
     prelu,
     recurrent,
+    separable,
 )
 from singanet.errors import ArgumentError, one_of
 
@@ -26,8 +27,12 @@ TABLE: dict[str, tuple[str, Callable[[LayerDescription], list[Variable]]]] = {
     "Dense": ("Dense", dense),
     "Conv1D": ("Conv1D", conv),
     "Conv2D": ("Conv2D", conv),
+    "Conv3D": ("Conv3D", conv),
+    "Conv1DTranspose": ("Conv1DTranspose", conv_transpose),
     "Conv2DTranspose": ("Conv2DTranspose", conv_transpose),
+    "DepthwiseConv1D": ("DepthwiseConv1D", depthwise),
     "DepthwiseConv2D": ("DepthwiseConv2D", depthwise),
+    "SeparableConv2D": ("SeparableConv2D", separable),
     "BatchNormalization": (
         "BatchNormalization",
         per_feature(

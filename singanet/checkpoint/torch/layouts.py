@@ -64,7 +64,7 @@ def _bias(layer: LayerDescription) -> list[Variable]:
 def _kernel(layer: LayerDescription) -> list[Variable]:
     """(F, C/groups·taps) as (F, C/groups, *taps); (C, F/groups·taps) of a transposed one alike."""
     ours, kernel = layer.shape("weight"), tuple(layer.settings["kernel"])
-    taps = kernel[1:] if layer.kind.endswith("1D") and len(kernel) == 2 else kernel
+    taps = kernel[1:] if "1D" in layer.kind and len(kernel) == 2 else kernel
     shape = (ours[0], ours[1] // int(np.prod(taps)), *taps)
     there, back = (lambda a: a.reshape(shape)), (lambda a: a.reshape(ours))
     return [one("weight", "weight", shape, "weight", there, back), *_bias(layer)]
@@ -139,7 +139,10 @@ _TABLE: Mapping[str, Variables] = {
     "Dense": _dense,
     "Conv1D": _kernel,
     "Conv2D": _kernel,
+    "Conv3D": _kernel,
+    "Conv1DTranspose": _kernel,
     "Conv2DTranspose": _kernel,
+    "DepthwiseConv1D": _kernel,
     "DepthwiseConv2D": _kernel,
     "BatchNormalization": _named(
         gamma="weight", beta="bias", mean="running_mean", var="running_var"

@@ -144,7 +144,7 @@ def meetings(
     With ``rows`` only those rows of outputs count, numbered from the first of them.
     """
     bands = (rows or slice(0, out[0]), *(slice(0, count) for count in out[1:]))
-    axes = [list(_along(window, axis, size[axis], band)) for axis, band in enumerate(bands)]
+    axes = [list(along(window, axis, size[axis], band)) for axis, band in enumerate(bands)]
     for met in product(*axes):
         taps, pixels, outputs = zip(*met, strict=True)
         number = 0
@@ -153,7 +153,8 @@ def meetings(
         yield number, (slice(None), *pixels), (slice(None), *outputs)
 
 
-def _along(window: Window, axis: int, size: int, band: slice) -> Iterator[tuple[int, slice, slice]]:
+def along(window: Window, axis: int, size: int, band: slice) -> Iterator[tuple[int, slice, slice]]:
+    """Along one axis each tap that meets pixels, these, and the outputs in ``band`` that see it."""
     stride = window.stride[axis]
     for tap in range(window.kernel[axis]):
         offset = tap * window.dilation[axis] - window.pads[axis][0]

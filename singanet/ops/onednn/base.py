@@ -82,11 +82,12 @@ class OneDnnBase(NumpyOps):
             runtime.trim(prepared)
 
     def remarks(self) -> list[str]:
-        """See `Ops`: how many measured choices are in use."""
+        """See `Ops`: how many measured choices are in use, and whether bfloat16 is there."""
         runtime = self.runtime()
-        if runtime is None or not isinstance(self.chooser, Measured):
+        if runtime is None:
             return []
-        return [self.chooser.remark(runtime)]
+        told = [self.chooser.remark(runtime)] if isinstance(self.chooser, Measured) else []
+        return [*told, *["multiplies bfloat16"] * runtime.library.bfloat16]
 
     def serves(self, least: int, *arrays: Array) -> bool:
         """Whether a call is oneDNN's: float32 throughout, the first of ``least`` elements.

@@ -25,6 +25,9 @@ MAJOR = 3
 
 _FILE = "libdnnl.so.3"
 _RUNTIMES = {1: "sequential", 2: "OpenMP", 4: "TBB"}
+_MULTIPLIES_BFLOAT16 = 0x80
+"""The bit of ``dnnl_cpu_isa_t`` that all instruction sets with such products share."""
+
 _SYSTEM_FOLDERS = (
     "/usr/local/lib",
     "/usr/local/lib64",
@@ -37,12 +40,16 @@ _SYSTEM_FOLDERS = (
 
 @dataclass(frozen=True)
 class Library:
-    """A loaded oneDNN; ``c`` are its functions."""
+    """A loaded oneDNN; ``c`` are its functions.
+
+    ``bfloat16`` says that the processor multiplies it by itself; else oneDNN would play it slowly.
+    """
 
     path: str
     version: str
     runtime: str
     c: Any
+    bfloat16: bool = False
 
 
 def find_library() -> str | None:
@@ -90,7 +97,8 @@ def load_library(path: str) -> Library:
     except AttributeError as error:
         received = f"oneDNN {version} without one of them: {error}"
         raise _refused(path, "the functions of oneDNN 3", received) from error
-    return Library(path, version, runtime, c)
+    bfloat16 = bool(c.dnnl_get_effective_cpu_isa() & _MULTIPLIES_BFLOAT16)
+    return Library(path, version, runtime, c, bfloat16)
 
 
 def _refused(path: str, expected: str, received: str) -> BackendError:

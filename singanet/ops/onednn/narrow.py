@@ -17,10 +17,7 @@ from singanet.ops.interface import Ops
 from singanet.ops.kernel import cheapest
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.cases import Case
-from singanet.ops.onednn.library import INSTALL, Library
-
-_MULTIPLIES = 0x80
-"""The bit of ``dnnl_cpu_isa_t`` that all instruction sets with products of bfloat16 share."""
+from singanet.ops.onednn.library import INSTALL
 
 
 class Direct:
@@ -33,11 +30,6 @@ class Direct:
         return "direct" if "direct" in estimates else cheapest(estimates)
 
 
-def multiplies_bfloat16(library: Library) -> bool:
-    """Whether the processor multiplies bfloat16 by itself; else oneDNN would play it slowly."""
-    return bool(library.c.dnnl_get_effective_cpu_isa() & _MULTIPLIES)
-
-
 def narrowed(ops: Ops, where: str) -> Ops:
     """``ops`` with factors of bfloat16, and plans of its own; itself where it is so already.
 
@@ -46,7 +38,7 @@ def narrowed(ops: Ops, where: str) -> Ops:
     library = ops.library() if isinstance(ops, OneDnnBase) else None
     if not isinstance(ops, OneDnnBase) or library is None:
         received, advice = f"those of {ops.name}", INSTALL
-    elif not multiplies_bfloat16(library):
+    elif not library.bfloat16:
         received = "oneDNN on a processor without such products"
         advice = "use a processor with AVX-512 BF16 or AMX"
     else:

@@ -87,6 +87,30 @@ CASES = {
         IMAGE,
         True,
     ),
+    "conv1d transpose": pair(
+        lambda s: ours.Conv1DTranspose("c", 4, 3, 2, border_mode="valid", input_sample_shape=s),
+        lambda: kl.Conv1DTranspose(4, 3, strides=2),
+        (3, 9),
+        True,
+    ),
+    "conv3d": pair(
+        lambda s: ours.Conv3D("c", 4, (3, 2, 1), border_mode="valid", input_sample_shape=s),
+        lambda: kl.Conv3D(4, (3, 2, 1)),
+        (3, 5, 4, 6),
+        True,
+    ),
+    "depthwise1d": pair(
+        lambda s: ours.DepthwiseConv1D("c", 3, 1, "valid", 2, input_sample_shape=s),
+        lambda: kl.DepthwiseConv1D(3, depth_multiplier=2),
+        (3, 9),
+        True,
+    ),
+    "separable": pair(
+        lambda s: ours.SeparableConv2D("c", 4, (3, 2), 1, "valid", 2, input_sample_shape=s),
+        lambda: kl.SeparableConv2D(4, (3, 2), depth_multiplier=2),
+        IMAGE,
+        True,
+    ),
     "depthwise": pair(
         lambda s: ours.DepthwiseConv2D("c", 3, 1, "valid", 2, input_sample_shape=s),
         lambda: kl.DepthwiseConv2D(3, depth_multiplier=2),

@@ -12,7 +12,7 @@ from singanet.layers import LSTM, Conv2D, Dense, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.narrow import multiplies_bfloat16, narrowed
+from singanet.ops.onednn.narrow import narrowed
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
 
@@ -23,7 +23,7 @@ def narrow():
     library = ops.library() if isinstance(ops, OneDnnBase) else None
     if library is None:
         pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp threadpoolctl")
-    if not multiplies_bfloat16(library):
+    if not library.bfloat16:
         pytest.skip("this processor does not multiply bfloat16")
     return narrowed(ops, "test")
 
@@ -60,7 +60,7 @@ def expect_sums(made, exact, terms):
 )
 def test_convolutions_round_their_factors(n, c, f, size, stride, seed):
     ops = cpu().ops
-    if not isinstance(ops, OneDnnBase) or not multiplies_bfloat16(ops.library()):
+    if not isinstance(ops, OneDnnBase) or not ops.library().bfloat16:
         pytest.skip("no products of bfloat16 here")
     ops, rng = narrowed(ops, "test"), np.random.default_rng(seed)
     pad = size // 2

@@ -54,6 +54,23 @@ def test_steps_are_those_of_a_table_in_memory(make, cache):
     assert len(served.programs.reports()) == 1
 
 
+@pytest.mark.parametrize("cache", [None, EXACT])
+def test_padding_stays_zero_in_tables_and_caches(cache):
+    def padded(cache=None):
+        net = words_net(cache)
+        given = {**net.layers[0].arguments, "padding_index": 3}
+        layers = [Embedding(**given), *(type(x)(**x.arguments) for x in net.layers[1:])]
+        return singanet.FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=0)
+
+    plain, served = padded(), padded(cache)
+    hybrid = Hybrid(Adam(lr=0.05))
+    data = list(batches())
+    assert any((x == 3).any() for x, _ in data)
+    assert trained(served, hybrid, data) == trained(plain, Adam(lr=0.05), data)
+    expect_equal(values(served), values(plain))
+    assert not values(served)["emb/weight"][3].any()
+
+
 def test_bounded_rows_train_nearly_the_same():
     plain, served = words_net(), words_net(BOUNDED)
     optimizer = Hybrid(SGD(lr=0.5))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import Any
+
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route, in_order, kernel
-from singanet.ops.numpy.conv import columns, depthwise, narrow
+from singanet.ops.numpy.conv import columns, depthwise, narrow, volumes
 from singanet.ops.numpy.conv.gather import can_gather, gather, gather_depthwise, moves_less
 from singanet.ops.numpy.conv.scatter import scatter
 from singanet.ops.window import Window
@@ -20,6 +23,10 @@ __all__ = [
     "depthwise_conv2d_backward_data",
     "depthwise_conv2d_backward_weights",
 ]
+
+
+def _are_volumes(ops: Ops, first: Array, *rest: Any, **options: Any) -> bool:
+    return first.ndim == 5
 
 
 def _is_by_channel(
@@ -56,12 +63,14 @@ def _data_by_channel(
 
 
 conv2d = in_order(
+    Route("volumes", volumes.conv, _are_volumes),
     Route("by channel", _by_channel, _is_by_channel),
     Route("narrow", narrow.conv2d, _is_narrow),
     last=columns.conv2d,
 )
 
 conv2d_backward_weights = in_order(
+    Route("volumes", volumes.weights, _are_volumes),
     Route(
         "by channel",
         _weights_by_channel,
@@ -78,6 +87,7 @@ conv2d_backward_weights = in_order(
 )
 
 conv2d_backward_data = in_order(
+    Route("volumes", volumes.data, _are_volumes),
     Route(
         "by channel",
         _data_by_channel,
@@ -128,12 +138,12 @@ def conv2d_constant(
 @kernel(half="lift")
 def channel_sum(ops: Ops, dy: Array) -> Array:
     """See `Ops`."""
-    n, c, h, w = dy.shape
+    n, c, positions = len(dy), dy.shape[1], prod(dy.shape[2:])
     # Products with ones run ten times as fast as sums along an axis; one a sample keeps the
     # partial sums short, which keeps float32 exact enough.
-    ones = ops.xp.ones((1, h * w), dy.dtype)
+    ones = ops.xp.ones((1, positions), dy.dtype)
     if dy.flags.c_contiguous:
-        sums = ops.xp.matmul(ones, dy.reshape(n, c, h * w).transpose(0, 2, 1))
+        sums = ops.xp.matmul(ones, dy.reshape(n, c, positions).transpose(0, 2, 1))
     else:
-        sums = ops.xp.matmul(ones, ops.channels_last(dy).reshape(n, h * w, c))
+        sums = ops.xp.matmul(ones, ops.channels_last(dy).reshape(n, positions, c))
     return sums.sum(axis=(0, 1))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from singanet.ops.kernel import NEVER, Route, by_cost
+from collections.abc import Callable
+from typing import Any
+
+from singanet.ops.kernel import NEVER, Route, by_cost, in_order
 from singanet.ops.numpy import conv as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.cases import Case
@@ -36,7 +39,17 @@ def _never(ops: OneDnnBase, case: Case) -> float:
 
 
 def _are_served(ops: OneDnnBase, *operands: Array) -> bool:
-    return ops.serves(1, *operands) and ops.runtime() is not None
+    images = operands[0].ndim == 4
+    return images and ops.serves(1, *operands) and ops.runtime() is not None
+
+
+def _of_volumes(run: Callable[..., Any]) -> Route:
+    """The one route for volumes, which are no cases that anybody measures."""
+
+    def fits(ops: OneDnnBase, a: Array, b: Array, *rest: Any, **options: Any) -> bool:
+        return a.ndim == 5 and ops.serves(1, a, b)
+
+    return Route("direct", run, fits)
 
 
 def _forward_case(
@@ -86,7 +99,7 @@ conv2d = by_cost(
     Route("direct", direct.forward, _always),
     Route("numpy", by_numpy.conv2d, _always, _never),
     case=_forward_case,
-    last=by_numpy.conv2d,
+    last=in_order(_of_volumes(direct.forward), last=by_numpy.conv2d),
 )
 
 conv2d_backward_data = by_cost(
@@ -95,7 +108,7 @@ conv2d_backward_data = by_cost(
     Route("direct", direct.data, _always),
     Route("numpy", by_numpy.conv2d_backward_data, _always, _leaves_vectors_empty),
     case=_data_case,
-    last=by_numpy.conv2d_backward_data,
+    last=in_order(_of_volumes(direct.data), last=by_numpy.conv2d_backward_data),
 )
 
 conv2d_backward_weights = by_cost(
@@ -104,7 +117,7 @@ conv2d_backward_weights = by_cost(
     Route("direct", direct.weights, _always),
     Route("numpy", by_numpy.conv2d_backward_weights, _always, _never),
     case=_weights_case,
-    last=by_numpy.conv2d_backward_weights,
+    last=in_order(_of_volumes(direct.weights), last=by_numpy.conv2d_backward_weights),
 )
 
 conv2d_constant = by_cost(

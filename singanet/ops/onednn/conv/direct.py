@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.ops.numpy.windows import channels_first
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Algorithm, Arg, Prop, Query, dims
 from singanet.ops.onednn.builder import Builder
@@ -31,20 +32,20 @@ def forward(
     key = (images.shape, y.shape, window, groups, bias is not None)
     rest = [ops.ordered(array) for array in (weight, bias) if array is not None]
     done = y.size and ops.runs(_forward, key, images, y, *rest, passes=passes_over(weight))
-    return y.transpose(0, 3, 1, 2) if done else None
+    return channels_first(y) if done else None
 
 
 def data(
     ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
 ) -> Array | None:
     """See `Ops.conv2d_backward_data`."""
-    n, c, h, w = x_shape
+    n, c, *size = x_shape
     slopes = ops.channels_last(dy)
-    dx: Array = ops.xp.empty((n, h, w, c), np.float32)
+    dx: Array = ops.xp.empty((n, *size, c), np.float32)
     key = (dx.shape, slopes.shape, window, groups)
     passes, kernels = passes_over(weight), ops.ordered(weight)
     done = dx.size and ops.runs(_backward_data, key, dx, slopes, kernels, passes=passes)
-    return dx.transpose(0, 3, 1, 2) if done else None
+    return channels_first(dx) if done else None
 
 
 def weights(
@@ -66,18 +67,17 @@ def passes_over(weight: Array) -> int:
 
 def kernel_shape(images: Shape, outputs: Shape, window: Window, groups: int) -> Shape:
     """oneDNN's: with groups as an axis of their own."""
-    each = (outputs[3] // groups, images[3] // groups, *window.kernel)
+    each = (outputs[-1] // groups, images[-1] // groups, *window.kernel)
     return (groups, *each) if groups > 1 else each
 
 
 def _geometry(window: Window) -> list[object]:
     """Strides, dilations (0 for none) and both paddings."""
-    (top, bottom), (left, right) = window.pads
     if any(max(pads) >= size for pads, size in zip(window.pads, window.extent, strict=True)):
         # Windows that meet nothing but padding: oneDNN promises nothing about them.
         raise NotOfferedError("convolution")
-    spread = (window.dilation[0] - 1, window.dilation[1] - 1)
-    return [dims(window.stride), dims(spread), dims((top, left)), dims((bottom, right))]
+    spread = tuple(d - 1 for d in window.dilation)
+    return [dims(each) for each in (window.stride, spread, *zip(*window.pads, strict=True))]
 
 
 def forward_desc(
@@ -91,7 +91,7 @@ def forward_desc(
 ) -> object:
     """The forward convolution, with weights as oneDNN likes them."""
     weight = build.free(kernel_shape(images, outputs, window, groups), build.factors)
-    b = build.rows(outputs[3:]) if bias else None
+    b = build.rows(outputs[-1:]) if bias else None
     x, y = build.images(images, build.factors), build.images(outputs)
     geometry = _geometry(window)
     given = (_TRAINING, _DIRECT, x, weight, b, y, *geometry)
@@ -109,7 +109,7 @@ def _forward(
         Arg.WEIGHTS: build.packed_input(2, plain, build.layout(desc, Query.WEIGHTS)),
     }
     if bias:
-        memories[Arg.BIAS] = build.operand(3, build.rows(outputs[3:]))
+        memories[Arg.BIAS] = build.operand(3, build.rows(outputs[-1:]))
     build.stage(desc, memories)
 
 

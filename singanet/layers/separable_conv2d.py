@@ -1,0 +1,96 @@
+"""Depthwise separable convolution."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from singanet.layers.arguments import expect_int
+from singanet.layers.context import Context
+from singanet.layers.geometry import expect_image, image_size, make_window
+from singanet.layers.layer import Layer, ParamSpecs
+from singanet.ops.window import Window
+from singanet.types import Array, Shape, Shapes
+
+_POINT = Window((1, 1), (1, 1), ((0, 0), (0, 0)))
+
+
+class SeparableConv2D(Layer):
+    """`DepthwiseConv2D` of (C, H, W) images without bias, and a 1x1 `Conv2D` of what it makes.
+
+    ``depthwise_weight`` has shape (C·M, kh·kw), ``pointwise_weight`` (nb_kernels, C·M), ``bias``
+    (nb_kernels,); M is ``depth_multiplier``. The other arguments are as for `Conv2D`. Sifre, 2014.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        nb_kernels: int,
+        kernel: Any = 3,
+        stride: Any = 1,
+        border_mode: str = "same",
+        depth_multiplier: int = 1,
+        use_bias: bool = True,
+        depthwise_specs: ParamSpecs = None,
+        pointwise_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        pad: Any = None,
+        input_sample_shape: Shape | None = None,
+        *,
+        dilation: Any = 1,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
+        self.window = make_window(name, kernel, stride, border_mode, pad, dilation)
+        self.depth_multiplier = expect_int(name, "depth_multiplier", depth_multiplier)
+        self.use_bias = use_bias
+        self.depthwise_specs = depthwise_specs
+        self.pointwise_specs = pointwise_specs
+        self.b_specs = b_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(C, H, W) → (nb_kernels, H', W')."""
+        shape = expect_image(self, in_shapes)
+        out, size, many = image_size(self, shape, self.window), prod(self.window.kernel), shape[0]
+        many *= self.depth_multiplier
+        fans = (size, size * self.depth_multiplier)
+        self.add_param("depthwise_weight", (many, size), self.depthwise_specs, fans=fans)
+        point = (self.nb_kernels, many)
+        self.add_param("pointwise_weight", point, self.pointwise_specs, fans=point[::-1])
+        if self.use_bias:
+            self.add_param("bias", (self.nb_kernels,), self.b_specs)
+        return (self.nb_kernels, *out)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, H, W) → (N, F, H', W'); keeps x and what the first step makes."""
+        depthwise, pointwise = self._kernels(ctx)
+        inner = ctx.ops.depthwise_conv2d(x, depthwise, None, self.window)
+        ctx.save(x=x, inner=inner)
+        return ctx.ops.conv2d(inner, pointwise, ctx.params.get("bias"), _POINT)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        """Gradients of x, both weights and bias."""
+        ops, x, inner = ctx.ops, ctx.saved["x"], ctx.saved["inner"]
+        depthwise, pointwise = self._kernels(ctx)
+        d_inner = ops.conv2d_backward_data(dy, pointwise, inner.shape, _POINT)
+        grads = {}
+        if ctx.needs_param_grads:
+            made = {
+                "depthwise_weight": ops.depthwise_conv2d_backward_weights(
+                    x, d_inner, depthwise.shape, self.window
+                ),
+                "pointwise_weight": ops.conv2d_backward_weights(inner, dy, pointwise.shape, _POINT),
+            }
+            grads = {key: dw.reshape(ctx.params[key].shape) for key, dw in made.items()}
+            if self.use_bias:
+                grads["bias"] = ops.channel_sum(dy)
+        if not ctx.needs_input_grad:
+            return None, grads
+        return ops.depthwise_conv2d_backward_data(d_inner, depthwise, x.shape, self.window), grads
+
+    def _kernels(self, ctx: Context) -> tuple[Array, Array]:
+        """The weights as (C, M, kh, kw) and (F, C·M, 1, 1)."""
+        depthwise, pointwise = ctx.params["depthwise_weight"], ctx.params["pointwise_weight"]
+        channels = len(depthwise) // self.depth_multiplier
+        kernels = depthwise.reshape(channels, self.depth_multiplier, *self.window.kernel)
+        return kernels, pointwise.reshape(*pointwise.shape, 1, 1)

@@ -1,0 +1,294 @@
+"""Sequences that come in parts give what they give whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet
+from singanet.decoding import Decoder
+from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
+from singanet.layers import (
+    GRU,
+    LSTM,
+    RNN,
+    Activation,
+    Add,
+    Conv1D,
+    Dense,
+    Embedding,
+    Flatten,
+    Input,
+    Layer,
+    LayerNorm,
+    MultiHeadAttention,
+    Permute,
+    PositionEmbedding,
+    Reduce,
+    Reshape,
+    RotaryEmbedding,
+    SinusoidalPosition,
+    TimeDistributed,
+)
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.models import build
+
+T, WORDS, E = 12, 7, 8
+
+
+def net_of(*layers, steps=T, loss=True):
+    """Ids → embedding → ``layers`` → scores, in float64."""
+    x = Embedding("words", WORDS, E)(Input("ids", (steps,), "int64"))
+    for layer in layers:
+        x = layer(x)
+    x = TimeDistributed("scores", Dense("fc", WORDS))(x)
+    source = x
+    while source.call.inputs:
+        source = source.call.inputs[0]
+    net = FeedForwardNet(
+        inputs=source, outputs=x, loss=SoftmaxCrossEntropy() if loss else None, seed=0
+    )
+    net.as_type("float64")
+    return net
+
+
+def attention(name="att", **options):
+    return MultiHeadAttention(name, 2, causal=True, **options)
+
+
+MIXES = {
+    "learned positions": lambda: [PositionEmbedding("where"), attention()],
+    "sines": lambda: [SinusoidalPosition("where"), attention(num_kv_heads=1), LayerNorm("norm")],
+    "rotary, two layers": lambda: [
+        attention("one", rotary=RotaryEmbedding()),
+        attention("two", rotary=RotaryEmbedding(50.0, interleaved=True), dropout=0.3),
+    ],
+    "LSTM": lambda: [LSTM("r", 5, num_stacks=2)],
+    "GRU": lambda: [GRU("r", 5)],
+    "tanh": lambda: [RNN("r", 5, "tanh")],
+    "both": lambda: [GRU("r", E), attention(rotary=RotaryEmbedding()), LSTM("s", 3)],
+}
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("cuts", [range(1, T), [5], [1, 8, 9]])
+def test_parts_give_what_the_whole_gives(mix, cuts, rng):
+    net = net_of(*MIXES[mix]())
+    ids = rng.integers(0, WORDS, (3, T))
+    want = net.predict(ids)
+    decoder = net.decoder()
+    for _ in range(2):
+        got = [decoder(part) for part in np.split(ids, list(cuts), axis=1)]
+        np.testing.assert_allclose(np.concatenate(got, axis=1), want, rtol=0, atol=1e-9)
+        assert decoder.steps == T
+        decoder.reset()
+
+
+@pytest.mark.parametrize("model", ["char_rnn", "transformer"])
+def test_models_of_text_go_by_steps(model, rng):
+    net = build(model, (T,), WORDS, seed=1)
+    ids = rng.integers(0, WORDS, (2, T))
+    decoder = net.decoder()
+    got = np.concatenate([decoder(ids[:, t : t + 1]) for t in range(T)], axis=1)
+    np.testing.assert_allclose(got, net.predict(ids), rtol=0, atol=1e-5)
+
+
+def test_half_precision_goes_by_steps(rng):
+    net = net_of(*MIXES["both"]())
+    net.as_type("float16")
+    ids = rng.integers(0, WORDS, (2, T))
+    decoder = net.decoder()
+    got = np.concatenate([decoder(ids[:, t : t + 1]) for t in range(T)], axis=1)
+    np.testing.assert_allclose(got, net.predict(ids), rtol=0, atol=5e-3)
+
+
+def test_memory_is_that_of_the_steps_and_stays(rng):
+    net = net_of(attention("one"), attention("two"), steps=64)
+    decoder = net.decoder()
+    assert decoder.nbytes == 0
+    seen = []
+    for _ in range(2):
+        for _ in range(64):
+            decoder(rng.integers(0, WORDS, (3, 1)))
+            # Keys and values of two layers, in float64; rooms are doubled as they fill.
+            assert decoder.nbytes <= 2 * 2 * 3 * E * 8 * min(64, 2 * decoder.steps)
+        seen.append(decoder.nbytes)
+        decoder.reset()
+        assert decoder.nbytes == 0
+    assert seen == [2 * 2 * 3 * E * 8 * 64] * 2
+
+
+def test_recurrent_nets_have_no_limit_and_no_growth(rng):
+    net = net_of(LSTM("r", 5), steps=4)
+    decoder = net.decoder()
+    assert decoder.limit is None
+    decoder(rng.integers(0, WORDS, (3, 1)))
+    kept = decoder.nbytes
+    for _ in range(50):
+        decoder(rng.integers(0, WORDS, (3, 1)))
+    assert decoder.nbytes == kept == 2 * 3 * 5 * 8
+
+
+def test_a_refused_part_leaves_the_sequences_as_they_were(rng):
+    net = net_of(*MIXES["both"]())
+    ids = rng.integers(0, WORDS, (2, T))
+    decoder = net.decoder()
+    got = [decoder(ids[:, :4])]
+    with pytest.raises(DataError, match="indices from 0 to 6"):
+        decoder(ids[:, 4:6] + WORDS)
+    with pytest.raises(ShapeError, match="further steps of 2 sequences; received 3"):
+        decoder(np.zeros((3, 1), np.int64))
+    with pytest.raises(ShapeError, match="of at least one step"):
+        decoder(ids[:, :0])
+    with pytest.raises(CallOrderError, match="at most 12 steps; received 9 steps after 4"):
+        decoder(ids[:, :9])
+    got.append(decoder(ids[:, 4:]))
+    np.testing.assert_allclose(np.concatenate(got, 1), net.predict(ids), rtol=0, atol=1e-9)
+
+
+def test_an_error_halfway_through_the_net_changes_nothing(rng):
+    class Fragile(Layer):
+        fails = False
+
+        def setup(self, in_shapes):
+            return in_shapes
+
+        def forward(self, ctx, x):
+            if self.fails:
+                raise RuntimeError("halfway")
+            return x
+
+        def backward(self, ctx, dy):
+            return dy, {}
+
+    fragile = Fragile("fragile")
+    net = net_of(GRU("r", E), attention("one"), fragile, attention("two"))
+    ids = rng.integers(0, WORDS, (2, T))
+    want = net.predict(ids)
+    decoder = net.decoder()
+    decoder(ids[:, :3])
+    fragile.fails = True
+    with pytest.raises(RuntimeError, match="halfway"):
+        decoder(ids[:, 3:9])
+    fragile.fails = False
+    np.testing.assert_allclose(decoder(ids[:, 3:]), want[:, 3:], rtol=0, atol=1e-9)
+
+
+class Total(Layer):
+    """A user's layer that sums over the steps, and knows nothing of parts."""
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        return x.cumsum(axis=1)
+
+    def backward(self, ctx, dy):
+        return dy[:, ::-1].cumsum(axis=1)[:, ::-1], {}
+
+
+@pytest.mark.parametrize(
+    ("layers", "named"),
+    [
+        (lambda: [MultiHeadAttention("att", 2)], "from the MultiHeadAttention 'att' on"),
+        (lambda: [attention(), LSTM("r", 4, bidirectional=True)], "from the LSTM 'r' on"),
+        (
+            lambda: [Permute("p", (2, 1)), Conv1D("c", E, 3), Permute("q", (2, 1))],
+            "from the Permute 'p' on",
+        ),
+        (lambda: [Total("total")], "from the Total 'total' on"),
+        (lambda: [LSTM("r", 4, return_sequences=False), *expanded()], "from the LSTM 'r' on"),
+    ],
+)
+def test_refuses_a_net_whose_parts_give_something_else(layers, named):
+    with pytest.raises(ArgumentError, match=f"net.decoder: expected a net whose output.*{named}"):
+        net_of(*layers()).decoder()
+
+
+def expanded():
+    return [Dense("wide", T * 2), Reshape("steps", (T, 2))]
+
+
+@pytest.mark.parametrize("end", [lambda: Flatten("flat"), lambda: Reduce("mean", "mean", 1)])
+def test_refuses_one_output_a_sequence(end):
+    net = FeedForwardNet([Embedding("words", WORDS, E, input_sample_shape=(T,)), end()])
+    with pytest.raises(ArgumentError, match=r"net\.decoder: expected a net whose output"):
+        net.decoder()
+
+
+def test_lengths_that_nobody_declared(rng):
+    with pytest.raises(ArgumentError, match="max_length: expected how many steps"):
+        net_of(attention(), steps=None).decoder()
+    net = net_of(attention(), LSTM("r", 4), steps=None)
+    decoder = net.decoder(max_length=300)
+    assert decoder.limit == 300
+    ids = rng.integers(0, WORDS, (1, 300))
+    got = np.concatenate([decoder(ids[:, :150]), decoder(ids[:, 150:])], axis=1)
+    np.testing.assert_allclose(got, net.predict(ids), rtol=0, atol=1e-9)
+    assert net_of(LSTM("r", 4), steps=None).decoder().limit is None
+    with pytest.raises(ArgumentError, match="max_length: expected an int of at least 1"):
+        net.decoder(max_length=0)
+
+
+def test_rotary_positions_go_beyond_the_declared_length_where_asked(rng):
+    net, longer = (net_of(attention(rotary=RotaryEmbedding()), steps=s) for s in (T, None))
+    ids = rng.integers(0, WORDS, (1, 3 * T))
+    decoder = net.decoder(max_length=3 * T)
+    got = np.concatenate([decoder(ids[:, t : t + 4]) for t in range(0, 3 * T, 4)], axis=1)
+    np.testing.assert_allclose(got, longer.predict(ids), rtol=0, atol=1e-9)
+
+
+def test_a_decoder_reads_a_fixed_memory_by_cross_attention(rng):
+    memory, ids = Input("memory", (5, 6)), Input("ids", (T,), "int64")
+    encoded = MultiHeadAttention("encoder", 2)(memory)
+    x = attention(rotary=RotaryEmbedding())(Embedding("words", WORDS, E)(ids))
+    # The same symbol as queries and as values is self-attention, too.
+    x = Add("add")(x, MultiHeadAttention("twice", 2, causal=True)(x, x))
+    x = Activation("tanh", "tanh")(MultiHeadAttention("cross", 2)(x, encoded))
+    net = FeedForwardNet(inputs=[memory, ids], outputs=x, seed=0)
+    net.as_type("float64")
+    given = {"memory": rng.standard_normal((3, 5, 6)), "ids": rng.integers(0, WORDS, (3, T))}
+    decoder = net.decoder(fixed={"memory": given["memory"]})
+    parts = [given["ids"][:, :7], {"ids": given["ids"][:, 7:]}]
+    got = np.concatenate([decoder(part) for part in parts], axis=1)
+    np.testing.assert_allclose(got, net.predict(given), rtol=0, atol=1e-9)
+    with pytest.raises(ArgumentError, match="at least one input .* that is not fixed"):
+        net.decoder(fixed=given)
+
+
+def test_sequences_of_numbers_and_several_outputs(rng):
+    x = Input("x", (T, 3))
+    y = GRU("r", 4)(x)
+    net = FeedForwardNet(inputs=x, outputs=[y, Activation("a", "tanh")(y)], seed=0)
+    given = rng.standard_normal((2, T, 3)).astype(np.float32)
+    want, decoder = net.predict(given), net.decoder()
+    first, second = decoder(given[:, :5]), decoder(given[:, 5:])
+    for name in want:
+        joined = np.concatenate([first[name], second[name]], axis=1)
+        np.testing.assert_allclose(joined, want[name], rtol=0, atol=1e-6)
+
+
+def test_the_net_is_not_touched(rng):
+    net = net_of(*MIXES["both"]())
+    state = net.rng.bit_generator.state
+    before = [value.copy() for value in net.param_values()]
+    decoder = net.decoder()
+    decoder(rng.integers(0, WORDS, (2, 3)))
+    assert net.rng.bit_generator.state == state
+    for value, then in zip(net.param_values(), before, strict=True):
+        np.testing.assert_array_equal(value, then)
+
+
+def test_a_net_that_was_changed_or_is_not_alone():
+    net = net_of(attention())
+    decoder = net.decoder()
+    net.add(Activation("more", "tanh"))
+    with pytest.raises(CallOrderError, match="expected the net as it was"):
+        decoder(np.zeros((1, 1), np.int64))
+
+    class Own(FeedForwardNet):
+        def forward(self, flag, x, output=()):
+            return super().forward(flag, x, output)
+
+    with pytest.raises(ArgumentError, match="received a forward of its own"):
+        Decoder(Own([Embedding("words", WORDS, E, input_sample_shape=(T,))]))

@@ -1,0 +1,172 @@
+"""What nets go on with, against loops without a cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet, set_seed
+from singanet.decoding import Decoder, Sampling, written
+from singanet.errors import ArgumentError, DataError
+from singanet.layers import GRU, Dense, Embedding, TimeDistributed
+from singanet.models import build
+
+WORDS = 9
+
+
+def model(name="transformer", steps=16):
+    net = build(name, (steps,), WORDS, seed=3)
+    net.as_type("float64")
+    for param in net.params():
+        # Far from even, so that the likeliest is no matter of the last bits.
+        param.value[...] *= 3
+    return net
+
+
+def likeliest(net, ids, length):
+    """Without a cache, from the whole sequence at each step; zeros stand behind it."""
+    ids = list(ids)
+    for _ in range(length):
+        padded = np.zeros((1, 16), np.int64)
+        padded[0, : len(ids)] = ids
+        ids.append(int(net.predict(padded)[0, len(ids) - 1].argmax()))
+    return ids[-length:]
+
+
+@pytest.mark.parametrize("name", ["transformer", "char_rnn"])
+def test_rows_go_on_as_each_would_alone(name, rng):
+    net = model(name)
+    prompts = [rng.integers(0, WORDS, size) for size in (3, 1, 7)]
+    found = net.generate(prompts, 8, temperature=0)
+    assert [row.tolist() for row in found] == [likeliest(net, ids, 8) for ids in prompts]
+
+
+def test_past_the_limit_the_last_half_is_read_anew(rng):
+    net = model()
+    (prompt,) = ids = rng.integers(0, WORDS, (1, 5))
+    (found,) = net.generate(ids, 40, temperature=0)
+    known, read = prompt.tolist(), 0
+    for _ in range(40):
+        if len(known) - read > 16:
+            read = len(known) - 8
+        known += likeliest(net, known[read:], 1)
+    assert found.tolist() == known[5:]
+
+
+def test_a_prompt_longer_than_the_limit(rng):
+    net = model()
+    long = rng.integers(0, WORDS, (1, 30))
+    a, b = (net.generate(ids, 3, temperature=0)[0].tolist() for ids in (long, long[:, -8:]))
+    assert a == b
+
+
+def test_rows_end_where_the_stop_is_drawn(rng):
+    net = model("char_rnn")
+    prompts = rng.integers(0, WORDS, (6, 4))
+    free = net.generate(prompts, 30, seed=1)
+    stop = int(free[0][5])
+    for row, ended in zip(free, net.generate(prompts, 30, seed=1, stop=stop), strict=True):
+        row = row.tolist()
+        end = row.index(stop) + 1 if stop in row else 30
+        assert ended.tolist() == row[:end]
+
+
+def test_the_seed_decides(rng):
+    net = model()
+    prompts = rng.integers(0, WORDS, (2, 3))
+    before = net.rng.bit_generator.state
+
+    def once(**given):
+        return [row.tolist() for row in net.generate(prompts, 12, **given)]
+
+    assert once(seed=4) == once(seed=4) != once(seed=5)
+    set_seed(7)
+    first = once()
+    set_seed(7)
+    assert once() == first
+    assert net.rng.bit_generator.state == before
+
+
+def kept(p, top_k, top_p):
+    """The indices that may be drawn, one by one."""
+    order = sorted(range(len(p)), key=lambda i: -p[i])[:top_k]
+    rest = sum(p[i] for i in order)
+    found, total = [], 0.0
+    for i in order:
+        if top_p is not None and total >= top_p * rest:
+            break
+        found.append(i)
+        total += p[i]
+    return found
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [(None, None), (3, None), (None, 0.7), (4, 0.9), (9, 1)]
+)
+def test_draws_come_as_often_as_they_should(temperature, top_k, top_p):
+    p = np.array([0.12, 0.4, 0.3, 0.15, 0.03, 0.0])
+    sharp = p ** (1 / temperature) / (p ** (1 / temperature)).sum()
+    may = kept(sharp.tolist(), top_k, top_p)
+    want = np.where(np.isin(np.arange(6), may), sharp, 0)
+    want /= want.sum()
+    drawn = Sampling(temperature, top_k, top_p).draw(
+        np.tile(p, (20000, 1)), np.random.default_rng(0)
+    )
+    counts = np.bincount(drawn, minlength=6)
+    # Four standard deviations of a binomial count.
+    bound = 4 * np.sqrt(20000 * want * (1 - want))
+    assert (abs(counts - 20000 * want) <= bound).all()
+    assert not counts[want == 0].any()
+
+
+def test_at_zero_the_likeliest_is_taken_the_first_of_equal_ones():
+    p = np.array([[0.2, 0.5, 0.3], [0.4, 0.2, 0.4]])
+    assert Sampling(0).draw(p, np.random.default_rng(0)).tolist() == [1, 0]
+    assert Sampling(1.0, top_k=1).draw(p, np.random.default_rng(0)).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [({"temperature": -1.0}, "temperature"), ({"temperature": np.nan}, "temperature"),
+     ({"top_k": 0}, "top_k"), ({"top_p": 0.0}, "top_p"), ({"top_p": 1.1}, "top_p")],
+)  # fmt: skip
+def test_refuses_bad_sampling(given, what):
+    with pytest.raises(ArgumentError, match=what):
+        Sampling(**given)
+
+
+@pytest.mark.parametrize("prompts", [[], [[]], [1, 2], [[0.5]], [np.zeros((2, 2), int)]])
+def test_refuses_what_are_no_prompts(prompts):
+    with pytest.raises(DataError, match="net.generate, argument prompts"):
+        model().generate(prompts, 3)
+
+
+def test_refuses_outputs_that_are_no_probabilities():
+    layers = [Embedding("words", WORDS, 4, input_sample_shape=(5,)), GRU("gru", 3)]
+    for end in ([], [TimeDistributed("steps", Dense("fc", WORDS))]):
+        net = FeedForwardNet([*layers, *end], seed=0)
+        with pytest.raises(ArgumentError, match="net.generate: expected a net whose one output is"):
+            net.generate([[1]], 2)
+        layers = [Embedding("words", WORDS, 4, input_sample_shape=(5,)), GRU("gru", 3)]
+
+
+def test_any_loop_may_draw(rng):
+    """A loop of the user's own over a decoder: here the likeliest but one."""
+    net = model("char_rnn")
+    decoder = Decoder(net)
+    out, ids = decoder(np.array([[1, 2]])), [1, 2]
+    for _ in range(4):
+        ids.append(int(out[0, -1].argsort()[-2]))
+        out = decoder(np.array([ids[-1:]]))
+    whole = net.predict(np.array([ids + [0] * (16 - len(ids))]))[0]
+    np.testing.assert_allclose(out[0, -1], whole[len(ids) - 1], rtol=0, atol=1e-9)
+
+
+def test_ids_come_one_by_one(rng):
+    net = model("char_rnn")
+    drawn = written(Decoder(net), [np.array([1]), np.array([2, 3])], Sampling(), rng)
+    ids, fresh = next(drawn)
+    assert fresh.tolist() == [True, False]
+    assert ids[1] == 3
+    assert next(drawn)[1].tolist() == [True, True]
