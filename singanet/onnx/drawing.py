@@ -309,7 +309,7 @@ class Use:
         value = None if k is None else self.value(k)
         wanted = ""
         if isinstance(value, Known) and value.name:
-            found = re.match(r"(.+)[./](weight|kernel|W|gamma|scale)$", value.name)
+            found = re.match(r"(.+)[./](weight|kernel|W|gamma|scale|\w+_weight)$", value.name)
             wanted = found[1] if found else ""
         wanted = wanted or self.node.name.strip("/") or self.node.op.lower()
         name = self.drawing.name_of(wanted)

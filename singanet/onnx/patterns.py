@@ -10,6 +10,7 @@ import numpy as np
 from singanet import layers
 from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.operators.dense import dense
+from singanet.onnx.operators.elementwise import channels
 from singanet.onnx.operators.normalising import normalised
 from singanet.onnx.read import Node
 from singanet.onnx.values import Known, Tensor, norm_axis
@@ -30,6 +31,25 @@ def _biased(use: Use) -> Tensor | None:
             use.drawing.forget(node.outputs)
             use.drawn = inner.drawn
             return dense(inner, inner.floats(x), matrix, row.reshape(-1))
+    return None
+
+
+def _affine(use: Use) -> Tensor | None:
+    """A factor and an offset for each channel."""
+    for k in (0, 1):
+        node = use.before(use.node.inputs[k], "Mul")
+        if node is None:
+            continue
+        inner = Use(use.drawing, node)
+        for j in (0, 1):
+            x = inner.value(1 - j)
+            if not isinstance(x, Tensor):
+                continue
+            gamma, beta = channels(inner, j, x), channels(use, 1 - k, x)
+            if gamma is not None and beta is not None:
+                use.drawing.forget(node.outputs)
+                x = inner.floats(x)
+                return x.like(use.draw(layers.Scale(inner.name(j)), x, gamma=gamma, beta=beta))
     return None
 
 
@@ -163,6 +183,6 @@ def _standardised(use: Use, over: Node) -> tuple[Tensor, int, float, list[Node]]
 
 
 PATTERNS: Mapping[str, Sequence[Converter]] = {
-    "Add": (_biased, _layer_norm),
+    "Add": (_biased, _layer_norm, _affine),
     "Mul": (_gated, _gelu),
 }

@@ -8,6 +8,7 @@ import numpy as np
 
 from singanet import layers
 from singanet.onnx.drawing import Converter, Use
+from singanet.onnx.heads import attention
 from singanet.onnx.operators.elementwise import scaled
 from singanet.onnx.operators.moving import transposed
 from singanet.onnx.values import Known, RefusedError, Tensor
@@ -17,7 +18,10 @@ from singanet.types import Array
 def dense(
     use: Use, x: Tensor, weight: Array, bias: Array | None = None, named: int | None = 1
 ) -> Tensor:
-    """``x`` times a constant matrix (in, out), along the last axis."""
+    """``x`` times a constant matrix (in, out), along the last axis; behind attention, all of it."""
+    whole = attention(use, x, weight, bias)
+    if whole is not None:
+        return whole
     layer = layers.Dense(use.name(named), weight.shape[1], use_bias=bias is not None)
     y = use.over_last(x, 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})

@@ -62,7 +62,34 @@ def _add(use: Use) -> Tensor:
                 return scaled(use, use.tensor(1 - k), 1.0, number)
     if len(use.values) == 1:
         return use.tensor()
-    return use.make(layers.Add, *use.together())
+    found = _positions(use) if len(use.values) == 2 else None
+    return use.make(layers.Add, *use.together()) if found is None else found
+
+
+def _positions(use: Use) -> Tensor | None:
+    """A table (T, E) added to every sequence of that shape."""
+    for k in (0, 1):
+        x, table = use.value(1 - k), use.value(k)
+        if not isinstance(x, Tensor) or not isinstance(table, Known) or not table.name:
+            continue
+        plain = x.axis == 0 and not x.folds and len(x.sample) == 2 and x.dtype.kind == "f"
+        if plain and table.constant and table.array.shape in (x.sample, (1, *x.sample)):
+            layer = layers.PositionEmbedding(use.name(k), x.sample[0])
+            return x.like(use.draw(layer, x, weight=table.array))
+    return None
+
+
+def channels(use: Use, k: int, x: Tensor) -> np.ndarray[Any, Any] | None:
+    """The input ``k``, if it is a number for each channel of ``x``, (C, 1, 1) in the graph."""
+    value = use.value(k)
+    if not isinstance(value, Known) or not value.constant or x.axis != 0 or x.folds:
+        return None
+    array = value.array
+    if not value.name or x.rank < 2 or array.dtype.kind != "f":
+        return None
+    shape = (1,) * (x.rank - array.ndim) + array.shape
+    wanted = (1, x.sample[0], *[1] * (x.rank - 2))
+    return array.reshape(-1) if shape == wanted and x.sample[0] > 1 else None
 
 
 def _subtract(use: Use) -> Tensor:
@@ -78,6 +105,13 @@ def _multiply(use: Use) -> Tensor:
         number = scalar(use, k)
         if number is not None:
             return scaled(use, use.tensor(1 - k), number)
+    for k in (0, 1):
+        x = use.value(1 - k)
+        factors = channels(use, k, x) if isinstance(x, Tensor) else None
+        if factors is not None:
+            layer = layers.Scale(use.name(k), use_bias=False)
+            x = use.tensor(1 - k)
+            return x.like(use.draw(layer, x, gamma=factors))
     return use.make(layers.Multiply, *use.together(0, 1))
 
 
@@ -284,6 +318,11 @@ def _where(use: Use) -> Tensor:
         condition = compared(use, condition, "!=", 0.0)
     a, b = (use.floats(each) for each in rest)
     dtype: Any = next(v.dtype for v in (use.value(1), use.value(2)) if v is not None)
+    for k, other, side in ((2, a, "b"), (1, b, "a")):
+        number = scalar(use, k)
+        if number is not None:
+            layer = layers.Where(use.name(), **{side: number})
+            return other.like(use.draw(layer, condition, other), dtype)
     return a.like(use.draw(layers.Where(use.name()), condition, a, b), dtype)
 
 

@@ -77,6 +77,8 @@ def _flatten(use: Use) -> Tensor:
     x = _moved(use)
     axis = use.attribute("axis", 1)
     axis += x.rank if axis < 0 else 0
+    if axis == 1 and x.axis == 0 and not x.folds and len(x.sample) > 1:
+        return replace(x, symbol=use.draw(layers.Flatten(use.name()), x))
     dims = [x.dims(n) for n in BATCHES]
     return in_shape(use, x, [[prod(d[:axis]), prod(d[axis:])] for d in dims])
 

@@ -63,9 +63,11 @@ def _run(
 ) -> tuple[Any, list[Any]]:  # fmt: skip
     kind = use.node.op
     finals = len(use.node.outputs) > 1
-    layer = layers.RNN(
-        use.name(1), size, mode, bidirectional=ways == 2, return_state=finals
-    )
+    given: dict[str, Any] = {"bidirectional": ways == 2, "return_state": finals}
+    if kind == "RNN":
+        layer: Any = layers.RNN(use.name(1), size, mode, **given)
+    else:
+        layer = getattr(layers, kind)(use.name(1), size, **given)
     inputs = [x, *_states(use, x, kind, ways, size)]
     lengths = use.value(4)
     if lengths is not None:
