@@ -124,7 +124,17 @@ def test_nested_and_shared_nets_share_their_arrays(path):
     shared = Dense("two", 4, W_transpose=True)
     net = FeedForwardNet(inputs=x, outputs=shared(block(shared(block(x)))), seed=0)
     model = expect_same(filled(net, np.random.default_rng(4)), {"x": X}, path)
-    assert len(model.graph.initializer) == 4
+    assert {tensor.name for tensor in model.graph.initializer} == set(net.param_names())
+    assert len(net.param_names()) == 4
+
+
+def test_a_recurrent_layer_that_is_used_twice_is_there_once(path):
+    x, both = Input("x", (3, 4)), layers.GRU("both", 4)
+    net = FeedForwardNet(inputs=x, outputs=both(both(x)), seed=0)
+    feed = {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)}
+    model = expect_same(net, feed, path)
+    names = [tensor.name for tensor in model.graph.initializer if tensor.data_type == 1]
+    assert names == ["both/l0/W", "both/l0/R", "both/l0/B"]
 
 
 def test_a_table_is_tied_to_the_projection_behind_it(path):

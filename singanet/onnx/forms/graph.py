@@ -55,6 +55,7 @@ class Graph:
         self.initializers: list[tuple[Value, Source]] = []
         self._names = set(names)
         self._params: dict[int, tuple[Value, Shape]] = {}
+        self._made: dict[Any, Value] = {}
 
     def fresh(self, name: str) -> str:
         """``name``, or with a number behind it where that is taken; it is taken now."""
@@ -95,12 +96,12 @@ class Graph:
 
         One that layers share stands there once, in the shape that is asked for first.
         """
-        param = layer.params[suffix].root
-        found = self._params.get(id(param))
+        param = layer.params[suffix]
+        found = self._params.get(id(param.root))
         wanted = param.shape if shape is None else shape
         if found is None:
             value = self.of_params(param.name, wanted, [param], lambda array: array)
-            self._params[id(param)] = value, wanted
+            self._params[id(param.root)] = value, wanted
             return value
         value, there = found
         return value if there == wanted else self.reshape(value, wanted)
@@ -118,14 +119,18 @@ class Graph:
     ) -> Value:
         """An initializer of ``shape`` that ``make`` makes of the arrays of ``params`` on the host.
 
-        They are asked for when the file is written, one initializer after the other.
+        They are asked for when the file is written, one initializer after the other. What layers
+        share stands there once.
         """
+        key = (tuple(shape), *(id(param.root) for param in params))
 
         def fetch() -> Array:
             arrays = [Source(p.name, p.shape, p.array_type, p.peek).array() for p in params]
             return make(*arrays)
 
-        return self._initializer(name, shape, params[0].array_type, fetch)
+        if key not in self._made:
+            self._made[key] = self._initializer(name, shape, params[0].array_type, fetch)
+        return self._made[key]
 
     def _initializer(
         self, name: str, shape: Shape, dtype: np.dtype[Any], fetch: Callable[[], Array]

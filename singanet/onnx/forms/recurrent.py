@@ -130,7 +130,7 @@ def _weights(g: Graph, layer: RNN, stack: int, order: Sequence[int]) -> list[Val
         return np.concatenate(rows).reshape(len(runs), -1)
 
     def of(kinds: Sequence[str]) -> list[Any]:
-        return [layer.params[f"{run.prefix}/{kind}"].root for run in runs for kind in kinds]
+        return [layer.params[f"{run.prefix}/{kind}"] for run in runs for kind in kinds]
 
     def name(what: str) -> str:
         return f"{g.scope}/l{stack}/{what}"

@@ -6,20 +6,31 @@ from collections.abc import Mapping, Sequence
 from math import inf, prod
 from typing import Any
 
-from singanet.layers.conv1d import Conv1D
+from singanet.layers.conv1d import Conv1D, Conv1DTranspose, DepthwiseConv1D
 from singanet.layers.conv2d import Conv2D
 from singanet.layers.conv2d_transpose import Conv2DTranspose
+from singanet.layers.conv3d import Conv3D
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.geometry import OneAxis
 from singanet.layers.global_pooling import (
     GlobalAvgPooling1D,
     GlobalAvgPooling2D,
+    GlobalAvgPooling3D,
     GlobalMaxPooling1D,
     GlobalMaxPooling2D,
+    GlobalMaxPooling3D,
 )
 from singanet.layers.layer import Layer
 from singanet.layers.lrn import LRN
-from singanet.layers.pooling import AvgPooling1D, AvgPooling2D, MaxPooling1D, MaxPooling2D
+from singanet.layers.pooling import (
+    AvgPooling1D,
+    AvgPooling2D,
+    AvgPooling3D,
+    MaxPooling1D,
+    MaxPooling2D,
+    MaxPooling3D,
+)
+from singanet.layers.separable_conv2d import SeparableConv2D
 from singanet.layers.upsampling2d import Upsampling2D
 from singanet.onnx.forms.graph import Form, Graph, Value
 from singanet.ops.window import Pads, Window
@@ -61,19 +72,31 @@ def _is_flat(layer: Layer) -> bool:
 
 
 def _conv(g: Graph, layer: Any, xs: list[Value]) -> Value:
+    bias = [g.param(layer, "bias")] if "bias" in layer.params else []
+    return _convolved(g, layer, xs[0], "weight", *bias)
+
+
+def _convolved(g: Graph, layer: Any, x: Value, suffix: str, *bias: Value) -> Value:
+    """``x`` under the layer's window, with the parameter ``suffix`` for kernels."""
     window: Window = layer.window
-    x, pads = _with_channels(g, layer, xs[0]), window.pads
+    x, pads = _with_channels(g, layer, x), window.pads
     mode = getattr(layer, "padding_mode", "zeros")
     if mode != "zeros":
         x, pads = _bordered(g, layer, x, pads, mode), ((0, 0),) * len(pads)
     attributes = _window(layer, pads)
     shape: Any = layer.in_shapes
     channels = 1 if _is_flat(layer) else shape[0]
-    count, rest = layer.params["weight"].shape
+    count, rest = layer.params[suffix].shape
     per_group = rest // prod(window.kernel)
-    weight = g.param(layer, "weight", (count, per_group, *attributes["kernel_shape"]))
-    bias = [g.param(layer, "bias")] if "bias" in layer.params else []
+    weight = g.param(layer, suffix, (count, per_group, *attributes["kernel_shape"]))
     return g.node("Conv", x, weight, *bias, group=channels // per_group, **attributes)
+
+
+def _separable_conv(g: Graph, layer: SeparableConv2D, xs: list[Value]) -> Value:
+    inner = _convolved(g, layer, xs[0], "depthwise_weight")
+    shape = (*layer.params["pointwise_weight"].shape, 1, 1)
+    bias = [g.param(layer, "bias")] if layer.use_bias else []
+    return g.node("Conv", inner, g.param(layer, "pointwise_weight", shape), *bias)
 
 
 def _conv_transpose(g: Graph, layer: Any, xs: list[Value]) -> Value:
@@ -146,17 +169,25 @@ def _upsampling(g: Graph, layer: Upsampling2D, xs: list[Value]) -> Value:
 SPATIAL: Mapping[type[Layer], Form] = {
     AvgPooling1D: _average_pool,
     AvgPooling2D: _average_pool,
+    AvgPooling3D: _average_pool,
     Conv1D: _conv,
+    Conv1DTranspose: _conv_transpose,
     Conv2D: _conv,
     Conv2DTranspose: _conv_transpose,
+    Conv3D: _conv,
+    DepthwiseConv1D: _conv,
     DepthwiseConv2D: _conv,
     FoldedConvolution: _conv,
     GlobalAvgPooling1D: _global_pool("GlobalAveragePool"),
     GlobalAvgPooling2D: _global_pool("GlobalAveragePool"),
+    GlobalAvgPooling3D: _global_pool("GlobalAveragePool"),
     GlobalMaxPooling1D: _global_pool("GlobalMaxPool"),
     GlobalMaxPooling2D: _global_pool("GlobalMaxPool"),
+    GlobalMaxPooling3D: _global_pool("GlobalMaxPool"),
     LRN: _lrn,
     MaxPooling1D: _max_pool,
     MaxPooling2D: _max_pool,
+    MaxPooling3D: _max_pool,
+    SeparableConv2D: _separable_conv,
     Upsampling2D: _upsampling,
 }

@@ -8,6 +8,7 @@ import scipy.sparse
 
 from singanet import FeedForwardNet, Input, layers
 from singanet.errors import ArgumentError
+from singanet.layers.operation import OPERATIONS
 from singanet.onnx import save
 from singanet.ops.interface import ACTIVATIONS
 from tests.onnx.runtime import drawn, expect_same, filled, floats, ran
@@ -133,6 +134,26 @@ def test_borders_of_what_is_there(mode, path):
     check(layers.Conv2D("it", 3, 3, pad=((1, 2), (0, 1)), padding_mode=mode), [IMAGE], path)
     check(layers.Conv1D("it", 3, 3, pad=(2, 1), padding_mode=mode), [(9,)], path, (17, 19))
     check(layers.Pad("it", ((0, 1), (2, 0)), mode=mode), [IMAGE], path, (17, 19))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: layers.Conv3D("it", 4, (1, 2, 3), stride=(1, 2, 1), groups=2), (4, 3, 5, 4)),
+        (lambda: layers.Conv3D("it", 3, 2, dilation=(1, 2, 1), padding_mode="replicate"),
+         (2, 3, 5, 4)),
+        (lambda: layers.MaxPooling3D("it", 2, ceil_mode=True, pad=0), (2, 3, 5, 4)),
+        (lambda: layers.AvgPooling3D("it", 3, 2, count_include_pad=True), (2, 3, 5, 4)),
+        (lambda: layers.DepthwiseConv1D("it", 2, depth_multiplier=2, border_mode="causal"), (9,)),
+        (lambda: layers.DepthwiseConv1D("it", 3, stride=2, use_bias=False), (4, 9)),
+        (lambda: layers.Conv1DTranspose("it", 3, 3, stride=2, groups=1), (9,)),
+        (lambda: layers.Conv1DTranspose("it", 4, 4, stride=3, groups=2, pad=1), (2, 9)),
+        (lambda: layers.SeparableConv2D("it", 5, 2, depth_multiplier=2, use_bias=False), IMAGE),
+        (lambda: layers.SeparableConv2D("it", 5, 3, stride=2, dilation=(1, 2)), IMAGE),
+    ],
+)  # fmt: skip
+def test_volumes_and_other_convolutions(make, shape, path):
+    check(make(), [shape], path)
 
 
 def test_windows_that_see_the_past_alone(path):
@@ -439,6 +460,28 @@ def test_dense_layers_turned_and_without_offset(path):
     check(layers.Dense("it", 3, W_transpose=True), [(5,)], path)
     check(layers.Dense("it", 3, use_bias=False), [(5,)], path)
     check(layers.Dense("it", 3, W_transpose=True), [(2, 3, 5)], path)
+
+
+@pytest.mark.parametrize("mode", sorted(OPERATIONS))
+def test_functions_without_a_layer_of_their_own(mode, path):
+    shapes = [(4, 3)] * OPERATIONS[mode].inputs
+    net = drawn(layers.Operation("it", mode), shapes)
+    feed = floats(shapes)
+    for name, x in feed.items():
+        # Where all of them have values.
+        low = 1.1 if mode in ("acosh", "modulo", "remainder", "power") else 0.1
+        feed[name] = np.abs(np.tanh(x)) * 0.8 + low if mode != "round" else 3 * x
+    if mode in ("modulo", "remainder"):
+        feed["in0"] = 5 * floats(shapes, seed=8)["in0"]
+        feed["in1"][1] *= -1
+    if mode in ("truncate", "floor", "ceil", "sign", "abs", "sin", "erf", "sinh"):
+        feed["in0"] = 2 * floats(shapes)["in0"]
+    expect_same(net, feed, path)
+
+
+def test_parameters_as_arrays(path):
+    model = check(layers.Weight("it", (2, 3)), [(5,)], path)
+    assert [tensor.name for tensor in model.graph.initializer][-1] == "it/weight"
 
 
 def test_sparse_inputs_are_fed_as_arrays(path):
