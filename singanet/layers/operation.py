@@ -84,7 +84,7 @@ class Operation(Combine):
     """y = the function ``mode`` of each element of one input, or of two that agree in shape.
 
     Of one: abs, ceil, exp, floor, log, reciprocal, round (halves to even), sign, sqrt, truncate,
-    erf, the trigonometric and hyperbolic functions and their inverses (sin, asin, sinh, asinh, ...).
+    erf, the trigonometric and hyperbolic functions and their inverses (sin, asin, sinh, ...).
     Of two: modulo (with the sign of the second), remainder (of the first), power. What jumps, such
     as floor, passes no gradient on.
     """

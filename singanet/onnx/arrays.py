@@ -51,18 +51,14 @@ def array_of(tensor: Any, folder: Path, where: str, budget: Budget) -> Array:
         )
     half = tensor.data_type == BFLOAT16
     stored = (np.dtype("u2") if half else DTYPES[tensor.data_type]).newbyteorder("<")
-    shape = checked_shape(
-        tensor.dims, stored.itemsize, 1 << 40, lambda e, r: _wrong(place, e, r)
-    )
+    shape = checked_shape(tensor.dims, stored.itemsize, 1 << 40, lambda e, r: _wrong(place, e, r))
     count = prod(shape)
     if tensor.data_location == TensorProto.DataLocation.EXTERNAL:
         raw = _outside(tensor, folder, place, count * stored.itemsize, budget)
         array = np.frombuffer(raw, stored)
     elif tensor.HasField("raw_data"):
         if len(tensor.raw_data) != count * stored.itemsize:
-            raise _wrong(
-                place, f"{count * stored.itemsize} bytes", f"{len(tensor.raw_data)} bytes"
-            )
+            raise _wrong(place, f"{count * stored.itemsize} bytes", f"{len(tensor.raw_data)} bytes")
         array = np.frombuffer(tensor.raw_data, stored)
     else:
         array = _typed(tensor, stored, count, place, half)
@@ -103,7 +99,9 @@ def _outside(tensor: Any, folder: Path, place: str, nbytes: int, budget: Budget)
         raise _unsafe(place, repr(location)[:80])
     try:
         # Not one that was put there in the meantime either.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        handle = os.open(
+            path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        )
     except (OSError, ValueError) as error:
         raise FileAccessError(
             place,

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from singanet import layers
 from singanet.base.arguments import name_trouble
 from singanet.base.budget import Budget
@@ -287,7 +285,9 @@ class Use:
         """The input ``k``, a constant, or None where it was left out."""
         value = self.value(k)
         if isinstance(value, Tensor):
-            raise RefusedError(f"a constant as input {k + 1}", "what depends on an input of the net")
+            raise RefusedError(
+                f"a constant as input {k + 1}", "what depends on an input of the net"
+            )
         return None if value is None else value.array
 
     def needed(self, k: int) -> Array:
@@ -380,7 +380,9 @@ class Use:
         axis = None if other.axis is None else other.axis + rank - other.rank
         array = self._of_a_sample(value, rank, axis)
         if axis is not None:
-            array = array.reshape(*array.shape[:axis], *(1 for _ in other.folds), *array.shape[axis:])
+            array = array.reshape(
+                *array.shape[:axis], *(1 for _ in other.folds), *array.shape[axis:]
+            )
         made = self.constant(value, array, axis)
         return replace(made, before=other.before, after=other.after)
 
@@ -400,7 +402,7 @@ class Use:
         """The array of one sample, without the axis of the samples, along which all are equal."""
         arrays = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in value.at]
         if axis is None:
-            return Known.of(*arrays).array
+            return Known.of(arrays[0], arrays[1]).array
         for array, batch in zip(arrays, BATCHES, strict=True):
             if array.shape[axis] not in (1, batch) or (
                 array.shape[axis] > 1 and bool((array != array.take([0], axis)).any())
@@ -408,7 +410,8 @@ class Use:
                 raise RefusedError(
                     "constants that are the same for every sample", f"shape {array.shape}"
                 )
-        return Known.of(*(array.take(0, axis) for array in arrays)).array
+        first, second = (array.take(0, axis) for array in arrays)
+        return Known.of(first, second).array
 
     def together(self, *positions: int, keep: bool = False) -> list[Tensor]:
         """The inputs as parts of the net of one rank, with the samples in one place.
@@ -429,7 +432,9 @@ class Use:
             found.append(next(raised) if isinstance(value, Tensor) else self.weight(value, first))
         places = {(t.axis, t.before, t.after) for t in found}
         if len(places) > 1:
-            raise RefusedError("samples along one axis of all inputs", f"{sorted(map(str, places))}")
+            raise RefusedError(
+                "samples along one axis of all inputs", f"{sorted(map(str, places))}"
+            )
         return found
 
     def over_last(

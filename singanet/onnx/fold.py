@@ -38,7 +38,9 @@ def fold(node: Node, values: Sequence[Value | None], budget: Budget) -> list[Kno
         given = [
             value.at[k]
             if isinstance(value, Known)
-            else _Shaped(value.dims(batch)) if isinstance(value, Tensor) else None
+            else _Shaped(value.dims(batch))
+            if isinstance(value, Tensor)
+            else None
             for value in values
         ]
         made = function(_Node(node, budget), *given)
@@ -208,7 +210,7 @@ def _range(node: _Node, start: Array, limit: Array, step: Array) -> Array:
     if step == 0:
         raise RefusedError("steps that go on", "0")
     node.room(max(0, int(-(-(float(limit) - float(start)) // float(step)))))
-    return np.arange(start.item(), limit.item(), step.item(), start.dtype)
+    return np.arange(start.item(), limit.item(), step.item()).astype(start.dtype)
 
 
 def _tile(node: _Node, x: Array, repeats: Array) -> Array:
@@ -236,7 +238,11 @@ def _cast(node: _Node, x: Array) -> Array:
     if x.dtype == DTYPES[to]:
         return x
     if x.strides and not any(x.strides):
-        return np.broadcast_to(x.flat[0].astype(DTYPES[to]), x.shape) if x.size else x.astype(DTYPES[to])
+        return (
+            np.broadcast_to(x.flat[0].astype(DTYPES[to]), x.shape)
+            if x.size
+            else x.astype(DTYPES[to])
+        )
     node.room(x.size // 4)
     with np.errstate(all="ignore"):
         return x.astype(DTYPES[to])

@@ -57,7 +57,8 @@ def attention(use: Use, x: Tensor, weight: Array, bias: Array | None) -> Tensor 
     joined, _, movers = _moved(x.symbol)
     if not _is(joined, layers.MatMul) or len(joined.shape) != 3 or len(x.sample) != 2:
         return None
-    if joined.call.layer.arguments.keys() & {"transpose_a", "transpose_b"}:
+    product: Any = joined.call.layer
+    if product.arguments.keys() & {"transpose_a", "transpose_b"}:
         return None
     heads, steps, size = joined.shape
     order = _through(movers, joined)
@@ -165,9 +166,10 @@ def _projection(symbol: Symbol, turned: bool, known: Mapping[int, Array]) -> _Pr
 
 def _scores(symbol: Symbol, known: Mapping[int, Array]) -> _Scores | None:
     """What stands below a softmax, or below the zeros for queries that see nothing."""
-    while _is(symbol, layers.Where) and symbol.call.layer.arguments.get("b") == 0.0:
-        symbol = symbol.call.inputs[1]
     layer: Any = symbol.call.layer
+    while isinstance(layer, layers.Where) and layer.b == 0.0:
+        symbol = symbol.call.inputs[1]
+        layer = symbol.call.layer
     if not isinstance(layer, layers.Softmax) or layer.axis not in (-1, 3):
         return None
     found, late = _Scores(symbol.call.inputs[0]), 1.0
@@ -188,7 +190,7 @@ def _scores(symbol: Symbol, known: Mapping[int, Array]) -> _Scores | None:
                 found.causal = True
             else:
                 found.masks.append(("added", mask))
-        elif isinstance(layer, layers.Where) and layer.arguments.get("b", 0.0) < _FAR:
+        elif isinstance(layer, layers.Where) and (layer.b or 0.0) < _FAR:
             seen, found.product = symbol.call.inputs
             array = _constant(seen, known)
             if array is not None and _is_causal(array != 0):

@@ -13,8 +13,9 @@ from singanet.errors import ArgumentError, FileFormatError, SingaNetError, one_o
 from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
 from singanet.onnx.drawing import Drawing
-from singanet.onnx.operators import PATTERNS, TABLE
-from singanet.onnx.read import Graph, read
+from singanet.onnx.operators import TABLE
+from singanet.onnx.patterns import PATTERNS
+from singanet.onnx.read import Graph, broken, read
 from singanet.types import Shape
 
 
@@ -60,6 +61,8 @@ def build(
 ) -> FeedForwardNet:
     """The net of a graph."""
     drawing = Drawing(graph, budget, where, TABLE, PATTERNS, shapes, batch_axis)
+    if not drawing.outputs:
+        raise broken(where, "a graph with outputs", "none")
     needed = _inputs_of(drawing.outputs)
     double = any(p.dtype == np.float64 for p in graph.inputs) and not any(
         p.dtype == np.float32 for p in graph.inputs
@@ -94,7 +97,7 @@ def _inputs_of(outputs: list[Symbol]) -> list[object]:
     """The layers of the inputs that ``outputs`` depend on."""
     seen: dict[int, object] = {}
     stack = [symbol.call for symbol in outputs]
-    found = []
+    found: list[object] = []
     while stack:
         call = stack.pop()
         if id(call) not in seen:

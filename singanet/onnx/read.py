@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from singanet.base.budget import Budget
 from singanet.checkpoint.reader import open_file
-from singanet.errors import FileAccessError, FileFormatError, UnsafeFileError
+from singanet.errors import FileFormatError, UnsafeFileError
 from singanet.onnx.arrays import DTYPES, array_of
 from singanet.schema.onnx_pb2 import AttributeProto, ModelProto
 from singanet.types import Array
@@ -195,7 +195,12 @@ class _Reader:
         ports = [self._port(info) for info in message.input if info.name not in arrays]
         graph = Graph(ports, [info.name for info in message.output], [], arrays)
         self._add_nodes(graph, message.node, dict(scope), {}, self.opsets)
-        _sort(graph, {p.name for p in ports} | arrays.keys() | set(scope), self.where)
+        known = {port.name for port in ports} | arrays.keys() | set(scope)
+        _sort(graph, known, self.where)
+        known |= {name for node in graph.nodes for name in node.outputs}
+        for name in graph.outputs:
+            if name not in known:
+                raise broken(self.where, "outputs that some node makes", repr(name)[:80])
         return graph
 
     def _port(self, info: Any) -> Port:
@@ -288,7 +293,9 @@ class _Reader:
             kinds.STRING: lambda: attribute.s.decode("utf-8", "replace"),
             kinds.FLOATS: lambda: [float(value) for value in attribute.floats],
             kinds.INTS: lambda: [int(value) for value in attribute.ints],
-            kinds.STRINGS: lambda: [value.decode("utf-8", "replace") for value in attribute.strings],
+            kinds.STRINGS: lambda: [
+                value.decode("utf-8", "replace") for value in attribute.strings
+            ],
         }
         if kind not in plain:
             raise broken(
@@ -326,7 +333,8 @@ def _sort(graph: Graph, known: set[str], where: str) -> None:
             if name in makers or name in known:
                 raise broken(where, "each array made once", f"{name[:60]!r} twice")
             makers[name] = k
-    missing, readers = [], [[] for _ in graph.nodes]  # type: ignore[var-annotated]
+    missing: list[int] = []
+    readers: list[list[int]] = [[] for _ in graph.nodes]
     for k, node in enumerate(graph.nodes):
         needed = {makers[name] for name in _read_by(node) if name in makers}
         unknown = [n for n in _read_by(node) if n and n not in makers and n not in known]
@@ -348,9 +356,6 @@ def _sort(graph: Graph, known: set[str], where: str) -> None:
                 ready.append(reader)
     if len(ordered) < len(graph.nodes):
         raise broken(where, "a graph without cycles", "one with a cycle")
-    for name in graph.outputs:
-        if name not in makers and name not in known:
-            raise broken(where, "outputs that some node makes", repr(name)[:80])
     graph.nodes = ordered
 
 

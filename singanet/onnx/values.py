@@ -37,9 +37,7 @@ class Known:
     def of(cls, first: Any, second: Any, name: str = "") -> Known:
         """Both as arrays, which are one where they are equal."""
         a, b = np.asarray(first), np.asarray(second)
-        same = a is b or (
-            a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b))
-        )
+        same = a is b or (a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b)))
         return cls((a, a) if same else (a, b), name)
 
     @property

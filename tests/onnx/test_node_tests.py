@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from tests.onnx import node_tests  # noqa: E402
+from tests.onnx import node_tests
 
 GUIDE = Path(__file__).parents[2] / "docs" / "onnx.md"
 

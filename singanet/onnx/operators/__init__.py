@@ -13,11 +13,10 @@ from singanet.onnx.operators.normalising import NORMALISING
 from singanet.onnx.operators.recurrent import RECURRENT
 from singanet.onnx.operators.reducing import REDUCING
 from singanet.onnx.operators.spatial import SPATIAL
-from singanet.onnx.patterns import PATTERNS
 
 TABLE: Mapping[str, Converter] = {
     **ELEMENTWISE, **MOVING, **REDUCING, **DENSE, **SPATIAL, **NORMALISING, **RECURRENT,
     **ATTENTION,
 }  # fmt: skip
 
-__all__ = ["PATTERNS", "TABLE"]
+__all__ = ["TABLE"]

@@ -135,4 +135,3 @@ def _attention(use: Use) -> list[Any]:
 
 
 ATTENTION: Mapping[str, Converter] = {"Attention": _attention}
-

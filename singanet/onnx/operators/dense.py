@@ -41,11 +41,9 @@ def product(use: Use, a: Tensor, b: Tensor) -> Tensor:
         y = product(use, a, b) if min(a.rank, b.rank) > 1 else None
         if y is None or y.axis is not None:
             raise RefusedError("matrices of each sample", "a vector of the samples")
-        sample = list(y.sample)
-        for k, gone in ((-1, column), (-2 + column, row)):
-            if gone:
-                del sample[k]
-        return y.like(use.reshaped(y, sample))
+        *rest, rows, columns = y.sample
+        kept = [rows] * (not row) + [columns] * (not column)
+        return y.like(use.reshaped(y, (*rest, *kept)))
     if min(a.rank, b.rank) < 2 or a.axis in (a.rank - 2, a.rank - 1):
         raise RefusedError("samples in front of two matrices", f"{a.rank} and {b.rank} axes")
     if b.axis in (b.rank - 2, b.rank - 1):

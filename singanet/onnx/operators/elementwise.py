@@ -341,7 +341,8 @@ def _same(use: Use) -> Any:
 def _dropout(use: Use) -> list[Any]:
     ratio = use.setting("ratio", 1, 0.5)
     x = use.tensor()
-    seen = Known.of(*(np.broadcast_to(np.True_, x.dims(n)) for n in BATCHES))
+    first, second = (np.broadcast_to(np.True_, x.dims(n)) for n in BATCHES)
+    seen = Known.of(first, second)
     if not 0.0 < ratio < 1.0:
         return [x, seen]
     return [use.make(layers.Dropout, x, p=ratio), seen]
@@ -378,4 +379,3 @@ ELEMENTWISE: Mapping[str, Converter] = {
     "Neg": _negate, "Not": _not, "IsInf": _is_inf, "Cast": _cast, "CastLike": _cast,
     "Where": _where, "Identity": _same, "If": _if, "Dropout": _dropout, "Shrink": _shrink,
 }  # fmt: skip
-

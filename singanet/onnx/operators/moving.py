@@ -131,7 +131,8 @@ def part(use: Use, x: Tensor, ranges: Sequence[slice | int]) -> Tensor:
             continue
         if axis == x.axis:
             whole = isinstance(chosen, slice) and all(
-                range(*chosen.indices(n)) == range(n) for n in (x.before * n * x.after for n in BATCHES)
+                range(*chosen.indices(n)) == range(n)
+                for n in (x.before * n * x.after for n in BATCHES)
             )
             if not whole:
                 raise RefusedError("all samples", f"{chosen} along their axis")
@@ -191,7 +192,9 @@ def _gather(use: Use) -> Tensor:
     if wanted.size == 0 or wanted.min() < -size or wanted.max() >= size:
         raise RefusedError(f"indices from 0 to {size - 1}", f"{wanted.tolist()}"[:80])
     if wanted.ndim == 0:
-        return part(use, data, [int(wanted) if k == axis else slice(None) for k in range(data.rank)])
+        return part(
+            use, data, [int(wanted) if k == axis else slice(None) for k in range(data.rank)]
+        )
     flat = (wanted.reshape(-1) % size).tolist()
     layer = layers.Gather(use.name(), data.place(axis), flat)
     made = replace(data, symbol=use.draw(layer, data))
@@ -217,9 +220,7 @@ def _looked_up(use: Use, data: Known, indices: Any) -> Tensor:
     # A table of one column is what it is.
     symbol = use.draw(layer, indices, weight=rows)
     made = indices.like(symbol, table.dtype)
-    return replace(
-        made, symbol=use.reshaped(made, (*indices.sample, *table.shape[1:]))
-    )
+    return replace(made, symbol=use.reshaped(made, (*indices.sample, *table.shape[1:])))
 
 
 def _concat(use: Use) -> Tensor:
@@ -337,7 +338,9 @@ def _triangle(use: Use) -> Tensor:
     x, shift = use.tensor(), use.array(1)
     for axis in (x.rank - 1, x.rank - 2):
         x.place(axis)
-    seen = np.tri(*x.sample[-2:], int(shift or 0) - use.attribute("upper", 1), dtype=bool)
+    rows, columns = x.sample[-2:]
+    diagonal = int(shift or 0) - int(use.attribute("upper", 1))
+    seen = np.tri(rows, columns, diagonal, dtype=bool)
     seen = ~seen if use.attribute("upper", 1) else seen
     mask = use.weight(Known((seen, seen)), x)
     condition = replace(mask, symbol=use.draw(layers.Compare(use.name(), "!=", 0.0), mask))

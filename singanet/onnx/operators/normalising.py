@@ -26,9 +26,7 @@ def _batch(use: Use) -> list[Any]:
         raise RefusedError("a number for each channel", f"{scale.shape}")
     # ONNX weights what was there, we what comes.
     momentum = 1.0 - use.attribute("momentum", 0.9)
-    layer = layers.BatchNormalization(
-        use.name(1), momentum, epsilon=use.attribute("epsilon", 1e-5)
-    )
+    layer = layers.BatchNormalization(use.name(1), momentum, epsilon=use.attribute("epsilon", 1e-5))
     shape = [x.dims(n) for n in BATCHES]
     y = x
     if x.rank not in (2, 4):
@@ -139,4 +137,3 @@ NORMALISING: Mapping[str, Converter] = {
     "InstanceNormalization": _instance, "GroupNormalization": _group, "LRN": _local_response,
     "Softmax": _softmax(layers.Softmax), "LogSoftmax": _softmax(layers.LogSoftmax),
 }  # fmt: skip
-

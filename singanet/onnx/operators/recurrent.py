@@ -110,7 +110,9 @@ def _states(use: Use, x: Tensor, kind: str, ways: int, size: int) -> Sequence[Te
         if value is None:
             value = Known((np.zeros((ways, 1, size), np.float32),) * 2)
         if isinstance(value, Known):
-            like = replace(x, axis=None if x.axis is None else 0 if use.attribute("layout", 0) else 1)
+            like = replace(
+                x, axis=None if x.axis is None else 0 if use.attribute("layout", 0) else 1
+            )
             found.append(use.weight(value, like))
             continue
         state = use.tensor(5 + k)

@@ -160,7 +160,8 @@ def _pool(kind: str) -> Converter:
         while axes > 2 and kernel[-2:] == stride[-2:] == [1, 1] and not any(map(any, pads[-2:])):
             # Where windows are one pixel wide two axes may as well be one.
             x = x.like(use.reshaped(x, (*x.sample[:-2], x.sample[-2] * x.sample[-1])))
-            kernel, stride, spread, pads = (each[:-1] for each in (kernel, stride, spread, pads))
+            kernel, stride, spread = (each[:-1] for each in (kernel, stride, spread))
+            pads = pads[:-1]
             axes -= 1
         if kind == "Max":
             given["dilation"] = _plain(spread)
@@ -170,7 +171,9 @@ def _pool(kind: str) -> Converter:
         y = use.over_last(x, axes + 1, layer)
         if len(x.sample) == len(sample):
             return y
-        return y.like(use.reshaped(y, (*y.sample[: len(x.sample) - 1], *sample[len(x.sample) - 1 :])))
+        return y.like(
+            use.reshaped(y, (*y.sample[: len(x.sample) - 1], *sample[len(x.sample) - 1 :]))
+        )
 
     return convert
 
