@@ -111,10 +111,11 @@ def _outside(tensor: Any, folder: Path, place: str, nbytes: int, budget: Budget)
             received=str(error)[:120],
             advice="keep the files of a model together, as they were exported",
         ) from None
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(handle)
+        raise _unsafe(place, f"{location[:60]!r}, which is linked or no file")
     with os.fdopen(handle, "rb") as stream:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            raise _unsafe(place, f"{location[:60]!r}, which is linked or no file")
         try:
             start = int(about.get("offset", "0"))
             length = int(about.get("length", str(nbytes)))

@@ -224,9 +224,9 @@ def _looked_up(use: Use, data: Known, indices: Any) -> Tensor:
 
 def _concat(use: Use) -> Tensor:
     tensors = use.together()
+    place = tensors[0].place(use.attribute("axis", 1))
     if len(tensors) == 1:
         return tensors[0]
-    place = tensors[0].place(use.attribute("axis", 1))
     return tensors[0].like(use.draw(layers.Concat(use.name(), place), *tensors))
 
 
