@@ -33,7 +33,10 @@ def _recurrent(g: Graph, layer: RNN, xs: list[Value]) -> Value | list[Value]:
     starts = [_by_stack(g, layer, state) for state in xs[1 : 1 + inputs.states]]
     below, ends = g.transpose(x, 1, 0, 2), list[list[Value]]()
     for stack in range(layer.num_stacks):
-        y, *finals = _stack(g, layer, stack, below, lengths, [start[stack] for start in starts])
+        given = [start[stack] for start in starts]
+        last_one = stack == layer.num_stacks - 1 and not layer.return_sequences
+        read = len(layer.cell.states) if layer.return_state else int(last_one)
+        y, *finals = _stack(g, layer, stack, below, lengths, given, read)
         ends.append(finals)
         if stack < layer.num_stacks - 1:
             below = _side_by_side(g, layer, y, (0, 2, 1, 3))
@@ -104,8 +107,9 @@ def _stack(
     x: Value,
     lengths: Value | None,
     starts: Sequence[Value],
+    read: int,
 ) -> list[Value]:
-    """Output (T, directions, N, H) and final states (directions, N, H) of a stack."""
+    """Output (T, directions, N, H) and the ``read`` final states (directions, N, H) of a stack."""
     op, order, attributes = _OPERATORS[layer.rnn_mode]
     if "activations" in attributes:
         attributes = {"activations": attributes["activations"] * layer.directions}
@@ -119,19 +123,19 @@ def _stack(
     direction = "reverse" if layer.go_backwards else "forward"
     y, *finals = g.nodes_of(
         op,
-        1 + len(layer.cell.states),
+        1 + read,
         *given,
         hidden_size=layer.hidden_size,
         direction="bidirectional" if layer.bidirectional else direction,
         **attributes,
     )
-    if lengths is not None and starts:
+    if lengths is not None and starts and finals:
         # Of sequences without a step runtimes give zeros.
         none = g.node("Equal", lengths, g.constant(0, "none", "int32"), dtype=bool)
         none = g.unsqueeze(none, 1)
         finals = [
             g.node("Where", none, start, final, dtype=g.dtype)
-            for start, final in zip(starts, finals, strict=True)
+            for start, final in zip(starts, finals, strict=False)
         ]
     if swapped:
         y, finals = g.reversed(y, 1), [g.reversed(final, 0) for final in finals]
