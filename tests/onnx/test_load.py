@@ -122,9 +122,7 @@ def test_all_operators_without_a_layer_are_named_at_once(tmp_path):
 
 def test_uses_that_mix_samples_are_refused_and_a_whole_array_may_be_one(tmp_path):
     node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)
-    path = file_of(
-        [node], {"x": ["T", 3]}, ["y"], {"axes": np.array([0])}, tmp_path / "net.onnx"
-    )
+    path = file_of([node], {"x": ["T", 3]}, ["y"], {"axes": np.array([0])}, tmp_path / "net.onnx")
     with pytest.raises(FileFormatError, match="treats every sample alike"):
         load(path)
     net = load(path, {"x": (5, 3)}, batch_axis=None)
@@ -164,7 +162,6 @@ def test_the_package_s_light_models_give_their_outputs():
         raw = (folder / f"light_{name}_output_0.pb").read_bytes()
         wanted = onnx.numpy_helper.to_array(onnx.TensorProto.FromString(raw))
         np.testing.assert_allclose(net.forward(False, x), wanted, rtol=1e-3, atol=1e-7)
-
 
     with pytest.raises(UnsafeFileError, match="max_bytes"):
         load(folder / "light_vgg19.onnx")

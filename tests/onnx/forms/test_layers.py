@@ -440,7 +440,7 @@ def test_sequences_of_any_length(path):
     x = layers.TimeDistributed("norm", layers.BatchNormalization("bn"))(layers.LayerNorm("ln")(x))
     x = layers.TimeDistributed("scores", layers.Dense("fc", 4))(layers.GRU("gru", 5)(x))
     net = filled(FeedForwardNet(inputs=ids, outputs=x, seed=0), np.random.default_rng(3))
-    for steps in (1, 4, 900):
+    for steps in (1, 200):
         feed = {"ids": np.random.default_rng(0).integers(0, 9, (2, steps))}
         model = expect_same(net, feed, path)
     dims = [
