@@ -14,8 +14,6 @@ from singanet.engine.net import Net
 from singanet.engine.plan import Plan, Step
 from singanet.errors import ArgumentError
 from singanet.layers.dummy import Dummy
-from singanet.layers.multi_head_attention import MultiHeadAttention
-from singanet.layers.rnn import GRU, LSTM, RNN
 from singanet.loss.loss import Loss
 from singanet.loss.multi_loss import MultiLoss
 from singanet.loss.regression import Poisson
@@ -30,8 +28,6 @@ __all__ = ["save"]
 _WHERE = "onnx.save"
 _OPSETS = range(17, 24)
 _LINKS = {"softmax": "Softmax", "sigmoid": "Sigmoid"}
-# Lengths are whole numbers that may be fed as floats.
-_TAKE_LENGTHS = (RNN, LSTM, GRU, MultiHeadAttention)
 
 
 def save(
@@ -145,12 +141,11 @@ class _Export:
         g = self.graph
         g.scope, before = step.name, len(g.nodes)
         xs = [self._slots[slot] for slot in step.in_slots] if fed is None else fed
-        if type(step.layer) not in _TAKE_LENGTHS:
-            # Whole numbers that it computes with are taken as floats.
-            xs = [
-                g.cast(x, g.dtype) if step.layer.input_kind(k) == "floats" else x
-                for k, x in enumerate(xs)
-            ]
+        # Whole numbers that it computes with are taken as floats.
+        xs = [
+            g.cast(x, g.dtype) if step.layer.input_kind(k) == "floats" else x
+            for k, x in enumerate(xs)
+        ]
         made = put(g, step.layer, xs)
         new = {id(value) for node in g.nodes[before:] for value in node.outputs}
         for slot, value, name in zip(step.out_slots, made, _names(step), strict=True):

@@ -25,6 +25,7 @@ from singanet.layers.joins import (
     Subtract,
 )
 from singanet.layers.layer import Layer
+from singanet.layers.masking import Masking
 from singanet.layers.operation import Operation
 from singanet.layers.prelu import PReLU
 from singanet.layers.scale import Scale
@@ -127,6 +128,17 @@ def _compare(g: Graph, layer: Compare, xs: list[Value]) -> Value:
     sides += [] if value is None else [g.constant(value, "value", kind)]
     y = g.node(_COMPARISONS[layer.how], *sides, dtype=bool)
     return g.node("Not", y) if layer.how == "!=" else y
+
+
+def _masking(g: Graph, layer: Masking, xs: list[Value]) -> Value:
+    shape: Any = layer.in_shapes
+    x = xs[0] if xs[0].dtype.kind == "f" else g.cast(xs[0], np.int64)
+    fills = g.node("Equal", x, g.constant(layer.value, "value", x.dtype), dtype=bool)
+    there = g.node("Not", fills)
+    if len(shape) == 1:
+        return there
+    found = g.reduce("Max", g.cast(there, g.dtype), list(range(2, len(shape) + 1)), keepdims=False)
+    return g.cast(found, bool)
 
 
 def _where(g: Graph, layer: Where, xs: list[Value]) -> Value:
@@ -234,6 +246,7 @@ ELEMENT_WISE: Mapping[type[Layer], Form] = {
     GLU: _glu,
     GaussianNoise: _same,
     LogSoftmax: _log_softmax,
+    Masking: _masking,
     Maximum: _joined("Max"),
     Merge: _sum,
     Minimum: _joined("Min"),

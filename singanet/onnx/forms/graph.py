@@ -209,6 +209,11 @@ class Graph:
         y.rows = x.rows
         return y
 
+    def count(self, x: Value, axis: int) -> Value:
+        """0, 1, ... as far as ``x`` goes along ``axis``."""
+        first, step = (self.constant(k, w, np.int64) for k, w in ((0, "first"), (1, "step")))
+        return self.node("Range", first, self.squeeze(self.extent(x, axis), 0), step)
+
     def extent(self, x: Value, axis: int) -> Value:
         """How far ``x`` goes along an axis, (1,), when the graph is run."""
         return self.node("Shape", x, dtype=np.int64, start=axis, end=axis + 1)

@@ -23,23 +23,28 @@ _OPERATORS: Mapping[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
 
 
 def _recurrent(g: Graph, layer: RNN, xs: list[Value]) -> Value | list[Value]:
-    inputs = layer.inputs
-    if inputs.tells == "mask":
-        raise NoFormError("a mask of its steps; lengths have a form")
+    inputs, x = layer.inputs, xs[0]
     if layer.stateful:
         raise NoFormError("states that stay from batch to batch; as inputs and outputs they may")
-    lengths = g.cast(g.reshape(xs[-1], (-1,)), "int32") if inputs.tells else None
+    lengths = g.cast(g.reshape(xs[-1], (-1,)), "int32") if inputs.tells == "lengths" else None
+    back: Value | None = None
+    if inputs.tells == "mask":
+        x, lengths, back = _there_first(g, x, xs[-1])
     starts = [_by_stack(g, layer, state) for state in xs[1 : 1 + inputs.states]]
-    below, ends = g.transpose(xs[0], 1, 0, 2), list[list[Value]]()
+    below, ends = g.transpose(x, 1, 0, 2), list[list[Value]]()
     for stack in range(layer.num_stacks):
-        y, *finals = _stack(g, layer, stack, below, lengths, [start[stack] for start in starts])
+        given = [start[stack] for start in starts]
+        last_one = stack == layer.num_stacks - 1 and not layer.return_sequences
+        read = len(layer.cell.states) if layer.return_state else int(last_one)
+        y, *finals = _stack(g, layer, stack, below, lengths, given, read)
         ends.append(finals)
         if stack < layer.num_stacks - 1:
             below = _side_by_side(g, layer, y, (0, 2, 1, 3))
         elif layer.return_sequences:
-            # What goes backwards gives its outputs in that order.
-            y = g.reversed(y, 0) if layer.go_backwards else y
             out = _side_by_side(g, layer, y, (2, 0, 1, 3))
+            out = out if back is None else _steps(g, out, back)
+            # What goes backwards gives its outputs in that order.
+            out = g.reversed(out, 1) if layer.go_backwards else out
         else:
             last = g.transpose(finals[0], 1, 0, 2)
             out = g.reshape(last, (0, layer.directions * layer.hidden_size))
@@ -50,6 +55,32 @@ def _recurrent(g: Graph, layer: RNN, xs: list[Value]) -> Value | list[Value]:
         for each in zip(*ends, strict=True)
     ]
     return [out, *(g.transpose(state, 1, 0, 2) for state in states)]
+
+
+def _there_first(g: Graph, x: Value, mask: Value) -> tuple[Value, Value, Value]:
+    """``x`` with the steps that are there before the others, how many, and the way back.
+
+    To leave out steps whose states stay is to take the others one after the other.
+    """
+    there = g.cast(mask, bool)
+    steps = g.count(x, 1)
+    later = g.node("Add", steps, g.extent(x, 1))
+    place = g.node("Where", there, steps, later, dtype=np.int64)
+    order = _order(g, place)
+    number = g.reduce("Sum", g.cast(there, np.int32), [1], keepdims=False)
+    return _steps(g, x, order), number, _order(g, order)
+
+
+def _order(g: Graph, places: Value) -> Value:
+    """The indices by which the numbers of each row rise, of which none is there twice."""
+    found = g.nodes_of("TopK", 2, places, g.extent(places, 1), axis=1, largest=0)
+    return found[1]
+
+
+def _steps(g: Graph, x: Value, order: Value) -> Value:
+    """(N, T, ·) with the steps of each sample in the ``order`` (N, T)."""
+    spread = g.node("Expand", g.unsqueeze(order, 2), g.node("Shape", x, dtype=np.int64))
+    return g.node("GatherElements", x, spread, axis=1)
 
 
 def _by_stack(g: Graph, layer: RNN, state: Value) -> list[Value]:
@@ -76,8 +107,9 @@ def _stack(
     x: Value,
     lengths: Value | None,
     starts: Sequence[Value],
+    read: int,
 ) -> list[Value]:
-    """Output (T, directions, N, H) and final states (directions, N, H) of a stack."""
+    """Output (T, directions, N, H) and the ``read`` final states (directions, N, H) of a stack."""
     op, order, attributes = _OPERATORS[layer.rnn_mode]
     if "activations" in attributes:
         attributes = {"activations": attributes["activations"] * layer.directions}
@@ -91,19 +123,19 @@ def _stack(
     direction = "reverse" if layer.go_backwards else "forward"
     y, *finals = g.nodes_of(
         op,
-        1 + len(layer.cell.states),
+        1 + read,
         *given,
         hidden_size=layer.hidden_size,
         direction="bidirectional" if layer.bidirectional else direction,
         **attributes,
     )
-    if lengths is not None and starts:
+    if lengths is not None and starts and finals:
         # Of sequences without a step runtimes give zeros.
         none = g.node("Equal", lengths, g.constant(0, "none", "int32"), dtype=bool)
         none = g.unsqueeze(none, 1)
         finals = [
             g.node("Where", none, start, final, dtype=g.dtype)
-            for start, final in zip(starts, finals, strict=True)
+            for start, final in zip(starts, finals, strict=False)
         ]
     if swapped:
         y, finals = g.reversed(y, 1), [g.reversed(final, 0) for final in finals]

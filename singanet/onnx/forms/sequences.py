@@ -81,15 +81,9 @@ def _sinusoidal_position(g: Graph, layer: SinusoidalPosition, xs: list[Value]) -
 def _waves(g: Graph, x: Value, rate: Array, phase: Any) -> Value:
     """sin(t rate + phase) at each step t of ``x``, (T, rates): by doubles, as angles are large."""
     rates, phases = (g.constant(a, w, "float64") for a, w in ((rate, "rate"), (phase, "phase")))
-    step = g.unsqueeze(g.cast(_count(g, x, 1), np.float64), 1)
+    step = g.unsqueeze(g.cast(g.count(x, 1), np.float64), 1)
     angles = g.node("Add", g.node("Mul", step, rates), phases)
     return g.cast(g.node("Sin", angles), g.dtype)
-
-
-def _count(g: Graph, x: Value, axis: int) -> Value:
-    """0, 1, ... as far as ``x`` goes along ``axis``."""
-    first, step = (g.constant(k, what, np.int64) for k, what in ((0, "first"), (1, "step")))
-    return g.node("Range", first, g.squeeze(g.extent(x, axis), 0), step)
 
 
 def _attention(g: Graph, layer: MultiHeadAttention, xs: list[Value]) -> Value | list[Value]:
@@ -179,14 +173,14 @@ def _causal(g: Graph, layer: MultiHeadAttention, query: Value, key: Value) -> Va
     queries, keys = shapes[0][0], shapes[layer.given - 1][0]
     if -1 not in (queries, keys):
         return g.constant(np.tri(queries, keys), "causal", bool)
-    last = g.unsqueeze(_count(g, query, 1), 1)
-    return g.node("LessOrEqual", _count(g, key, 1), last, dtype=bool)
+    last = g.unsqueeze(g.count(query, 1), 1)
+    return g.node("LessOrEqual", g.count(key, 1), last, dtype=bool)
 
 
 def _there(g: Graph, key: Value, lengths: Value) -> Value:
     """Which keys each sample has, (N, 1, 1, keys)."""
     ends = g.cast(g.reshape(lengths, (-1, 1, 1, 1)), np.int64)
-    return g.node("Less", _count(g, key, 1), ends, dtype=bool)
+    return g.node("Less", g.count(key, 1), ends, dtype=bool)
 
 
 SEQUENCES: Mapping[type[Layer], Form] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -101,9 +102,25 @@ def _cropping(g: Graph, layer: Cropping, xs: list[Value]) -> Value:
 
 
 def _reduce(g: Graph, layer: Reduce, xs: list[Value]) -> Value:
-    shape: Any = layer.in_shapes
+    shapes: Any = layer.in_shapes
     mode = layer.mode.capitalize()
-    return g.reduce(mode, xs[0], layer._over(len(shape) + 1), layer.keepdims)
+    if len(xs) == 1:
+        return g.reduce(mode, xs[0], layer._over(len(shapes) + 1), layer.keepdims)
+    rank = len(shapes[0]) + 1
+    axes, x = layer._over(rank), xs[0]
+    there = g.cast(xs[1], bool)
+    there = g.unsqueeze(there, *range(2, rank)) if rank > 2 else there
+    neutral = {"Max": -inf, "Min": inf}.get(mode, 0.0)
+    x = g.node("Where", there, x, g.constant(neutral, "neutral"), dtype=g.dtype)
+    y = g.reduce("Sum" if mode == "Mean" else mode, x, axes)
+    number = g.node("Expand", g.cast(there, g.dtype), g.node("Shape", x, dtype=np.int64))
+    number = g.reduce("Sum", number, axes)
+    if mode == "Mean":
+        y = g.node("Div", y, g.node("Max", number, g.constant(1.0, "one")))
+    elif mode != "Sum":
+        some = g.node("Greater", number, g.constant(0.0, "none"), dtype=bool)
+        y = g.node("Where", some, y, g.constant(0.0, "empty"), dtype=g.dtype)
+    return y if layer.keepdims else g.squeeze(y, *axes)
 
 
 def _expand(g: Graph, layer: Expand, xs: list[Value]) -> Value:
