@@ -12,7 +12,7 @@ from singanet.initializer import Orthogonal
 from singanet.layers.arguments import expect_int
 from singanet.layers.cells import CELLS
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import InputKind, Layer
 from singanet.layers.recurrent import (
     KINDS,
     RNNSpecs,
@@ -91,6 +91,10 @@ class RNN(Layer):
         self.stateful = stateful if stateful is None else expect_int(name, "stateful", stateful)
         self.use_bias = use_bias
         self.go_backwards = go_backwards
+        if not return_sequences:
+            self.masks = "ends"
+        elif not go_backwards:
+            self.masks = "keeps"
         self.num_stacks = expect_int(name, "num_stacks", num_stacks, most=1000)
         self.input_mode = input_mode
         self.bidirectional = bidirectional
@@ -100,6 +104,17 @@ class RNN(Layer):
         self.cell = CELLS[rnn_mode]
         self.runs: list[Run] = list(all_runs(self.num_stacks, bidirectional))
         self.directions = 2 if bidirectional else 1
+
+    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+        """That of the sequences, where no other input tells which steps are there."""
+        others = ((), (1,), shapes[0][:1])
+        return None if len(shapes) > 1 and shapes[-1] in others else 0
+
+    def input_kind(self, k: int) -> InputKind:
+        """Floats, but the mask or the lengths; what each is, is known with the shapes."""
+        last = isinstance(self.in_shapes, list) and k == len(self.in_shapes) - 1
+        tells = last and bool(self.inputs.tells)
+        return "any" if tells or (k > 0 and self.in_shapes is None) else "floats"
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(T, F), with or without states and lengths → the output(s)."""

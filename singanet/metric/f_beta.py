@@ -1,4 +1,4 @@
-"""Precision, recall and their weighted harmonic mean, of classes counted over all samples."""
+"""Precision, recall, F-beta and intersection over union, of classes counted over all samples."""
 
 from __future__ import annotations
 
@@ -149,6 +149,17 @@ class RecallScore(_ByClass):
 
     def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
         return both / _or_one(wanted)
+
+
+class IOU(_ByClass):
+    """tp / (tp + fp + fn): of what is predicted or there, how much is both (Jaccard 1912).
+
+    By default the mean over classes, the usual measure of segmentation. ``average`` and
+    ``threshold`` are those of `PrecisionScore`.
+    """
+
+    def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
+        return both / _or_one(taken + wanted - both)
 
 
 def _or_one(count: Array) -> Array:
