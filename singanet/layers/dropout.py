@@ -21,6 +21,7 @@ class Dropout(Layer):
     Evaluation passes the input on. Srivastava et al., 2014, in the inverted form.
     """
 
+    masks = "keeps"
     any_extent = True
 
     def __init__(self, name: str, p: float = 0.5, input_sample_shape: Shape | None = None) -> None:
@@ -64,7 +65,8 @@ class SpatialDropout(Dropout):
     """`Dropout` of whole channels: what lies at one place of ``axis`` stays or goes together.
 
     ``axis`` counts the batch axis: 1 are the channels of images and of (C, L), -1 the features
-    of sequences (T, F). Tompson et al., 2015.
+    of sequences (T, F). Tompson et al., 2015. With 0 whole samples stay or go, as a branch of a
+    residual net in stochastic depth (Huang et al., 2016).
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class SpatialDropout(Dropout):
     def setup(self, in_shapes: Any) -> Shapes:
         """Any sample shape that has the axis, unchanged."""
         shape = expect_one_input(self, in_shapes)
-        if not (1 <= self.axis <= len(shape) or -len(shape) <= self.axis <= -1):
+        if not -len(shape) <= self.axis <= len(shape):
             raise self.shape_error(
                 f"samples with the axis {self.axis}, counted with the batch axis",
                 f"sample shape {shape}",
@@ -123,6 +125,7 @@ class AlphaDropout(Dropout):
 class GaussianNoise(Layer):
     """Adds noise of mean 0 and standard deviation ``std`` in training; else passes the input on."""
 
+    masks = "keeps"
     any_extent = True
 
     def __init__(

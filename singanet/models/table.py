@@ -173,6 +173,16 @@ def _sequence_nets() -> list[ModelEntry]:
             task="text",
             recipe=Recipe(epochs=10, batch_size=32, optimizer="adam", lr=0.003, weight_decay=0.0),
         ),
+        ModelEntry(
+            "transformer_lm",
+            "language model as GPT: rotary positions, gelu, scores by the embedding",
+            "transformer",
+            {"positions": "rotary", "mode": "gelu", "tied": True},
+            input_shape=(64,),
+            num_classes=96,
+            task="text",
+            recipe=Recipe(epochs=10, batch_size=32, optimizer="adam", lr=0.003, weight_decay=0.0),
+        ),
     ]
 
 
@@ -253,6 +263,7 @@ _PARAMETERS = {
     "lstm": 164_362,
     "char_rnn": 360_544,
     "transformer": 627_936,
+    "transformer_lm": 607_456,
     "wide_deep": 18_376,
     "deepfm": 18_382,
     "dcn": 27_960,
