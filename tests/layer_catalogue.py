@@ -67,6 +67,7 @@ CATALOGUE = {
     "LSTM": (lambda n: layers.LSTM(n, 3, num_stacks=2, bidirectional=True), [SEQUENCE]),
     "LayerNorm": (layers.LayerNorm, [(4, 5)]),
     "LogSoftmax": (layers.LogSoftmax, [(5,)]),
+    "Masking": (lambda n: lambda x: layers.Masking(n)(x).mask, [SEQUENCE]),
     "MatMul": (lambda n: layers.MatMul(n, transpose_b=True), [(4, 3), (2, 3)]),
     "MaxPooling1D": (lambda n: layers.MaxPooling1D(n, 2, 2), [(2, 6)]),
     "MaxPooling2D": (lambda n: layers.MaxPooling2D(n, 3, 2), [IMAGE]),

@@ -28,7 +28,7 @@ def symbols_of(item: Any, where: str) -> list[Symbol]:
     if isinstance(item, Symbol):
         return [item]
     if isinstance(item, MetricSymbol):
-        return [item.scores, item.targets]
+        return [item.scores, item.targets, *([] if item.mask is None else [item.mask])]
     if isinstance(item, Update):
         return [item.loss]
     if isinstance(item, GradientSymbol):

@@ -17,6 +17,7 @@ from singanet.executor.symbols import DrawnInput, GradientSymbol
 from singanet.executor.view import Objective, Port, View, picked
 from singanet.gradients import gradients
 from singanet.layers.symbol import Symbol
+from singanet.loss.loss import steps_there
 from singanet.metric.symbol import MetricSymbol
 from singanet.optimizer.minimize import Update
 from singanet.optimizer.stages import gathering, reducers
@@ -260,9 +261,16 @@ class NamedProgram:
         at, of = (self._drawing.port(s, self.where) for s in (item.scores, item.targets))
         link = self._drawing.link_of(at) if getattr(metric, "linked", False) else None
 
+        by = None if item.mask is None else self._drawing.port(item.mask, self.where)
+        losses = self._drawing.losses.values()
+        unmasked = next((loss.unmasked for loss, scores, _ in losses if scores == at), steps_there)
+
         def read(outputs: Mapping[str, Any]) -> Any:
-            scores = _wide(picked(outputs, at))
-            return metric.evaluate(scores if link is None else link(scores), picked(outputs, of))
+            scores, targets = _wide(picked(outputs, at)), picked(outputs, of)
+            scores = scores if link is None else link(scores)
+            if by is not None:
+                scores, targets = unmasked(scores, targets, picked(outputs, by) != 0)
+            return metric.evaluate(scores, targets)
 
         return read
 

@@ -21,14 +21,16 @@ from singanet.graph.refusals import (
     check_name,
     checked_shapes,
     closed,
+    masked_by_add,
     no_shape,
     other_ports,
     other_shapes,
     two_ways,
+    unread_mask,
 )
 from singanet.layers.dummy import Dummy
 from singanet.layers.layer import Layer
-from singanet.layers.symbol import Symbol, apply, calls_between, stage
+from singanet.layers.symbol import Symbol, apply, calls_between, stage, travelled
 from singanet.params.param import Param
 from singanet.types import Shapes
 
@@ -181,6 +183,8 @@ class GraphBuilder(metaclass=CheckedType):
         layer refuses; the net is then as it was.
         """
         _check_part("net.add", layer)
+        if getattr(layer, "mask_layer", None) or getattr(layer, "begins_mask", False):
+            raise masked_by_add(str(layer.name))
         self.add_node(layer, sources_of(layer, src, self._last), str(layer.name))
         return layer
 
@@ -214,8 +218,28 @@ class GraphBuilder(metaclass=CheckedType):
             self._chain(parts)
 
     def _chain(self, parts: Iterable[Layer | GraphBuilder]) -> None:
+        mask: tuple[str, int | None] | None = None
         for part in parts:
-            self.add_node(part, [] if self._last is None else [(self._last, None)], str(part.name))
+            begins = getattr(part, "mask_layer", None)
+            if begins is not None and self._last is None:
+                shape = part.input_sample_shape if isinstance(part, Layer) else None
+                self.add_node(Dummy("input", input_sample_shape=shape), [], "input")
+            sources: list[tuple[str, int | None]] = []
+            if self._last is not None:
+                sources = [(self._last, None)]
+            if isinstance(part, Layer) and part.begins_mask:
+                begins = part
+            else:
+                shapes = self._graph.shapes_from(sources) or [()]
+                read, mask = travelled(part, shapes, [mask])
+                given = sources if read is None else [*sources, read]
+                self.add_node(part, given, str(part.name))
+            if begins is not None:
+                last = self._last if begins is not part else sources[0][0]
+                self.add_node(begins, sources, begins.name)
+                self._last, mask = last, (begins.name, 0)
+        if mask is not None:
+            raise unread_mask(str(self._last))
 
     def build(self, in_shapes: Any) -> Shapes:
         """The sample shape(s) that come out where ``in_shapes`` come in.
@@ -268,7 +292,14 @@ class GraphBuilder(metaclass=CheckedType):
         return made
 
     def _add_symbols(self, inputs: list[Symbol], outputs: list[Symbol]) -> None:
-        """Add all that ``outputs`` depend on; these become the outputs, in this order."""
+        """Add all that ``outputs`` depend on; these become the outputs, in this order.
+
+        Errors: one has a mask, which is not among them.
+        """
+        ports = {(symbol.call.born, symbol.index) for symbol in outputs}
+        for symbol in outputs:
+            if symbol.mask and (symbol.mask.call.born, symbol.mask.index) not in ports:
+                raise unread_mask(str(symbol.call.layer.name))
         names: dict[int, str] = {}
         uses: dict[Any, int] = {}
         for call in calls_between(inputs, outputs):

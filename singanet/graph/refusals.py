@@ -86,3 +86,24 @@ def checked_shapes(net: str | None, given: Any) -> Shapes:
         return normal_shapes(given)
     except (TypeError, ValueError):
         raise other_shapes(net, "as tuples of ints", repr(given)[:80]) from None
+
+
+def unread_mask(name: str) -> GraphError:
+    """The error for an output ``name`` whose steps a loss would take for whole."""
+    return GraphError(
+        f"net, output {name!r}",
+        expected="outputs without a mask, or with their masks among the outputs",
+        received="an output that has a mask",
+        advice="draw the net with symbols: outputs=[y, y.mask] and MultiLoss(masks=...), or"
+        " y.mask = None where targets say which steps count",
+    )
+
+
+def masked_by_add(name: str) -> ArgumentError:
+    """The error for a layer ``name`` that begins a mask, where none goes along."""
+    return ArgumentError(
+        f"net.add of layer {name!r}",
+        expected="a layer without a mask, which goes along in lists and on symbols alone",
+        received="one that begins a mask",
+        advice="write FeedForwardNet([...]), or draw the net with symbols",
+    )

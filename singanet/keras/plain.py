@@ -252,9 +252,15 @@ def _gaussian_noise(d: Described) -> list[Layer]:
 
 
 def _embedding(d: Described) -> list[Layer]:
-    d.expect(mask_zero=False, lora_rank=None, quantization_config=None)
+    d.expect(lora_rank=None, quantization_config=None)
     specs = d.specs("embeddings", {(0,): 0, (1,): 1})
-    return [layers.Embedding(d.name, d.config["input_dim"], d.config["output_dim"], specs)]
+    masked = 0 if d.config.get("mask_zero") else None
+    sizes = d.config["input_dim"], d.config["output_dim"]
+    return [layers.Embedding(d.name, *sizes, specs, mask_index=masked)]
+
+
+def _masking(d: Described) -> list[Layer]:
+    return [layers.Masking(d.name, float(d.config["mask_value"]))]
 
 
 def _concatenate(d: Described) -> list[Layer]:
@@ -286,6 +292,7 @@ PLAIN: dict[str, Callable[[Described], list[Layer]]] = {
     "Rescaling": _rescaling,
     "GroupNormalization": _group_normalization,
     "MultiHeadAttention": _attention,
+    "Masking": _masking,
     "Add": lambda d: [layers.Add(d.name)],
     "Multiply": lambda d: [layers.Multiply(d.name)],
     "Average": lambda d: [layers.Average(d.name)],

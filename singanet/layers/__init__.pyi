@@ -43,6 +43,7 @@ from singanet.layers.l2_norm import L2Norm
 from singanet.layers.layer import Layer
 from singanet.layers.layer_norm import LayerNorm, RMSNorm
 from singanet.layers.lrn import LRN
+from singanet.layers.masking import Masking
 from singanet.layers.matmul import MatMul
 from singanet.layers.multi_head_attention import MultiHeadAttention
 from singanet.layers.pad import Cropping, EndPadding, Pad
@@ -125,6 +126,7 @@ __all__ = [
     "Layer",
     "LayerNorm",
     "LogSoftmax",
+    "Masking",
     "MatMul",
     "MaxPooling1D",
     "MaxPooling2D",

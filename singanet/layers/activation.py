@@ -24,6 +24,7 @@ class Activation(Layer):
     x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2, gelu's usual approximation.
     """
 
+    masks = "keeps"
     any_extent = True
 
     def __init__(

@@ -18,6 +18,7 @@ Range: TypeAlias = tuple[int | None, int | None, int | None]
 class Power(Layer):
     """y = x^``exponent``; for an exponent that is no whole number x must not be negative."""
 
+    masks = "keeps"
     any_extent = True
 
     def __init__(self, name: str, exponent: float, input_sample_shape: Shape | None = None) -> None:
@@ -55,6 +56,7 @@ class Clip(Layer):
     The gradient goes where x lies within, ends included.
     """
 
+    masks = "keeps"
     any_extent = True
 
     def __init__(

@@ -21,6 +21,7 @@ class Cast(Layer):
     """
 
     input_kinds = ("any",)
+    masks = "keeps"
     any_extent = True
 
     def __init__(

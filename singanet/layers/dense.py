@@ -20,6 +20,7 @@ class Dense(Layer):
     """
 
     takes_sparse = True
+    masks = "keeps"
     any_extent = True
 
     def __init__(

@@ -21,6 +21,7 @@ class Dropout(Layer):
     Evaluation passes the input on. Srivastava et al., 2014, in the inverted form.
     """
 
+    masks = "keeps"
     any_extent = True
 
     def __init__(self, name: str, p: float = 0.5, input_sample_shape: Shape | None = None) -> None:
@@ -124,6 +125,7 @@ class AlphaDropout(Dropout):
 class GaussianNoise(Layer):
     """Adds noise of mean 0 and standard deviation ``std`` in training; else passes the input on."""
 
+    masks = "keeps"
     any_extent = True
 
     def __init__(

@@ -23,6 +23,7 @@ class Dummy(Layer):
 
     moves_only = True
 
+    masks = "keeps"
     any_extent = True
 
     def __init__(

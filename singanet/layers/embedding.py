@@ -14,6 +14,7 @@ from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.cache import Cache
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.masking import Masking
 from singanet.types import Array, RowSparse, Shape, Shapes
 
 
@@ -43,10 +44,13 @@ class Embedding(Layer):
 
     Where its rows are served, as by `parallel.Hybrid`, those of a batch come when they are looked
     up; with a ``cache`` some of them stay.
+
+    Steps of the index ``mask_index`` are masked, in lists and on symbols: see `Layer.masks`.
     """
 
     input_kinds = ("integers",)
 
+    masks = "keeps"
     any_extent = True
 
     looks_up = True
@@ -61,8 +65,13 @@ class Embedding(Layer):
         cache: Cache | None = None,
         *,
         padding_index: int | None = None,
+        mask_index: int | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
+        self.mask_layer: Masking | None = None
+        if mask_index is not None:
+            expect_int(name, "mask_index", mask_index, least=0)
+            self.mask_layer = Masking(f"{name}_mask", mask_index)
         if cache is not None and not isinstance(cache, Cache):
             raise ArgumentError(
                 f"layer {name!r}, argument cache",

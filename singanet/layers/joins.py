@@ -18,6 +18,7 @@ class Combine(Layer):
     """
 
     any_extent = True
+    masks = "keeps"
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shapes of equal rank → the larger extent along each axis."""
@@ -206,6 +207,7 @@ class Merge(Layer):
     As an input layer of a net it takes a list of arrays; ``input_sample_shape`` is then a list.
     """
 
+    masks = "keeps"
     any_extent = True
 
     def setup(self, in_shapes: Any) -> Shapes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -43,6 +43,15 @@ class Layer(Counted, Configurable):
 
     any_extent = False
     """Whether a sample axis may be None, of another extent at each call; shapes show it as -1."""
+
+    masks = ""
+    """What a mask of the input's steps becomes: "keeps" for outputs that have it, or "ends".
+
+    A layer without either refuses it. Symbols and lists of layers ask.
+    """
+
+    begins_mask = False
+    """Whether its output is the mask of its input, which goes on in its place."""
 
     stops_gradient = False
     """Whether no gradient goes to the inputs: for what it alone reads nothing is kept or made."""
@@ -103,6 +112,10 @@ class Layer(Counted, Configurable):
         if k < len(self.input_kinds):
             return self.input_kinds[k]
         return "any" if self.moves_only or self.stops_gradient else "floats"
+
+    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+        """Of which of the inputs of ``shapes`` the mask is read, as one more; None for none."""
+        return None
 
     def share(self, batch: Any) -> None:
         """Know the ``batch`` of which this layer will see a part; most need not.

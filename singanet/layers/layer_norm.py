@@ -48,6 +48,7 @@ class LayerNorm(Layer):
                 advice="axis 0 is the batch; use -1 for the last axis alone",
             )
         self.axis = int(axis)
+        self.masks = "keeps" if axis == -1 else ""
         self.epsilon = expect_positive(name, "epsilon", epsilon)
         self.affine = affine
         self.center, self.scale = bool(center and affine), bool(scale and affine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from singanet.base.arguments import is_number
@@ -85,6 +86,7 @@ class MultiHeadAttention(Layer):
         self.W_specs = W_specs
         self.b_specs = b_specs
         self.mask = mask
+        self.masks = "keeps" if mask == "boolean" else ""
         self.rotary = rotary
         self.return_weights = return_weights
 
@@ -100,6 +102,10 @@ class MultiHeadAttention(Layer):
                 received=value,
                 advice=f"leave {what} out, or pass such a value",
             )
+
+    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+        """That of the keys, the last input, where it has one."""
+        return len(shapes) - 1
 
     def input_kind(self, k: int) -> InputKind:
         """What `Layer.input_kind` says, and "any" for a boolean mask, which is the last input."""

@@ -21,6 +21,7 @@ class PositionEmbedding(Layer):
     deviation 0.02 (Radford et al. 2018).
     """
 
+    masks = "keeps"
     any_extent = True
 
     def __init__(
@@ -79,6 +80,7 @@ class SinusoidalPosition(Layer):
     p_t,2i = sin(t / 10000^(2i/E)) and p_t,2i+1 the cosine of the same (Vaswani et al. 2017).
     """
 
+    masks = "keeps"
     any_extent = True
 
     def setup(self, in_shapes: Any) -> Shapes:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from singanet.base.arguments import is_int
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
-from singanet.layers.arguments import expect_int, expect_one_input
+from singanet.errors import ArgumentError
+from singanet.layers.arguments import expect_int, expect_one_input, expect_one_of
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import InputKind, Layer
+from singanet.ops.interface import Ops
 from singanet.types import Array, Shape, Shapes
 
 _MODES = ("sum", "mean", "max", "min")
+_NEUTRAL = {"sum": 0.0, "mean": 0.0, "max": -inf, "min": inf}
 
 
 class Reduce(Layer):
     """The sum, mean, max or min over ``axes``, which count the batch axis; None are all others.
 
     ``keepdims`` leaves axes of extent 1 in their places. Of several equal extremes each has an
-    equal share of the gradient.
+    equal share of the gradient. A mask (N, T) as second input leaves steps out, where axis 1 is
+    summed up; without any step it is 0.
     """
+
+    any_extent = True
 
     def __init__(
         self,
@@ -32,13 +37,6 @@ class Reduce(Layer):
         input_sample_shape: Shape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
-        if mode not in _MODES:
-            raise UnknownNameError(
-                f"layer {name!r}, argument mode",
-                expected=f"one of {one_of(_MODES)}",
-                received=repr(mode),
-                advice=did_you_mean(str(mode), _MODES, "choose one of these"),
-            )
         given: Any = [axes] if is_int(axes, -99) else axes
         whole = isinstance(given, (tuple, list)) and given and all(is_int(k, -99) for k in given)
         if given is not None and not (whole and 0 not in given):
@@ -48,12 +46,26 @@ class Reduce(Layer):
                 received=repr(axes),
                 advice="axis 0 is the batch; None takes all others",
             )
-        self.mode = mode
+        self.mode = expect_one_of(name, "mode", mode, _MODES)
         self.axes = None if given is None else tuple(given)
         self.keepdims = bool(keepdims)
+        if self.axes is None or 1 in self.axes:
+            self.masks = "ends"
+        elif self.axes == (-1,):
+            self.masks = "keeps"
+
+    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+        """That of its only input, if it sums steps up."""
+        return 0 if self.masks == "ends" and len(shapes) == 1 else None
+
+    def input_kind(self, k: int) -> InputKind:
+        """Floats, and perhaps a mask."""
+        return "any" if k else "floats"
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape s → s without the axes, or with 1 in their places."""
+        if isinstance(in_shapes, list) and in_shapes[1:] == [in_shapes[0][:1]] != [()]:
+            in_shapes = in_shapes[0] if self.masks == "ends" else in_shapes
         shape = expect_one_input(self, in_shapes)
         rank = len(shape) + 1
         axes = self._over(rank)
@@ -73,26 +85,58 @@ class Reduce(Layer):
             return list(range(1, rank))
         return sorted(axis if axis > 0 else rank + axis for axis in self.axes)
 
-    def forward(self, ctx: Context, x: Array) -> Array:
+    def forward(self, ctx: Context, x: Any) -> Array:
         """One number of many; the extremes keep their input and output."""
+        ops, there = ctx.ops, None
+        if isinstance(x, list):
+            x, mask = x
+            there = ops.xp.not_equal(mask, 0).reshape(*mask.shape, *(1,) * (x.ndim - 2))
+            x = ops.where(there, x, _NEUTRAL[self.mode])
         axes = tuple(self._over(x.ndim))
-        y: Array = getattr(x, self.mode)(axis=axes, keepdims=True)
-        ctx.save(shape=x.shape, **({} if self.mode in ("sum", "mean") else {"x": x, "y": y}))
+        if there is None:
+            y: Array = getattr(x, self.mode)(axis=axes, keepdims=True)
+        else:
+            y = self._of_some(ops, x, there, axes)
+        ctx.save(shape=x.shape, there=there)
+        if self.mode in ("max", "min"):
+            ctx.save(x=x, y=y)
         out: Any = self.out_shapes
         return y.reshape(len(x), *out)
 
-    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+    def _of_some(self, ops: Ops, x: Array, there: Array, axes: Shape) -> Array:
+        """Of the steps that are there; the others are neutral."""
+        y: Array = getattr(x, self.mode if self.mode != "mean" else "sum")(axis=axes, keepdims=True)
+        if self.mode == "mean":
+            return ops.divide(y, self._number(ops, x, there, axes))
+        return y if self.mode == "sum" else ops.where(there.any(axis=1, keepdims=True), y, 0)
+
+    def _number(self, ops: Ops, like: Array, there: Array, axes: Shape) -> Array:
+        """How many elements there are of each sample, at least 1."""
+        each = prod(like.shape[k] for k in axes if k > 1)
+        count = there.sum(axis=1, keepdims=True) * each
+        return ops.maximum(count, 1).astype(like.dtype)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
         """``dy`` for each that went in, divided by their number, or where the extreme was."""
+        there = ctx.saved["there"]
+        dx = self._spread_back(ctx, dy, there)
+        return dx if there is None else [ctx.ops.where(there, dx, 0), None], {}
+
+    def _spread_back(self, ctx: Context, dy: Array, there: Array | None) -> Array:
         shape = ctx.saved["shape"]
         axes = tuple(self._over(len(shape)))
         dy = dy.reshape(tuple(1 if k in axes else size for k, size in enumerate(shape)))
         if self.mode in ("max", "min"):
             held = (ctx.saved["x"] == ctx.saved["y"]).astype(dy.dtype)
-            share = ctx.ops.divide(dy, held.sum(axis=axes, keepdims=True))
-            return ctx.ops.multiply(held, share), {}
+            # None is held where no step is there.
+            number = ctx.ops.maximum(held.sum(axis=axes, keepdims=True), 1)
+            return ctx.ops.multiply(held, ctx.ops.divide(dy, number))
+        y = _spread(ctx, dy, shape)
+        if self.mode == "mean" and there is not None:
+            return ctx.ops.divide(y, self._number(ctx.ops, y, there, axes))
         if self.mode == "mean":
-            dy = ctx.ops.multiply(dy, 1.0 / prod(shape[k] for k in axes))
-        return _spread(ctx, dy, shape), {}
+            ctx.ops.multiply(y, 1.0 / prod(shape[k] for k in axes), out=y)
+        return y
 
 
 class Expand(Layer):

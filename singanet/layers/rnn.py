@@ -7,12 +7,12 @@ from math import prod
 from typing import Any, ClassVar
 
 from singanet.base.arguments import is_number
-from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, CallOrderError
 from singanet.initializer import Orthogonal
-from singanet.layers.arguments import expect_int
+from singanet.layers.arguments import expect_int, expect_one_of
 from singanet.layers.cells import CELLS
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import InputKind, Layer
 from singanet.layers.recurrent import (
     KINDS,
     RNNSpecs,
@@ -81,8 +81,8 @@ class RNN(Layer):
         stateful: int | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
-        _expect_one_of(name, "rnn_mode", rnn_mode, tuple(CELLS))
-        _expect_one_of(name, "input_mode", input_mode, ("linear", "skip"))
+        expect_one_of(name, "rnn_mode", rnn_mode, tuple(CELLS))
+        expect_one_of(name, "input_mode", input_mode, ("linear", "skip"))
         self.hidden_size = expect_int(name, "hidden_size", hidden_size)
         self.rnn_mode = rnn_mode
         self.dropout = _expect_probability(name, "dropout", dropout)
@@ -91,6 +91,10 @@ class RNN(Layer):
         self.stateful = stateful if stateful is None else expect_int(name, "stateful", stateful)
         self.use_bias = use_bias
         self.go_backwards = go_backwards
+        if not return_sequences:
+            self.masks = "ends"
+        elif not go_backwards:
+            self.masks = "keeps"
         self.num_stacks = expect_int(name, "num_stacks", num_stacks, most=1000)
         self.input_mode = input_mode
         self.bidirectional = bidirectional
@@ -100,6 +104,17 @@ class RNN(Layer):
         self.cell = CELLS[rnn_mode]
         self.runs: list[Run] = list(all_runs(self.num_stacks, bidirectional))
         self.directions = 2 if bidirectional else 1
+
+    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+        """That of the sequences, where no other input tells which steps are there."""
+        others = ((), (1,), shapes[0][:1])
+        return None if len(shapes) > 1 and shapes[-1] in others else 0
+
+    def input_kind(self, k: int) -> InputKind:
+        """Floats, but the mask or the lengths; what each is, is known with the shapes."""
+        last = isinstance(self.in_shapes, list) and k == len(self.in_shapes) - 1
+        tells = last and bool(self.inputs.tells)
+        return "any" if tells or (k > 0 and self.in_shapes is None) else "floats"
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(T, F), with or without states and lengths → the output(s)."""
@@ -482,13 +497,3 @@ def _expect_probability(layer: str, what: str, value: Any) -> float:
             advice=f"use {what}=0.5 to drop half",
         )
     return float(value)
-
-
-def _expect_one_of(layer: str, what: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UnknownNameError(
-            f"layer {layer!r}, argument {what}",
-            expected=f"one of {one_of(known)}",
-            received=repr(value),
-            advice=did_you_mean(str(value), known, "choose one of these"),
-        )

@@ -19,6 +19,8 @@ class Scale(Layer):
     ``gamma`` starts at 1; ``use_bias=False`` leaves ``beta`` out. A fixed factor has no parameters.
     """
 
+    masks = "keeps"
+
     def __init__(
         self,
         name: str,

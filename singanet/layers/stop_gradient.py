@@ -18,6 +18,7 @@ class StopGradient(Layer):
 
     moves_only = True
 
+    masks = "keeps"
     any_extent = True
 
     stops_gradient = True

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError, GraphError
 from singanet.types import Shape, Shapes
 
-__all__ = ["Symbol", "apply", "calls_between", "source", "stage"]
+__all__ = ["Symbol", "apply", "calls_between", "source", "stage", "travelled"]
+
+T = TypeVar("T")
 
 _creation = itertools.count()
 _stage: ContextVar[int | None] = ContextVar("stage", default=None)
@@ -67,9 +69,12 @@ class Symbol:
     over, power, product, part and picked: the second of a name plus@2. Of several lists each is of
     its own axis. ``a > b`` gives booleans (less, at_most, greater, at_least), with which
     ``(a > 0).where(a, b)`` chooses; ``==`` tells whether two are one symbol.
+
+    ``mask`` is the symbol (T,) of which steps of this one are there, or None; it may be assigned.
+    Layers that keep the steps hand it on, and those that can read it.
     """
 
-    __slots__ = ("call", "index", "kind", "shape")
+    __slots__ = ("call", "index", "kind", "mask", "shape")
     # NumPy leaves the operators to this class.
     __array_ufunc__ = None
 
@@ -79,6 +84,7 @@ class Symbol:
         self.shape = shape
         self.kind = _kind_of(call)
         """ "integers" or "floats", "any" where it is not known before the net is whole."""
+        self.mask: Symbol | None = None
 
     def __add__(self, other: Any) -> Symbol:
         if is_number(other):
@@ -210,6 +216,22 @@ def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol | tuple[Symbol, 
             received="none",
             advice="start from Input(name, shape)",
         )
+    if getattr(layer, "begins_mask", False):
+        return _masked(inputs[0], _made(layer, inputs))
+    shapes = [symbol.shape for symbol in inputs]
+    read, kept = travelled(layer, shapes, [symbol.mask for symbol in inputs])
+    made = _made(layer, inputs if read is None else (*inputs, read))
+    first = made[0] if isinstance(made, tuple) else made
+    if kept is not None:
+        _expect_steps(layer, first.shape, kept.shape)
+        first.mask = kept
+    beginning = getattr(layer, "mask_layer", None)
+    if beginning is not None:
+        first.mask = _made(beginning, inputs)
+    return made
+
+
+def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
     _expect_kinds(layer, inputs)
     shapes = [symbol.shape for symbol in inputs]
     out_shapes = layer.build(shapes[0] if len(shapes) == 1 else shapes)
@@ -217,6 +239,58 @@ def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol | tuple[Symbol, 
     if isinstance(out_shapes, list):
         return tuple(Symbol(call, index, shape) for index, shape in enumerate(out_shapes))
     return Symbol(call, 0, out_shapes)
+
+
+def _masked(x: Symbol, mask: Symbol) -> Symbol:
+    """``x`` with another ``mask``."""
+    made = Symbol(x.call, x.index, x.shape)
+    made.mask = mask
+    return made
+
+
+def travelled(
+    layer: Any, shapes: Sequence[Shape], masks: Sequence[T | None]
+) -> tuple[T | None, T | None]:
+    """The mask that ``layer`` reads as one more input, the last, and the one its output has.
+
+    ``shapes`` and ``masks`` are those of its inputs, as it was called. Errors: `GraphError` for a
+    layer that would take steps that are not there for others, or inputs of several masks.
+    """
+    there = [mask for mask in masks if mask is not None]
+    if not there:
+        return None, None
+    use, reads = getattr(layer, "masks", ""), getattr(layer, "reads_mask", None)
+    if not use:
+        raise GraphError(
+            f"layer {layer.name!r}",
+            expected="inputs without a mask, since it would mix steps that are not there with"
+            " others",
+            received="one that has a mask",
+            advice="take it off: x.mask = None; of a recurrent layer return the last states, or"
+            " pool the steps by Reduce(..., axes=1)",
+        )
+    at = None if reads is None else reads(shapes)
+    if at is not None:
+        return masks[at], masks[0] if use == "keeps" else None
+    if any(mask is not there[0] for mask in there):
+        raise GraphError(
+            f"layer {layer.name!r}",
+            expected="inputs that have one mask",
+            received=f"{len(there)} of them",
+            advice="say which it is: give the other inputs mask = None",
+        )
+    return None, there[0] if use == "keeps" else None
+
+
+def _expect_steps(layer: Any, shape: Shape, mask: Shape) -> None:
+    """Errors: `GraphError` for an output of ``shape`` that does not have the steps of ``mask``."""
+    if shape[:1] != mask:
+        raise GraphError(
+            f"layer {layer.name!r}",
+            expected=f"an output whose first axis are the steps of its mask, {mask}",
+            received=f"sample shape {shape}",
+            advice="take the mask off the input: x.mask = None",
+        )
 
 
 def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[Call]:

@@ -21,6 +21,7 @@ class TimeDistributed(Layer):
     samples and steps together.
     """
 
+    masks = "keeps"
     any_extent = True
 
     def __init__(self, name: str, layer: Layer, input_sample_shape: Shape | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from singanet.base.text import snake_case
@@ -10,7 +11,7 @@ from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol, apply
 from singanet.ops.interface import Ops
-from singanet.types import Array, Shapes
+from singanet.types import Array, Shape, Shapes
 
 
 class LossLayer(Layer):
@@ -22,11 +23,17 @@ class LossLayer(Layer):
 
     input_kinds = ("floats", "any", "any", "any")
 
+    masks = "ends"
+
     def __init__(self, loss: Any, name: str = "", masked: bool = False) -> None:
         super().__init__(name or snake_case(type(loss).__name__))
         self.named = bool(name)
         self.loss = loss
         self.masked = masked
+
+    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+        """That of the scores."""
+        return 0
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Scores and targets of any shapes, weights () or of the positions, a mask (T,) → ()."""
@@ -114,7 +121,9 @@ def drawn(loss: Any, own_passes: bool, scores: Any, y: Any, weight: Any, name: s
                 received=f"an output of layer {symbol.call.layer.name!r}",
                 advice="put StopGradient('constant') around it",
             )
-    found = apply(LossLayer(loss, name), (scores, y, *(() if weight is None else (weight,))))
+    masked = getattr(scores, "mask", None) is not None
+    inputs = scores, y, *(() if weight is None else (weight,))
+    found = apply(LossLayer(loss, name, masked), inputs)
     assert isinstance(found, Symbol)
     return found
 

@@ -204,9 +204,9 @@ class Loss(Counted, Configurable, ABC):
         """
         return len(x)
 
-    def unmasked(self, x: Array, y: Array, mask: Array) -> tuple[Array, Array]:
-        """What metrics see of outputs and targets: the steps that are there, each as a sample."""
-        return x[mask], y[mask]
+    def unmasked(self, x: Array, y: Array, mask: Array, *weight: Array) -> tuple[Array, ...]:
+        """What metrics see of outputs, targets and weights: steps that are there, as samples."""
+        return steps_there(x, y, mask, *weight)
 
     def link(self, x: Array) -> Array:
         """What outputs ``x`` mean to a reader of predictions: here themselves."""
@@ -241,6 +241,22 @@ class Loss(Counted, Configurable, ABC):
             received=f"shape {weight.shape}",
             advice="weigh whole samples, or each of what the loss counts as a position",
         )
+
+
+def steps_there(x: Array, y: Array, mask: Array, *weight: Array) -> tuple[Array, ...]:
+    """Outputs (B, T, ...), targets and weights of the steps where ``mask`` (B, T) is True.
+
+    Errors: `ShapeError` for targets that have other steps.
+    """
+    if y.shape[:2] != mask.shape or x.shape[:2] != mask.shape:
+        raise ShapeError(
+            "a metric under a mask",
+            expected=f"outputs and targets of the steps of the mask, {mask.shape}",
+            received=f"shapes {x.shape} and {y.shape}",
+            advice="take the mask off where targets are no steps",
+        )
+    xp = ops_for(x).xp
+    return x[mask], y[mask], *(xp.broadcast_to(spread(w, mask), mask.shape)[mask] for w in weight)
 
 
 def counted(loss: Any, x: Any, y: Any) -> dict[str, float]:

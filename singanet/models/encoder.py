@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from singanet.layers import (
     Activation,
     Add,
@@ -16,10 +18,10 @@ from singanet.layers.symbol import Symbol
 __all__ = ["attention", "dense_pair"]
 
 
-def attention(x: Symbol, name: str, heads: int, dropout: float, causal: bool = False) -> Symbol:
-    """``x`` (T, E) plus what its steps make of each other."""
+def attention(x: Symbol, name: str, heads: int, dropout: float, **options: Any) -> Symbol:
+    """``x`` (T, E) plus what its steps make of each other; ``options`` of the attention."""
     y = LayerNorm(f"{name}_norm")(x)
-    y = MultiHeadAttention(name, heads, dropout=dropout, causal=causal)(y)
+    y = MultiHeadAttention(name, heads, dropout=dropout, **options)(y)
     total: Symbol = Add(f"{name}_add")(x, Dropout(f"{name}_drop", dropout)(y))
     return total
 

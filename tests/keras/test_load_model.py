@@ -72,6 +72,25 @@ def recurrent():
     )
 
 
+def masked():
+    return keras.Sequential(
+        [
+            keras.Input((6,), dtype="int32"),
+            kl.Embedding(12, 5, mask_zero=True),
+            kl.Dropout(0.1),
+            kl.Bidirectional(kl.LSTM(3, return_sequences=True)),
+            kl.GRU(4),
+            kl.Dense(2),
+        ]
+    )
+
+
+def masked_features():
+    return keras.Sequential(
+        [keras.Input((5, 3)), kl.Masking(0.3), kl.SimpleRNN(4, return_sequences=True), kl.GRU(2)]
+    )
+
+
 def activated():
     modes = ["relu6", "hard_sigmoid", "hard_silu", "selu", "celu", "softsign", "mish"]
     parts = [part for mode in modes for part in (kl.Dense(6), kl.Activation(mode))]
@@ -108,14 +127,14 @@ def randomise(model):
     return model
 
 
-@pytest.mark.parametrize("make", [cnn, strided, recurrent, activated, noisy])
+@pytest.mark.parametrize("make", [cnn, strided, recurrent, masked, activated, noisy])
 def test_outputs_are_those_of_keras(tmp_path, make):
     model = randomise(make())
     model.save(tmp_path / "m.keras")
     net = load_model(tmp_path / "m.keras")
     shape = model.input_shape[1:]
     rng = np.random.default_rng(1)
-    if make in (recurrent, noisy):
+    if make in (recurrent, masked, noisy):
         x = there = rng.integers(0, 12, (3, *shape))
     else:
         there = rng.uniform(-1, 1, (3, *shape)).astype("f4")
@@ -123,6 +142,15 @@ def test_outputs_are_those_of_keras(tmp_path, make):
     np.testing.assert_allclose(
         net.forward(False, x), model.predict(there, verbose=0), rtol=2e-5, atol=2e-5
     )
+
+
+def test_masked_features_are_those_of_keras(tmp_path):
+    model = randomise(masked_features())
+    model.save(tmp_path / "m.keras")
+    x = np.random.default_rng(1).uniform(-1, 1, (3, 5, 3)).astype("f4")
+    x[0, 3:], x[1, [0, 2]] = 0.3, 0.3
+    got = load_model(tmp_path / "m.keras").forward(False, x)
+    np.testing.assert_allclose(got, model.predict(x, verbose=0), rtol=2e-5, atol=2e-5)
 
 
 def test_a_classifier_that_ends_in_softmax_trains_on_as_in_keras(tmp_path):

@@ -50,6 +50,34 @@ class TestMin(LayerCase):
         return np.sort(x, axis=1)[:, 0]
 
 
+class OfSteps(LayerCase):
+    """Under a mask: some steps, all, none."""
+
+    in_shapes = [(3, 2), (3,)]
+    batch = 4
+    mode = "mean"
+
+    def make(self):
+        return Reduce("steps", self.mode, axes=1)
+
+    def draw(self, rng, batch):
+        mask = np.array([[1, 0, 1], [1, 1, 1], [0, 0, 0], [0, 1, 0]])[:batch]
+        return [rng.standard_normal((batch, 3, 2)), mask]
+
+    def expected(self, params, x):
+        function = getattr(np, self.mode)
+        rows = [sample[mask > 0] for sample, mask in zip(*x, strict=True)]
+        return np.array([function(row, axis=0) if len(row) else [0.0, 0.0] for row in rows])
+
+
+class TestMeanOfSteps(OfSteps):
+    pass
+
+
+class TestMaxOfSteps(OfSteps):
+    mode = "max"
+
+
 class TestExpand(LayerCase):
     in_shapes = (1, 3, 1)
 

@@ -1,0 +1,164 @@
+"""Masks that travel with a sequence through lists and symbols, to what reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet import load_model
+from singanet.errors import ArgumentError, GraphError
+from singanet.executor import Executor
+from singanet.layers import (
+    GRU,
+    LSTM,
+    Activation,
+    Add,
+    Conv1D,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    Input,
+    LayerNorm,
+    Masking,
+    Merge,
+    MultiHeadAttention,
+    Reduce,
+    SinusoidalPosition,
+)
+from singanet.loss import CTC, MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.metric import LabelErrorRate, MeanAbsoluteError
+from singanet.net import FeedForwardNet
+from singanet.optimizer import SGD
+
+TOKENS = np.array([[3, 4, 5, 0, 0, 0], [1, 0, 2, 7, 8, 9], [6, 5, 0, 0, 0, 0]])
+
+
+def encoder(seed=0):
+    """A list that begins a mask, keeps it, and ends it."""
+    return FeedForwardNet(
+        [
+            Embedding("words", 10, 4, mask_index=0, input_sample_shape=(None,)),
+            Dropout("drop", 0.0),
+            LayerNorm("norm"),
+            LSTM("low", 3, bidirectional=True),
+            Activation("bent", "tanh"),
+            GRU("top", 3, return_sequences=False),
+            Dense("out", 2),
+        ],
+        loss=SoftmaxCrossEntropy(),
+        seed=seed,
+    )
+
+
+def test_a_list_gives_each_sample_as_if_it_stood_alone_without_padding(tmp_path):
+    net = encoder()
+    together = net.forward(False, TOKENS)
+    for row, tokens in zip(together, TOKENS, strict=True):
+        alone = net.forward(False, tokens[None, tokens != 0])[0]
+        np.testing.assert_allclose(row, alone, rtol=1e-5, atol=1e-6)
+    y = np.array([0, 1, 1])
+    for _ in range(2):
+        net.step(TOKENS, y, SGD(lr=0.1))
+    assert net.programs.notes == []
+    net.save_model(tmp_path / "net.singanet")
+    again = load_model(tmp_path / "net.singanet")
+    np.testing.assert_array_equal(again.forward(False, TOKENS), net.forward(False, TOKENS))
+
+
+def test_attention_pooling_and_joins_see_the_steps_that_are_there():
+    tokens = Input("tokens", (None,), dtype="int64")
+    x = SinusoidalPosition("places")(Embedding("words", 10, 4, mask_index=0)(tokens))
+    seen = Merge("sum")(x, MultiHeadAttention("look", 2, mask="boolean")(x))
+    assert seen.mask is x.mask
+    pooled = [Reduce(mode, mode, axes=1)(seen) for mode in ("mean", "max")]
+    assert all(each.mask is None for each in pooled)
+    net = FeedForwardNet(inputs=tokens, outputs=pooled, seed=0)
+    padded = np.array([[3, 4, 5, 0, 0, 0], [1, 2, 7, 8, 9, 0]])
+    together = net.forward(False, padded)
+    for k, count in enumerate((3, 5)):
+        alone = net.forward(False, padded[k : k + 1, :count])
+        for mode, values in alone.items():
+            np.testing.assert_allclose(together[mode][k], values[0], rtol=1e-5, atol=1e-6)
+
+
+def test_keys_bring_the_mask_that_attention_reads_and_queries_the_one_that_goes_on():
+    a, b = Masking("a_steps")(Input("a", (3, 4))), Masking("b_steps")(Input("b", (5, 4)))
+    made = MultiHeadAttention("look", 2, mask="boolean")(a, b)
+    assert made.call.inputs == (a, b, b.mask)
+    assert made.mask is a.mask
+
+
+def test_a_mask_of_features_may_be_said_and_taken_off():
+    x = Masking("steps", value=-1.0)(Input("x", (4, 2)))
+    last = GRU("last", 3, return_sequences=False)(x)
+    net = FeedForwardNet(inputs=x, outputs=last, seed=0)
+    data = np.random.default_rng(0).standard_normal((2, 4, 2)).astype(np.float32)
+    data[0, 2:] = -1
+    # The same two steps at other places.
+    moved = data.copy()
+    moved[0] = moved[0, [2, 0, 3, 1]]
+    np.testing.assert_array_equal(net.forward(False, moved), net.forward(False, data))
+    told = Input("told", (4,))
+    y = Input("y", (4, 2))
+    y.mask = told
+    assert GRU("reads", 3)(y).call.inputs == (y, told)
+    y.mask = None
+    assert GRU("whole", 3)(y).call.inputs == (y,)
+
+
+@pytest.mark.parametrize("made", ["list", "symbols"])
+def test_layers_that_would_mix_steps_refuse_a_mask(made):
+    for layer in (Flatten("flat"), Conv1D("conv", 3, 2), LSTM("back", 3, go_backwards=True)):
+        first = Embedding("words", 10, 4, mask_index=0, input_sample_shape=(6,))
+        tokens = Input("tokens", (6,), dtype="int64")
+        with pytest.raises(GraphError, match=f"{layer.name}.*expected inputs without a mask"):
+            _ = FeedForwardNet([first, layer]) if made == "list" else layer(first(tokens))
+
+
+def test_a_mask_at_the_end_is_for_the_loss_or_is_taken_off():
+    first = Embedding("words", 10, 4, mask_index=0, input_sample_shape=(6,))
+    with pytest.raises(GraphError, match="output 'drop'.*with their masks among the outputs"):
+        FeedForwardNet([first, Dropout("drop", 0.1)])
+    x = Input("x", (6, 3))
+    y = Dense("y", 2)(Masking("there")(x))
+    with pytest.raises(GraphError, match="output 'y'"):
+        FeedForwardNet(inputs=x, outputs=y)
+    loss = MultiLoss({"y": SquaredError()}, masks={"y": "there"})
+    assert FeedForwardNet(inputs=x, outputs=[y, y.mask], loss=loss).nodes()
+    y.mask = None
+    assert FeedForwardNet(inputs=x, outputs=y).nodes()
+    with pytest.raises(ArgumentError, match="goes along in lists and on symbols"):
+        FeedForwardNet().add(Embedding("e", 4, 2, mask_index=0, input_sample_shape=(3,)))
+
+
+def test_two_masks_are_not_guessed_at():
+    a, b = (Masking(f"{n}_there")(Input(n, (3, 2))) for n in "ab")
+    with pytest.raises(GraphError, match="one mask"):
+        Add("sum")(a, b)
+
+
+@pytest.mark.parametrize("kind", ["squares", "ctc"])
+def test_losses_and_metrics_on_symbols_leave_masked_steps_out(kind):
+    rng = np.random.default_rng(2)
+    x, labels = Input("x", (5, 3)), kind == "ctc"
+    y = Input("y", (2,), dtype="int64") if labels else Input("y", (5, 4))
+    scores = Dense("scores", 4)(Masking("there")(x))
+    loss, metric = (CTC(), LabelErrorRate()) if labels else (SquaredError(), MeanAbsoluteError())
+    error, score = loss(scores, y), metric(scores, y)
+    programs = Executor({"train": [error, score, SGD(lr=0.1).minimize(error)], "look": [scores]})
+    data = rng.standard_normal((3, 5, 3)).astype(np.float32)
+    data[0, 3:], data[1, 2] = 0, 0
+    target = np.array([[1, 2], [3, -1], [3, 3]]) if labels else rng.standard_normal((3, 5, 4))
+    there = (data != 0).any(axis=2)
+    for _ in range(3):
+        (out,) = programs.run("look", {x: data})
+        got, measured, _ = programs.run("train", {x: data, y: target})
+        if labels:
+            wanted = loss.forward(False, out, target, mask=there).mean()
+            seen = metric.evaluate(*loss.unmasked(out, target, there))
+        else:
+            wanted = SquaredError().evaluate(False, out[there], target[there])
+            seen = metric.evaluate(out[there], target[there])
+        assert got == pytest.approx(wanted, rel=1e-5)
+        assert measured == pytest.approx(seen, rel=1e-5)
