@@ -12,7 +12,8 @@ import numpy as np
 from singanet import layers
 from singanet.onnx.arrays import DTYPES
 from singanet.onnx.drawing import Converter, Use
-from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor
+from singanet.onnx.shaping import in_shape
+from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis
 
 _BOOL = np.dtype(bool)
 
@@ -334,6 +335,27 @@ def _if(use: Use) -> list[Any]:
     return [use.drawing.values[name] for name in graph.outputs]
 
 
+def _one_hot(use: Use) -> Tensor:
+    """On − off at the index, + off; one out of range is nowhere, a negative one counts back."""
+    depth = int(use.needed(1).reshape(-1)[0])
+    off, on = (float(value) for value in use.needed(2).tolist())
+    x = use.tensor()
+    axis = norm_axis(use.attribute("axis", -1), x.rank + 1)
+    if not 1 <= depth <= 1 << 20 or (x.axis is not None and axis <= x.axis):
+        raise RefusedError("a new axis behind the samples, of a known extent", f"{axis}, {depth}")
+    shapes = [[*d[:axis], 1, *d[axis:]] for d in (x.dims(n) for n in BATCHES)]
+    wide = in_shape(use, x, shapes)
+    numbers = np.arange(depth).reshape(-1, *[1] * (x.rank - axis))
+    found = []
+    for each in (numbers, numbers - depth):
+        other = use.weight(Known((each, each)), wide)
+        symbol = use.draw(layers.Compare(use.name(), "=="), wide, other)
+        found.append(use.floats(replace(wide, symbol=symbol, dtype=_BOOL, whole=True)))
+    both = use.make(layers.Add, *found)
+    made = scaled(use, both, on - off, off)
+    return made.like(made.symbol, use.needed(2).dtype)
+
+
 def _same(use: Use) -> Any:
     return use.value(0)
 
@@ -377,5 +399,6 @@ ELEMENTWISE: Mapping[str, Converter] = {
     "Mean": _mean, "Mod": _modulo, "Clip": _clip, "HardSigmoid": _hard_sigmoid, "Gelu": _gelu,
     "Selu": _selu, "Swish": _swish, "ThresholdedRelu": _thresholded, "PRelu": _prelu,
     "Neg": _negate, "Not": _not, "IsInf": _is_inf, "Cast": _cast, "CastLike": _cast,
-    "Where": _where, "Identity": _same, "If": _if, "Dropout": _dropout, "Shrink": _shrink,
+    "Where": _where, "Identity": _same, "OneHot": _one_hot, "If": _if, "Dropout": _dropout,
+    "Shrink": _shrink,
 }  # fmt: skip

@@ -12,33 +12,8 @@ import numpy as np
 from singanet import layers
 from singanet.onnx.drawing import Converter, Use, perm_of
 from singanet.onnx.fold import slices, split_sizes
+from singanet.onnx.shaping import in_shape
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis, resolved
-
-
-def in_shape(use: Use, x: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:
-    """``x`` in the graph's shape, which is given for each of `BATCHES`.
-
-    The samples may be merged with axes beside them, never cut or mixed.
-    """
-    first, second = (list(shape) for shape in shapes)
-    if x.axis is None:
-        if first != second:
-            raise RefusedError("a shape that is known", f"{first}")
-        return replace(x, symbol=use.reshaped(x, first))
-    moving = [k for k, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
-    times = 0
-    if len(moving) == 1:
-        times = first[moving[0]] // BATCHES[0]
-        shown = [first[moving[0]], second[moving[0]]]
-        times = times if shown == [times * n for n in BATCHES] else 0
-    in_front = prod(x.sample[: x.axis]) * x.before
-    left = prod(first[: moving[0]]) if moving else 0
-    if not times or in_front % left or times % (in_front // left):
-        raise RefusedError("samples that stay apart", f"{x.dims(BATCHES[0])} as {first}")
-    at, before = moving[0], in_front // left
-    made = replace(x, axis=at, before=before, after=times // before)
-    sample = (*first[:at], *made.folds, *first[at + 1 :])
-    return replace(made, symbol=use.reshaped(x, sample))
 
 
 def _moved(use: Use) -> Tensor:
@@ -207,6 +182,29 @@ def _gather(use: Use) -> Tensor:
     )
 
 
+def _gather_elements(use: Use) -> Tensor:
+    """Each sample's own elements."""
+    data, indices = use.value(0), use.value(1)
+    if not isinstance(data, Tensor) or not isinstance(indices, Tensor):
+        raise RefusedError("inputs of the net as both", "a constant")
+    place = data.place(norm_axis(use.attribute("axis", 0), data.rank))
+    others = [
+        sizes for k, sizes in enumerate(zip(data.sample, indices.sample, strict=True), 1)
+        if k != place
+    ]  # fmt: skip
+    if (data.axis, data.folds) != (indices.axis, indices.folds) or any(a != b for a, b in others):
+        raise RefusedError("indices of the samples' shape", f"{indices.sample}")
+    if not indices.whole:
+        indices = replace(indices, symbol=_integers(use, indices), whole=True)
+    layer = layers.Gather(use.name(), place)
+    return replace(data, symbol=use.draw(layer, data, indices))
+
+
+def _integers(use: Use, x: Tensor) -> Any:
+    name = use.drawing.name_of(f"{use.node.name.strip('/') or use.node.op.lower()}.indices")
+    return layers.Cast(name, "int64")(x.symbol)
+
+
 def _looked_up(use: Use, data: Known, indices: Any) -> Tensor:
     """Rows of a constant: an `Embedding`."""
     table, axis = data.array, norm_axis(use.attribute("axis", 0), data.array.ndim)
@@ -215,8 +213,7 @@ def _looked_up(use: Use, data: Known, indices: Any) -> Tensor:
     rows = table.reshape(len(table), -1)
     layer = layers.Embedding(use.name(0), *rows.shape)
     if not indices.whole:
-        name = use.drawing.name_of(f"{layer.name}.indices")
-        indices = replace(indices, symbol=layers.Cast(name, "int64")(indices.symbol), whole=True)
+        indices = replace(indices, symbol=_integers(use, indices), whole=True)
     # A table of one column is what it is.
     symbol = use.draw(layer, indices, weight=rows)
     made = indices.like(symbol, table.dtype)
@@ -351,6 +348,7 @@ MOVING: Mapping[str, Converter] = {
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze,
     "Transpose": _transpose, "Slice": _slice, "Gather": _gather, "Concat": _concat,
     "Split": _split, "Expand": _expand, "Tile": _tile, "Pad": _pad,
+    "GatherElements": _gather_elements,
     "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth,
     "Trilu": _triangle,
 }  # fmt: skip

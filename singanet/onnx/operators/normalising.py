@@ -11,8 +11,8 @@ import numpy as np
 from singanet import layers
 from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.operators.elementwise import scaled
-from singanet.onnx.operators.moving import in_shape
 from singanet.onnx.operators.reducing import reduced
+from singanet.onnx.shaping import in_shape
 from singanet.onnx.values import BATCHES, RefusedError, Tensor, norm_axis
 from singanet.types import Array
 
