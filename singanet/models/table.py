@@ -181,7 +181,7 @@ def _sequence_nets() -> list[ModelEntry]:
             input_shape=(64,),
             num_classes=96,
             task="text",
-            recipe=Recipe(epochs=4, batch_size=8, optimizer="adam", lr=0.004, weight_decay=0.0),
+            recipe=Recipe(epochs=4, batch_size=8, optimizer="adam", lr=0.0025, weight_decay=0.0),
         ),
     ]
 
