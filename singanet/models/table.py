@@ -175,7 +175,7 @@ def _sequence_nets() -> list[ModelEntry]:
         ),
         ModelEntry(
             "transformer_lm",
-            "language model as GPT: rotary positions, gelu, scores by the embedding",
+            "GPT-like language model of characters: rotary positions, gelu",
             "transformer",
             {"positions": "rotary", "mode": "gelu", "tied": True, "depth": 2, "dropout": 0.0},
             input_shape=(64,),
