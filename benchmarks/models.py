@@ -17,12 +17,14 @@ from singanet.runs.tasks import load_task
 
 NAMES = (
     *("mlp", "lenet", "alexnet", "vgg11", "resnet20", "preresnet20", "wrn-16-4", "resnet18"),
-    *("googlenet", "mobilenet", "lstm", "char_rnn", "transformer", "wide_deep", "deepfm"),
-    *("autoencoder", "rbm"),
+    *("googlenet", "mobilenet", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large"),
+    *("efficientnet_b0", "densenet121", "vit_tiny", "unet"),
+    *("lstm", "char_rnn", "transformer", "wide_deep", "deepfm", "autoencoder", "rbm"),
 )
 # Of the costly ones, so that the table takes minutes and not an hour.
-EPOCHS = dict.fromkeys(("vgg11", "wrn-16-4", "resnet18", "mobilenet"), 10)
-EPOCHS["googlenet"] = 5
+EPOCHS = dict.fromkeys(("vgg11", "wrn-16-4", "resnet18", "mobilenet", "densenet121"), 10)
+EPOCHS |= dict.fromkeys(("googlenet", "mobilenet_v2", "mobilenet_v3_small"), 5)
+EPOCHS |= dict.fromkeys(("mobilenet_v3_large", "efficientnet_b0"), 5)
 
 
 def trained_parameters(name: str) -> int:

@@ -62,6 +62,7 @@ class FeedForwardNet(Net):
         loss: Loss | MultiLoss | str | None = None,
         metrics: Given | None = None,
         mixed_precision: MixedPrecision | str | None = None,
+        weighted_metrics: Given | None = None,
     ) -> None:
         """Say what `fit` trains with; None keeps the net's own loss and metric.
 
@@ -69,6 +70,7 @@ class FeedForwardNet(Net):
         class (``accuracy``), or by its key in a dict; the first becomes the net's metric. For a
         net with several outputs the keys are names of output layers, each with one metric or a
         list of them, which are called ``<output>_accuracy``.
+        ``weighted_metrics`` are metrics that the weights of samples and classes count in.
         ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type.
         "bfloat16" and "float32_fast" leave it float32, and let convolutions, products and recurrent
         kernels round what they multiply to bfloat16 and sum in float32, on processors that have
@@ -78,7 +80,7 @@ class FeedForwardNet(Net):
         """
         from singanet.training.compiled import compile_net
 
-        compile_net(self, optimizer, loss, metrics, mixed_precision)
+        compile_net(self, optimizer, loss, metrics, mixed_precision, weighted_metrics)
 
     def fit(
         self,
@@ -143,17 +145,23 @@ class FeedForwardNet(Net):
             verbose=verbose,
         )
 
-    def evaluate(self, x: Any, y: Any = None, batch_size: int | None = None) -> Evaluation:
+    def evaluate(
+        self,
+        x: Any,
+        y: Any = None,
+        batch_size: int | None = None,
+        sample_weight: Array | None = None,
+    ) -> Evaluation:
         """``(loss, metric)`` without training; None for the one that is not set.
 
         ``.logs`` of it has all that is measured by name: the loss, with several outputs each
         one's, and every metric that the net was compiled with. ``batch_size`` None takes ``x``
         and ``y`` in one go. Without ``y``, ``x`` is a loader or another iterable of batches
-        ``(x, y)``. The metrics are those of all samples together.
+        ``(x, y)``, or with the weights of samples. The metrics are those of all samples together.
         """
         from singanet.training.evaluation import evaluate
 
-        return evaluate(self, x, y, batch_size)
+        return evaluate(self, x, y, batch_size, sample_weight)
 
     def predict(self, x: Any, batch_size: int | None = None) -> Any:
         """The net's output for ``x``, through the link of the loss: softmax, sigmoid or none.

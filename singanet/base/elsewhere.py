@@ -40,6 +40,7 @@ _CALLED = {
 """Names elsewhere, and what a class may call it here."""
 
 _INSTEAD = {
+    "affine": "say center=False, scale=False",
     "activation": "put Activation('relu1', 'relu') after it, as a layer of its own",
     "amsgrad": "use AMSGrad(lr=...)",
     "batch_first": "leave it out: the batch is axis 0 everywhere",

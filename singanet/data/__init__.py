@@ -19,6 +19,7 @@ from singanet.data.mnist import mnist
 from singanet.data.movielens import movielens
 from singanet.data.npz import read_npz
 from singanet.data.prefetch import Prefetch
+from singanet.data.scenes import scenes
 from singanet.data.tabular import TabularDataset, tabular
 from singanet.data.text import TextDataset, plays
 from singanet.data.text_loader import TextLoader
@@ -49,5 +50,6 @@ __all__ = [
     "plays",
     "read_idx",
     "read_npz",
+    "scenes",
     "tabular",
 ]

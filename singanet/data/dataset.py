@@ -14,8 +14,9 @@ from singanet.types import Array, Shape
 class Dataset:
     """Samples and labels for training and testing.
 
-    ``x_*``: float32, (N, C, H, W) for images, (N, D) for vectors. ``y_*``: int32 (N,), each
-    in [0, num_classes). `from_arrays` checks what it is given; the constructor does not.
+    ``x_*``: float32, (N, C, H, W) for images, (N, D) for vectors. ``y_*``: int32 (N,), or
+    (N, H, W) for every pixel, each in [0, num_classes). `from_arrays` checks what it is given; the
+    constructor does not.
     """
 
     name: str
@@ -38,15 +39,15 @@ class Dataset:
         """A data set from plain arrays.
 
         ``x_*``: (N, H, W), (N, C, H, W) or (N, D); uint8 is divided by ``scale``, floats are
-        kept. ``y_*``: integers (N,) from 0 to one less than the number of classes. Errors:
-        `DataError` naming the array and the first offending index.
+        kept. ``y_*``: integers (N,), or (N, H, W), from 0 to one less than the number of classes.
+        Errors: `DataError` naming the array and the first offending index.
         """
         samples = {"x_train": x_train, "x_test": x_test}
         labels = {"y_train": y_train, "y_test": y_test}
         for key, x in samples.items():
             _check_samples(name, key, x)
         for key, y in labels.items():
-            _check_labels(name, key, y)
+            _check_labels(name, key, y, samples[f"x{key[1:]}"])
         _check_agreement(name, samples, labels)
         ready = {key: _as_float32(name, key, x, scale) for key, x in samples.items()}
         classes = int(y_train.max()) + 1
@@ -67,7 +68,7 @@ class Dataset:
         Arrays and errors as in `from_arrays`.
         """
         _check_samples(name, "x_test", x_test)
-        _check_labels(name, "y_test", y_test)
+        _check_labels(name, "y_test", y_test, x_test)
         _check_lengths(name, "x_test", x_test, "y_test", y_test)
         x, y = _as_float32(name, "x_test", x_test, scale), y_test.astype(np.int32)
         return cls(name, x[:0], y[:0], x, y, int(y.max()) + 1)
@@ -114,12 +115,12 @@ def _check_samples(name: str, key: str, x: Array) -> None:
         )
 
 
-def _check_labels(name: str, key: str, y: Array) -> None:
-    if y.ndim != 1:
+def _check_labels(name: str, key: str, y: Array, x: Array) -> None:
+    if y.ndim != 1 and not (x.ndim > 2 and y.ndim == 3 and y.shape[1:] == x.shape[-2:]):
         raise _refused(
             name,
             key,
-            "one label a sample, shape (N,)",
+            "one label a sample, shape (N,), or one a pixel, shape (N, H, W)",
             f"shape {y.shape}",
             "flatten a column with .reshape(-1), turn one-hot rows into .argmax(axis=1)",
         )
@@ -128,12 +129,11 @@ def _check_labels(name: str, key: str, y: Array) -> None:
             name, key, "integer labels", f"{y.dtype}", "number the classes from 0, .astype('int32')"
         )
     if y.size and int(y.min()) < 0:
-        first = int(np.argmax(y < 0))
         raise _refused(
             name,
             key,
             "labels from 0 on",
-            f"{int(y[first])} at index {first}",
+            _first(y, y < 0),
             "number the classes from 0",
         )
 
@@ -150,6 +150,14 @@ def _check_agreement(name: str, samples: dict[str, Array], labels: dict[str, Arr
             f"{test}",
             "bring both to one shape",
         )
+    if labels["y_train"].ndim != labels["y_test"].ndim:
+        raise _refused(
+            name,
+            "y_test",
+            f"labels of {labels['y_train'].ndim} axes as in 'y_train'",
+            f"shape {labels['y_test'].shape}",
+            "give both a label a sample, or both one a pixel",
+        )
 
 
 def _check_lengths(name: str, x_key: str, x: Array, y_key: str, y: Array) -> None:
@@ -164,24 +172,28 @@ def _check_lengths(name: str, x_key: str, x: Array, y_key: str, y: Array) -> Non
 
 
 def _check_classes(name: str, classes: int, y_train: Array, y_test: Array) -> None:
-    if classes > len(y_train):
-        first = int(y_train.argmax())
+    if classes > y_train.size:
         raise _refused(
             name,
             "y_train",
-            f"labels below the number of samples, {len(y_train)}",
-            f"{classes - 1} at index {first}",
+            f"labels below their number, {y_train.size}",
+            _first(y_train, y_train == classes - 1),
             "number the classes from 0 without gaps",
         )
     if int(y_test.max()) >= classes:
-        first = int(np.argmax(y_test >= classes))
         raise _refused(
             name,
             "y_test",
             f"labels from 0 to {classes - 1}, those of 'y_train'",
-            f"{int(y_test[first])} at index {first}",
+            _first(y_test, y_test >= classes),
             "train on samples of every class",
         )
+
+
+def _first(y: Array, wrong: Array) -> str:
+    """The first wrong label and its place."""
+    place = tuple(int(k) for k in np.unravel_index(int(wrong.argmax()), y.shape))
+    return f"{int(y[place])} at index {place if len(place) > 1 else place[0]}"
 
 
 def _as_float32(name: str, key: str, x: Array, scale: float) -> Array:

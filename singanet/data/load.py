@@ -11,9 +11,10 @@ from singanet.data.dataset import Dataset
 from singanet.data.digits import digits
 from singanet.data.mnist import is_mnist, mnist
 from singanet.data.npz import DEFAULT_MAX_BYTES, read_npz
+from singanet.data.scenes import scenes
 from singanet.errors import DataError, UnknownNameError, did_you_mean, one_of
 
-_EMBEDDED = {"digits": digits}
+_EMBEDDED = {"digits": digits, "scenes": scenes}
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -23,9 +24,9 @@ def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTE
     A path is a folder or archive of MNIST, CIFAR-10 or CIFAR-100 (`mnist`, `cifar10`,
     `cifar100`), or an ``.npz`` file, which holds ``x_train``, ``y_train``, ``x_test`` and
     ``y_test``: samples (N, H, W), (N, C, H, W) or (N, D), uint8 (scaled to [0, 1]) or float;
-    labels (N,), integers. ``max_bytes`` bounds the memory its arrays may claim. Errors:
-    `UnknownNameError` for a name that is neither, `DataError` for a file that is not what it
-    should be.
+    labels (N,), or (N, H, W) for every pixel, integers. ``max_bytes`` bounds the memory its arrays
+    may claim. Errors: `UnknownNameError` for a name that is neither, `DataError` for a file that is
+    not what it should be.
     """
     name = os.fspath(name_or_path)
     if name in _EMBEDDED:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from singanet.optimizer.optimizer import Optimizer
     from singanet.optimizer.wrapper import Wrapper
 
-Measure: TypeAlias = Callable[[Any, Any], Any] | None
-"""``measure(output, y)``: the metric of a batch, or what gathers it."""
+Measure: TypeAlias = Callable[..., Any] | None
+"""``measure(output, y)``: the metric of a batch, or what gathers it. See `Seen` for weights."""
 
 OnLayer: TypeAlias = Callable[[LayerGradients], None] | None
 """What sees the gradients of each layer before they are applied."""

@@ -60,7 +60,7 @@ def one_pass(
     net: NetCore, made: Pass, request: StepRequest, apply: Apply
 ) -> tuple[float, float | None]:
     """Loss and metric of the forward ``made``, and what ``apply`` does with its gradients."""
-    seen = Seen(request.y, request.measure)
+    seen = Seen(request.y, request.measure, request.weight)
     apply(made.backward(net, gradients_of_loss(net, made, seen, request), ()))
     return seen.loss, seen.score
 
@@ -70,7 +70,7 @@ def _scaled_step(
 ) -> tuple[float, float | None]:
     """`train_step` in mixed precision: all gradients are there before the first update."""
     state = [(param, param.value.copy()) for param in net.params() if param.is_state]
-    seen = Seen(request.y, request.measure)
+    seen = Seen(request.y, request.measure, request.weight)
     made = forward()
     scaled = optimizer.precision.scaled
     slot_grads = gradients_of_loss(net, made, seen, request, scaled)
@@ -107,10 +107,14 @@ def _popped(held: list[LayerGradients]) -> Iterator[LayerGradients]:
 
 
 class Seen:
-    """Looks at the loss of a batch with targets ``y``, and at the metric by ``measure``."""
+    """Looks at the loss of a batch with targets ``y``, and at the metric by ``measure``.
 
-    def __init__(self, y: Any, measure: Measure = None) -> None:
+    A measure that says that it ``weighs`` gets the ``weight`` of the samples too.
+    """
+
+    def __init__(self, y: Any, measure: Measure = None, weight: Any = None) -> None:
         self.y = y
+        self.weight = weight
         self.measure = measure
         self.loss = 0.0
         self.score: float | None = None
@@ -123,7 +127,9 @@ class Seen:
 
     def measured(self, outputs: Any) -> None:
         """Note what is measured of ``outputs``."""
-        self.score = None if self.measure is None else self.measure(outputs, self.y)
+        measure = self.measure
+        weight = weights_for(self.weight) if getattr(measure, "weighs", False) else ()
+        self.score = None if measure is None else measure(outputs, self.y, *weight)
 
 
 def gradients_of_loss(

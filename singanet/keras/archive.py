@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
 import tempfile
 import zipfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from singanet.base.budget import FLOOR, TIMES, Budget, read_json
+from singanet.base.files import replacing
+from singanet.checkpoint import LayerDescription, Target, describe_net, load_into, write_state
+from singanet.checkpoint.keras import KerasReader
 from singanet.checkpoint.npz.archive import open_archive, zip_errors
 from singanet.checkpoint.reader import open_file
-from singanet.errors import FileFormatError, UnsafeFileError
-from singanet.keras.config import draw
+from singanet.errors import ArgumentError, FileFormatError, UnsafeFileError
+from singanet.keras.config import Drawing, draw
 from singanet.net import FeedForwardNet
 
 _LONGEST = 16 << 20
@@ -53,8 +60,66 @@ def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedFor
             with zip_errors(where), archive.open(_WEIGHTS) as member, weights.open("wb") as file:
                 shutil.copyfileobj(member, file, 1 << 20)
             net = FeedForwardNet(inputs=drawing.inputs, outputs=drawing.outputs, seed=seed)
-            net.load(weights, format="keras", data_format=drawing.data_format)
+            _fill(net, weights, drawing)
     return net
+
+
+def save_model(
+    net: FeedForwardNet, path: str | os.PathLike[str], like: str | os.PathLike[str]
+) -> None:
+    """Write the weights of ``net`` as a Keras model: the one in the archive ``like``.
+
+    The net is what `load_model` made of it, trained on perhaps. The new archive has the model's
+    description, without what it was compiled with, for ``keras.models.load_model``. Errors:
+    `ArgumentError` for a net with other parameters; those of `load_model` and `FileAccessError`.
+    """
+    path, like = Path(path), Path(like)
+    where = f"keras archive {str(like)!r}"
+    with open_file(like) as stream:
+        config = _config(open_archive(stream, like.stat().st_size, where), where)
+    drawing = draw(config, where)
+    config.pop("compile_config", None)
+    params = {param.name: param for param in net.params()}
+    wanted = {p.name: p.shape for layer in drawing.layers for p in layer.params.values()}
+    if {name: param.shape for name, param in params.items()} != wanted:
+        raise ArgumentError(
+            "keras.save_model, net",
+            expected=f"the parameters that load_model makes of {str(like)!r}",
+            received=f"{len(params)} that are not the same",
+            advice="write other nets with net.save('x.weights.h5')",
+        )
+    placed = _placed(net, drawing)
+    state = {name: params[name].peek() for layer in placed for name, _ in layer.params.values()}
+    with tempfile.TemporaryDirectory() as folder, replacing(path) as beside:
+        write_state(Path(folder) / _WEIGHTS, state, "keras", layers=placed)
+        with zipfile.ZipFile(beside, "w") as archive:
+            archive.writestr("metadata.json", json.dumps({"keras_version": "3.0.0"}))
+            archive.writestr(_CONFIG, json.dumps(config))
+            archive.write(Path(folder) / _WEIGHTS, _WEIGHTS)
+
+
+def _fill(net: FeedForwardNet, weights: Path, drawing: Drawing) -> None:
+    """Give the net the arrays in the file ``weights``, and those of the description."""
+    params = {param.name: param for param in net.params()}
+    placed = _placed(net, drawing)
+    names = [name for layer in placed for name, _ in layer.params.values()]
+    targets = {n: Target(params[n].shape, np.dtype(params[n].array_type)) for n in names}
+    with KerasReader(weights, placed) as reader:
+        load_into(reader, targets, lambda name, array: params[name].put(array))
+    for name, made in drawing.places.items():
+        for suffix, array in (made.fixed or {}).items():
+            params[f"{name}/{suffix}"].put(np.asarray(array, np.float32))
+
+
+def _placed(net: FeedForwardNet, drawing: Drawing) -> list[LayerDescription]:
+    """The layers whose arrays are in the file, each with its place there."""
+    found = []
+    for layer in describe_net(net, None):
+        made = drawing.places[layer.name]
+        if made.fixed is None:
+            kind = made.kind or layer.kind
+            found.append(replace(layer, kind=kind, place=made.group, first=made.first))
+    return found
 
 
 def _config(archive: zipfile.ZipFile, where: str) -> dict[str, Any]:

@@ -1,31 +1,47 @@
-"""A Keras model's description, drawn as a net of ours."""
+"""A Keras model's description, drawn as a net of ours.
+
+Tensors have Keras' order of axes but for images, which are (C, H, W) here. Models within a model
+are drawn layer by layer, under names like ``tower/dense``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
+from singanet.checkpoint.keras.table import numbered
 from singanet.errors import FileFormatError, SingaNetError
-from singanet.keras.described import Described, unknown
+from singanet.keras.described import Described, Made, unknown
+from singanet.keras.operations import OPERATIONS
 from singanet.keras.table import TABLE
-from singanet.layers import Input
+from singanet.layers import Input, Permute, TimeDistributed
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.types import Shape
 
-_MOST_LAYERS = 10_000
+_MOST_CALLS = 10_000
+_MOST_LEVELS = 20
 _MODELS = ("Sequential", "Functional")
+
+Key: TypeAlias = tuple[str, int]
+"""A layer's name, and the number of its call."""
 
 
 @dataclass
 class Drawing:
-    """The symbols of a net, whose parameters have shapes and no arrays yet."""
+    """The symbols of a net, whose parameters have shapes and no arrays yet.
 
-    inputs: list[Symbol]
-    outputs: list[Symbol]
-    layers: list[Layer]
+    ``places`` are the layers whose arrays are in the file of weights, by their names.
+    """
+
     data_format: str
+    inputs: list[Symbol] = field(default_factory=list)
+    outputs: list[Symbol] = field(default_factory=list)
+    layers: list[Layer] = field(default_factory=list)
+    places: dict[str, Made] = field(default_factory=dict)
+    calls: int = 0
+    turned: dict[int, Symbol] = field(default_factory=dict)
 
     def shapes(self) -> Iterator[Shape]:
         """The shape of every parameter."""
@@ -33,11 +49,27 @@ class Drawing:
             for param in layer.params.values():
                 yield param.shape
 
+    def apply(self, layer: Layer, sources: Sequence[Symbol], where: str) -> Symbol:
+        """The layer on ``sources``; two transpositions of a sequence in turn are none."""
+        turns = isinstance(layer, Permute) and layer.axes == (2, 1)
+        if turns and id(sources[0]) in self.turned:
+            return self.turned[id(sources[0])]
+        result = layer(*sources)
+        if not isinstance(result, Symbol):
+            raise unknown(where, "layers of one output", "several")
+        if turns:
+            self.turned[id(result)] = sources[0]
+        return result
+
 
 def draw(config: dict[str, Any], where: str) -> Drawing:
     """The model that ``config`` describes. Errors: `FileFormatError` naming the layer."""
     try:
-        return _Model(config, where).drawing
+        drawing = Drawing(_data_format(config, where))
+        model = _Model(config, drawing, where)
+        drawing.inputs = model.input_symbols()
+        drawing.outputs = model(drawing.inputs)
+        return drawing
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, SingaNetError):
             raise
@@ -49,106 +81,214 @@ def draw(config: dict[str, Any], where: str) -> Drawing:
         ) from None
 
 
+def _data_format(config: dict[str, Any], where: str) -> str:
+    formats: set[str] = set()
+    stack = [(config, 0)]
+    while stack:
+        model, level = stack.pop()
+        if level > _MOST_LEVELS:
+            raise unknown(where, f"at most {_MOST_LEVELS} models inside each other", "more")
+        for entry in model["config"]["layers"]:
+            if entry["class_name"] in _MODELS:
+                stack.append((entry, level + 1))
+            elif "data_format" in entry["config"]:
+                formats.add(str(entry["config"]["data_format"]))
+    if len(formats) > 1:
+        raise unknown(where, "one data_format in all layers", str(sorted(formats)))
+    return formats.pop() if formats else "channels_last"
+
+
+@dataclass
+class _Call:
+    """One use of a layer: what it reads, and what else it is called with."""
+
+    key: Key
+    entry: dict[str, Any]
+    reads: list[tuple[Key, int]]
+    given: dict[str, Any]
+
+
 class _Model:
-    """Walks through the layers in the order of the file."""
+    """A model, whose layers are made when it is first called, and called again then."""
 
-    def __init__(self, config: dict[str, Any], where: str) -> None:
-        self.where = where
-        self.made: dict[tuple[str, int], Symbol] = {}
-        self.layers: list[Layer] = []
-        self.trainable = config["config"].get("trainable", True) is not False
+    def __init__(
+        self,
+        config: dict[str, Any],
+        drawing: Drawing,
+        where: str,
+        prefix: str = "",
+        place: str = "",
+        trainable: bool = True,
+    ) -> None:
+        self.where, self.drawing, self.prefix = where, drawing, prefix
         kind, inside = str(config["class_name"]), config["config"]
+        self.trainable = trainable and inside.get("trainable", True) is not False
         entries = inside["layers"]
-        if kind not in _MODELS or len(entries) > _MOST_LAYERS:
+        if kind not in _MODELS or len(entries) > _MOST_CALLS:
             raise unknown(
-                where, f"a model of one of {_MODELS} with at most {_MOST_LAYERS} layers", kind
+                where, f"a model of one of {_MODELS} with at most {_MOST_CALLS} layers", kind
             )
-        formats = {e["config"]["data_format"] for e in entries if "data_format" in e["config"]}
-        self.data_format = "channels_first" if formats == {"channels_first"} else "channels_last"
-        if len(formats) > 1:
-            raise unknown(where, "one data_format in all layers", str(sorted(map(str, formats))))
+        kept = [entry for entry in entries if not _is_operation(entry)]
+        groups = numbered([entry["class_name"] for entry in kept])
+        names = [entry["config"]["name"] for entry in kept]
+        self.places = {n: f"{place}{group}" for n, group in zip(names, groups, strict=True)}
+        self.made: dict[str, list[Layer] | _Model] = {}
         if kind == "Sequential":
-            inputs, outputs = self._sequential(entries, config)
+            self._chain(entries, config)
         else:
-            self._functional(entries)
-            inputs = [self._symbol(key) for key in _histories(inside["input_layers"])]
-            outputs = [self._symbol(key) for key in _histories(inside["output_layers"])]
-        self.drawing = Drawing(inputs, outputs, self.layers, self.data_format)
+            self.inputs = {
+                (entry["name"], 0): entry["config"]["batch_shape"]
+                for entry in entries
+                if entry["class_name"] == "InputLayer"
+            }
+            self.takes = [key for key, _ in _histories(inside["input_layers"])]
+            self.calls = self._in_order(entries)
+            # Of the calls of a functional model Keras counts its own graph as the first, here only.
+            functional = {e["name"] for e in entries if e["class_name"] == "Functional"}
+            gives = _histories(inside["output_layers"])
+            self.gives = [((n, k - (n in functional)), index) for (n, k), index in gives]
 
-    def _sequential(
-        self, entries: list[Any], config: dict[str, Any]
-    ) -> tuple[list[Symbol], list[Symbol]]:
+    def _chain(self, entries: list[Any], config: dict[str, Any]) -> None:
         if entries[0]["class_name"] == "InputLayer":
             first, *entries = entries
-            symbol = self._input(first["config"]["name"], first["config"]["batch_shape"])
+            key, shape = (first["config"]["name"], 0), first["config"]["batch_shape"]
         else:
-            symbol = self._input("input_layer", config["build_config"]["input_shape"])
-        start = symbol
+            key, shape = ("input_layer", 0), config["build_config"]["input_shape"]
+        self.inputs, self.takes, self.calls = {key: shape}, [key], []
         for entry in entries:
-            symbol = self._call(entry, [symbol], 0)
-        return [start], [symbol]
+            after = (entry["config"]["name"], 0)
+            self.calls.append(_Call(after, entry, [(key, 0)], {}))
+            key = after
+        self.gives = [(key, 0)]
 
-    def _functional(self, entries: list[Any]) -> None:
-        for entry in entries:
-            name = entry["name"]
-            if entry["class_name"] == "InputLayer":
-                self.made[name, 0] = self._input(name, entry["config"]["batch_shape"])
-                continue
-            for index, node in enumerate(entry["inbound_nodes"]):
-                # Whether it trains is for the caller of the net to say.
-                given = {k: v for k, v in node["kwargs"].items() if k != "training"}
-                extra = [key for key, value in given.items() if value is not None]
-                if extra or len(node["args"]) != 1:
-                    raise unknown(f"{self.where}, layer {name!r}", "one argument", str(extra))
-                only = node["args"][0]
-                tensors = only if isinstance(only, list) else [only]
-                sources = [self._symbol(_history(tensor)) for tensor in tensors]
-                self.made[name, index] = self._call(entry, sources, index)
+    def _in_order(self, entries: list[Any]) -> list[_Call]:
+        """Every call behind those whose outputs it reads."""
+        calls = [
+            _read_call(entry, index, node, self.where)
+            for entry in entries
+            for index, node in enumerate(entry["inbound_nodes"])
+        ]
+        waiting: dict[Key, list[_Call]] = {}
+        left: dict[Key, int] = {}
+        ready = []
+        for call in calls:
+            needed = {key for key, _ in call.reads if key not in self.inputs}
+            left[call.key] = len(needed)
+            for key in needed:
+                waiting.setdefault(key, []).append(call)
+            if not needed:
+                ready.append(call)
+        for call in ready:
+            for after in waiting.get(call.key, ()):
+                left[after.key] -= 1
+                if not left[after.key]:
+                    ready.append(after)
+        if len(ready) != len(calls):
+            raise unknown(self.where, "layers that read what the model has made", "a circle")
+        return ready
 
-    def _symbol(self, key: tuple[str, int]) -> Symbol:
-        if key not in self.made:
-            raise unknown(
-                f"{self.where}, layer {key[0]!r}", "layers after those they use", "before"
-            )
-        return self.made[key]
+    def input_symbols(self) -> list[Symbol]:
+        """An input for each that the model takes."""
+        found = []
+        for key in self.takes:
+            shape = tuple(int(axis) for axis in self.inputs[key][1:])
+            if len(shape) > 3:
+                raise unknown(self.where, "samples of at most three axes", str(shape)[:60])
+            if len(shape) == 3 and self.drawing.data_format == "channels_last":
+                shape = (shape[2], *shape[:2])
+            found.append(Input(key[0], shape))
+        return found
 
-    def _input(self, name: str, batch_shape: list[Any]) -> Symbol:
-        shape = tuple(int(axis) for axis in batch_shape[1:])
-        if len(shape) == 3 and self.data_format == "channels_last":
-            shape = (shape[2], *shape[:2])
-        return Input(name, shape)
+    def __call__(self, sources: Sequence[Symbol]) -> list[Symbol]:
+        """The outputs of the model on ``sources``."""
+        made = {key: [source] for key, source in zip(self.takes, sources, strict=True)}
+        for call in self.calls:
+            self.drawing.calls += 1
+            if self.drawing.calls > _MOST_CALLS:
+                raise unknown(self.where, f"at most {_MOST_CALLS} layers in all", "more")
+            made[call.key] = self._use(call, [made[key][index] for key, index in call.reads])
+        return [made[key][index] for key, index in self.gives]
 
-    def _call(self, entry: dict[str, Any], sources: list[Symbol], index: int) -> Symbol:
-        """The output of one use of a layer, which is made at its first."""
-        config, kind = entry["config"], entry["class_name"]
-        where = f"{self.where}, layer {str(config['name'])[:60]!r}"
-        if kind not in TABLE or entry.get("registered_name"):
-            raise unknown(where, f"classes among {', '.join(TABLE)}", str(kind)[:60])
-        if index:
-            raise unknown(where, "layers used once", "a layer shared by several places")
-        described = Described(config, [s.shape for s in sources], self.data_format, where)
-        made = TABLE[kind](described)
-        described.expect_all_taken()
-        self.layers += made
+    def _use(self, call: _Call, sources: list[Symbol]) -> list[Symbol]:
+        """The outputs of one use of a layer, which is made at its first."""
+        name = call.key[0]
+        where = f"{self.where}, layer {self.prefix}{name[:60]!r}"
+        if name not in self.made:
+            self.made[name] = self._make(call, sources, where)
+        made = self.made[name]
+        if isinstance(made, _Model):
+            return made(sources)
         for layer in made:
-            result = layer(*sources)
-            if not isinstance(result, Symbol):
-                raise unknown(where, "layers of one output", "several")
-            sources = [result]
-        if not (self.trainable and config.get("trainable", True)):
-            for layer in made:
+            sources = [self.drawing.apply(layer, sources, where)]
+        return sources
+
+    def _make(self, call: _Call, sources: list[Symbol], where: str) -> list[Layer] | _Model:
+        entry, name = call.entry, call.key[0]
+        kind, config = str(entry["class_name"]), entry["config"]
+        place = self.places.get(name, "")
+        if kind in _MODELS and not call.given:
+            inner = f"{self.prefix}{name}/"
+            return _Model(entry, self.drawing, where, inner, f"{place}/layers/", self.trainable)
+        table = OPERATIONS if _is_operation(entry) else TABLE
+        if kind not in table or entry.get("registered_name") not in (None, kind):
+            raise unknown(where, f"classes among {', '.join(table)}", kind[:60])
+        described = Described(
+            config,
+            [symbol.shape for symbol in sources],
+            self.drawing.data_format,
+            where,
+            self.prefix,
+            call.given,
+            len({id(symbol) for symbol in sources}) == 1,
+        )
+        made = table[kind](described)
+        described.expect_all_taken()
+        for layer in made:
+            if not self.trainable or config.get("trainable", True) is False:
                 layer.trainable = False
-        return sources[0]
+            weighed = layer.layer if isinstance(layer, TimeDistributed) else layer
+            self.drawing.places[weighed.name] = described.place_of(weighed, place)
+        self.drawing.layers += made
+        return made
 
 
-def _history(tensor: dict[str, Any]) -> tuple[str, int]:
+def _is_operation(entry: dict[str, Any]) -> bool:
+    return str(entry.get("module", "")).startswith("keras.src.ops.")
+
+
+def _read_call(entry: dict[str, Any], index: int, node: dict[str, Any], where: str) -> _Call:
+    """One of ``inbound_nodes``."""
+    name = str(entry["name"])
+    # Whether it trains is for the caller of the net to say.
+    kept = {k: v for k, v in node["kwargs"].items() if k != "training" and v is not None}
+    args, reads = list(node["args"]), []
+    if len(args) == 1 and isinstance(args[0], list):
+        args = args[0]
+    names = ("query", "value", "key")
+    if entry["class_name"] == "MultiHeadAttention":
+        args += [kept.pop(part) for part in names[len(args) :] if part in kept]
+    for arg in args:
+        if _is_tensor(arg):
+            reads.append(_history(arg))
+    if _is_operation(entry):
+        kept["args"] = [None if _is_tensor(arg) else arg for arg in args]
+    elif len(reads) != len(args) or not reads:
+        raise unknown(f"{where}, layer {name!r}", "outputs of layers as arguments", str(args)[:60])
+    if any(_is_tensor(value) for value in kept.values()):
+        raise unknown(f"{where}, layer {name!r}", "no states or masks", str([*kept])[:60])
+    return _Call((name, index), entry, reads, kept)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("class_name") == "__keras_tensor__"
+
+
+def _history(tensor: dict[str, Any]) -> tuple[Key, int]:
     name, node, index = tensor["config"]["keras_history"]
-    if index:
-        raise ValueError("a layer with several outputs")
-    return str(name), int(node)
+    return (str(name), int(node)), int(index)
 
 
-def _histories(given: Any) -> list[tuple[str, int]]:
+def _histories(given: Any) -> list[tuple[Key, int]]:
     """One ``[name, node, index]``, or a list of them."""
     several = given if given and isinstance(given[0], list) else [given]
-    return [(str(name), int(node)) for name, node, _ in several]
+    return [((str(name), int(node)), int(index)) for name, node, index in several]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from singanet import layers
@@ -43,19 +43,54 @@ WHOLE: Axes = {(0,): None}
 
 
 @dataclass(frozen=True)
+class Made:
+    """Where the arrays of one of our layers are: in a group, from a number on, as of ``kind``.
+
+    An empty ``kind`` is the layer's own. ``fixed`` are arrays that the description has instead.
+    """
+
+    group: str
+    first: int = 0
+    kind: str = ""
+    fixed: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class Described:
-    """A layer as its config describes it, with the sample shapes that go in."""
+    """A layer as its config describes it, with the sample shapes that go in.
+
+    ``call`` is what it is called with beside its inputs, which are ``alike`` where they are one.
+    ``marks`` say more of some of the layers that are made of it.
+    """
 
     config: dict[str, Any]
     shapes: list[Shape]
     data_format: str
     where: str
+    prefix: str = ""
+    call: Mapping[str, Any] = field(default_factory=dict)
+    alike: bool = True
     taken: set[str] = field(default_factory=set)
+    marks: dict[str, Made] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The layer's name."""
-        return str(self.config["name"])
+        return f"{self.prefix}{self.config['name']}"
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the input is (C, H, W) here and (H, W, C) there."""
+        return len(self.shapes[0]) == 3 and self.data_format == "channels_last"
+
+    def inner(self, config: dict[str, Any], shape: Shape) -> Described:
+        """What is wrapped, at each step of a sequence."""
+        return Described(config, [shape], self.data_format, self.where, f"{self.name}/")
+
+    def place_of(self, layer: Layer, group: str) -> Made:
+        """Where the arrays of ``layer`` are, if it has any, within those of the Keras layer."""
+        mark = self.marks.get(layer.name, Made(""))
+        return replace(mark, group=f"{group}/{mark.group}" if mark.group else group)
 
     def expect(self, **usual: Any) -> None:
         """Errors: `FileFormatError` for a setting other than the one we know how to take."""
@@ -80,10 +115,13 @@ class Described:
         return found or None
 
     def expect_all_taken(self) -> None:
-        """Refuse what would train the layer otherwise and is in no spec.
+        """Refuse what would train or call the layer otherwise and is in no spec.
 
         Errors: `FileFormatError`.
         """
+        left = [key for key in self.call if key not in self.taken]
+        if left:
+            raise unknown(self.where, "a call with its inputs alone", str(left)[:60])
         for key, value in self.config.items():
             rule = key.endswith(("_regularizer", "_constraint"))
             if rule and value is not None and key not in self.taken:
@@ -101,7 +139,7 @@ class Described:
         axis = axis + rank if axis < 0 else axis
         if not 1 <= axis < rank:
             raise unknown(self.where, f"an axis from 1 to {rank - 1}", str(axis))
-        if rank == 4 and self.data_format == "channels_last":
+        if self.is_image:
             return {1: 2, 2: 3, 3: 1}[axis]
         return int(axis)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from singanet import layers
-from singanet.keras.described import WHOLE, Described, activation, unknown
+from singanet.keras.described import WHOLE, Described, Made, activation, unknown
 from singanet.layers.layer import Layer
 
 
@@ -23,6 +25,43 @@ def _dense(d: Described) -> list[Layer]:
     return [dense, *d.activation()]
 
 
+def _time_distributed(d: Described) -> list[Layer]:
+    """Each layer that the wrapped one is made of, at every step."""
+    inner, shape = d.config["layer"], d.shapes[0]
+    if inner["class_name"] not in PLAIN or len(shape) > 3:
+        raise unknown(d.where, "sequences, and one of the plain layers inside", str(inner)[:60])
+    if d.is_image:
+        raise unknown(d.where, "sequences of rows", f"samples {shape}")
+    described = d.inner(inner["config"], shape[1:])
+    made = PLAIN[inner["class_name"]](described)
+    described.expect_all_taken()
+    d.marks.update({layer.name: Made("layer") for layer in made})
+    names = (d.name, *(f"{d.name}_{k}" for k in range(1, len(made))))
+    return [layers.TimeDistributed(n, layer) for n, layer in zip(names, made, strict=True)]
+
+
+def _reshape(d: Described) -> list[Layer]:
+    """By rows of (H, W, C), as Keras has them."""
+    target = tuple(int(axis) for axis in d.config["target_shape"])
+    if len(target) > 3:
+        raise unknown(d.where, "samples of at most three axes", str(target)[:60])
+    made: list[Layer] = [layers.Reshape(d.name, target)]
+    if d.is_image:
+        made.insert(0, layers.Permute(f"{d.name}_channels_last", (2, 3, 1)))
+    if len(target) == 3 and d.data_format == "channels_last":
+        made.append(layers.Permute(f"{d.name}_channels_first", (3, 1, 2)))
+    return made
+
+
+def _permute(d: Described) -> list[Layer]:
+    axes = tuple(int(axis) for axis in d.config["dims"])
+    if d.is_image:
+        # Ours of Keras' axes H, W, C are 2, 3, 1; what is last there is first here.
+        ours = [{1: 2, 2: 3, 3: 1}[axis] for axis in axes]
+        axes = (ours[2], ours[0], ours[1])
+    return [layers.Permute(d.name, axes)]
+
+
 def _flatten(d: Described) -> list[Layer]:
     """Keras flattens (H, W, C): rows that stand as there mean the same to whatever reads them."""
     if d.data_format == "channels_first" or len(d.shapes[0]) != 3:
@@ -31,16 +70,42 @@ def _flatten(d: Described) -> list[Layer]:
 
 
 def _dropout(d: Described) -> list[Layer]:
-    d.expect(noise_shape=None)
-    return [layers.Dropout(d.name, float(d.config["rate"]))]
+    shape = d.config.get("noise_shape")
+    rate = float(d.config["rate"])
+    if shape is None:
+        return [layers.Dropout(d.name, rate)]
+    if shape != [None] + [1] * len(d.shapes[0]):
+        d.expect(noise_shape=None)
+    return [layers.SpatialDropout(d.name, rate, 0)]
 
 
 def _relu(d: Described) -> list[Layer]:
-    d.expect(negative_slope=0.0, threshold=0.0)
-    if d.config.get("max_value") == 6:
+    d.expect(threshold=0.0)
+    slope, most = float(d.config.get("negative_slope") or 0.0), d.config.get("max_value")
+    if most == 6 and not slope:
         return [layers.Activation(d.name, "relu6")]
-    d.expect(max_value=None)
-    return [layers.Activation(d.name, "relu")]
+    made: list[Layer] = [layers.Activation(d.name, "relu")]
+    if slope:
+        made = [layers.Activation(d.name, "leaky_relu", alpha=slope)]
+    if most is not None:
+        made.append(layers.Clip(f"{d.name}_max", None, float(most)))
+    return made
+
+
+def _prelu(d: Described) -> list[Layer]:
+    shape, shared = d.shapes[0], d.config.get("shared_axes")
+    if sorted(shared or []) != list(range(1, len(shape))):
+        raise unknown(d.where, "one slope a channel or feature", f"shared_axes={shared}")
+    slopes = layers.PReLU(d.name, a_specs=d.specs("alpha", {}))
+    if len(shape) != 2:
+        return [slopes]
+    return _along_channels(d, slopes)
+
+
+def _along_channels(d: Described, layer: Layer) -> list[Layer]:
+    """A layer whose channels are the features of (T, F)."""
+    there, back = (layers.Permute(f"{d.name}_{end}", (2, 1)) for end in ("first", "last"))
+    return [there, layer, back]
 
 
 def _leaky_relu(d: Described) -> list[Layer]:
@@ -82,8 +147,77 @@ def _batch_normalization(d: Described) -> list[Layer]:
     ]
 
 
+def _normalization(d: Described) -> list[Layer]:
+    """Fixed statistics of each channel; a BatchNormalization that does not train has them."""
+    d.expect(invert=False)
+    axis = d.axis()
+    if axis not in (1, len(d.shapes[0])) or (len(d.shapes[0]) == 3 and axis != 1):
+        raise unknown(d.where, "statistics of channels or features", f"axis {axis}")
+    name, given = d.name, {}
+    channels = np.zeros(d.shapes[0][0 if axis == 1 else -1], np.float32)
+    for array, ours in (("mean", "mean"), ("variance", "var")):
+        if d.config.get(array) is not None:
+            given[ours] = channels + np.asarray(d.config[array], np.float32).reshape(-1)
+    # Keras divides by at least 1e-7.
+    norm = layers.BatchNormalization(
+        name, 0.0, epsilon=1e-14, center=False, scale=False, axis=1 if axis == 1 else -1
+    )
+    norm.trainable = False
+    d.marks[name] = Made("", kind="Normalization", fixed=given or None)
+    return [norm]
+
+
+def _rescaling(d: Described) -> list[Layer]:
+    scale, offset = (np.asarray(d.config[key], np.float32) for key in ("scale", "offset"))
+    if scale.ndim == offset.ndim == 0:
+        return [layers.Scale(d.name, float(d.config["scale"]), offset=float(d.config["offset"]))]
+    if max(scale.ndim, offset.ndim) > 1 or len(d.shapes[0]) != 3:
+        raise unknown(d.where, "a number, or one a channel of images", f"{scale}"[:60])
+    channels = np.zeros(d.shapes[0][0], np.float32)
+    each = layers.Scale(d.name)
+    each.trainable = False
+    d.marks[d.name] = Made("", fixed={"gamma": channels + scale, "beta": channels + offset})
+    return [each]
+
+
+def _group_normalization(d: Described) -> list[Layer]:
+    if d.axis() != (1 if len(d.shapes[0]) == 3 else len(d.shapes[0])):
+        d.expect(axis="the channels")
+    groups = int(d.config["groups"])
+    norm = layers.GroupNorm(
+        d.name,
+        d.shapes[0][0 if len(d.shapes[0]) == 3 else -1] if groups == -1 else groups,
+        float(d.config["epsilon"]),
+        gamma_specs=d.specs("gamma", WHOLE),
+        beta_specs=d.specs("beta", WHOLE),
+        center=bool(d.config["center"]),
+        scale=bool(d.config["scale"]),
+    )
+    return [norm] if len(d.shapes[0]) != 2 else _along_channels(d, norm)
+
+
+def _attention(d: Described) -> list[Layer]:
+    """Query, value and key in this order, as ours."""
+    if d.config.get("attention_axes") != [1]:
+        d.expect(attention_axes=None)
+    d.expect(output_shape=None, use_gate=False)
+    d.taken.add("use_causal_mask")
+    attention = layers.MultiHeadAttention(
+        d.name,
+        d.config["num_heads"],
+        d.config["key_dim"],
+        d.config["value_dim"],
+        float(d.config["dropout"]),
+        bool(d.config["use_bias"]),
+        bool(d.call.get("use_causal_mask", False)),
+        d.specs("kernel", {}),
+        d.specs("bias", {}),
+    )
+    return [attention]
+
+
 def _layer_normalization(d: Described) -> list[Layer]:
-    d.expect(center=True, scale=True, rms_scaling=False)
+    d.expect(rms_scaling=False)
     if d.axis() != len(d.shapes[0]) or len(d.shapes[0]) == 3:
         d.expect(axis="the last of a sequence or row")
     norm = layers.LayerNorm(
@@ -91,6 +225,8 @@ def _layer_normalization(d: Described) -> list[Layer]:
         epsilon=float(d.config["epsilon"]),
         gamma_specs=d.specs("gamma", WHOLE),
         beta_specs=d.specs("beta", WHOLE),
+        center=bool(d.config["center"]),
+        scale=bool(d.config["scale"]),
     )
     return [norm]
 
@@ -148,6 +284,14 @@ PLAIN: dict[str, Callable[[Described], list[Layer]]] = {
     "AlphaDropout": _alpha_dropout,
     "GaussianNoise": _gaussian_noise,
     "Embedding": _embedding,
+    "TimeDistributed": _time_distributed,
+    "Reshape": _reshape,
+    "Permute": _permute,
+    "PReLU": _prelu,
+    "Normalization": _normalization,
+    "Rescaling": _rescaling,
+    "GroupNormalization": _group_normalization,
+    "MultiHeadAttention": _attention,
     "Masking": _masking,
     "Add": lambda d: [layers.Add(d.name)],
     "Multiply": lambda d: [layers.Multiply(d.name)],

@@ -52,7 +52,7 @@ def _bidirectional(d: Described) -> list[Layer]:
     back = d.config.get("backward_layer") or {}
     if back and any(back["config"].get(key) != inner["config"].get(key) for key in _SHARED):
         raise unknown(d.where, "the same layer in both directions", "another one backwards")
-    described = Described(inner["config"], d.shapes, d.data_format, d.where)
+    described = Described(inner["config"], d.shapes, d.data_format, d.where, d.prefix)
     return [_layer(described, kind, d.name, True)]
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from singanet.base.arguments import checked_count, is_number
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape
 
-__all__ = ["expect_int", "expect_one_batch", "expect_one_input", "expect_positive"]
+__all__ = ["expect_int", "expect_one_batch", "expect_one_input", "expect_one_of", "expect_positive"]
 
 
 def expect_int(
@@ -55,3 +55,16 @@ def expect_one_batch(layer: Layer, x: Sequence[Array]) -> int:
     if len(set(sizes)) > 1:
         raise layer.shape_error("inputs of one batch size", f"{sizes}", "feed equal batches")
     return sizes[0]
+
+
+def expect_one_of(layer: str, what: str, value: Any, known: Iterable[str]) -> str:
+    """``value`` itself when it is among ``known``; else an `UnknownNameError`."""
+    names = list(known)
+    if value not in names:
+        raise UnknownNameError(
+            f"layer {layer!r}, argument {what}",
+            expected=f"one of {one_of(map(repr, names))}",
+            received=repr(value),
+            advice=did_you_mean(str(value), names, "choose one of these"),
+        )
+    return str(value)

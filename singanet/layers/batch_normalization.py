@@ -15,6 +15,7 @@ from singanet.initializer import Constant
 from singanet.layers.context import Context
 from singanet.layers.joint_statistics import JointStatistics
 from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer_norm import scale_and_shift
 from singanet.ops import Ops
 from singanet.types import Array, Shape, Shapes
 
@@ -174,13 +175,10 @@ class BatchNormalization(Layer):
             return x.reshape(prod(x.shape[:-1]), x.shape[-1])
         return x.reshape(*x.shape[:2], prod(x.shape[2:-1]), x.shape[-1])
 
-    def _factors(self, ctx: Context) -> tuple[Array, Array]:
+    def _factors(self, ctx: Context) -> Any:
         """gamma and beta; ones and zeros for what is left out."""
-        params, ops = ctx.params, ctx.ops
-        gamma, beta = params.get("gamma"), params.get("beta")
-        if gamma is None:
-            gamma = ops.add(ops.zeros(params["mean"].shape, params["mean"]), 1.0)
-        return gamma, ops.zeros(gamma.shape, gamma) if beta is None else beta
+        params = ctx.params
+        return scale_and_shift(ctx.ops, params.get("gamma"), params.get("beta"), params["mean"])
 
     def share(self, batch: SharedBatch) -> None:
         """As `Layer`."""

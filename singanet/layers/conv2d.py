@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
 
-from singanet.layers.arguments import expect_int
+from singanet.layers.arguments import expect_int, expect_one_of
 from singanet.layers.context import Context
 from singanet.layers.geometry import (
     expect_groups,
@@ -16,7 +16,7 @@ from singanet.layers.geometry import (
     make_window,
 )
 from singanet.layers.layer import Layer, ParamSpecs
-from singanet.layers.pad import MODES, expect_repeated, one_of_modes
+from singanet.layers.pad import MODES, expect_repeated
 from singanet.types import Array, Shape, Shapes
 
 _PREFERENCES = ("fastest", "autotune", "limited_workspace", "no_workspace")
@@ -59,13 +59,13 @@ class Conv2D(Layer):
         expect_nchw(name, data_format)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.window = make_window(name, kernel, stride, border_mode, pad, dilation, self.axes)
-        self.cudnn_prefer = one_of_modes(name, "cudnn_prefer", cudnn_prefer, _PREFERENCES)
+        self.cudnn_prefer = expect_one_of(name, "cudnn_prefer", cudnn_prefer, _PREFERENCES)
         self.workspace_byte_limit = expect_int(name, "workspace_byte_limit", workspace_byte_limit)
         self.use_bias = use_bias
         self.W_specs = W_specs
         self.b_specs = b_specs
         self.groups = expect_int(name, "groups", groups)
-        self.padding_mode = one_of_modes(name, "padding_mode", padding_mode, ("zeros", *MODES[1:]))
+        self.padding_mode = expect_one_of(name, "padding_mode", padding_mode, ("zeros", *MODES[1:]))
         # What kernels do, which pad by zeros alone.
         bare = replace(self.window, pads=((0, 0),) * len(self.window.pads))
         self._inner = self.window if padding_mode == "zeros" else bare

@@ -65,7 +65,8 @@ class SpatialDropout(Dropout):
     """`Dropout` of whole channels: what lies at one place of ``axis`` stays or goes together.
 
     ``axis`` counts the batch axis: 1 are the channels of images and of (C, L), -1 the features
-    of sequences (T, F). Tompson et al., 2015.
+    of sequences (T, F). Tompson et al., 2015. With 0 whole samples stay or go, as a branch of a
+    residual net in stochastic depth (Huang et al., 2016).
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class SpatialDropout(Dropout):
     def setup(self, in_shapes: Any) -> Shapes:
         """Any sample shape that has the axis, unchanged."""
         shape = expect_one_input(self, in_shapes)
-        if not (1 <= self.axis <= len(shape) or -len(shape) <= self.axis <= -1):
+        if not -len(shape) <= self.axis <= len(shape):
             raise self.shape_error(
                 f"samples with the axis {self.axis}, counted with the batch axis",
                 f"sample shape {shape}",

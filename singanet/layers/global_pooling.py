@@ -6,13 +6,22 @@ from typing import Any, ClassVar
 
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shapes
+from singanet.types import Array, Shape, Shapes
 
 
 class GlobalPooling(Layer):
-    """(C, positions...) → (C,); subclasses say how many axes of positions there are."""
+    """(C, positions...) → (C,); subclasses say how many axes of positions there are.
+
+    With ``keepdims`` these stay, each of one position.
+    """
 
     axes: ClassVar[str] = "(channels, height, width)"
+
+    def __init__(
+        self, name: str, input_sample_shape: Shape | None = None, *, keepdims: bool = False
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.keepdims = bool(keepdims)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (C, ...) → (C,)."""
@@ -23,7 +32,13 @@ class GlobalPooling(Layer):
             raise self.shape_error(
                 "at least one position to pool over", f"{shape}", "check the layers before it"
             )
-        return (shape[0],)
+        return (shape[0], *(1,) * (len(shape) - 1)) if self.keepdims else (shape[0],)
+
+    def _out(self, y: Array, x: Array) -> Array:
+        return y.reshape(*y.shape, *(1,) * (x.ndim - 2)) if self.keepdims else y
+
+    def _rows(self, dy: Array) -> Array:
+        return dy.reshape(dy.shape[:2])
 
 
 class GlobalAvgPooling(GlobalPooling):
@@ -32,11 +47,11 @@ class GlobalAvgPooling(GlobalPooling):
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, C); keeps no array."""
         ctx.save(x_shape=x.shape)
-        return ctx.ops.global_avg_pool(x)
+        return self._out(ctx.ops.global_avg_pool(x), x)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient is shared equally by the positions."""
-        return ctx.ops.global_avg_pool_backward(dy, ctx.saved["x_shape"]), {}
+        return ctx.ops.global_avg_pool_backward(self._rows(dy), ctx.saved["x_shape"]), {}
 
 
 class GlobalMaxPooling(GlobalPooling):
@@ -46,12 +61,12 @@ class GlobalMaxPooling(GlobalPooling):
         """(N, C, ...) → (N, C); keeps one integer an output."""
         y, where = ctx.ops.global_max_pool(x, ctx.keep)
         ctx.save(where=where, x_shape=x.shape)
-        return y
+        return self._out(y, x)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient goes to the position of its maximum."""
-        saved = ctx.saved
-        return ctx.ops.global_max_pool_backward(dy, saved["where"], saved["x_shape"]), {}
+        given = (self._rows(dy), ctx.saved["where"], ctx.saved["x_shape"])
+        return ctx.ops.global_max_pool_backward(*given), {}
 
 
 class GlobalAvgPooling1D(GlobalAvgPooling):

@@ -9,6 +9,7 @@ from singanet.initializer import Constant
 from singanet.layers.arguments import expect_int, expect_one_input, expect_positive
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer_norm import scale_and_shift
 from singanet.types import Array, Shape, Shapes
 
 
@@ -16,8 +17,8 @@ class GroupNorm(Layer):
     """y = gamma (x - mean) / sqrt(var + epsilon) + beta over each group of channels of a sample.
 
     Samples are (C, ...); the C channels form ``groups`` groups, normalised over their channels
-    and all positions. ``gamma`` and ``beta`` have shape (C,); ``affine=False`` leaves them out. The
-    variance is the biased one. Wu and He, 2018.
+    and all positions. ``gamma`` and ``beta`` have shape (C,); ``center=False`` leaves beta out,
+    ``scale=False`` gamma, ``affine=False`` both. The variance is the biased one. Wu and He, 2018.
     """
 
     def __init__(
@@ -29,11 +30,15 @@ class GroupNorm(Layer):
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
         input_sample_shape: Shape | None = None,
+        *,
+        center: bool = True,
+        scale: bool = True,
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.groups = expect_int(name, "groups", groups)
         self.epsilon = expect_positive(name, "epsilon", epsilon)
         self.affine = affine
+        self.center, self.scale = bool(center and affine), bool(scale and affine)
         self.gamma_specs = gamma_specs
         self.beta_specs = beta_specs
 
@@ -57,14 +62,15 @@ class GroupNorm(Layer):
                 f"sample shape {shape} in {groups} groups",
                 "one number alone would always become 0; use LayerNorm",
             )
-        if self.affine:
+        if self.scale:
             self.add_param("gamma", shape[:1], self.gamma_specs, default=Constant(1.0))
+        if self.center:
             self.add_param("beta", shape[:1], self.beta_specs)
         return shape
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The normalised ``x``; x and two numbers a group are kept."""
-        gamma, beta = ctx.params.get("gamma"), ctx.params.get("beta")
+        gamma, beta = self._factors(ctx)
         groups = self.groups_of(x.shape[1])
         y, statistics = ctx.ops.group_norm(x, groups, gamma, beta, self.epsilon)
         ctx.save(x=x, statistics=statistics)
@@ -74,10 +80,13 @@ class GroupNorm(Layer):
         """Gradients of x, gamma and beta."""
         x, statistics = ctx.saved["x"], ctx.saved["statistics"]
         dx, dgamma, dbeta = ctx.ops.group_norm_backward(
-            dy, x, self.groups_of(x.shape[1]), ctx.params.get("gamma"), statistics
+            dy, x, self.groups_of(x.shape[1]), self._factors(ctx)[0], statistics
         )
         named = {"gamma": dgamma, "beta": dbeta}
-        return dx, {suffix: grad for suffix, grad in named.items() if grad is not None}
+        return dx, {k: g for k, g in named.items() if g is not None and k in ctx.params}
+
+    def _factors(self, ctx: Context) -> tuple[Array | None, Array | None]:
+        return scale_and_shift(ctx.ops, ctx.params.get("gamma"), ctx.params.get("beta"))
 
 
 class InstanceNorm(GroupNorm):
@@ -94,6 +103,9 @@ class InstanceNorm(GroupNorm):
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
         input_sample_shape: Shape | None = None,
+        *,
+        center: bool = True,
+        scale: bool = True,
     ) -> None:
         super().__init__(
             name,
@@ -102,6 +114,8 @@ class InstanceNorm(GroupNorm):
             gamma_specs=gamma_specs,
             beta_specs=beta_specs,
             input_sample_shape=input_sample_shape,
+            center=center,
+            scale=scale,
         )
 
     def groups_of(self, channels: int) -> int:

@@ -11,6 +11,7 @@ from singanet.initializer import Constant
 from singanet.layers.arguments import expect_one_input, expect_positive
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
+from singanet.ops import Ops
 from singanet.types import Array, Shape, Shapes
 
 
@@ -18,8 +19,9 @@ class LayerNorm(Layer):
     """y = gamma (x - mean) / sqrt(var + epsilon) + beta over the axes from ``axis`` on.
 
     ``axis`` counts the batch axis; -1, the default, is the last one: the features of each step of
-    a sequence (L, D). ``gamma`` and ``beta`` have the shape of these axes; ``affine=False`` leaves
-    them out. The variance is the biased one. Ba, Kiros and Hinton, 2016.
+    a sequence (L, D). ``gamma`` and ``beta`` have the shape of these axes; ``center=False`` leaves
+    beta out, ``scale=False`` gamma, ``affine=False`` both. The variance is the biased one.
+    Ba, Kiros and Hinton, 2016.
     """
 
     any_extent = True
@@ -33,6 +35,9 @@ class LayerNorm(Layer):
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
         input_sample_shape: Shape | None = None,
+        *,
+        center: bool = True,
+        scale: bool = True,
     ) -> None:
         super().__init__(name, input_sample_shape)
         if not (is_int(axis) or (is_int(axis, -32) and axis < 0)):
@@ -46,6 +51,7 @@ class LayerNorm(Layer):
         self.masks = "keeps" if axis == -1 else ""
         self.epsilon = expect_positive(name, "epsilon", epsilon)
         self.affine = affine
+        self.center, self.scale = bool(center and affine), bool(scale and affine)
         self.gamma_specs = gamma_specs
         self.beta_specs = beta_specs
 
@@ -59,8 +65,9 @@ class LayerNorm(Layer):
                 f"sample shape {shape}",
                 "use axis=-1 for the last axis alone",
             )
-        if self.affine:
+        if self.scale:
             self.add_param("gamma", shape[first - 1 :], self.gamma_specs, default=Constant(1.0))
+        if self.center:
             self.add_param("beta", shape[first - 1 :], self.beta_specs)
         return shape
 
@@ -73,12 +80,13 @@ class LayerNorm(Layer):
         first = self._first(x.ndim)
         return x.reshape(prod(x.shape[:first]), prod(x.shape[first:]))
 
-    def _flat(self, ctx: Context, suffix: str) -> Array | None:
-        return ctx.params[suffix].reshape(-1) if self.affine else None
+    def _factors(self, ctx: Context) -> tuple[Array | None, Array | None]:
+        found = (ctx.params.get("gamma"), ctx.params.get("beta"))
+        return scale_and_shift(ctx.ops, *(p if p is None else p.reshape(-1) for p in found))
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The normalised ``x``; x and two numbers a row are kept."""
-        gamma, beta = self._flat(ctx, "gamma"), self._flat(ctx, "beta")
+        gamma, beta = self._factors(ctx)
         y, statistics = ctx.ops.layer_norm(self._rows(x), gamma, beta, self.epsilon)
         ctx.save(x=x, statistics=statistics)
         return y.reshape(x.shape)
@@ -87,12 +95,25 @@ class LayerNorm(Layer):
         """Gradients of x, gamma and beta."""
         x, statistics = ctx.saved["x"], ctx.saved["statistics"]
         dx, dgamma, dbeta = ctx.ops.layer_norm_backward(
-            self._rows(dy), self._rows(x), self._flat(ctx, "gamma"), statistics
+            self._rows(dy), self._rows(x), self._factors(ctx)[0], statistics
         )
         named = {"gamma": dgamma, "beta": dbeta}
         shape = x.shape[self._first(x.ndim) :]
-        grads = {suffix: g.reshape(shape) for suffix, g in named.items() if g is not None}
+        grads = {
+            key: g.reshape(shape) for key, g in named.items() if g is not None and key in ctx.params
+        }
         return dx.reshape(x.shape), grads
+
+
+def scale_and_shift(
+    ops: Ops, gamma: Array | None, beta: Array | None, like: Array | None = None
+) -> tuple[Array | None, Array | None]:
+    """Both factors, ones and zeros for one that is left out; both None stay so without ``like``."""
+    given = next((each for each in (gamma, beta, like) if each is not None), None)
+    if given is None or (gamma is not None and beta is not None):
+        return gamma, beta
+    zeros = ops.zeros(given.shape, given)
+    return ops.add(zeros, 1.0) if gamma is None else gamma, zeros if beta is None else beta
 
 
 class RMSNorm(LayerNorm):
@@ -110,18 +131,14 @@ class RMSNorm(LayerNorm):
         gamma_specs: ParamSpecs = None,
         input_sample_shape: Shape | None = None,
     ) -> None:
-        super().__init__(name, axis, epsilon, affine, gamma_specs, None, input_sample_shape)
-
-    def setup(self, in_shapes: Any) -> Shapes:
-        """Any sample shape that has the axis, unchanged."""
-        shape = super().setup(in_shapes)
-        self.params.pop("beta", None)
-        return shape
+        super().__init__(
+            name, axis, epsilon, affine, gamma_specs, None, input_sample_shape, center=False
+        )
 
     def _factor(self, ctx: Context, count: int) -> Any:
         """What unit vectors of ``count`` elements are multiplied by."""
-        gamma = self._flat(ctx, "gamma")
-        return count**0.5 if gamma is None else ctx.ops.multiply(gamma, count**0.5)
+        gamma = ctx.params.get("gamma")
+        return count**0.5 if gamma is None else ctx.ops.multiply(gamma.reshape(-1), count**0.5)
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The normalised ``x``; the rows as unit vectors and a number each are kept."""
@@ -137,7 +154,7 @@ class RMSNorm(LayerNorm):
         count = rows.shape[1]
         d_unit = ctx.ops.multiply(rows, self._factor(ctx, count))
         dx = ctx.ops.l2_norm_backward(d_unit, unit, ctx.saved["inverse"]).reshape(dy.shape)
-        if not self.affine:
+        if not self.scale:
             return dx, {}
         dgamma = ctx.ops.column_sums(ctx.ops.multiply(rows, unit))
         ctx.ops.multiply(dgamma, count**0.5, out=dgamma)

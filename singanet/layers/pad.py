@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from singanet.errors import ArgumentError, one_of
-from singanet.layers.arguments import expect_int, expect_one_input
+from singanet.layers.arguments import expect_int, expect_one_input, expect_one_of
 from singanet.layers.context import Context
 from singanet.layers.geometry import expect_pads
 from singanet.layers.layer import Layer
@@ -36,7 +35,7 @@ class Pad(Layer):
         mode: str = "constant",
     ) -> None:
         super().__init__(name, input_sample_shape)
-        self.mode = one_of_modes(name, "mode", mode, MODES)
+        self.mode = expect_one_of(name, "mode", mode, MODES)
         self.every_axis = not isinstance(pad, (tuple, list))
         self.pads = list(expect_pads(name, pad))
         self.value = value
@@ -85,18 +84,6 @@ class EndPadding(Pad):
     ) -> None:
         end = (0, expect_int(name, "pad", pad, least=0))
         super().__init__(name, (end, end), value, input_sample_shape)
-
-
-def one_of_modes(layer: str, what: str, mode: str, modes: Sequence[str]) -> str:
-    """``mode`` itself when it is one of ``modes``."""
-    if mode not in modes:
-        raise ArgumentError(
-            f"layer {layer!r}, argument {what}",
-            expected=f"one of {one_of(modes)}",
-            received=repr(mode),
-            advice=f"leave it out for {modes[0]!r}",
-        )
-    return mode
 
 
 def expect_repeated(layer: Layer, mode: str, shape: Shape, pads: Sequence[tuple[int, int]]) -> None:

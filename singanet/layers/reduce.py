@@ -7,8 +7,8 @@ from math import inf, prod
 from typing import Any
 
 from singanet.base.arguments import is_int
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
-from singanet.layers.arguments import expect_int, expect_one_input
+from singanet.errors import ArgumentError
+from singanet.layers.arguments import expect_int, expect_one_input, expect_one_of
 from singanet.layers.context import Context
 from singanet.layers.layer import InputKind, Layer
 from singanet.ops.interface import Ops
@@ -37,13 +37,6 @@ class Reduce(Layer):
         input_sample_shape: Shape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
-        if mode not in _MODES:
-            raise UnknownNameError(
-                f"layer {name!r}, argument mode",
-                expected=f"one of {one_of(_MODES)}",
-                received=repr(mode),
-                advice=did_you_mean(str(mode), _MODES, "choose one of these"),
-            )
         given: Any = [axes] if is_int(axes, -99) else axes
         whole = isinstance(given, (tuple, list)) and given and all(is_int(k, -99) for k in given)
         if given is not None and not (whole and 0 not in given):
@@ -53,7 +46,7 @@ class Reduce(Layer):
                 received=repr(axes),
                 advice="axis 0 is the batch; None takes all others",
             )
-        self.mode = mode
+        self.mode = expect_one_of(name, "mode", mode, _MODES)
         self.axes = None if given is None else tuple(given)
         self.keepdims = bool(keepdims)
         if self.axes is None or 1 in self.axes:

@@ -7,9 +7,9 @@ from math import prod
 from typing import Any, ClassVar
 
 from singanet.base.arguments import is_number
-from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import ArgumentError, CallOrderError
 from singanet.initializer import Orthogonal
-from singanet.layers.arguments import expect_int
+from singanet.layers.arguments import expect_int, expect_one_of
 from singanet.layers.cells import CELLS
 from singanet.layers.context import Context
 from singanet.layers.layer import InputKind, Layer
@@ -81,8 +81,8 @@ class RNN(Layer):
         stateful: int | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
-        _expect_one_of(name, "rnn_mode", rnn_mode, tuple(CELLS))
-        _expect_one_of(name, "input_mode", input_mode, ("linear", "skip"))
+        expect_one_of(name, "rnn_mode", rnn_mode, tuple(CELLS))
+        expect_one_of(name, "input_mode", input_mode, ("linear", "skip"))
         self.hidden_size = expect_int(name, "hidden_size", hidden_size)
         self.rnn_mode = rnn_mode
         self.dropout = _expect_probability(name, "dropout", dropout)
@@ -497,13 +497,3 @@ def _expect_probability(layer: str, what: str, value: Any) -> float:
             advice=f"use {what}=0.5 to drop half",
         )
     return float(value)
-
-
-def _expect_one_of(layer: str, what: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UnknownNameError(
-            f"layer {layer!r}, argument {what}",
-            expected=f"one of {one_of(known)}",
-            received=repr(value),
-            advice=did_you_mean(str(value), known, "choose one of these"),
-        )

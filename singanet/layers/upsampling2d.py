@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.errors import UnknownNameError, did_you_mean, one_of
+from singanet.layers.arguments import expect_one_of
 from singanet.layers.context import Context
 from singanet.layers.geometry import expect_image, pair
 from singanet.layers.layer import Layer
@@ -29,14 +29,7 @@ class Upsampling2D(Layer):
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.factors = pair(name, "size", size)
-        if mode not in _MODES:
-            raise UnknownNameError(
-                f"layer {name!r}, argument mode",
-                expected=f"one of {one_of(_MODES)}",
-                received=repr(mode),
-                advice=did_you_mean(str(mode), _MODES, "choose one of these"),
-            )
-        self.mode = mode
+        self.mode = expect_one_of(name, "mode", mode, _MODES)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, H, W) → (C, H·size, W·size)."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.base.arguments import is_number
-from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_mean, one_of
-from singanet.layers.arguments import expect_one_batch
+from singanet.errors import ArgumentError, DataError
+from singanet.layers.arguments import expect_one_batch, expect_one_of
 from singanet.layers.context import Context
 from singanet.layers.joins import Combine
 from singanet.types import Array, Shapes
@@ -32,14 +32,7 @@ class Compare(Combine):
 
     def __init__(self, name: str, how: str, value: float | None = None) -> None:
         super().__init__(name)
-        if how not in _COMPARISONS:
-            raise UnknownNameError(
-                f"layer {name!r}, argument how",
-                expected=f"one of {one_of(map(repr, _COMPARISONS))}",
-                received=repr(how),
-                advice=did_you_mean(str(how), _COMPARISONS, "choose one of these"),
-            )
-        self.how = how
+        self.how = expect_one_of(name, "how", how, _COMPARISONS)
         self.value = _number_or_none(name, "value", value)
 
     def setup(self, in_shapes: Any) -> Shapes:

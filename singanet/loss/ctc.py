@@ -54,14 +54,14 @@ class CTC(Loss):
         """softmax(x) along the last axis."""
         return ops_for(x).softmax(x)
 
-    def unmasked(self, x: Array, y: Array, mask: Array) -> tuple[Array, Array]:
+    def unmasked(self, x: Array, y: Array, mask: Array, *weight: Array) -> tuple[Array, ...]:
         """Outputs whose frames that are there come first, with sure blanks behind them."""
         xp = ops_for(x).xp
         order = xp.argsort(~mask, axis=1, kind="stable")
         missing = xp.arange(mask.shape[1]) >= mask.sum(axis=1)[:, None]
         sure = xp.where(xp.arange(x.shape[2]) == self.blank, 0.0, -np.inf)
         moved = xp.take_along_axis(x, order[:, :, None], axis=1)
-        return xp.where(missing[:, :, None], sure, moved), y
+        return xp.where(missing[:, :, None], sure, moved), y, *weight
 
     def greedy(self, x: Array, mask: Array | None = None) -> list[list[int]]:
         """The labels of the likeliest path of each sample of scores (B, T, C)."""

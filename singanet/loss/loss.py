@@ -204,9 +204,9 @@ class Loss(Counted, Configurable, ABC):
         """
         return len(x)
 
-    def unmasked(self, x: Array, y: Array, mask: Array) -> tuple[Array, Array]:
-        """What metrics see of outputs and targets: the steps that are there, each as a sample."""
-        return steps_there(x, y, mask)
+    def unmasked(self, x: Array, y: Array, mask: Array, *weight: Array) -> tuple[Array, ...]:
+        """What metrics see of outputs, targets and weights: steps that are there, as samples."""
+        return steps_there(x, y, mask, *weight)
 
     def link(self, x: Array) -> Array:
         """What outputs ``x`` mean to a reader of predictions: here themselves."""
@@ -243,8 +243,8 @@ class Loss(Counted, Configurable, ABC):
         )
 
 
-def steps_there(x: Array, y: Array, mask: Array) -> tuple[Array, Array]:
-    """Outputs (B, T, ...) and targets of the steps where the booleans ``mask`` (B, T) are True.
+def steps_there(x: Array, y: Array, mask: Array, *weight: Array) -> tuple[Array, ...]:
+    """Outputs (B, T, ...), targets and weights of the steps where ``mask`` (B, T) is True.
 
     Errors: `ShapeError` for targets that have other steps.
     """
@@ -255,7 +255,8 @@ def steps_there(x: Array, y: Array, mask: Array) -> tuple[Array, Array]:
             received=f"shapes {x.shape} and {y.shape}",
             advice="take the mask off where targets are no steps",
         )
-    return x[mask], y[mask]
+    xp = ops_for(x).xp
+    return x[mask], y[mask], *(xp.broadcast_to(spread(w, mask), mask.shape)[mask] for w in weight)
 
 
 def counted(loss: Any, x: Any, y: Any) -> dict[str, float]:

@@ -7,7 +7,7 @@ from singanet.metric.auc import AUC
 from singanet.metric.binary_accuracy import BinaryAccuracy
 from singanet.metric.confusion_matrix import ConfusionMatrix
 from singanet.metric.edit_distance import LabelErrorRate
-from singanet.metric.f_beta import F1, FBeta, PrecisionScore, RecallScore
+from singanet.metric.f_beta import F1, IOU, FBeta, PrecisionScore, RecallScore
 from singanet.metric.metric import MeanMetric, Metric
 from singanet.metric.perplexity import Perplexity
 from singanet.metric.precision_recall import Precision, Recall
@@ -16,6 +16,7 @@ from singanet.metric.regression import R2, MeanAbsoluteError, RootMeanSquaredErr
 __all__ = [
     "AUC",
     "F1",
+    "IOU",
     "R2",
     "Accuracy",
     "BinaryAccuracy",

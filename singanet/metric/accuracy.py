@@ -14,8 +14,7 @@ class Accuracy(MeanMetric):
 
     ``y`` is integer labels (B, ...) or (B, ..., 1), or rows of the shape of ``x`` whose largest
     element is the class. Of equal scores the lowest class comes first; a score that is not a
-    number is never right. For
-    (B, T, C) a sample's value is the mean over its positions.
+    number is never right. For (B, T, C) a sample's value is the mean over its positions.
     """
 
     def __init__(self, top_k: int = 1) -> None:
@@ -37,6 +36,4 @@ class Accuracy(MeanMetric):
             right = ahead.sum(axis=1) < self.top_k
         right &= own == own
         values: Array = right.astype("float64")
-        if x.ndim > 2:
-            values = values.reshape(x.shape[:-1]).mean(axis=tuple(range(1, x.ndim - 1)))
-        return values
+        return values.reshape(x.shape[:-1])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +22,11 @@ class AUC(Metric):
     loss makes them of scores. ``curve`` "pr" takes the area under precision over recall in place
     of the ROC curve's, as steps: average precision. Exact: all scores are kept, 9 bytes a sample,
     of two columns 17, since probabilities near 0 and 1 differ by less than their difference holds,
-    of C classes 8 C + 8. Not a number until a positive and a negative have come.
+    of C classes 8 C + 8, and 8 more with weights. Not a number until a positive and a negative have
+    come.
     """
 
-    gathered = ("samples", "_scores", "_rests", "_positive")
+    gathered = ("samples", "_scores", "_rests", "_positive", "_weight")
     of_none = math.nan
 
     def __init__(self, curve: str = "roc", average: str | None = None) -> None:
@@ -52,11 +55,17 @@ class AUC(Metric):
         self._scores: list[Array] = []
         self._rests: list[Array] = []
         self._positive: list[Array] = []
+        self._weight: list[Array] = []
 
-    def update(self, x: Array, y: Array) -> None:
+    def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
         """Gather a batch."""
-        _, x, y = self._outputs(x, y)
+        ops, x, y = self._outputs(x, y)
         batch = len(x)
+        weights = self._weights(ops, weight, x.shape[:1])
+        if weights is not None and not self._weight:
+            self._weight.append(np.ones(self.samples))
+        if self._weight:
+            self._weight.append(np.ones(batch) if weights is None else _on_host(weights))
         if self.average is not None:
             self._gather_classes(x, y)
             return
@@ -110,40 +119,50 @@ class AUC(Metric):
         """See `Metric`."""
         scores, positive = np.concatenate(self._scores), np.concatenate(self._positive)
         area = _under_roc if self.curve == "roc" else _average_precision
+        own = np.concatenate(self._weight) if self._weight else np.ones(len(scores))
         if self.average is None:
             rests = np.concatenate(self._rests)
-            return area(scores, rests if len(rests) == len(scores) else None, positive)
-        found = [area(scores[:, k], None, positive == k) for k in np.unique(positive)]
-        return float(np.mean(found))
+            return area(scores, rests if len(rests) == len(scores) else None, positive, own)
+        found = [area(scores[:, k], None, positive == k, own) for k in np.unique(positive[own > 0])]
+        return float(np.mean(found)) if found else math.nan
+
+    def merge(self, state: Mapping[str, Any]) -> None:
+        """As `Metric`; where either has weights, those of the other's samples are 1."""
+        states = self.state(), state
+        if any(each["_weight"] for each in states):
+            self._weight, other = ([*s["_weight"]] or [np.ones(s["samples"])] for s in states)
+            state = {**state, "_weight": other}
+        super().merge(state)
 
 
-def _under_roc(scores: Array, rests: Array | None, positive: Array) -> float:
-    yes, no = _counts(scores, positive)
+def _under_roc(scores: Array, rests: Array | None, positive: Array, own: Array) -> float:
+    yes, no = _counts(scores, positive, own)
     if not yes or not no:
         return math.nan
     order, which = _ranked(scores, rests)
-    # The Mann-Whitney statistic: each score's rank, the mean one where several are equal.
-    counts = np.bincount(which)
-    ranks = np.empty(len(scores))
-    ranks[order] = (np.cumsum(counts) - (counts - 1) / 2.0)[which]
-    return float((ranks[positive].sum() - yes * (yes + 1) / 2.0) / (yes * no))
+    # The Mann-Whitney statistic: how many negatives are lower, of equal ones half.
+    no_here = np.bincount(which, (own * ~positive)[order])
+    lower = (np.cumsum(no_here) - no_here / 2.0)[which]
+    return float((own * positive)[order] @ lower / (yes * no))
 
 
-def _average_precision(scores: Array, rests: Array | None, positive: Array) -> float:
-    yes, no = _counts(scores, positive)
+def _average_precision(scores: Array, rests: Array | None, positive: Array, own: Array) -> float:
+    yes, no = _counts(scores, positive, own)
     if not yes or not no:
         return math.nan
     order, which = _ranked(scores, rests)
     # From the highest score down; equal ones are taken together.
-    right = np.bincount(which, positive[order])[::-1]
-    taken = np.cumsum(np.bincount(which)[::-1])
+    right = np.bincount(which, (own * positive)[order])[::-1]
+    taken = np.cumsum(np.bincount(which, own[order])[::-1])
+    counts = taken > 0
+    right, taken = right[counts], taken[counts]
     return float((right / yes * np.cumsum(right) / taken).sum())
 
 
-def _counts(scores: Array, positive: Array) -> tuple[int, int]:
-    """Positives and negatives; neither where a score is no number."""
-    yes = int(positive.sum())
-    return (0, 0) if np.isnan(scores).any() else (yes, len(positive) - yes)
+def _counts(scores: Array, positive: Array, own: Array) -> tuple[float, float]:
+    """The weights of positives and negatives; neither where a score is no number."""
+    yes, no = float(own @ positive), float(own @ ~positive)
+    return (0.0, 0.0) if np.isnan(scores).any() else (yes, no)
 
 
 def _ranked(scores: Array, rests: Array | None) -> tuple[Array, Array]:

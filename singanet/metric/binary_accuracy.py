@@ -29,5 +29,8 @@ class BinaryAccuracy(MeanMetric):
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
         """See `MeanMetric`."""
         scores, wanted = yes_or_no("BinaryAccuracy", x, y)
-        right = ((scores > self.threshold) == wanted).reshape(len(x), prod(x.shape[1:]))
-        return right.all(axis=1).astype("float64") if self.all_labels else right.mean(axis=1)
+        right = (scores > self.threshold) == wanted
+        if self.all_labels:
+            right = right.reshape(len(x), prod(x.shape[1:])).all(axis=1)
+            return right.astype("float64")
+        return right.astype("float64").reshape(x.shape)

@@ -15,6 +15,8 @@ from singanet.types import Array
 class ConfusionMatrix(Metric):
     """`result`: integers (C, C), how many positions of class i (row) are taken for j (column).
 
+    With weights floats, their sums.
+
     ``x`` (B, ..., C) holds scores, ``y`` integer labels or rows as for `Accuracy`; the class
     taken is the first with the highest score. `evaluate` is the share on the diagonal.
     """
@@ -26,7 +28,7 @@ class ConfusionMatrix(Metric):
         self.samples = 0
         self.counts: Array | None = None
 
-    def update(self, x: Array, y: Array) -> None:
+    def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
         """Gather a batch."""
         name = type(self).__name__
         ops, x, y = self._outputs(x, y)
@@ -41,17 +43,19 @@ class ConfusionMatrix(Metric):
             )
         taken = x.reshape(-1, classes).argmax(axis=1)
         pairs = ops.xp.bincount(
-            labels.astype("int64") * classes + taken, minlength=classes * classes
+            labels.astype("int64") * classes + taken,
+            self._each_weight(ops, weight, x.shape[:-1]),
+            minlength=classes * classes,
         )
         batch = pairs.reshape(classes, classes)
         batch = batch if isinstance(batch, np.ndarray) else batch.get()
         self.counts = batch if self.counts is None else self.counts + batch
         self.samples += len(x)
 
-    def evaluate(self, x: Array, y: Array) -> float:
+    def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> float:
         """Share of this batch's positions on the diagonal; 0 for an empty batch."""
         alone = type(self)()
-        alone.update(x, y)
+        alone.update(x, y, weight)
         counts = alone.counts
         if counts is None or not counts.sum():
             return 0.0

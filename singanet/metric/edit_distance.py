@@ -30,9 +30,10 @@ class LabelErrorRate(Metric):
 
     def reset(self) -> None:
         """Forget every sample."""
-        self.samples = self._edits = self._labels = 0
+        self.samples = 0
+        self._edits = self._labels = 0.0
 
-    def update(self, x: Array, y: Array) -> None:
+    def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
         """Gather a batch."""
         ops, x, y = self._outputs(x, y)
         if x.ndim not in (2, 3) or y.ndim != 2 or len(y) != len(x):
@@ -44,14 +45,16 @@ class LabelErrorRate(Metric):
                 advice="pad the targets to the longest",
             )
         found = best_path(x, self.blank, None) if x.ndim == 3 else self._cut(ops.host(x))
-        for got, wanted in zip(found, self._cut(ops.host(y)), strict=True):
-            self._edits += _edits(got, wanted)
-            self._labels += len(wanted)
+        weights = self._weights(ops, weight, x.shape[:1])
+        each = [1.0] * len(x) if weights is None else ops.host(weights).tolist()
+        for got, wanted, count in zip(found, self._cut(ops.host(y)), each, strict=True):
+            self._edits += count * _edits(got, wanted)
+            self._labels += count * len(wanted)
         self.samples += len(x)
 
     def compute(self) -> float:
         """See `Metric`; without any label the number of edits."""
-        return self._edits / max(self._labels, 1)
+        return self._edits / (self._labels or 1.0)
 
     def _cut(self, rows: Array) -> list[list[int]]:
         return [[int(k) for k in row if k != self.padding] for row in rows]

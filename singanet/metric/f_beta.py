@@ -1,4 +1,4 @@
-"""Precision, recall and their weighted harmonic mean, of classes counted over all samples."""
+"""Precision, recall, F-beta and intersection over union, of classes counted over all samples."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _ByClass(Metric):
         self.samples = 0
         self._counts: Array | None = None
 
-    def update(self, x: Array, y: Array) -> None:
+    def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
         """Gather a batch."""
         where = type(self).__name__
         ops, x, y = self._outputs(x, y)
@@ -59,7 +59,12 @@ class _ByClass(Metric):
         else:
             scores, wanted = yes_or_no(where, x, y)
             taken = scores > self.threshold
-        batch = ops.xp.stack([(wanted & taken).sum(axis=0), taken.sum(axis=0), wanted.sum(axis=0)])
+        of_rows = x.shape[:1] if self.threshold is not None and x.ndim == 1 else x.shape[:-1]
+        weights = self._each_weight(ops, weight, of_rows)
+        each = 1 if weights is None else weights[:, None]
+        batch = ops.xp.stack(
+            [(held * each).sum(axis=0) for held in (wanted & taken, taken, wanted)]
+        )
         counts = batch if isinstance(batch, np.ndarray) else batch.get()
         if self._counts is not None and self._counts.shape != counts.shape:
             raise ShapeError(
@@ -144,6 +149,17 @@ class RecallScore(_ByClass):
 
     def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
         return both / _or_one(wanted)
+
+
+class IOU(_ByClass):
+    """tp / (tp + fp + fn): of what is predicted or there, how much is both (Jaccard 1912).
+
+    By default the mean over classes, the usual measure of segmentation. ``average`` and
+    ``threshold`` are those of `PrecisionScore`.
+    """
+
+    def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
+        return both / _or_one(taken + wanted - both)
 
 
 def _or_one(count: Array) -> Array:

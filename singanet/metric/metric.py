@@ -8,10 +8,10 @@ from copy import copy
 from typing import Any, ClassVar
 
 from singanet.base.described import Configurable
-from singanet.errors import CallOrderError, DataError
+from singanet.errors import CallOrderError, DataError, ShapeError
 from singanet.metric.symbol import MetricSymbol
 from singanet.ops import Ops, ops_for
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 
 class Metric(Configurable):
@@ -22,6 +22,9 @@ class Metric(Configurable):
     what it has gathered in attributes that `reset` assigns anew. Where these are counts, sums, and
     lists, it names them in ``gathered``, so that several processes can measure together; what is
     neither is merged by a `merge` of its own.
+
+    A sample of weight w counts as w samples would, one of weight 0 not at all. An `update` that
+    takes no ``weight`` will do, but not for ``weighted_metrics`` of `FeedForwardNet.compile`.
     """
 
     gathered: ClassVar[tuple[str, ...]] = ()
@@ -40,11 +43,11 @@ class Metric(Configurable):
         self.samples = 0
         self.reset()
 
-    def evaluate(self, x: Array, y: Array) -> float:
+    def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> float:
         """The result of this batch alone, ``of_none`` for an empty one."""
         alone = copy(self)
         alone.reset()
-        alone.update(x, y)
+        alone.update(x, y, *(() if weight is None else (weight,)))
         return float(alone.result()) if alone.samples else self.of_none
 
     def __call__(self, scores: Any, y: Any) -> MetricSymbol:
@@ -70,8 +73,11 @@ class Metric(Configurable):
         """Forget every sample."""
 
     @abstractmethod
-    def update(self, x: Array, y: Array) -> None:
-        """Gather a batch: outputs ``x`` (B, ...) and targets ``y``."""
+    def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
+        """Gather a batch: outputs ``x`` (B, ...) and targets ``y``.
+
+        ``weight`` is (B,), or has one for each of what the metric takes the mean over.
+        """
 
     @abstractmethod
     def compute(self) -> Any:
@@ -98,6 +104,37 @@ class Metric(Configurable):
         resets = next(kind for kind in cls.__mro__ if "reset" in vars(kind))
         return says is not Metric and issubclass(says, resets)
 
+    def _weights(self, ops: Ops, weight: Array | None, shape: Shape) -> Array | None:
+        """``weight`` in float64, of ``shape`` or its first axes. Errors: it is not, or negative."""
+        if weight is None:
+            return None
+        weight = ops.xp.asarray(weight)
+        if not 0 < weight.ndim <= len(shape) or weight.shape != shape[: weight.ndim]:
+            raise ShapeError(
+                f"{type(self).__name__}, sample_weight",
+                expected=f"one weight a sample, shape {shape[:1]}"
+                + (f", or one a position, shape {shape}" if len(shape) > 1 else ""),
+                received=f"shape {weight.shape}",
+                advice="weigh whole samples, or each of what the metric takes the mean over",
+            )
+        if weight.dtype.kind not in "fiub" or not bool((weight >= 0).all()):
+            raise DataError(
+                f"{type(self).__name__}, sample_weight",
+                expected="numbers from 0 on",
+                received=f"others, of type {weight.dtype}",
+                advice="a weight of 0 leaves a sample out",
+            )
+        return weight.astype("float64")
+
+    def _each_weight(self, ops: Ops, weight: Array | None, shape: Shape) -> Array | None:
+        """`_weights`, one for each of all elements of ``shape``, (N,)."""
+        weights = self._weights(ops, weight, shape)
+        if weights is None:
+            return None
+        wide = weights.reshape(weights.shape + (1,) * (len(shape) - weights.ndim))
+        each: Array = ops.xp.broadcast_to(wide, shape).reshape(-1)
+        return each
+
     def _outputs(self, x: Array, y: Array) -> tuple[Ops, Array, Array]:
         """The kernels for ``x``, and both arrays checked for a batch axis."""
         if x.ndim == 0 or x.dtype.kind not in "fiu":
@@ -113,33 +150,53 @@ class Metric(Configurable):
 class MeanMetric(Metric):
     """The mean of `forward` over all samples gathered; a subclass gives `values`."""
 
-    gathered = ("samples", "_sum")
+    gathered = ("samples", "_sum", "_count")
 
     def forward(self, x: Array, y: Array) -> Array:
         """A value for every sample, shape (B,)."""
         ops, x, y = self._outputs(x, y)
-        return self.values(ops, x, y)
-
-    def evaluate(self, x: Array, y: Array) -> float:
-        """Mean of `forward`; 0 for an empty batch."""
-        values = self.forward(x, y)
-        return float(values.mean()) if values.size else 0.0
+        return mean_over(self.values(ops, x, y), 1)
 
     def reset(self) -> None:
         """Forget every sample."""
         self.samples = 0
-        self._sum = 0.0
+        self._sum = self._count = 0.0
 
-    def update(self, x: Array, y: Array) -> None:
-        """Gather a batch."""
-        values = self.forward(x, y)
-        self._sum += float(values.sum())
-        self.samples += len(values)
+    def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
+        """Gather a batch; with weights the mean is Σ w v / Σ w, as Keras has it."""
+        total, count = self._sums(x, y, weight)
+        self._sum += total
+        self._count += count
+        self.samples += len(x)
+
+    def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> float:
+        """Mean of `forward`; 0 for an empty batch."""
+        # Without the copy that other metrics make: small nets ask at each step.
+        total, count = self._sums(x, y, weight)
+        return self.of_mean(total / (count or 1.0))
+
+    def _sums(self, x: Array, y: Array, weight: Array | None) -> tuple[float, float]:
+        """The weighted sum of the values, and that of the weights."""
+        ops, x, y = self._outputs(x, y)
+        values = self.values(ops, x, y)
+        if weight is None:
+            return float(mean_over(values, 1).sum()), len(x)
+        weights: Any = self._weights(ops, weight, values.shape)
+        return float((mean_over(values, weights.ndim) * weights).sum()), float(weights.sum())
 
     def compute(self) -> float:
-        """The mean."""
-        return self._sum / self.samples
+        """The mean; 0 where all weights are."""
+        return self.of_mean(self._sum / (self._count or 1.0))
+
+    def of_mean(self, mean: float) -> float:
+        """The measure of the mean: itself."""
+        return mean
 
     @abstractmethod
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        """A float64 value for every sample."""
+        """A float64 value for every sample, or for each position of it: (B, ...)."""
+
+
+def mean_over(values: Array, rank: int) -> Array:
+    """``values`` with ``rank`` axes, the mean over the others."""
+    return values if values.ndim == rank else values.mean(axis=tuple(range(rank, values.ndim)))

@@ -16,7 +16,7 @@ class Perplexity(Metric):
     ``y`` is integer labels (B, ...) or (B, ..., 1); those equal to ``ignore_index`` do not count.
     """
 
-    gathered = ("samples", "positions", "_nats")
+    gathered = ("samples", "positions", "_nats", "_count")
     of_none = 1.0
 
     def __init__(self, ignore_index: int | None = None) -> None:
@@ -27,9 +27,9 @@ class Perplexity(Metric):
         """Forget every sample."""
         self.samples = 0
         self.positions = 0
-        self._nats = 0.0
+        self._nats = self._count = 0.0
 
-    def update(self, x: Array, y: Array) -> None:
+    def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
         """Gather a batch."""
         ops, x, y = self._outputs(x, y)
         if x.ndim < 2 or x.shape[-1] == 0 or x.dtype.kind != "f":
@@ -43,11 +43,17 @@ class Perplexity(Metric):
         nats, _ = ops.softmax_cross_entropy(x.reshape(-1, x.shape[-1]), labels)
         if mask is not None:
             nats = ops.where(mask, nats, 0)
+        positions = labels.size if mask is None else int(mask.sum())
+        weights = self._each_weight(ops, weight, x.shape[:-1])
+        if weights is not None:
+            nats = nats * weights
+            weights = weights if mask is None else weights * mask
         self._nats += float(nats.sum(dtype="float64"))
-        self.positions += labels.size if mask is None else int(mask.sum())
+        self._count += positions if weights is None else float(weights.sum())
+        self.positions += positions
         self.samples += len(x)
 
     def compute(self) -> float:
         """See `Metric`."""
-        mean = self._nats / max(self.positions, 1)
+        mean = self._nats / (self._count or 1.0)
         return math.exp(mean) if mean < 700 else math.inf

@@ -18,32 +18,22 @@ class MeanAbsoluteError(MeanMetric):
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
         """See `MeanMetric`."""
-        off = ops.absolute(x - real_targets("MeanAbsoluteError", x, y)).astype("float64")
-        return off if off.ndim == 1 else off.mean(axis=tuple(range(1, off.ndim)))
+        off: Array = ops.absolute(x - real_targets("MeanAbsoluteError", x, y))
+        return off.astype("float64")
 
 
-class RootMeanSquaredError(Metric):
+class RootMeanSquaredError(MeanMetric):
     """√ of the mean of (x − y)² over all elements, for ``x`` and ``y`` of one shape (B, ...)."""
 
-    gathered = ("samples", "_elements", "_squares")
-
-    def reset(self) -> None:
-        """Forget every sample."""
-        self.samples = 0
-        self._elements = 0
-        self._squares = 0.0
-
-    def update(self, x: Array, y: Array) -> None:
-        """Gather a batch."""
-        ops, x, y = self._outputs(x, y)
+    def values(self, ops: Ops, x: Array, y: Array) -> Array:
+        """The squares; see `MeanMetric`."""
         off = (x - real_targets("RootMeanSquaredError", x, y)).astype("float64")
-        self._squares += float(ops.square(off).sum())
-        self._elements += off.size
-        self.samples += len(x)
+        square: Array = ops.square(off)
+        return square
 
-    def compute(self) -> float:
-        """See `Metric`."""
-        return math.sqrt(self._squares / max(self._elements, 1))
+    def of_mean(self, mean: float) -> float:
+        """Its root."""
+        return math.sqrt(mean)
 
 
 class R2(Metric):
@@ -53,19 +43,19 @@ class R2(Metric):
     where it is met exactly, else as 0.
     """
 
-    gathered = ("samples", "_mean", "_spread", "_error")
+    gathered = ("samples", "_count", "_mean", "_spread", "_error")
     of_none = math.nan
 
     def reset(self) -> None:
         """Forget every sample."""
-        self.samples = 0
+        self.samples, self._count = 0, 0.0
         self._mean: Array | None = None
         self._spread: Array | None = None
         self._error: Array | None = None
 
-    def update(self, x: Array, y: Array) -> None:
+    def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
         """Gather a batch."""
-        _, x, y = self._outputs(x, y)
+        ops, x, y = self._outputs(x, y)
         y = real_targets("R2", x, y).astype("float64")
         if self._mean is not None and self._mean.shape != y.shape[1:]:
             raise ShapeError(
@@ -74,20 +64,26 @@ class R2(Metric):
                 received=f"samples of shape {y.shape[1:]}",
                 advice="reset the metric, or use one for each output",
             )
-        if not len(y):
+        weights = self._weights(ops, weight, x.shape[:1])
+        count = len(y) if weights is None else float(weights.sum())
+        each = 1.0 if weights is None else weights.reshape(-1, *(1 for _ in y.shape[1:]))
+        if not count:
+            self.samples += len(y)
             return
-        mean = y.mean(axis=0)
-        spread, error = ((y - mean) ** 2).sum(axis=0), ((y - x) ** 2).sum(axis=0)
-        self.merge({"samples": len(y), "_mean": mean, "_spread": spread, "_error": error})
+        mean = (y * each).sum(axis=0) / count
+        spread = ((y - mean) ** 2 * each).sum(axis=0)
+        gathered = {"samples": len(y), "_count": count, "_mean": mean, "_spread": spread}
+        self.merge({**gathered, "_error": ((y - x) ** 2 * each).sum(axis=0)})
 
     def merge(self, state: Mapping[str, Any]) -> None:
         """As in Chan et al. (1979): sums of squares of raw targets would cancel."""
-        if not state["samples"]:
+        self.samples += state["samples"]
+        if not state["_count"]:
             return
-        before, self.samples = self.samples, self.samples + state["samples"]
+        before, self._count = self._count, self._count + state["_count"]
         mean, spread, error = state["_mean"], state["_spread"], state["_error"]
         if before:
-            shift, share = mean - self._mean, state["samples"] / self.samples
+            shift, share = mean - self._mean, state["_count"] / self._count
             spread = spread + self._spread + shift**2 * (before * share)
             error = error + self._error
             mean = self._mean + shift * share

@@ -11,7 +11,8 @@ __all__ = ["ENTRIES"]
 _DEEP = Recipe(epochs=30, batch_size=64, lr=0.1, augment=True)
 # Without batch normalisation SGD finds no rate that serves every start.
 _PLAIN_DEEP = Recipe(30, 64, "adam", lr=0.0005, weight_decay=0.0, augment=True)
-_VIT = Recipe(40, 64, "adam", lr=0.001, weight_decay=0.0, augment=True)
+_INVERTED = Recipe(10, 64, "adam", lr=0.002, weight_decay=0.0, augment=True)
+_VIT = Recipe(15, 64, "adam", lr=0.0005, weight_decay=0.0, augment=True)
 _MNIST, _IMAGENET = (1, 28, 28), (3, 224, 224)
 _STAGES = {
     18: (2, 2, 2, 2),
@@ -115,15 +116,15 @@ def _photograph_nets() -> list[ModelEntry]:
         for name, description, module, options, recipe in (
             ("googlenet", "GoogLeNet: nine inception modules", "", {}, _PLAIN_DEEP),
             ("mobilenet", "MobileNet 1: depthwise and 1x1 convolutions", "", {}, _DEEP),
-            ("mobilenet_v2", "MobileNet 2: inverted residuals, for photographs", "", {}, _DEEP),
-            ("mobilenet_v3_small", v3.format("small"), "mobilenet_v3", {"large": False}, _DEEP),
-            ("mobilenet_v3_large", v3.format("large"), "mobilenet_v3", {"large": True}, _DEEP),
+            ("mobilenet_v2", "MobileNet 2: inverted residuals, for photographs", "", {}, _INVERTED),
+            ("mobilenet_v3_small", v3.format("small"), "mobilenet_v3", {"large": False}, _INVERTED),
+            ("mobilenet_v3_large", v3.format("large"), "mobilenet_v3", {"large": True}, _INVERTED),
             (
                 "efficientnet_b0",
                 "EfficientNet B0: gated inverted residuals, for photographs",
                 "efficientnet",
                 {},
-                _DEEP,
+                _INVERTED,
             ),
             ("densenet121", "121 densely joined layers, for photographs", "densenet", {}, _DEEP),
             ("vit_tiny", "vision transformer of 12 blocks, 192 wide", "vit", {}, _VIT),
@@ -140,7 +141,7 @@ def _pixel_nets() -> list[ModelEntry]:
             input_shape=(3, 256, 256),
             num_classes=2,
             task="segmentation",
-            recipe=Recipe(epochs=20, optimizer="adam", lr=0.003, weight_decay=0.0),
+            recipe=Recipe(12, 16, "adam", lr=0.003, weight_decay=0.0),
         )
     ]
 
@@ -167,6 +168,16 @@ def _sequence_nets() -> list[ModelEntry]:
             "transformer",
             "causal transformer language model of characters",
             "transformer",
+            input_shape=(64,),
+            num_classes=96,
+            task="text",
+            recipe=Recipe(epochs=10, batch_size=32, optimizer="adam", lr=0.003, weight_decay=0.0),
+        ),
+        ModelEntry(
+            "transformer_lm",
+            "language model as GPT: rotary positions, gelu, scores by the embedding",
+            "transformer",
+            {"positions": "rotary", "mode": "gelu", "tied": True},
             input_shape=(64,),
             num_classes=96,
             task="text",
@@ -252,6 +263,7 @@ _PARAMETERS = {
     "lstm": 164_362,
     "char_rnn": 360_544,
     "transformer": 627_936,
+    "transformer_lm": 607_456,
     "wide_deep": 18_376,
     "deepfm": 18_382,
     "dcn": 27_960,

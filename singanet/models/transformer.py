@@ -1,7 +1,10 @@
-"""A small causal transformer for characters: Vaswani et al., 2017, normalising first."""
+"""Causal transformers for text: Vaswani et al., 2017, normalising first; Radford et al., 2019."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from singanet.errors import UnknownNameError, did_you_mean
 from singanet.layers import (
     Dense,
     Dropout,
@@ -9,6 +12,7 @@ from singanet.layers import (
     Input,
     LayerNorm,
     PositionEmbedding,
+    RotaryEmbedding,
     TimeDistributed,
 )
 from singanet.models.blocks import classifier
@@ -25,17 +29,38 @@ def build(
     depth: int = 3,
     heads: int = 4,
     dropout: float = 0.1,
+    kv_heads: int | None = None,
+    positions: str = "learned",
+    mode: str = "relu",
+    tied: bool = False,
 ) -> FeedForwardNet:
     """Scores (T, num_classes) of the next character after each of the ids (T,).
 
-    Each of ``depth`` blocks adds causal attention of ``heads`` heads, then two dense layers with
-    four times the ``width`` between them; normalisation comes first in both.
+    Each of ``depth`` blocks adds causal attention of ``heads`` heads, whose keys and values have
+    ``kv_heads``, then two dense layers with four times the ``width`` and the activation ``mode``
+    between them; normalisation comes first in both. ``positions`` are "learned" or "rotary". With
+    ``tied`` the scores are by the rows of the embedding (Press and Wolf, 2017).
     """
-    ids = Input("ids", input_shape)
-    x = Embedding("embedding", num_classes, width)(ids)
-    x = Dropout("drop", dropout)(PositionEmbedding("position")(x))
+    if positions not in ("learned", "rotary"):
+        raise UnknownNameError(
+            "model transformer, argument positions",
+            expected="'learned' or 'rotary'",
+            received=repr(positions),
+            advice=did_you_mean(str(positions), ("learned", "rotary"), "leave it out"),
+        )
+    learned = positions == "learned"
+    options: dict[str, Any] = {
+        "num_kv_heads": kv_heads,
+        "rotary": None if learned else RotaryEmbedding(),
+    }
+    ids, table = Input("ids", input_shape), Embedding("embedding", num_classes, width)
+    x = PositionEmbedding("position")(table(ids)) if learned else table(ids)
+    x = Dropout("drop", dropout)(x)
     for block in range(1, depth + 1):
-        x = attention(x, f"block{block}_attention", heads, dropout, causal=True)
-        x = dense_pair(x, f"block{block}_dense", dropout)
-    x = LayerNorm("norm")(x)
-    return classifier(ids, TimeDistributed("scores", Dense("fc", num_classes))(x), seed)
+        x = attention(x, f"block{block}_attention", heads, dropout, causal=True, **options)
+        x = dense_pair(x, f"block{block}_dense", dropout, mode)
+    shared: dict[str, Any] = (
+        {"W_specs": table.params["weight"], "W_transpose": True} if tied else {}
+    )
+    scores = TimeDistributed("scores", Dense("fc", num_classes, **shared))
+    return classifier(ids, scores(LayerNorm("norm")(x)), seed)

@@ -20,7 +20,7 @@ from singanet.saving.objects import (
     refusing,
     wrong,
 )
-from singanet.training.compiled import Compiled, compile_net, expect_compiled
+from singanet.training.compiled import Compiled, compile_net, expect_compiled, expect_weighing
 from singanet.types import Array
 
 MOST_FITS = 256
@@ -44,6 +44,7 @@ def describe(compiled: Compiled) -> dict[str, Any]:
             "optimizer": object_to_config(compiled.optimizer),
             "metrics": {name: object_to_config(m) for name, m in compiled.metrics.items()},
             "outputs": compiled.outputs,
+            "weighted": sorted(compiled.weighted),
             "precision": None
             if compiled.precision is None
             else object_to_config(compiled.precision),
@@ -106,10 +107,21 @@ def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array
         if precision is not None:
             precision.load_state_dict(states(PRECISION))
         compiled = expect_compiled(net, "the training")
-        compiled.epochs = epochs
+        compiled.epochs, compiled.weighted = epochs, _weighted(compiled, described)
         for number, (clip, clip_by, accumulate) in enumerate(fits):
             own = states(f"{FIT}{number}/")
             compiled.clipped(clip, clip_by, accumulate).load_state_dict({**state, **own})
+
+
+def _weighted(compiled: Compiled, described: Mapping[str, Any]) -> frozenset[str]:
+    """The metrics that get weights. Errors: others than there are, or some that take none."""
+    names = described.get("weighted", ())
+    known = isinstance(names, (list, tuple)) and {*map(str, names)} <= compiled.metrics.keys()
+    if not known:
+        raise wrong("the training", "names of metrics under 'weighted'", repr(names))
+    for name in names:
+        expect_weighing(compiled.metrics[name])
+    return frozenset(names)
 
 
 def _by_output(metrics: Mapping[str, Metric], outputs: Any) -> Mapping[str, Any]:

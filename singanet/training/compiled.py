@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from inspect import signature
 from typing import Any, TypeAlias
 
 from singanet.base.text import snake_case
@@ -17,6 +18,7 @@ from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
 from singanet.optimizer.mixed_precision import FACTORS, ScaledUpdates, as_precision
 from singanet.training.half_kernels import half_device
+from singanet.training.measures import Measures
 from singanet.training.named import as_loss, as_metric, as_optimizer
 from singanet.training.steps import wrapped
 
@@ -31,9 +33,9 @@ _SCALED = 8
 class Compiled:
     """The optimizer, the metrics by name, and how many epochs `fit` has begun.
 
-    ``outputs`` says which output each metric sees, of a net that was given them by output. The
-    count goes on from one `fit` to the next, so that ten fits of one epoch see the orders
-    that one fit of ten epochs sees.
+    ``outputs`` says which output each metric sees, of a net that was given them by output;
+    ``weighted`` are the metrics that get the weights of samples, too. The count goes on from one
+    `fit` to the next, so that ten fits of one epoch see the orders that one fit of ten epochs sees.
     """
 
     def __init__(
@@ -42,8 +44,10 @@ class Compiled:
         metrics: dict[str, Metric],
         precision: MixedPrecision | None = None,
         outputs: Mapping[str, str] | None = None,
+        weighted: Collection[str] = (),
     ) -> None:
         self.optimizer = optimizer
+        self.weighted = frozenset(weighted)
         self.precision = precision
         self.metrics = metrics
         self.outputs = dict(outputs or {})
@@ -57,6 +61,11 @@ class Compiled:
         if key not in self._wrapped:
             self._wrapped[key] = wrapped(self.optimizer, clip, clip_by, accumulate)
         return self._wrapped[key]
+
+    def measures(self, loss: Any, alone: bool = False) -> Measures:
+        """What gathers ``loss`` and metrics, or copies of these where it stands ``alone``."""
+        make = Measures.alone if alone else Measures
+        return make(loss, self.metrics, self.outputs, self.weighted)
 
     def exchange(self, optimizer: Optimizer | Wrapper) -> None:
         """Train with ``optimizer`` from now on; what the last one gathered stays with that."""
@@ -87,6 +96,7 @@ def compile_net(
     loss: Loss | MultiLoss | str | None = None,
     metrics: Given | None = None,
     mixed_precision: MixedPrecision | str | None = None,
+    weighted_metrics: Given | None = None,
 ) -> None:
     """`FeedForwardNet.compile`."""
     optimizer = as_optimizer(optimizer)
@@ -98,18 +108,11 @@ def compile_net(
             received="None",
             advice="pass loss=SoftmaxCrossEntropy()",
         )
-    outputs: dict[str, str] = {}
-    if metrics is None:
-        named = {} if net.metric is None else _named([net.metric], loss)
-    elif isinstance(metrics, Mapping) and isinstance(net, Net) and all(k in net for k in metrics):
-        named = {}
-        for output, given in metrics.items():
-            own = loss.losses.get(output) if isinstance(loss, MultiLoss) else loss
-            for name, metric in _named(given, own).items():
-                named[f"{output}_{name}"] = metric
-                outputs[f"{output}_{name}"] = output
-    else:
-        named = _named(metrics, loss)
+    named, outputs = _by_output(net, net.metric if metrics is None else metrics, loss)
+    weighted, of_weighted = _by_output(net, weighted_metrics, loss, named)
+    for metric in weighted.values():
+        expect_weighing(metric)
+    named, outputs = named | weighted, outputs | of_weighted
     _expect_distinct(named, loss)
     precision = as_precision(mixed_precision)
     if mixed_precision is not None and (not isinstance(net, Net) or placed_by(net) is not None):
@@ -125,10 +128,10 @@ def compile_net(
         with suppress(GraphError, CallOrderError):
             expect_scores(net.planned(), loss)
     net.loss = loss
-    if metrics is not None:
+    if metrics is not None or weighted:
         # Metrics of single outputs are not the net's as a whole.
         net.metric = None if outputs else next(iter(named.values()), None)
-    net.compiled = Compiled(optimizer, named, precision, outputs)
+    net.compiled = Compiled(optimizer, named, precision, outputs, weighted)
     if isinstance(net, Net):
         _turn(net, precision, narrow)
 
@@ -168,6 +171,43 @@ def expect_compiled(net: Model, where: str) -> Compiled:
             advice="call net.compile(optimizer, loss, metrics) first",
         )
     return net.compiled
+
+
+def _by_output(
+    net: Model, given: Any, loss: Any, taken: Collection[str] = ()
+) -> tuple[dict[str, Metric], dict[str, str]]:
+    """Metrics by name, and the output of each where they are given by outputs.
+
+    Beside those ``taken`` one is called weighted_accuracy, as in Keras.
+    """
+    if given is None:
+        return {}, {}
+    by_output: Mapping[str, Any] = {"": given}
+    if isinstance(given, Mapping) and isinstance(net, Net) and all(k in net for k in given):
+        by_output = given
+    found, outputs = {}, {}
+    for output, each in by_output.items():
+        own = loss.losses.get(output) if isinstance(loss, MultiLoss) and output else loss
+        before = f"{output}_" if output else ""
+        for base, metric in _named(each, own).items():
+            name = before + base if before + base not in taken else f"{before}weighted_{base}"
+            found[name] = metric
+            if output:
+                outputs[name] = output
+    return found, outputs
+
+
+def expect_weighing(metric: Metric) -> None:
+    """Errors: the metric's `update` takes no weights."""
+    try:
+        signature(metric.update).bind(None, None, None)
+    except TypeError:
+        raise ArgumentError(
+            "net.compile, weighted_metrics",
+            expected="metrics whose update takes (x, y, weight)",
+            received=f"{type(metric).__name__}, whose takes {signature(metric.update)}",
+            advice="let update take weight=None, or name it in metrics, which see no weights",
+        ) from None
 
 
 def _named(given: Any, loss: Any) -> dict[str, Metric]:

@@ -16,9 +16,15 @@ from singanet.errors import ArgumentError, CallOrderError, SingaNetError
 from singanet.training.arrays import by_name, input_names, output_names, sample_count
 from singanet.training.batches import WeightedBatch
 from singanet.training.compiled import Compiled
-from singanet.training.feeding import array_batches, holds_arrays, iterated
+from singanet.training.feeding import (
+    array_batches,
+    holds_arrays,
+    iterated,
+    refuse_with_batches,
+)
 from singanet.training.measures import Measures, batch_length
 from singanet.training.ranks import ranks_of
+from singanet.training.sample_weights import joined_weight
 
 USUAL_BATCH = 256
 
@@ -32,10 +38,10 @@ def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> 
         y = on_device(net.device, y)
         try:
             loss = 0.0
+            weight = on_device(net.device, weight)
             if net.loss is not None:
-                weights = weights_for(on_device(net.device, weight))
-                loss = net.loss.evaluate(False, out, y, *weights)
-            measures.update(out, y)
+                loss = net.loss.evaluate(False, out, y, *weights_for(weight))
+            measures(out, y, weight)
             measures.add_loss(loss, batch_length(y))
         except SingaNetError as error:
             raise of_output(error, output_names(net)) from None
@@ -75,7 +81,9 @@ class Evaluation(tuple[float | None, float | None]):
         return shown("Evaluation", self.logs)
 
 
-def evaluate(net: Model, x: Any, y: Any, batch_size: int | None) -> Evaluation:
+def evaluate(
+    net: Model, x: Any, y: Any, batch_size: int | None, sample_weight: Any = None
+) -> Evaluation:
     """`FeedForwardNet.evaluate`.
 
     With an optimizer of several ranks all of them call it, and each evaluates its part. Errors: a
@@ -95,14 +103,15 @@ def evaluate(net: Model, x: Any, y: Any, batch_size: int | None) -> Evaluation:
         ranks.expect_mergeable("net.evaluate", measures.metrics)
         ranks.unify(net)
     elif y is not None and batch_size is None:
-        return _in_one_go(net, x, y, measures, first)
+        return _in_one_go(net, x, y, sample_weight, measures, first)
     if y is None and not holds_arrays(x):
+        refuse_with_batches("net.evaluate", sample_weight=sample_weight)
         batches = iterated(net, x, None, None, ranks)
     else:
         size = checked_count(
             "net.evaluate", "batch_size", USUAL_BATCH if batch_size is None else batch_size, 1
         )
-        batches = array_batches(net, x, y, None, size, ranks)
+        batches = array_batches(net, x, y, sample_weight, size, ranks)
     gather(net, batches.epoch(), measures)
     if ranks is not None:
         ranks.merge(measures)
@@ -121,15 +130,14 @@ def evaluate(net: Model, x: Any, y: Any, batch_size: int | None) -> Evaluation:
 
 def _measures(net: Model) -> tuple[Measures, str]:
     """The net's metric and those that it was compiled with, copied; which comes first."""
-    compiled = net.compiled
-    metrics, outputs = (
-        (dict(compiled.metrics), compiled.outputs) if isinstance(compiled, Compiled) else ({}, {})
-    )
+    compiled = net.compiled if isinstance(net.compiled, Compiled) else None
+    metrics = {} if compiled is None else compiled.metrics
     first = next((name for name, metric in metrics.items() if metric is net.metric), "")
     if net.metric is not None and not first:
         first, metrics = "metric", {"metric": net.metric, **metrics}
     first = first or next(iter(metrics), "")
-    return Measures.alone(net.loss, metrics, outputs), first
+    outputs, weighted = ({}, ()) if compiled is None else (compiled.outputs, compiled.weighted)
+    return Measures.alone(net.loss, metrics, outputs, weighted), first
 
 
 def predict(net: Model, x: Any, batch_size: int | None) -> Any:
@@ -163,17 +171,20 @@ def joined_batches(
     return xp.concatenate(parts)
 
 
-def _in_one_go(net: Model, x: Any, y: Any, measures: Measures, first: str) -> Evaluation:
+def _in_one_go(
+    net: Model, x: Any, y: Any, weight: Any, measures: Measures, first: str
+) -> Evaluation:
     out = widened(net.forward(False, x))
+    weight = joined_weight(y, weight, None)
     try:
         if net.loss is not None:
-            loss = net.loss.evaluate(False, out, y)
+            loss = net.loss.evaluate(False, out, y, *weights_for(weight))
             measures.count(out, y)
             measures.add_loss(loss, batch_length(y))
         logs = measures.losses_by_name() if net.loss is not None else {}
         scores = {
-            name: metric.evaluate(own, targets)
-            for name, (metric, own, targets) in measures.shown(out, y).items()
+            name: metric.evaluate(*seen)
+            for name, (metric, *seen) in measures.shown(out, y, weight).items()
         }
     except SingaNetError as error:
         raise of_output(error, output_names(net)) from None

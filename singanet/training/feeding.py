@@ -43,7 +43,8 @@ def training_batches(
     fit together; a split that leaves nothing on either side.
     """
     if not holds_arrays(x):
-        _refuse_with_batches(
+        refuse_with_batches(
+            "net.fit",
             y=y,
             sample_weight=sample_weight,
             split=validation_split or None,
@@ -157,11 +158,12 @@ def _split_at(count: int, split: float) -> int:
     return kept
 
 
-def _refuse_with_batches(**given: Any) -> None:
+def refuse_with_batches(where: str, **given: Any) -> None:
+    """Errors: an argument that only arrays can use, beside a source of batches."""
     for name, value in given.items():
         if value is not None:
             raise ArgumentError(
-                f"net.fit, {'validation_split' if name == 'split' else name}",
+                f"{where}, {'validation_split' if name == 'split' else name}",
                 expected="None, since x yields batches",
                 received=f"a {type(value).__name__}",
                 advice="yield (x, y) or (x, y, sample_weight), and pass validation_data",

@@ -248,7 +248,7 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
             hook(session.batch)
         if elsewhere:
             y, weight = on_device(net.device, y), on_device(net.device, weight)
-        loss = session.train_batch(x, y, weight, on_layer, measures.update)
+        loss = session.train_batch(x, y, weight, on_layer, measures)
         measures.add_loss(loss, batch_length(y))
         done = session.batch
         session.batch = done + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from typing import Any
 
@@ -25,25 +25,41 @@ class Measures:
     A batch's loss weighs by what it was a mean over (`Loss.count`), for each output by itself.
     The metrics are the ones given, so that one whose result is no number (a confusion matrix)
     can be asked afterwards; `alone` works on copies instead. Of several outputs a metric sees
-    the one that ``outputs`` names under its name.
+    the one that ``outputs`` names under its name. Those that are ``weighted`` get the samples'
+    weights.
     """
 
     def __init__(
-        self, loss: Any, metrics: Mapping[str, Metric], outputs: Mapping[str, str] = _NO_OUTPUTS
+        self,
+        loss: Any,
+        metrics: Mapping[str, Metric],
+        outputs: Mapping[str, str] = _NO_OUTPUTS,
+        weighted: Collection[str] = (),
     ) -> None:
         self.of = loss
         # A subclass may have made something else of its parts.
         self._has_parts = isinstance(loss, MultiLoss) and type(loss).forward is MultiLoss.forward
         self.metrics = dict(metrics)
         self.outputs = outputs
+        self.weighted = weighted
         self.start()
 
     @classmethod
     def alone(
-        cls, loss: Any, metrics: Mapping[str, Metric], outputs: Mapping[str, str] = _NO_OUTPUTS
+        cls,
+        loss: Any,
+        metrics: Mapping[str, Metric],
+        outputs: Mapping[str, str] = _NO_OUTPUTS,
+        weighted: Collection[str] = (),
     ) -> Measures:
         """Measures that leave what ``metrics`` have gathered as it is."""
-        return cls(loss, {name: copy(metric) for name, metric in metrics.items()}, outputs)
+        copies = {name: copy(metric) for name, metric in metrics.items()}
+        return cls(loss, copies, outputs, weighted)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether a step is to give it the samples' weights: see `Seen`."""
+        return bool(self.weighted)
 
     def start(self) -> None:
         """Forget every batch."""
@@ -78,14 +94,14 @@ class Measures:
         weighted, unweighted, so_far = self.losses.get(name, _NONE_SO_FAR)
         self.losses[name] = weighted + total * weight, unweighted + total, so_far + count
 
-    def update(self, out: Any, y: Any) -> None:
+    def __call__(self, out: Any, y: Any, weight: Any = None) -> None:
         """Let every metric gather a batch: what `shown` gives it.
 
         Errors: a metric named after no output, and what the metrics refuse.
         """
         self.count(out, y)
-        for metric, own, targets in self.shown(out, y).values():
-            metric.update(own, targets)
+        for metric, *seen in self.shown(out, y, weight).values():
+            metric.update(*seen)
 
     def count(self, out: Any, y: Any) -> None:
         """Note what the loss of a batch, found before, is a mean over; then `add_loss` is told."""
@@ -99,8 +115,8 @@ class Measures:
                 counts = {name: before[name] + count for name, count in counts.items()}
             self._counts = counts
 
-    def shown(self, out: Any, y: Any) -> dict[str, tuple[Metric, Any, Any]]:
-        """Every metric with the outputs and targets that it looks at, by name.
+    def shown(self, out: Any, y: Any, weight: Any = None) -> dict[str, tuple[Any, ...]]:
+        """Every metric with outputs and targets, and perhaps weights, that it looks at, by name.
 
         Where it says that it is ``linked``, what the loss's link makes of outputs. Under a mask
         it sees what the loss leaves (`Loss.unmasked`).
@@ -109,6 +125,7 @@ class Measures:
         meant = None
         for name, metric in self.metrics.items():
             own, targets = out, y
+            given = [weight] if weight is not None and name in self.weighted else []
             if getattr(metric, "linked", False) and self.of is not None:
                 own = meant = self.of.link(out) if meant is None else meant
             if isinstance(out, dict):
@@ -117,8 +134,10 @@ class Measures:
                 targets = _part("targets", y, output, name)
                 if output in getattr(self.of, "masks", ()):
                     there = out[self.of.masks[output]] != 0
-                    own, targets = self.of.losses[output].unmasked(own, targets, there)
-            found[name] = metric, own, targets
+                    own, targets, *given = self.of.losses[output].unmasked(
+                        own, targets, there, *given
+                    )
+            found[name] = metric, own, targets, *given
         return found
 
     def copied(self) -> Measures:

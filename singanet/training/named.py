@@ -50,7 +50,12 @@ _METRICS = {
     "categorical_accuracy": "Accuracy",
     "f1_score": "F1",
 }
-_THRESHOLD = {"f1": "F1", "precision": "PrecisionScore", "recall": "RecallScore"}
+_THRESHOLD = {
+    "f1": "F1",
+    "iou": "IOU",
+    "precision": "PrecisionScore",
+    "recall": "RecallScore",
+}
 _YES_OR_NO = (losses.BinaryCrossEntropy, losses.SigmoidCrossEntropy)
 
 
@@ -89,7 +94,7 @@ def as_metric(given: Any, loss: Any) -> Metric:
     """``given``, or the metric of that name. Errors: no metric.
 
     "accuracy" is `BinaryAccuracy` where ``loss`` is one of yes-or-no outputs, and "precision",
-    "recall" and "f1" have the threshold 0.5 there.
+    "recall", "f1" and "iou" have the threshold 0.5 there.
     """
     if isinstance(given, str):
         called = {**_METRICS, **_THRESHOLD}

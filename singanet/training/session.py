@@ -90,7 +90,7 @@ class Session:
         self.layer = ""
         self.inputs: Any = None
         self.history = History()
-        self.measures = Measures(net.loss, compiled.metrics, compiled.outputs)
+        self.measures = compiled.measures(net.loss)
         self.names = self.measures.names()
         if validation is not None:
             self.names += [f"val_{name}" for name in self.names]

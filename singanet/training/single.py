@@ -9,7 +9,7 @@ from singanet.training.arrays import by_name, input_names, output_names, sample_
 from singanet.training.batches import WeightedBatch
 from singanet.training.compiled import expect_compiled
 from singanet.training.evaluation import gather, on_device
-from singanet.training.measures import Measures, batch_length
+from singanet.training.measures import batch_length
 from singanet.training.sample_weights import joined_weight
 from singanet.training.steps import stepper
 from singanet.types import Array
@@ -19,9 +19,9 @@ def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> d
     """`FeedForwardNet.train_on_batch`."""
     compiled = expect_compiled(net, "net.train_on_batch")
     x, y, weight = _batch(net, x, y, sample_weight)
-    measures = Measures.alone(net.loss, compiled.metrics, compiled.outputs)
+    measures = compiled.measures(net.loss, alone=True)
     step = stepper(net, compiled.scaled(compiled.optimizer))
-    loss = step(x, y, weight, None, measures.update)
+    loss = step(x, y, weight, None, measures)
     measures.add_loss(loss, batch_length(y))
     return measures.result()
 
@@ -29,7 +29,7 @@ def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> d
 def test_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, float]:
     """`FeedForwardNet.test_on_batch`."""
     compiled = expect_compiled(net, "net.test_on_batch")
-    measures = Measures.alone(net.loss, compiled.metrics, compiled.outputs)
+    measures = compiled.measures(net.loss, alone=True)
     gather(net, [_batch(net, x, y, sample_weight)], measures)
     return measures.result()
 

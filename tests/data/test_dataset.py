@@ -39,6 +39,13 @@ def test_floats_are_kept(shape, dtype, rng):
     np.testing.assert_array_equal(data.x_train, x.astype(np.float32), strict=True)
 
 
+def test_pixels_may_have_labels():
+    y = np.arange(24).reshape(4, 2, 3) % 5
+    data = Dataset.from_arrays("d", **arrays(y_train=y, y_test=y[:2]))
+    np.testing.assert_array_equal(data.y_train, y)
+    assert (data.y_train.dtype, data.num_classes) == (np.int32, 5)
+
+
 def test_the_given_arrays_are_not_changed():
     x = np.full((4, 2, 3), 200, np.uint8)
     Dataset.from_arrays("d", **arrays(x_train=x))
@@ -84,6 +91,18 @@ BAD = {
     "bool labels": ({"y_train": Y > 0}, "'y_train'.*integer labels.*bool"),
     "one-hot": ({"y_train": np.eye(4, dtype=int)}, r"'y_train'.*\(N,\).*\(4, 4\).*argmax"),
     "column": ({"y_test": Y[:2, None]}, r"'y_test'.*\(2, 1\).*reshape"),
+    "pixels of other images": (
+        {"y_train": np.zeros((4, 3, 2), int)},
+        r"'y_train'.*one a pixel, shape \(N, H, W\); received shape \(4, 3, 2\)",
+    ),
+    "a negative pixel": (
+        {"y_train": with_value(-1, (1, 0, 2), int)},
+        r"'y_train'.*-1 at index \(1, 0, 2\)",
+    ),
+    "pixels and samples": (
+        {"y_train": np.arange(24).reshape(4, 2, 3) % 2},
+        r"'y_test'.*labels of 3 axes.*\(2,\)",
+    ),
     "negative": ({"y_train": np.array([0, 1, -1, -2])}, "'y_train'.*-1 at index 2"),
     "unseen": ({"y_test": np.array([1, 7])}, "'y_test'.*0 to 2.*7 at index 1"),
     "next": ({"y_test": np.array([1, 3])}, "'y_test'.*0 to 2.*3 at index 1"),

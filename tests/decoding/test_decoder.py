@@ -268,6 +268,18 @@ def test_sequences_of_numbers_and_several_outputs(rng):
         np.testing.assert_allclose(joined, want[name], rtol=0, atol=1e-6)
 
 
+def test_what_a_stateful_layer_keeps_is_left_alone(rng):
+    net = net_of(GRU("r", E, stateful=3), attention())
+    ids = rng.integers(0, WORDS, (3, T))
+    want = net.predict(ids)
+    decoder = net.decoder()
+    kept = [value.copy() for value in net.param_values()]
+    got = np.concatenate([decoder(ids[:, :5]), decoder(ids[:, 5:])], axis=1)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-9)
+    for value, then in zip(net.param_values(), kept, strict=True):
+        np.testing.assert_array_equal(value, then)
+
+
 def test_the_net_is_not_touched(rng):
     net = net_of(*MIXES["both"]())
     state = net.rng.bit_generator.state

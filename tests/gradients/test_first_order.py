@@ -102,7 +102,7 @@ def test_ready_nets_agree_with_differences(name):
     net = models.build(name, seed=3)
     net.as_type(np.float64)
     rng = RNG(1)
-    feed = ones(net.execution_plan(), 2, net.device, net.dtype, 5)
+    feed = ones(net.execution_plan(), 2, net.device, 5)
     inputs = [key for key, array in feed.items() if array.dtype.kind == "f" and array.ndim > 1]
     for key in inputs:
         feed[key] = rng.standard_normal(feed[key].shape)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 
-from singanet.errors import ArgumentError, ShapeError
+from singanet.errors import ArgumentError, ShapeError, UnknownNameError
 from singanet.layers import Context, Conv2D
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
@@ -379,7 +379,8 @@ def test_channels_last_input_gives_the_same(rng):
     ],
 )
 def test_refuses_bad_arguments(arguments, what):
-    with pytest.raises(ArgumentError, match=rf"layer 'conv', argument {what}: expected .*received"):
+    errors = (ArgumentError, UnknownNameError)
+    with pytest.raises(errors, match=rf"layer 'conv', argument {what}: expected .*received"):
         Conv2D("conv", **arguments)
 
 

@@ -103,6 +103,16 @@ class TestGlobalMaxPooling1D(LayerCase):
         return np.array([[channel.max() for channel in sample] for sample in x])
 
 
+class TestGlobalAvgPoolingKeepsAxes(LayerCase):
+    in_shapes = (3, 2, 4)
+
+    def make(self):
+        return GlobalAvgPooling2D("pool", keepdims=True)
+
+    def expected(self, params, x):
+        return x.mean(axis=(2, 3), keepdims=True)
+
+
 class TestGlobalAvgPooling3D(LayerCase):
     in_shapes = (3, 2, 4, 3)
 
@@ -117,7 +127,7 @@ class TestGlobalMaxPooling3D(LayerCase):
     in_shapes = (3, 2, 4, 3)
 
     def make(self):
-        return GlobalMaxPooling3D("pool")
+        return GlobalMaxPooling3D("pool", keepdims=True)
 
     def expected(self, params, x):
-        return np.array([[channel.max() for channel in sample] for sample in x])
+        return x.max(axis=(2, 3, 4), keepdims=True)

@@ -43,6 +43,20 @@ class TestGroupNormOfFeatures(LayerCase):
         return by_loops(x, 2, 0.5) * params["gamma"] + params["beta"]
 
 
+class TestGroupNormWithoutScaleOfVolumes(LayerCase):
+    in_shapes = (4, 2, 1, 3)
+
+    def make(self):
+        return GroupNorm("norm", 2, scale=False)
+
+    def expected(self, params, x):
+        assert list(params) == ["beta"]
+        rows = x.reshape(len(x), 2, 12)
+        mean, var = rows.mean(axis=2, keepdims=True), rows.var(axis=2, keepdims=True)
+        y = ((rows - mean) / np.sqrt(var + 1e-5)).reshape(x.shape)
+        return y + params["beta"][:, None, None, None]
+
+
 class TestGroupNormWithoutParameters(LayerCase):
     in_shapes = (4, 5)
 

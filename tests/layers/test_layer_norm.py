@@ -36,6 +36,19 @@ class TestLayerNormOfFeatures(LayerCase):
         return params["gamma"] * y + params["beta"]
 
 
+class TestLayerNormWithoutCentre(LayerCase):
+    in_shapes = (6,)
+
+    def make(self):
+        return LayerNorm("norm", center=False)
+
+    def expected(self, params, x):
+        assert list(params) == ["gamma"]
+        return params["gamma"] * np.stack(
+            [(row - np.mean(row)) / np.sqrt(np.var(row) + 1e-5) for row in x]
+        )
+
+
 class TestLayerNormOfWholeImagesWithoutParameters(LayerCase):
     in_shapes = (2, 3, 4)
 

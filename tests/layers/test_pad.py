@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from singanet.errors import ArgumentError, ShapeError
+from singanet.errors import ArgumentError, ShapeError, UnknownNameError
 from singanet.layers import Cropping, EndPadding, MaxPooling2D, Pad
 from singanet.testing import LayerCase
 
@@ -80,7 +80,7 @@ def test_what_is_repeated_has_to_be_there():
         Pad("border", most, mode=mode).build((4,))
         with pytest.raises(ShapeError, match=f"layer 'border': .*repeat as the border by '{mode}'"):
             Pad("border", most + 1, mode=mode).build((4,))
-    with pytest.raises(ArgumentError, match="layer 'border', argument mode: expected one of"):
+    with pytest.raises(UnknownNameError, match="layer 'border', argument mode: expected one of"):
         Pad("border", 1, mode="edge")
 
 

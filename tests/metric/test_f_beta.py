@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError
-from singanet.metric import F1, FBeta, Metric, PrecisionScore, RecallScore
+from singanet.metric import F1, IOU, FBeta, Metric, PrecisionScore, RecallScore
 
 
 @given(seed=st.integers(0, 999), beta=st.sampled_from([0.5, 1.0, 2.0]))
@@ -26,15 +26,16 @@ def test_precision_recall_and_f_beta_by_counting(seed: int, beta: float) -> None
     def ratio(top: float, bottom: float) -> float:
         return top / bottom if bottom else 0.0
 
-    def scores(tp: int, taken: int, there: int) -> tuple[float, float, float]:
+    def scores(tp: int, taken: int, there: int) -> tuple[float, float, float, float]:
         p, r = ratio(tp, taken), ratio(tp, there)
-        return p, r, ratio((1 + beta**2) * p * r, beta**2 * p + r)
+        f = ratio((1 + beta**2) * p * r, beta**2 * p + r)
+        return p, r, f, ratio(tp, taken + there - tp)
 
     each = np.array([scores(*count) for count in counts])
     together = scores(*np.sum(counts, axis=0))
     occurs = [taken + there > 0 for _, taken, there in counts]
-    macro = each[occurs].mean(axis=0) if any(occurs) else np.zeros(3)
-    for k, make in enumerate((PrecisionScore, RecallScore, lambda *a: FBeta(beta, *a))):
+    macro = each[occurs].mean(axis=0) if any(occurs) else np.zeros(4)
+    for k, make in enumerate((PrecisionScore, RecallScore, lambda *a: FBeta(beta, *a), IOU)):
         np.testing.assert_allclose(_result(make(None, 0.5), x, y), each[:, k])
         assert make("micro", 0.5).evaluate(x, y) == pytest.approx(together[k])
         assert make("macro", 0.5).evaluate(x, y) == pytest.approx(macro[k])
@@ -49,7 +50,7 @@ def test_class_labels_are_one_hot_predictions() -> None:
     rng = np.random.default_rng(5)
     x, y = rng.normal(size=(40, 3)), rng.integers(0, 3, 40)
     taken, there = np.eye(3)[x.argmax(axis=1)], np.eye(3)[y]
-    for make in (PrecisionScore, RecallScore, F1, lambda *a: FBeta(2.0, *a)):
+    for make in (PrecisionScore, RecallScore, F1, IOU, lambda *a: FBeta(2.0, *a)):
         for average in ("macro", "micro", "weighted"):
             want = make(average, 0.5).evaluate(taken, there)
             assert make(average).evaluate(x, y) == pytest.approx(want)
@@ -66,3 +67,14 @@ def test_bad_arguments() -> None:
         PrecisionScore("binary")
     with pytest.raises(ArgumentError, match="threshold"):
         RecallScore(threshold=float("nan"))
+
+
+@pytest.mark.slow
+def test_the_mean_intersection_over_union_of_pixels_is_that_of_keras(rng: Any) -> None:
+    keras = pytest.importorskip("keras")
+    peer, ours = keras.metrics.MeanIoU(4, sparse_y_pred=False), IOU()
+    for _ in range(3):
+        x, y = rng.normal(size=(2, 5, 6, 4)), rng.integers(0, 4, (2, 5, 6))
+        peer.update_state(y, x)
+        ours.update(x, y)
+    assert ours.result() == pytest.approx(float(peer.result()), rel=1e-6)

@@ -51,10 +51,12 @@ def test_the_device_stays_the_cpu_and_is_changed_once():
     assert half_device(elsewhere) is elsewhere
 
 
-@pytest.mark.parametrize("model", ["lenet", "resnet20", "char_rnn", "transformer"])
+@pytest.mark.parametrize(
+    "model", ["lenet", "resnet20", "char_rnn", "transformer", "transformer_lm"]
+)
 def test_gradients_are_those_of_float32(model, rng):
     """Through convolutions, pooling, normalisation, recurrence and attention."""
-    shape, classes = ((8,), 7) if model in ("char_rnn", "transformer") else ((1, 8, 8), 7)
+    shape, classes = ((1, 8, 8), 7) if "net" in model else ((8,), 7)
     nets = [models.build(model, shape, classes, seed=0) for _ in range(2)]
     if len(shape) == 1:
         x, y = rng.integers(0, classes, (4, *shape)), rng.integers(0, classes, (4, *shape))

@@ -57,6 +57,13 @@ def per_feature(*names: tuple[str, str]) -> Callable[[LayerDescription], list[Va
     return variables
 
 
+def normalization(layer: LayerDescription) -> list[Variable]:
+    """mean and variance of a layer that learns them from data, and their count, which we lack."""
+    nothing = Variable("vars/2", "count", (), (), lambda: np.zeros((), np.int32), lambda a: ())
+    mean = same("vars/0", "mean", layer.shape("mean"), "mean")
+    return [mean, same("vars/1", "variance", layer.shape("var"), "var"), nothing]
+
+
 def _of_features(layer: LayerDescription, suffix: str) -> tuple[Shape, str, Move, Move]:
     """Keras' shape of an array over features, and the ways there and back."""
     shape, read = layer.shape(suffix), layer.uses.read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from singanet.checkpoint.keras.layer import LayerDescription, Variable
 from singanet.checkpoint.keras.layouts import (
@@ -14,6 +15,7 @@ from singanet.checkpoint.keras.layouts import (
     dense,
     depthwise,
     embedding,
+    normalization,
     per_feature,
     prelu,
     recurrent,
@@ -42,6 +44,7 @@ TABLE: dict[str, tuple[str, Callable[[LayerDescription], list[Variable]]]] = {
             ("moving_variance", "var"),
         ),
     ),
+    "Normalization": ("Normalization", normalization),
     "LayerNorm": ("LayerNormalization", _SCALED),
     "RMSNorm": ("RMSNormalization", per_feature(("scale", "gamma"))),
     "GroupNorm": ("GroupNormalization", _SCALED),
@@ -73,15 +76,28 @@ def keras_class(layer: LayerDescription) -> str:
 def variables(layer: LayerDescription) -> list[Variable]:
     """The arrays of the Keras layer, in its order. Errors: as for `keras_class`."""
     keras_class(layer)
-    return TABLE[layer.kind][1](layer)
+    found = TABLE[layer.kind][1](layer)
+    if not layer.first:
+        return found
+    return [replace(each, path=_shifted(each.path, layer.first)) for each in found]
+
+
+def _shifted(path: str, by: int) -> str:
+    group, _, number = path.rpartition("/")
+    return f"{group}/{int(number) + by}"
 
 
 def groups(layers: Sequence[LayerDescription]) -> list[str]:
-    """Keras' group of each layer: the class in snake case, numbered from the second on."""
+    """Keras' group of each layer: where it is known to be, else by its class."""
+    found = iter(numbered([keras_class(layer) for layer in layers if not layer.place]))
+    return [layer.place or next(found) for layer in layers]
+
+
+def numbered(classes: Sequence[str]) -> list[str]:
+    """The groups of layers of these classes: in snake case, numbered from the second on."""
     counts: dict[str, int] = {}
     found = []
-    for layer in layers:
-        name = snake_case(keras_class(layer))
+    for name in map(snake_case, classes):
         count = counts[name] = counts.get(name, -1) + 1
         found.append(f"{name}_{count}" if count else name)
     return found

@@ -89,4 +89,5 @@ def _source(
     def fetch() -> Array:
         return np.ascontiguousarray(variable.join(*(part.array() for part in parts)))
 
-    return Source(name, variable.shape, parts[0].dtype, fetch)
+    dtype = parts[0].dtype if parts else np.dtype("<i4")
+    return Source(name, variable.shape, dtype, fetch)

@@ -22,7 +22,7 @@ _BLOCK_BYTES = 1 << 19
 @kernel(half="native")
 def max_pool(ops: Ops, x: Array, window: Window, keep: bool) -> tuple[Array, Array | None]:
     """See `Ops`."""
-    xp, (n, c, *size) = ops.xp, x.shape
+    xp, n, c, size = ops.xp, x.shape[0], x.shape[1], x.shape[2:]
     out = window.out_size(*size)
     y: Array = xp.full((n, *out, c), float("-inf"), x.dtype)
     where: Array | None = None
@@ -30,7 +30,7 @@ def max_pool(ops: Ops, x: Array, window: Window, keep: bool) -> tuple[Array, Arr
         where = xp.zeros(y.shape, np.min_scalar_type(prod(window.kernel) - 1))
     for samples in _sample_blocks(x.shape, x.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
         rows = ops.channels_last(x[samples])
-        for k, pixels, outputs in meetings(window, tuple(size), out):
+        for k, pixels, outputs in meetings(window, size, out):
             best, given = y[samples][outputs], rows[pixels]
             if where is not None and k:
                 # The positions rise, so the largest that was better than all before wins;
@@ -44,12 +44,12 @@ def max_pool(ops: Ops, x: Array, window: Window, keep: bool) -> tuple[Array, Arr
 @kernel(half="native")
 def max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape, window: Window) -> Array:
     """See `Ops`."""
-    xp, (n, c, *size) = ops.xp, x_shape
+    xp, n, c, size = ops.xp, x_shape[0], x_shape[1], x_shape[2:]
     disjoint = all(s >= k for s, k in zip(window.stride, window.extent, strict=True))
     dx: Array = xp.zeros((n, *size, c), dy.dtype)
     for samples in _sample_blocks(x_shape, dy.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
         rows, target = ops.channels_last(dy[samples]), dx[samples]
-        for k, pixels, outputs in meetings(window, tuple(size), dy.shape[2:]):
+        for k, pixels, outputs in meetings(window, size, dy.shape[2:]):
             mine = xp.equal(where[samples][outputs], k)
             if disjoint:
                 xp.multiply(rows[outputs], mine, out=target[pixels])
@@ -61,13 +61,13 @@ def max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape, window:
 @kernel(half="native")
 def avg_pool(ops: Ops, x: Array, window: Window, count_pads: bool = False) -> Array:
     """See `Ops`."""
-    xp, (n, c, *size) = ops.xp, x.shape
+    xp, n, c, size = ops.xp, x.shape[0], x.shape[1], x.shape[2:]
     out = window.out_size(*size)
     y: Array = xp.zeros((n, *out, c), x.dtype)
     counts = _counts(xp, x.shape, window, count_pads, x.dtype)
     for samples in _sample_blocks(x.shape, x.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
         rows = ops.channels_last(x[samples])
-        for _, pixels, outputs in meetings(window, tuple(size), out):
+        for _, pixels, outputs in meetings(window, size, out):
             total = y[samples][outputs]
             xp.add(total, rows[pixels], out=total)
         xp.divide(y[samples], counts, out=y[samples])
@@ -79,12 +79,12 @@ def avg_pool_backward(
     ops: Ops, dy: Array, x_shape: Shape, window: Window, count_pads: bool = False
 ) -> Array:
     """See `Ops`."""
-    xp, (n, c, *size) = ops.xp, x_shape
+    xp, n, c, size = ops.xp, x_shape[0], x_shape[1], x_shape[2:]
     counts = _counts(xp, x_shape, window, count_pads, dy.dtype)
     dx: Array = xp.zeros((n, *size, c), dy.dtype)
     for samples in _sample_blocks(x_shape, dy.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
         share = xp.divide(ops.channels_last(dy[samples]), counts)
-        for _, pixels, outputs in meetings(window, tuple(size), dy.shape[2:]):
+        for _, pixels, outputs in meetings(window, size, dy.shape[2:]):
             dx[samples][pixels] += share[outputs]
     return channels_first(dx)
 

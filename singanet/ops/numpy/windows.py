@@ -6,7 +6,8 @@ and matrix products need no transposition; outside they are NCHW, as views of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import product
 
 from singanet.ops.interface import Ops
@@ -138,19 +139,29 @@ def channels_first(last: Array) -> Array:
 
 def meetings(
     window: Window, size: Shape, out: Shape, rows: slice | None = None
-) -> Iterator[tuple[int, Region, Region]]:
+) -> Sequence[tuple[int, Region, Region]]:
     """For each kernel position its number, the pixels it meets, and the outputs that see them.
 
     With ``rows`` only those rows of outputs count, numbered from the first of them.
     """
-    bands = (rows or slice(0, out[0]), *(slice(0, count) for count in out[1:]))
+    first, end = (0, out[0]) if rows is None else (rows.start, rows.stop)
+    return _meetings(window, tuple(size), tuple(out), first, end)
+
+
+@lru_cache(maxsize=512)
+def _meetings(
+    window: Window, size: Shape, out: Shape, first: int, end: int
+) -> Sequence[tuple[int, Region, Region]]:
+    bands = (slice(first, end), *(slice(0, count) for count in out[1:]))
     axes = [list(along(window, axis, size[axis], band)) for axis, band in enumerate(bands)]
+    found = []
     for met in product(*axes):
         taps, pixels, outputs = zip(*met, strict=True)
         number = 0
         for tap, count in zip(taps, window.kernel, strict=True):
             number = number * count + tap
-        yield number, (slice(None), *pixels), (slice(None), *outputs)
+        found.append((number, (slice(None), *pixels), (slice(None), *outputs)))
+    return found
 
 
 def along(window: Window, axis: int, size: int, band: slice) -> Iterator[tuple[int, slice, slice]]:

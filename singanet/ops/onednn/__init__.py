@@ -13,6 +13,7 @@ from singanet.ops.onednn import (
     scores,
 )
 from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.calibration import measured
 from singanet.ops.onednn.library import Library, find_library, load_library
 from singanet.ops.onednn.recurrent import elman, gru, lstm
 from singanet.ops.onednn.recurrent.written import written
@@ -29,6 +30,7 @@ class OneDnnOps(OneDnnBase):
     are NumPy's.
     """
 
+    calibrate = staticmethod(measured)
     written = written
     combine = eltwise.combine
     matmul = products.matmul

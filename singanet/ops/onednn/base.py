@@ -11,9 +11,10 @@ import numpy as np
 from singanet.errors import BackendError
 from singanet.ops.kernel import Chooser
 from singanet.ops.numpy import NumpyOps
-from singanet.ops.onednn.choices import Measured
+from singanet.ops.onednn.choices import Calibration, Measured
 from singanet.ops.onednn.library import Library, load_library
 from singanet.ops.onednn.runtime import Build, Runtime
+from singanet.ops.onednn.speeds import BUILT_IN, Speeds
 from singanet.ops.threads import changes, default_threads
 from singanet.types import Array
 
@@ -38,6 +39,7 @@ class OneDnnBase(NumpyOps):
         self.required = required
         self.failure: BackendError | None = None
         self.chooser = Measured()
+        self._calibration = Calibration()
         self._local = threading.local()
 
     def library(self) -> Library | None:
@@ -74,6 +76,16 @@ class OneDnnBase(NumpyOps):
     def settings(self) -> Hashable:
         """See `Ops`: routes may have been measured in the meantime."""
         return changes(), self.chooser.version, self.narrow
+
+    def speeds(self) -> Speeds:
+        """By which routes are estimated: those of this processor, kept in the file of routes."""
+        runtime = self.runtime()
+        return BUILT_IN if runtime is None else self._calibration.speeds(runtime, self.calibrate)
+
+    @staticmethod
+    def calibrate(library: Library) -> Speeds:
+        """Measure the speeds of this processor."""
+        return BUILT_IN
 
     def trim(self, prepared: bool = False) -> None:
         """See `Ops`: the calling thread's scratch memory and plans."""

@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from singanet.errors import FileAccessError
 from singanet.ops.kernel import cheapest
 from singanet.ops.onednn import route_file
 from singanet.ops.onednn.cases import Case, Choices
+from singanet.ops.onednn.library import Library
 from singanet.ops.onednn.runtime import Runtime
+from singanet.ops.onednn.speeds import BUILT_IN, Speeds
+
+
+class Calibration:
+    """The speeds of this processor, read or measured when an estimate first asks for them."""
+
+    def __init__(self) -> None:
+        self._speeds: Speeds | None = None
+        self._lock = threading.Lock()
+
+    def speeds(self, runtime: Runtime, calibrate: Callable[[Library], Speeds]) -> Speeds:
+        """Those that the file of routes holds, where they are kept for the next process.
+
+        Those built in where the file is switched off or cannot be written: what is measured anew
+        in each process would not give the same bits in each.
+        """
+        if self._speeds is None:
+            with self._lock:
+                self._speeds = self._speeds or self._found(runtime.library, calibrate)
+        return self._speeds
+
+    def _found(self, library: Library, calibrate: Callable[[Library], Speeds]) -> Speeds:
+        path = route_file.path_of(library.version)
+        if path is None:
+            return BUILT_IN
+        known = route_file.read_speeds(library.version)
+        if known is not None:
+            return known
+        with suppress(FileAccessError):
+            return route_file.keep_speeds(path, library.version, calibrate(library))
+        return BUILT_IN
 
 
 class Measured:

@@ -10,9 +10,10 @@ import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from singanet.ops.onednn.cases import KERNELS, ROUTES, Case, Choices
+from singanet.ops.onednn.speeds import Speeds
 from singanet.ops.window import Window
 
 VARIABLE = "SINGANET_ROUTES"
@@ -24,6 +25,11 @@ _FORMAT = "singanet routes"
 _VERSION = 1
 _MOST_BYTES = 1 << 26
 _DTYPE = "float32"
+
+_SLOWEST = 1e6
+"""Nanoseconds that no speed reaches."""
+
+Content: TypeAlias = tuple[dict[int, Choices], Speeds | None]
 
 
 class NotRoutesError(ValueError):
@@ -68,25 +74,34 @@ def processor() -> str:
 
 def read(onednn: str) -> dict[int, Choices]:
     """The choices by number of threads; none where there is no file, or a warning says why not."""
+    return _read(onednn)[0]
+
+
+def read_speeds(onednn: str) -> Speeds | None:
+    """The processor's speeds; None as for `read`, and where none were kept."""
+    return _read(onednn)[1]
+
+
+def _read(onednn: str) -> Content:
     path = path_of(onednn)
     if path is None:
-        return {}
+        return {}, None
     try:
-        return _read(path, onednn)
+        return _content(path, onednn)
     except FileNotFoundError:
-        return {}
+        return {}, None
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         warnings.warn(
             f"measured routes in {str(path)!r} are not used: {reason}; `singanet tune` "
             f"measures them anew, {VARIABLE}={OFF} does without",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-        return {}
+        return {}, None
 
 
-def _read(path: Path, onednn: str) -> dict[int, Choices]:
+def _content(path: Path, onednn: str) -> Content:
     with path.open("rb") as file:
         text = file.read(_MOST_BYTES + 1)
     if len(text) > _MOST_BYTES:
@@ -98,7 +113,17 @@ def _read(path: Path, onednn: str) -> dict[int, Choices]:
         raise NotRoutesError(f"its version is {content.get('version')!r}, not {_VERSION}")
     if content.get("machine") != machine(onednn):
         raise NotRoutesError(f"measured on {content.get('machine')!r}, not on {machine(onednn)!r}")
-    return read_entries(content.get("choices"))
+    return read_entries(content.get("choices")), _speeds_of(content.get("speeds"))
+
+
+def _speeds_of(entry: Any) -> Speeds | None:
+    if entry is None:
+        return None
+    if not isinstance(entry, dict) or set(entry) != set(Speeds._fields):
+        raise NotRoutesError("its speeds are damaged")
+    if not all(type(speed) is float and 0 <= speed < _SLOWEST for speed in entry.values()):
+        raise NotRoutesError("its speeds are damaged")
+    return Speeds(**entry)
 
 
 def add(path: Path, onednn: str, threads: int, choices: Choices) -> None:
@@ -106,17 +131,31 @@ def add(path: Path, onednn: str, threads: int, choices: Choices) -> None:
 
     Errors: `FileAccessError`.
     """
+    known, speeds = _read(onednn)
+    known[threads] = {**known.get(threads, {}), **choices}
+    _write(path, onednn, known, speeds)
+
+
+def keep_speeds(path: Path, onednn: str, speeds: Speeds) -> Speeds:
+    """Those that ``path`` holds; where it has none, ``speeds``, and it is written as by `add`."""
+    known, there = _read(onednn)
+    if there is None:
+        _write(path, onednn, known, speeds)
+    return there or speeds
+
+
+def _write(path: Path, onednn: str, choices: Mapping[int, Choices], speeds: Speeds | None) -> None:
     # Needed here alone; kernels do not write files.
     from singanet.base.files import explained, replacing
 
-    known = dict(read(onednn))
-    known[threads] = {**known.get(threads, {}), **choices}
-    content = {
+    content: dict[str, Any] = {
         "format": _FORMAT,
         "version": _VERSION,
         "machine": machine(onednn),
-        "choices": entries_of(known),
+        "choices": entries_of(choices),
     }
+    if speeds is not None:
+        content["speeds"] = speeds._asdict()
     with explained(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as beside:

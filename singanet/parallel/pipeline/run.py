@@ -140,7 +140,7 @@ class StageRun:
         """What the loss of micro-batch ``i`` counts, NaN for a sum, and its gradients by slot."""
         part = self._part
         y, weight = cut(request.y, self._cuts[i]), cut(request.weight, self._cuts[i])
-        seen = Seen(y, request.measure)
+        seen = Seen(y, request.measure, weight)
         out = outputs if len(part.plan.outputs) > 1 else outputs[part.plan.outputs[0]]
         count = count_of(expected_loss(part), widened(out), y)
         made = LayerPass(part.plan, dict(outputs), [])

@@ -137,7 +137,7 @@ class Replay:
         assert loss is not None
         refresh(self._numbers)
         seen = loss.seen
-        seen.y, loss.weight, seen.measure = y, weight, measure
+        seen.y, seen.weight, seen.measure = y, weight, measure
         calls = iter(bound.feed.calls)
         share = self._share
         if share is not None and share.known:
@@ -153,7 +153,7 @@ class Replay:
             self._interrupted(bound, length_hint(calls) + 1)
             raise
         finally:
-            seen.y = loss.weight = seen.measure = None
+            seen.y = seen.weight = seen.measure = None
         for numbers in self._numbers:
             numbers.advance()
         return seen.loss, seen.score
@@ -181,12 +181,12 @@ class Replay:
         """Have the targets and weights of a batch ready for a loss in Python."""
         loss = self._loss
         if loss is not None:
-            loss.seen.y, loss.weight = y, weight
+            loss.seen.y, loss.seen.weight = y, weight
         try:
             yield
         finally:
             if loss is not None:
-                loss.seen.y = loss.weight = None
+                loss.seen.y = loss.seen.weight = None
 
     def traffic(self) -> Traffic | None:
         """What was exchanged with other processes so far, by this program and others; a copy."""

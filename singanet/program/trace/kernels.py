@@ -16,7 +16,12 @@ from singanet.ops import NumpyOps, Ops
 from singanet.program.array_tree import address
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.module import TracingModule
-from singanet.program.trace.sparse_rows import record_add_rows, record_sum_rows
+from singanet.program.trace.sparse_rows import (
+    record_add_rows,
+    record_add_to_rows,
+    record_sum_rows,
+    source_of,
+)
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, new, plain, recording
 from singanet.types import Array, RowSparse, Shape
@@ -90,6 +95,13 @@ class RecordingKernels(NumpyOps):
     def add_rows(self, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
         """As at each replay."""
         return record_add_rows(recording(), a, b)
+
+    def add_to_rows(self, array: Array, indices: Array, rows: Array) -> Array:
+        """As at each replay, where the rows are others then."""
+        source = source_of(RowSparse(indices, rows))
+        if source is None:
+            return super().add_to_rows(array, indices, rows)
+        return record_add_to_rows(recording(), array, source)
 
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Look at the values now and at each replay."""

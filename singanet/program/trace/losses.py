@@ -36,16 +36,15 @@ if TYPE_CHECKING:
 class LossStep:
     """Loss, metric and the gradient of the outputs.
 
-    ``seen`` has the targets and the measure of the batch that is replayed, and afterwards what
-    they gave; ``weight`` are its weights. ``note`` says why the loss is a Python step, if it is.
+    ``seen`` has targets, weights and measure of the batch that is replayed, and afterwards what
+    they gave. ``note`` says why the loss is a Python step, if it is.
     """
 
     def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
         self.net = net
         self.loss = expected_loss(net)
         self.names = plan.outputs
-        self.seen = Seen(y)
-        self.weight = weight
+        self.seen = Seen(y, weight=weight)
         self.note = ""
         self._count = 0
 
@@ -73,7 +72,7 @@ class LossStep:
             if isinstance(self.loss, MultiLoss):
                 self.loss.parts = parts
         if looks:
-            self.seen.y = self.weight = None
+            self.seen.y = self.seen.weight = None
         return {name: map_arrays(changed(g, scaled), self._in_type) for name, g in dy.items()}
 
     def _kernels(
@@ -144,7 +143,7 @@ class LossStep:
 
     def _gradient(self, loss: Loss, outputs: Any, looks: bool) -> Any:
         look = self.seen if looks else _nothing
-        return differentiated(loss, outputs, self.seen.y, self.weight, look, self.names)
+        return differentiated(loss, outputs, self.seen.y, self.seen.weight, look, self.names)
 
     def _in_type(self, grad: Array) -> Array:
         return grad if grad.dtype == self.net.dtype else grad.astype(self.net.dtype)

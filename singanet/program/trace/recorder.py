@@ -269,7 +269,7 @@ class Recorder:
                 dy = self.loss.record(self.tape, single, y, weight, looks=False)
                 of_loss = _by_slot(plan, dy)
                 del single, dy
-                self.loss.seen.y = self.loss.weight = None
+                self.loss.seen.y = self.loss.seen.weight = None
             shapes = [asked.shape_of(head, outputs) for head in asked.heads]
             made = [np.ones(shape, self.net.dtype) for shape in ((), *shapes)]
             scale, *dys = own(self.tape, made)

@@ -10,12 +10,12 @@ import numpy as np
 from singanet.ops import numpy_ops
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced
+from singanet.program.trace.traced import Traced, new, plain
 from singanet.types import Array, RowSparse
 
 
 class RowsSource:
-    """Where the gradient of the replay that is running comes from: ``now`` hands it over."""
+    """Where the gradient of the replay that is running comes from: ``now`` hands it over, once."""
 
     def __init__(self, now: Callable[[], RowSparse]) -> None:
         self.now = now
@@ -54,6 +54,19 @@ def record_add_rows(tape: Tape, a: RowSparse, b: RowSparse) -> RowSparse:
         return numpy_ops.add_rows(one.now(), other.now())
 
     return _made(tape, added, (), a.rows)
+
+
+def record_add_to_rows(tape: Tape, array: Array, source: RowsSource) -> Array:
+    """Write down `Ops.add_to_rows` of the rows that ``source`` has, as for a table that is tied."""
+
+    def added(array: Array, out: Array) -> None:
+        grad = source.now()
+        np.copyto(out, array)
+        out[grad.indices] += grad.rows
+
+    made = new(np.empty_like(plain(array)), added, (array,), "last", "add to rows")
+    tape.calls[-1].barrier = True
+    return made
 
 
 def _made(

@@ -18,6 +18,7 @@ EVALUATION_BATCH = 256
 _TASKS = {
     "classification": "Classification",
     "reconstruction": "Reconstruction",
+    "segmentation": "Segmentation",
     "tabular": "Tabular",
     "text": "Text",
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 
-_RISING = ("accuracy", "precision", "recall", "f1", "auc", "r2")
+_RISING = ("accuracy", "precision", "recall", "f1", "iou", "auc", "r2")
 
 
 class Monitor:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.layers import Dense, Embedding, Flatten, LayerNorm
+from singanet.layers import Concat, Dense, Embedding, Flatten, Input, LayerNorm
 from singanet.optimizer import (
     SGD,
     Accumulator,
@@ -92,6 +92,32 @@ def test_layers_with_rows_go_through_stages_in_python_the_others_as_kernels(rng,
     notes = twins.expect_recorded()
     assert notes
     assert all("words/weight" in note for note in notes)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_rows_of_a_tied_table_are_added_to_what_its_other_use_gives(rng, again):
+    def tied():
+        words = Embedding("words", 11, 4, padding_index=2)
+        x = Input("ids", (5,), "int64")
+        hidden = Flatten("flat")(words(x))
+        if again:
+            hidden = Concat("both", 1)(hidden, Flatten("flat2")(words(x)))
+        weight = words.params["weight"]
+        scores = Dense("scores", 11, W_specs=weight, W_transpose=True)
+        return singanet.FeedForwardNet(
+            singanet.loss.SoftmaxCrossEntropy(),
+            inputs=x,
+            outputs=scores(Dense("down", 4)(hidden)),
+            seed=1,
+        )
+
+    twins = Twins(tied, lambda: Adam(lr=0.01))
+    for k in range(8):
+        x, y = batch(rng, 4 if k % 3 else 2)
+        twins.step(x, y + k)
+    assert not twins.expect_recorded()
+    names = [k.name for k in twins.recorded.programs.reports()[-1].kernels]
+    assert names.count("add to rows") == 1 + again
 
 
 def test_a_constraint_set_later_is_seen(rng):

@@ -31,7 +31,7 @@ def forward(
     y: Array = ops.xp.empty((len(x), *window.out_size(*x.shape[2:]), len(weight)), np.float32)
     key = (images.shape, y.shape, window, groups, bias is not None)
     rest = [ops.ordered(array) for array in (weight, bias) if array is not None]
-    done = y.size and ops.runs(_forward, key, images, y, *rest, passes=passes_over(weight))
+    done = y.size and ops.runs(forward_plan, key, images, y, *rest, passes=passes_over(weight))
     return channels_first(y) if done else None
 
 
@@ -98,9 +98,10 @@ def forward_desc(
     return build.primitive_desc("convolution_forward", *given, attributes=attributes)
 
 
-def _forward(
+def forward_plan(
     build: Builder, images: Shape, outputs: Shape, window: Window, groups: int, bias: bool
 ) -> None:
+    """Operands: images, outputs, the weight, the bias."""
     desc = forward_desc(build, images, outputs, window, groups, bias)
     plain = build.rows(kernel_shape(images, outputs, window, groups))
     memories = {

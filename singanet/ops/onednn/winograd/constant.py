@@ -22,11 +22,8 @@ from singanet.types import Array
 
 _ZERO = np.float32(0)
 
-_DIRECT, _PRODUCTS = 0.0155, 0.018
-"""Nanoseconds for a multiplication in oneDNN's convolution and in Winograd's products, a thread."""
-
-_VALUE, _READ = 2.2, 0.36
-"""Nanoseconds for each of the 36 values of a tile and a channel; to read one of a kernel."""
+_READ = 0.5
+"""The share of a kernel's time that is left to read it."""
 
 _HANDOVER = 100_000
 """Nanoseconds to hand work to another thread and to wait for it."""
@@ -64,11 +61,13 @@ def estimate(ops: OneDnnBase, case: Case) -> float:
     tiles = expect_tiles(ops, case)
     c, f = tiles.image[2], tiles.out[2]
     count = tiles.n * prod(tiles.grid)
-    direct = _DIRECT * tiles.n * prod(tiles.out) * c * 9 / tiles.workers
-    multiplied = _PRODUCTS * POINTS * count * c * f
-    transforms = POINTS * _VALUE * count * (c + f) / 2
+    speeds, (height, width, _) = ops.speeds(), tiles.out
+    # oneDNN shares out single images too.
+    direct = speeds.direct_time(tiles.n, height * width, 9 * c * f, arranged=True) / ops.threads
+    multiplied = speeds.products * POINTS * count * c * f
+    transforms = POINTS * speeds.value * count * (c + f) / 2
     handed = _HANDOVER * (tiles.workers - 1)
-    read = POINTS * _READ * c * f
+    read = POINTS * _READ * speeds.kernel * c * f
     taken = (multiplied + transforms) / tiles.workers + read + handed
     return _GAIN * taken / direct
 

@@ -22,21 +22,8 @@ from singanet.ops.onednn.winograd.tiles import Tiles
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
 
-_DIRECT, _PRODUCTS = 0.0162, 0.0182
-"""Nanoseconds for a multiplication in oneDNN's convolution and in the products here, a thread."""
-
-_WEIGHT = 0.6
-"""Nanoseconds for each number of the weight, which oneDNN rearranges."""
-
-_VALUE, _KERNEL = 2.1, 0.74
-"""Nanoseconds for each of the 36 values of a tile and a channel, and of a kernel; one thread's.
-
-All of these fit what `net.tune_kernels` measured in the steps of vgg11, resnet18, resnet20,
-resnet50, googlenet and wrn-16-4, 244 kernels, four of five within a quarter.
-"""
-
-_MANY, _DISTANT = 1 << 17, 0.76
-"""Kernels whose values are too many for the cache, and what each then costs more to read.
+_MANY = 1 << 17
+"""Kernels whose values are too many for the cache, so that reading each costs as much again.
 
 Gradients of kernels do not read them.
 """
@@ -55,7 +42,7 @@ def forward(
     tiles = expect_tiles(ops, Case("forward", x.shape, weight.shape, window, groups))
     y: Array = ops.xp.empty((tiles.n, *tiles.out), np.float32)
     given = ops.channels_last(x), ops.ordered(weight)
-    if not ops.runs(_forward, (tiles, False), y, *given, passes=POINTS):
+    if not ops.runs(forward_plan, (tiles, False), y, *given, passes=POINTS):
         return None
     if bias is not None:
         ops.xp.add(y, bias, out=y)
@@ -69,7 +56,7 @@ def data(
     tiles = expect_tiles(ops, Case("data", x_shape, weight.shape, window, groups))
     dx: Array = ops.xp.empty((tiles.n, *tiles.out), np.float32)
     given = ops.channels_last(dy), ops.ordered(weight)
-    done = ops.runs(_forward, (tiles, True), dx, *given, passes=POINTS)
+    done = ops.runs(forward_plan, (tiles, True), dx, *given, passes=POINTS)
     return dx.transpose(0, 3, 1, 2) if done else None
 
 
@@ -119,17 +106,19 @@ def estimate(ops: OneDnnBase, case: Case) -> float:
     tiles, threads = expect_tiles(ops, case), ops.threads
     c, f = tiles.image[2], tiles.out[2]
     count = tiles.n * prod(tiles.grid)
-    direct = (_DIRECT * tiles.n * prod(tiles.out) * c + _WEIGHT * c * f) * 9 / threads
-    multiplied = _PRODUCTS * POINTS * count * c * f
-    transforms = POINTS * _VALUE * count * (c + f) / 2
-    distant = _DISTANT if c * f >= _MANY and case.kernel != "weights" else 0.0
-    kernels = POINTS * (_KERNEL + distant) * c * f
+    speeds = ops.speeds()
+    height, width, _ = tiles.out
+    direct = speeds.direct_time(tiles.n, height * width, 9 * c * f) / threads
+    multiplied = speeds.products * POINTS * count * c * f
+    transforms = POINTS * speeds.value * count * (c + f) / 2
+    reads = 2 if c * f >= _MANY and case.kernel != "weights" else 1
+    kernels = POINTS * reads * speeds.kernel * c * f
     handed = _HANDOVER * (tiles.workers - 1)
     taken = (multiplied + transforms + kernels) / tiles.workers + handed
     return _GAIN * taken / direct
 
 
-def _forward(build: Builder, tiles: Tiles, back: bool) -> WinogradPlan:
+def forward_plan(build: Builder, tiles: Tiles, back: bool) -> WinogradPlan:
     """Operands: the outputs, the images, the kernels; ``back`` turns the kernels around."""
     c, f = tiles.image[2], tiles.out[2]
     matrix, grid = wg.of_kernels(back), prod(tiles.grid)

@@ -103,10 +103,12 @@ def test_two_threads(library_path, monkeypatch, case):
     check(ops, case, relu=True, add=True)
 
 
-def test_tiles_pay_where_pixels_and_channels_are_many_and_the_weight_small(ops):
+def test_tiles_pay_where_pixels_and_channels_are_many_and_the_weight_small(ops, monkeypatch):
     """Kernels are read four times as large: with few tiles that takes longer than the work."""
+    monkeypatch.setattr(threads, "_setting", threads._Setting())
 
-    def estimate(n, size, channels):
+    def estimate(n, size, channels, count=1):
+        set_threads(count)
         window = Window((3, 3), (1, 1), SAME)
         shapes = (n, channels, size, size), (channels, channels, 3, 3)
         return constant.estimate(ops, Case("constant", *shapes, window, 1))
@@ -115,6 +117,9 @@ def test_tiles_pay_where_pixels_and_channels_are_many_and_the_weight_small(ops):
     assert estimate(1, 28, 128) < 1
     assert estimate(1, 7, 512) > 1
     assert estimate(1, 32, 16) > 1
+    if threads.cores() > 1:
+        # A single image goes through one thread of ours, and through all of oneDNN's.
+        assert estimate(1, 28, 128, 2) > 1.5 * estimate(1, 28, 128)
 
 
 def test_double_precision_and_empty_batches_are_numpys(ops):

@@ -1,0 +1,117 @@
+"""The speeds of this processor, by a few kernels of some milliseconds each.
+
+The processor's time of one thread is measured, so that what runs beside counts little. Each speed
+is what is left of a kernel's time when what the speeds before it explain is taken off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.conv.direct import forward_plan
+from singanet.ops.onednn.library import Library
+from singanet.ops.onednn.runtime import Build, Runtime
+from singanet.ops.onednn.speeds import BUILT_IN, Speeds
+from singanet.ops.onednn.winograd.convolution import forward_plan as winograd_plan
+from singanet.ops.onednn.winograd.convolution import tiles_of
+from singanet.ops.onednn.winograd.plan import POINTS
+from singanet.ops.onednn.winograd.products import products
+from singanet.ops.onednn.winograd.tiles import Tiles
+from singanet.ops.window import Window
+from singanet.types import Array
+
+Run = Callable[[], object]
+
+_ROUNDS = 7
+_WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+_TAPS = 9
+
+_IMAGES, _SIZE, _CHANNELS, _MANY, _LARGE = 4, 28, 64, 256, 512
+"""Images and channels of the usual kernel; channels of many kernels, and of a large weight."""
+
+_FURTHEST = 16.0
+"""Times that a measured speed may differ from the one built in; else the clock is no good."""
+
+
+def measured(library: Library) -> Speeds:
+    """The speeds of this processor, in less than half a second; those built in if they are odd."""
+    runtime = Runtime(library, 1)
+    usual, many = _tiles(_IMAGES, _SIZE, _CHANNELS), _tiles(1, 4, _MANY)
+    rows = _IMAGES * prod(usual.grid)
+    taken = _least(
+        {
+            "direct": _direct(runtime, _IMAGES, _SIZE, _CHANNELS),
+            # One image, and five, of a weight that no cache of a core holds.
+            "one": _direct(runtime, 1, 2, _LARGE),
+            "five": _direct(runtime, 5, 2, _LARGE),
+            "products": _products(runtime, rows, _CHANNELS),
+            "winograd": _winograd(runtime, usual, _CHANNELS),
+            "kernels": _winograd(runtime, many, _MANY),
+        }
+    )
+    one, five = (taken[name] / (_TAPS * _LARGE**2) for name in ("one", "five"))
+    direct = taken["direct"] / (_TAPS * _IMAGES * _SIZE**2 * _CHANNELS**2)
+    multiplied = taken["products"] / (POINTS * rows * _CHANNELS**2)
+    value = (taken["winograd"] - taken["products"]) / (POINTS * rows * _CHANNELS)
+    explained = POINTS * prod(many.grid) * (multiplied * _MANY**2 + value * _MANY)
+    kernel = (taken["kernels"] - explained) / (POINTS * _MANY**2)
+    distant = (five - one) / 4
+    found = Speeds(direct, one - distant, max(distant - 4 * direct, 0.0), multiplied, value, kernel)
+    pairs = zip(found, BUILT_IN, strict=True)
+    sound = all(usual / _FURTHEST < mine < usual * _FURTHEST for mine, usual in pairs if usual)
+    return found if sound else BUILT_IN
+
+
+def _least(runs: Mapping[str, Run]) -> dict[str, float]:
+    """The least nanoseconds of each, one after the other in every round: none has the slow ones."""
+    taken = {name: float("inf") for name in runs}
+    for first in (True, *[False] * _ROUNDS):
+        for name, run in runs.items():
+            start = time.thread_time_ns()
+            run()
+            if not first:
+                taken[name] = min(taken[name], time.thread_time_ns() - start)
+    return taken
+
+
+def _products(runtime: Runtime, rows: int, channels: int) -> Run:
+    sums, values = (np.ones((POINTS, rows, channels), np.float32) for _ in range(2))
+    kernels = np.ones((POINTS, channels, channels), np.float32)
+    key = (rows, channels, channels, (False, True), False)
+    return _run(runtime, products, key, sums, values, kernels)
+
+
+def _direct(runtime: Runtime, n: int, size: int, channels: int) -> Run:
+    x, weight = _operands(n, size, channels)
+    key = (x.shape, x.shape, _WINDOW, 1, False)
+    return _run(runtime, forward_plan, key, x, np.empty_like(x), weight)
+
+
+def _winograd(runtime: Runtime, tiles: Tiles, channels: int) -> Run:
+    x, weight = _operands(tiles.n, tiles.image[0], channels)
+    return _run(runtime, winograd_plan, (tiles, False), np.empty_like(x), x, weight)
+
+
+def _tiles(n: int, size: int, channels: int) -> Tiles:
+    shapes = (n, channels, size, size), (channels, channels, 3, 3)
+    tiles = tiles_of(Case("forward", *shapes, _WINDOW, 1), 1)
+    assert tiles is not None
+    return tiles
+
+
+def _operands(n: int, size: int, channels: int) -> tuple[Array, Array]:
+    # No zeros, which some processors multiply faster.
+    weight = np.full((channels, channels, 3, 3), 0.001, np.float32)
+    return np.ones((n, size, size, channels), np.float32), weight
+
+
+def _run(runtime: Runtime, build: Build, key: tuple[object, ...], *arrays: Array) -> Run:
+    plan = runtime.built(build, key, 0)
+    assert plan is not None
+    return partial(runtime.run, plan, arrays)

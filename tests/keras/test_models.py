@@ -1,0 +1,228 @@
+"""Whole models of Keras, there and back: every layer of the table, models in models, ready nets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet.errors import ArgumentError, FileFormatError
+from singanet.keras import load_model, save_model
+from singanet.loss import SquaredError
+from singanet.optimizer import SGD
+
+keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+kl = keras.layers
+
+IMAGE, STEPS, ROW = (9, 8, 4), (8, 6), (6,)
+
+
+def again(layer, times=2):
+    """The same layer ``times`` times in turn."""
+
+    def call(x):
+        for _ in range(times):
+            x = layer(x)
+        return x
+
+    return call
+
+
+def tower():
+    x = keras.Input(ROW)
+    y = kl.Dense(6, "tanh", name="one")(x)
+    return keras.Model(x, kl.Add()([kl.Dense(6, name="two")(y), x]), name="tower")
+
+
+def ours():
+    """Statistics that are the layer's own, of its data or of its description."""
+    learned = kl.Normalization(axis=-1)
+    learned.adapt(np.random.default_rng(0).normal(3, 2, (50, *IMAGE)))
+    given = kl.Normalization(axis=-1, mean=[0.1, 0.2, 0.3, 0.4], variance=[0.5, 1.0, 2.0, 0.0])
+    return lambda x: given(learned(x))
+
+
+CALLS = {
+    "Conv1D": (STEPS, lambda: kl.Conv1D(5, 3, 2, "same", activation="relu")),
+    "Conv1D in turn": (
+        STEPS,
+        lambda: lambda x: kl.Conv1D(4, 2, padding="same", dilation_rate=2)(
+            kl.Conv1D(6, 3, groups=2, activation="softmax")(x)
+        ),
+    ),
+    "causal": (STEPS, lambda: kl.Conv1D(5, 3, padding="causal", dilation_rate=2)),
+    "DepthwiseConv1D": (STEPS, lambda: kl.DepthwiseConv1D(3, 2, "same", 2)),
+    "SeparableConv1D": (STEPS, lambda: kl.SeparableConv1D(5, 3, padding="same", activation="relu")),
+    "Conv1DTranspose": (STEPS, lambda: kl.Conv1DTranspose(5, 3, 2, "same")),
+    "pooling of steps": (
+        STEPS, lambda: lambda x: kl.AveragePooling1D(2)(kl.MaxPooling1D(3, 2, "same")(x)),
+    ),
+    "mean of steps": (STEPS, lambda: kl.GlobalAveragePooling1D(keepdims=True)),
+    "largest of steps": (STEPS, lambda: kl.GlobalMaxPooling1D()),
+    "borders of steps": (
+        STEPS, lambda: lambda x: kl.Cropping1D((2, 1))(kl.ZeroPadding1D((1, 3))(x)),
+    ),
+    "Dense of steps": (STEPS, lambda: kl.Dense(3, "softmax")),
+    "TimeDistributed": (STEPS, lambda: kl.TimeDistributed(kl.Dense(3, "relu"))),
+    "normalised steps": (
+        STEPS, lambda: lambda x: kl.GroupNormalization(3)(kl.BatchNormalization(scale=False)(x)),
+    ),
+    "MultiHeadAttention": (
+        STEPS, lambda: lambda x: kl.MultiHeadAttention(2, 3, value_dim=4, dropout=0.1)(x, x),
+    ),
+    "causal attention": (
+        STEPS,
+        lambda: lambda x: kl.MultiHeadAttention(2, 3, use_bias=False)(
+            x, kl.Dense(5)(x), use_causal_mask=True
+        ),
+    ),
+    "GRU without bias": (STEPS, lambda: kl.GRU(4, use_bias=False, go_backwards=True)),
+    "PReLU of steps": (STEPS, lambda: kl.PReLU("ones", shared_axes=[1])),
+    "Reshape": (
+        IMAGE, lambda: lambda x: kl.Reshape((4, 6, 12))(kl.Reshape((8, 36))(x)),
+    ),
+    "Permute": (IMAGE, lambda: lambda x: kl.Flatten()(kl.Permute((3, 1, 2))(x))),
+    "Permute of steps": (STEPS, lambda: lambda x: kl.Dense(2)(kl.Permute((2, 1))(x))),
+    "Rescaling": (IMAGE, lambda: lambda x: kl.Rescaling([1, 2, 3, 4], 0.5)(kl.Rescaling(0.1)(x))),
+    "Normalization": (IMAGE, ours),
+    "PReLU": (IMAGE, lambda: kl.PReLU("ones", shared_axes=[1, 2])),
+    "GroupNormalization": (IMAGE, lambda: kl.GroupNormalization(2)),
+    "InstanceNormalization": (IMAGE, lambda: kl.GroupNormalization(-1, center=False)),
+    "ReLU": (IMAGE, lambda: kl.ReLU(0.7, negative_slope=0.1)),
+    "SeparableConv2D": (IMAGE, lambda: kl.SeparableConv2D(6, 3, (2, 2), "same", activation="relu")),
+    "separable without bias": (
+        IMAGE, lambda: kl.SeparableConv2D(6, (3, 2), depth_multiplier=2, use_bias=False),
+    ),
+    "transposed, same": (IMAGE, lambda: kl.Conv2DTranspose(5, 3, 2, "same")),
+    "transposed, valid": (IMAGE, lambda: kl.Conv2DTranspose(5, (2, 5), 3, activation="relu")),
+    "BatchNormalization": (
+        IMAGE, lambda: lambda x: kl.BatchNormalization(center=False)(
+            kl.BatchNormalization(scale=False)(x)
+        ),
+    ),
+    "LayerNormalization": (STEPS, lambda: kl.LayerNormalization(scale=False)),
+    "a gate": (
+        IMAGE,
+        lambda: lambda x: kl.Multiply()(
+            [x, kl.Conv2D(4, 1, activation="sigmoid")(kl.GlobalAveragePooling2D(keepdims=True)(x))]
+        ),
+    ),
+    "bilinear": (IMAGE, lambda: kl.UpSampling2D((2, 3), interpolation="bilinear")),
+    "depth dropped": (IMAGE, lambda: kl.Dropout(0.3, noise_shape=(None, 1, 1, 1))),
+    "numbers": (ROW, lambda: lambda x: (2 - x * 3) / 4 + kl.Dense(6)(x) * x - (x - 1)),
+    "parts": (STEPS, lambda: lambda x: x[:, 1:5:2, :3] + x[:, 4:6, -1:]),
+    "a layer twice": (ROW, lambda: again(kl.Dense(6, "tanh"))),
+    "a model twice": (ROW, lambda: again(tower())),
+    "a model of models": (
+        ROW,
+        lambda: keras.Sequential([kl.Dense(6), tower(), keras.Sequential([kl.Dense(3)], name="q")]),
+    ),
+}  # fmt: skip
+
+
+def drawn(model, seed=3, most=9):
+    """The model with its arrays of up to ``most`` axes drawn anew."""
+    rng = np.random.default_rng(seed)
+    for variable in model.weights:
+        if np.dtype(variable.dtype).kind == "f" and len(variable.shape) <= most:
+            low = 0.5 if "var" in variable.path or "gamma" in variable.path else -0.5
+            variable.assign(rng.uniform(low, low + 1, variable.shape))
+    return model
+
+
+def there(shape, seed=0, count=3):
+    x = np.random.default_rng(seed).uniform(-1, 1, (count, *shape)).astype("f4")
+    return x, np.moveaxis(x, -1, 1) if len(shape) == 3 else x
+
+
+def same(ours, theirs, rtol=1e-5):
+    if theirs.ndim == 4:
+        theirs = np.moveaxis(theirs, -1, 1)
+    np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_layer_there_and_back(name, tmp_path):
+    shape, make = CALLS[name]
+    x = keras.Input(shape)
+    model = drawn(keras.Model(x, make()(x)))
+    model.save(tmp_path / "m.keras")
+    net = load_model(tmp_path / "m.keras")
+    x, ours = there(shape)
+    want = model.predict(x, verbose=0)
+    same(net.forward(False, ours), want)
+
+    for param in net.params():
+        if param.trainable and not param.is_state:
+            param.put(param.peek() * 1.25 + 0.01)
+    save_model(net, tmp_path / "back.keras", like=tmp_path / "m.keras")
+    back = keras.models.load_model(tmp_path / "back.keras")
+    same(net.forward(False, ours), back.predict(x, verbose=0))
+
+
+def test_what_was_compiled_stays_behind(tmp_path):
+    model = keras.Sequential([keras.Input(ROW), kl.Dense(4), kl.Dropout(0.5), kl.Dense(2)])
+    model.compile("adam", "mse")
+    model.fit(np.ones((4, 6)), np.ones((4, 2)), verbose=0)
+    model.save(tmp_path / "m.keras")
+    net = load_model(tmp_path / "m.keras")
+    net.compile(SGD(lr=0.1), SquaredError())
+    x, _ = there(ROW)
+    net.fit(x, np.ones((3, 2), np.float32), epochs=2, verbose=False)
+    save_model(net, tmp_path / "back.keras", like=tmp_path / "m.keras")
+    back = keras.models.load_model(tmp_path / "back.keras")
+    same(net.predict(x), back.predict(x, verbose=0))
+    net.params()[0].put(net.params()[0].peek() + 1)
+    other = keras.Sequential([keras.Input(ROW), kl.Dense(4)])
+    other.save(tmp_path / "other.keras")
+    with pytest.raises(ArgumentError, match="not the same"):
+        save_model(net, tmp_path / "back.keras", like=tmp_path / "other.keras")
+    assert keras.models.load_model(tmp_path / "back.keras").count_params() == model.count_params()
+
+
+@pytest.mark.parametrize(
+    ("shape", "make", "message"),
+    [
+        (IMAGE, lambda: kl.PReLU(), "one slope a channel"),
+        (IMAGE, lambda: kl.Dense(3), "rows or sequences"),
+        (IMAGE, lambda: kl.TimeDistributed(kl.Dense(3)), "sequences of rows"),
+        (
+            STEPS,
+            lambda: lambda x: kl.LSTM(3)(x, initial_state=[x[:, 0, :3]] * 2),
+            "inputs alone.*initial_state",
+        ),
+        (STEPS, lambda: lambda x: x @ kl.Permute((2, 1))(x), "classes among"),
+        (IMAGE, lambda: lambda x: x[:, 1], "parts of rows and sequences"),
+        ((4, 4, 4, 2), lambda: kl.Flatten(), "at most three axes"),
+    ],
+)
+def test_refused_by_name(shape, make, message, tmp_path):
+    x = keras.Input(shape)
+    keras.Model(x, make()(x)).save(tmp_path / "m.keras")
+    with pytest.raises(FileFormatError, match=message):
+        load_model(tmp_path / "m.keras")
+
+
+# Building them in Keras takes the time.
+READY = {
+    "MobileNet": 64, "MobileNetV2": 64, "MobileNetV3Small": 64, "MobileNetV3Large": 64,
+    "EfficientNetB0": 64, "Xception": 96, "InceptionV3": 96, "DenseNet121": 64, "ResNet50": 64,
+    "ResNet50V2": 64, "VGG16": 64,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READY)
+def test_ready_models(name, tmp_path):
+    size = READY[name]
+    given = {"input_shape": (size, size, 3), "classes": 7, "classifier_activation": None}
+    model = drawn(getattr(keras.applications, name)(weights=None, **given), most=1)
+    model.save(tmp_path / "m.keras")
+    net = load_model(tmp_path / "m.keras")
+    x, ours = there((size, size, 3), count=2)
+    want = model.predict(x, verbose=0)
+    same(net.forward(False, ours), want)
+    for param in net.params()[-8:]:
+        param.put(param.peek() * 1.25)
+    save_model(net, tmp_path / "back.keras", like=tmp_path / "m.keras")
+    back = keras.models.load_model(tmp_path / "back.keras")
+    same(net.forward(False, ours), back.predict(x, verbose=0))
