@@ -9,27 +9,13 @@ from typing import Any
 from singanet import layers
 from singanet.errors import FileFormatError
 from singanet.layers.layer import Layer
+from singanet.ops.interface import ACTIVATIONS
 from singanet.optimizer import L1Regularizer, L2Regularizer, MaxNorm
 from singanet.types import Shape
 
-_ACTIVATIONS = {
-    "relu": "relu",
-    "sigmoid": "sigmoid",
-    "tanh": "tanh",
-    "elu": "elu",
-    "gelu": "gelu",
-    "silu": "silu",
-    "swish": "silu",
-    "softplus": "softplus",
-    "relu6": "relu6",
-    "hard_sigmoid": "hard_sigmoid",
-    "hard_silu": "hard_swish",
-    "hard_swish": "hard_swish",
-    "selu": "selu",
-    "celu": "celu",
-    "softsign": "softsign",
-    "mish": "mish",
-}
+# Their leaky_relu has another slope, which its layer tells.
+_ACTIVATIONS = {name: name for name in ACTIVATIONS if name != "leaky_relu"}
+_ACTIVATIONS |= {"swish": "silu", "hard_silu": "hard_swish"}
 
 _ALONG_CHANNELS = {
     "softmax": layers.Softmax,
