@@ -33,14 +33,17 @@ def load_into(
     rename = checked_rename(rename, reader.where)
     packs = {each.name: each for each in in_file(packed, reader.entries, targets, rename)}
     targets = fold(targets, list(packs.values()))
-    report = match(reader.entries, targets, rename, cast, reader.where)
+    singa = reader.format in ("pickle", "snapshot")
+    report = match(reader.entries, targets, rename, cast, reader.where, singa)
     if strict and not report.complete:
         raise mismatch(report)
     for found in report.matched:
         reader.read(found.file_name)
     for found in report.matched:
         target = targets[found.name]
-        array = reader.read(found.file_name).reshape(target.shape)
+        array = reader.read(found.file_name)
+        turned = array.shape != target.shape and array.shape == target.shape[::-1]
+        array = array.T if turned else array.reshape(target.shape)
         array = np.asarray(array, dtype=target.dtype)
         if found.name in packs:
             packs[found.name].assign(array)

@@ -30,10 +30,12 @@ def match(
     rename: Mapping[str, str] | None = None,
     cast: bool = False,
     where: str = "load",
+    singa: bool = False,
 ) -> LoadReport:
     """Find the entry of every target: by ``rename``, by its own name, by the rules in order.
 
-    ``rename`` goes from names in the file to names in the net; ``cast`` lets types differ.
+    ``rename`` goes from names in the file to names in the net; ``cast`` lets types differ. A file
+    of ``singa``'s with kernels of four axes has matrices as Caffe has them.
     Errors: `UnknownNameError` and `ArgumentError` for a ``rename`` that does not apply.
     """
     free = weights(entries)
@@ -52,11 +54,12 @@ def match(
             if name not in pairs and older is not None and older in free and older not in taken:
                 pairs[name] = (older, f"{rule.title}, before {rule.version}")
                 taken.add(older)
+    caffe = singa and any(len(entry.shape) == 4 for entry in free.values())
     report = LoadReport(where)
     for name, target in targets.items():
         if name in pairs:
             there, rule_title = pairs[name]
-            report.add(_compare(name, target, free[there], rule_title, cast))
+            report.add(_compare(name, target, free[there], rule_title, cast, caffe))
         else:
             report.missing[name] = target.shape
     report.extra = {name: entry.shape for name, entry in free.items() if name not in taken}
@@ -123,10 +126,20 @@ def _asked(
     return turned
 
 
-def _compare(name: str, target: Target, entry: Entry, rule: str, cast: bool) -> Match | Mismatch:
+def _compare(
+    name: str, target: Target, entry: Entry, rule: str, cast: bool, caffe: bool
+) -> Match | Mismatch:
     rules = [each for each in (rule, target.rule) if each]
+    square = len(entry.shape) == 2 and len(set(entry.shape)) == 1
+    if caffe and square and entry.shape == target.shape:
+        why = "square, beside kernels of four axes: it may lie either way, layout='torch' turns it"
+        return Mismatch(name, entry.name, target.shape, entry.shape, why)
     if entry.shape != target.shape:
-        fitting = [each for each in SHAPE_RULES if each.fits(entry.shape, target.shape)]
+        fitting = [
+            each
+            for each in SHAPE_RULES
+            if each.fits(entry.shape, target.shape) and (caffe or not each.of_caffe)
+        ]
         if not fitting:
             why = ", ".join(["another shape", *rules])
             return Mismatch(name, entry.name, target.shape, entry.shape, why)

@@ -124,8 +124,9 @@ def _error(report: LoadReport, rows: list[str], shown: int) -> StateMismatchErro
 
 def _rows(report: LoadReport) -> Iterator[str]:
     for found in report.mismatched:
-        what = found.why if _cast_is_enough(found) else f"of {_shape(found.file_shape)}"
-        wanted = "" if _cast_is_enough(found) else f", not {_shape(found.shape)}"
+        alike = found.shape == found.file_shape
+        what = found.why if alike else f"of {_shape(found.file_shape)}"
+        wanted = "" if alike else f", not {_shape(found.shape)}"
         yield f"{_cut(found.name, 60)} {what}{wanted}"
     for name, shape in report.missing.items():
         yield f"no {_cut(name, 60)} {_shape(shape)}"
@@ -142,7 +143,7 @@ def _advice(report: LoadReport) -> str:
 
 
 def _cast_is_enough(found: Mismatch) -> bool:
-    return found.shape == found.file_shape
+    return found.shape == found.file_shape and not found.why.startswith("square")
 
 
 def _shape(shape: Shape) -> str:

@@ -154,9 +154,10 @@ def _normalization(d: Described) -> list[Layer]:
     if axis not in (1, len(d.shapes[0])) or (len(d.shapes[0]) == 3 and axis != 1):
         raise unknown(d.where, "statistics of channels or features", f"axis {axis}")
     name, given = d.name, {}
+    channels = np.zeros(d.shapes[0][0 if axis == 1 else -1], np.float32)
     for array, ours in (("mean", "mean"), ("variance", "var")):
         if d.config.get(array) is not None:
-            given[ours] = np.asarray(d.config[array], np.float32).reshape(-1)
+            given[ours] = channels + np.asarray(d.config[array], np.float32).reshape(-1)
     # Keras divides by at least 1e-7.
     norm = layers.BatchNormalization(
         name, 0.0, epsilon=1e-14, center=False, scale=False, axis=1 if axis == 1 else -1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from singanet import layers
-from singanet.keras.described import WHOLE, Described
+from singanet.keras.described import WHOLE, Described, Made
 from singanet.layers.layer import Layer
 
 Pads = list[tuple[int, int]]
@@ -49,6 +49,42 @@ def _conv1d(d: Described) -> list[Layer]:
     return [*_signal(d, conv), *d.activation()]
 
 
+def _depthwise1d(d: Described) -> list[Layer]:
+    conv = _of_each_channel(d, d.name, bool(d.config["use_bias"]))
+    return [*_signal(d, conv), *d.activation()]
+
+
+def _of_each_channel(d: Described, name: str, use_bias: bool) -> Layer:
+    causal = d.config["padding"] == "causal"
+    return layers.DepthwiseConv1D(
+        name,
+        _one(d, "kernel_size"),
+        _one(d, "strides"),
+        "causal" if causal else "valid",
+        d.config["depth_multiplier"],
+        use_bias,
+        d.specs("depthwise", {(0, 1): 1}),
+        d.specs("bias", WHOLE) if use_bias else None,
+        None if causal else _ends(d, "kernel_size"),
+        dilation=_one(d, "dilation_rate"),
+    )
+
+
+def _separable1d(d: Described) -> list[Layer]:
+    """A depthwise layer, and a pointwise one that has the layer's name."""
+    point = layers.Conv1D(
+        d.name,
+        d.config["filters"],
+        1,
+        use_bias=bool(d.config["use_bias"]),
+        W_specs=d.specs("pointwise", {(0, 1): 1}),
+        b_specs=d.specs("bias", WHOLE),
+    )
+    d.marks[d.name] = Made("", first=1)
+    both = [_of_each_channel(d, f"{d.name}_depthwise", False), point]
+    return [*_signal(d, *both), *d.activation()]
+
+
 def _depthwise(d: Described) -> list[Layer]:
     conv = layers.DepthwiseConv2D(
         d.name,
@@ -82,13 +118,8 @@ def _separable(d: Described) -> list[Layer]:
 
 
 def _transposed(d: Described) -> list[Layer]:
-    """Keras cuts kernel − stride off, the larger half behind, or fills up to the stride."""
-    d.expect(output_padding=None)
     kernel, stride = _pair(d, "kernel_size"), _pair(d, "strides")
-    if _pair(d, "dilation_rate") != (1, 1):
-        d.expect(dilation_rate=[1, 1])
-    over = [k - s for k, s in zip(kernel, stride, strict=True)]
-    same = d.config["padding"] == "same"
+    ends = [_cut(d, k, s) for k, s in zip(kernel, stride, strict=True)]
     conv = layers.Conv2DTranspose(
         d.name,
         d.config["filters"],
@@ -97,10 +128,37 @@ def _transposed(d: Described) -> list[Layer]:
         use_bias=bool(d.config["use_bias"]),
         W_specs=d.specs("kernel", {}),
         b_specs=d.specs("bias", WHOLE),
-        pad=[(max(o, 0) // 2, max(o, 0) - max(o, 0) // 2) if same else (0, 0) for o in over],
-        output_padding=tuple(max(-o, 0) for o in over),
+        pad=[pads for pads, _ in ends],
+        output_padding=tuple(more for _, more in ends),
     )
     return [conv, *d.activation()]
+
+
+def _transposed1d(d: Described) -> list[Layer]:
+    kernel, stride = _one(d, "kernel_size"), _one(d, "strides")
+    pads, more = _cut(d, kernel, stride)
+    conv = layers.Conv1DTranspose(
+        d.name,
+        d.config["filters"],
+        kernel,
+        stride,
+        use_bias=bool(d.config["use_bias"]),
+        W_specs=d.specs("kernel", {}),
+        b_specs=d.specs("bias", WHOLE),
+        pad=pads,
+        output_padding=more,
+    )
+    return [*_signal(d, conv), *d.activation()]
+
+
+def _cut(d: Described, kernel: int, stride: int) -> tuple[tuple[int, int], int]:
+    """Keras cuts kernel − stride off, the larger half behind, or fills up to the stride."""
+    d.expect(output_padding=None)
+    given = d.config["dilation_rate"]
+    if given not in (1, [1], [1, 1]):
+        d.expect(dilation_rate=1)
+    over = max(kernel - stride, 0) if d.config["padding"] == "same" else 0
+    return (over // 2, over - over // 2), max(stride - kernel, 0)
 
 
 def _pooling(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
@@ -128,12 +186,12 @@ def _expect_even(d: Described, kind: Callable[..., Layer], pads: Pads) -> None:
         d.expect(padding="valid")
 
 
-def _signal(d: Described, layer: Layer, keeps: bool = True) -> list[Layer]:
-    """A layer along one axis: its channels are first here, and the last of Keras' (T, F)."""
+def _signal(d: Described, *along: Layer, keeps: bool = True) -> list[Layer]:
+    """Layers along one axis: the channels are first here, and the last of Keras' (T, F)."""
     if d.config.get("data_format", "channels_last") == "channels_first":
-        return [layer]
+        return [*along]
     there, back = (layers.Permute(f"{d.name}_{end}", (2, 1)) for end in ("first", "last"))
-    return [there, layer, back] if keeps else [there, layer]
+    return [there, *along, back] if keeps else [there, *along]
 
 
 def _pads(d: Described, key: str) -> Pads:
@@ -195,7 +253,7 @@ def _global(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
 def _global1d(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
     def make(d: Described) -> list[Layer]:
         keeps = bool(d.config["keepdims"])
-        return _signal(d, kind(d.name, keepdims=keeps), keeps)
+        return _signal(d, kind(d.name, keepdims=keeps), keeps=keeps)
 
     return make
 
@@ -213,9 +271,12 @@ def _pair(d: Described, key: str) -> tuple[int, int]:
 
 SPATIAL: dict[str, Callable[[Described], list[Layer]]] = {
     "Conv1D": _conv1d,
+    "Conv1DTranspose": _transposed1d,
     "Conv2D": _conv2d,
     "Conv2DTranspose": _transposed,
+    "DepthwiseConv1D": _depthwise1d,
     "DepthwiseConv2D": _depthwise,
+    "SeparableConv1D": _separable1d,
     "SeparableConv2D": _separable,
     "MaxPooling1D": _pooling1d(layers.MaxPooling1D),
     "MaxPooling2D": _pooling(layers.MaxPooling2D),

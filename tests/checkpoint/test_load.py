@@ -19,8 +19,8 @@ F4 = np.dtype("f4")
 def load(tmp_path):
     """Writes ``state``, loads it into targets of the given shapes; returns arrays and report."""
 
-    def load(state, shapes, dtype=F4, **options):
-        path = tmp_path / "m.npz"
+    def load(state, shapes, dtype=F4, name="m.npz", **options):
+        path = tmp_path / name
         write_state(path, state)
         targets = {name: Target(shape, dtype) for name, shape in shapes.items()}
         got = {}
@@ -94,6 +94,22 @@ def test_kernels_of_four_axes(load):
     assert "Caffe" in report.renamed[0].rule
     with pytest.raises(StateMismatchError):
         load({"c/weight": kernel}, {"c/weight": (12, 2)})
+
+
+def test_matrices_beside_kernels_of_four_axes(load):
+    """The zoo's GoogLeNet, whose example turns its last layer's by hand."""
+    kernel, matrix = ones(2, 3, 2, 2), np.arange(6, dtype="f4").reshape(3, 2)
+    state, shapes = {"c_weight": kernel, "d_weight": matrix}, {"c/weight": (2, 12)}
+    got, report = load(state, {**shapes, "d/weight": (2, 3)}, name="zoo.pickle")
+    np.testing.assert_array_equal(got["d/weight"], matrix.T)
+    assert "(out, in), as Caffe's" in report.renamed[1].rule
+    state["d_weight"] = ones(3, 3)
+    with pytest.raises(StateMismatchError, match="square.*layout='torch'"):
+        load(state, {**shapes, "d/weight": (3, 3)}, name="zoo.pickle")
+    got, _ = load(state, {**shapes, "d/weight": (3, 3)}, strict=False)
+    assert "d/weight" in got
+    with pytest.raises(StateMismatchError):
+        load({"d_weight": matrix}, {"d/weight": (2, 3)}, name="plain.pickle")
 
 
 STATE = {"a/w": ones(2, 3), "gone/b": ones(4)}

@@ -50,6 +50,9 @@ CALLS = {
         ),
     ),
     "causal": (STEPS, lambda: kl.Conv1D(5, 3, padding="causal", dilation_rate=2)),
+    "DepthwiseConv1D": (STEPS, lambda: kl.DepthwiseConv1D(3, 2, "same", 2)),
+    "SeparableConv1D": (STEPS, lambda: kl.SeparableConv1D(5, 3, padding="same", activation="relu")),
+    "Conv1DTranspose": (STEPS, lambda: kl.Conv1DTranspose(5, 3, 2, "same")),
     "pooling of steps": (
         STEPS, lambda: lambda x: kl.AveragePooling1D(2)(kl.MaxPooling1D(3, 2, "same")(x)),
     ),

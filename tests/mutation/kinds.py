@@ -16,7 +16,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -257,20 +257,71 @@ KERAS = {
 }  # fmt: skip
 
 
+def tensor(name, index=0):
+    """An output of a layer, as an argument."""
+    history = {"keras_history": [name, index, 0], "shape": [None, 3], "dtype": "float32"}
+    return {"class_name": "__keras_tensor__", "config": history}
+
+
+def graph(name, *nodes):
+    """A functional model: layers behind an input, with what each call reads."""
+    start = {"class_name": "InputLayer", "name": "in", "inbound_nodes": []}
+    start["config"] = {"name": "in", "batch_shape": [None, 3]}
+    last = nodes[-1]
+    ends = {"input_layers": ["in", 0, 0], "output_layers": [last["name"], 0, 0]}
+    inside = {"name": name, "trainable": True, "layers": [start, *nodes], **ends}
+    return {"class_name": "Functional", "config": inside}
+
+
+def node(kind, name, *calls, **config):
+    """A layer of such a model."""
+    called = [{"args": list(args), "kwargs": {}} for args in calls]
+    about = {"name": name, "trainable": True, **config}
+    return {"class_name": kind, "config": about, "name": name, "inbound_nodes": called}
+
+
+TOWER = graph(
+    "t",
+    KERAS["config"]["layers"][1]
+    | node("Dense", "fc", [tensor("in")])
+    | {
+        "config": KERAS["config"]["layers"][1]["config"] | {"units": 3},
+    },
+)
+WHOLE = graph(
+    "m",
+    {**node("", "t", [tensor("in")], [tensor("t")]), **TOWER},
+    node("Add", "sum", [[tensor("in"), tensor("t", 1)]]),
+    node("Multiply", "times", [tensor("sum"), 0.5]) | {"module": "keras.src.ops.numpy"},
+    node("Reshape", "rows", [tensor("times")], target_shape=[3, 1]),
+    node("MaxPooling1D", "pool", [tensor("rows")], pool_size=2, strides=1, padding="same",
+         data_format="channels_last"),
+)  # fmt: skip
+
+
 def keras_seeds(folder):
     weights = {"fc/weight": np.ones((3, 2), "f4"), "fc/bias": np.zeros(2, "f4")}
     write_state(folder / "k", weights, "keras", layers=[dense()])
     raw = (folder / "k").read_bytes()
 
-    def packed(config):
+    def packed(config, weights=raw):
         stream = io.BytesIO()
         with zipfile.ZipFile(stream, "w") as archive:
             archive.writestr("config.json", json.dumps(config))
-            archive.writestr("model.weights.h5", raw)
+            archive.writestr("model.weights.h5", weights)
         return stream.getvalue()
 
     yield of_bytes(".keras", packed(KERAS))
     yield ".keras", lambda rng: packed(mutated(KERAS, rng))
+    weights = {"fc/weight": np.ones((3, 3), "f4"), "fc/bias": np.zeros(3, "f4")}
+    inner = replace(dense(), place="functional/layers/dense", params={
+        "weight": ("fc/weight", (3, 3)), "bias": ("fc/bias", (3,)),
+    })  # fmt: skip
+    write_state(folder / "k", weights, "keras", layers=[inner])
+    nested = (folder / "k").read_bytes()
+    yield of_bytes(".keras", packed(WHOLE, nested))
+    for _ in range(3):
+        yield ".keras", lambda rng: packed(mutated(WHOLE, rng), nested)
 
 
 # -- trainings ------------------------------------------------------------------------------------

@@ -66,6 +66,10 @@ KINDS = {
         layers.DepthwiseConv2D("it", 3, depth_multiplier=2),
         nn.Conv2d(4, 8, 3, padding=1, groups=4), IMAGE,
     ),
+    "LSTM without bias": (
+        layers.LSTM("it", 4, use_bias=False), First(nn.LSTM(6, 4, batch_first=True, bias=False)),
+        STEPS,
+    ),
     "BatchNorm2d": (layers.BatchNormalization("it", 0.1), nn.BatchNorm2d(4), IMAGE),
     "LayerNorm": (layers.LayerNorm("it"), nn.LayerNorm(6), STEPS),
     "RMSNorm": (layers.RMSNorm("it", epsilon=1e-5), nn.RMSNorm(6, 1e-5), STEPS),
