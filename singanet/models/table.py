@@ -127,7 +127,13 @@ def _photograph_nets() -> list[ModelEntry]:
                 _INVERTED,
             ),
             ("densenet121", "121 densely joined layers, for photographs", "densenet", {}, _DEEP),
-            ("vit_tiny", "vision transformer of 12 blocks, 192 wide", "vit", {}, _VIT),
+            (
+                "vit_tiny",
+                "vision transformer of 12 blocks, 192 wide, for photographs",
+                "vit",
+                {},
+                _VIT,
+            ),
         )
     ]
 
@@ -136,7 +142,7 @@ def _pixel_nets() -> list[ModelEntry]:
     return [
         ModelEntry(
             "unet",
-            "U-Net: the class of each pixel",
+            "U-Net: the class of each pixel of an image",
             "unet",
             input_shape=(3, 256, 256),
             num_classes=2,
