@@ -90,7 +90,8 @@ class CTC(Loss):
         xp, lattice = ops.xp, _Lattice(ops, ops.log_softmax(x), y, self.blank, self.padding, mask)
         alphas = lattice.forward()
         last = xp.where(lattice.ends, alphas[-1, :, 2:], -np.inf)
-        total = xp.logaddexp.reduce(last, axis=1)
+        # The two ends are a blank and a label, which stand in even and odd places.
+        total = xp.logaddexp(last[:, ::2].max(axis=1), last[:, 1::2].max(axis=1, initial=-np.inf))
         losses = xp.negative(total)
         if self.zero_infinity:
             losses = ops.where(xp.isinf(total), 0, losses)
@@ -190,25 +191,28 @@ class _Lattice:
     def posterior(self, alphas: Array, total: Array) -> Array:
         """The expected number of each class in each frame, (B, T, C), given the labels."""
         xp, (batch, frames, states) = self.xp, self.emitted.shape
-        made = xp.zeros(self.log_p.shape, self.log_p.dtype)
-        rows = xp.arange(batch)
         total = xp.where(xp.isinf(total), 0, total)[:, None]
         beta = xp.where(self.ends, 0.0, -np.inf).astype(self.log_p.dtype)
         ahead = xp.full((batch, states + 2), -np.inf, self.log_p.dtype)
         skip, inner = self.skip[:, 2:], ahead[:, :-2]
+        in_state = xp.empty(self.emitted.shape, self.log_p.dtype)
         for t in range(frames - 1, -1, -1):
-            part = xp.exp(alphas[t + 1, :, 2:] + beta - total)
-            made[:, t, self.blank] = part[:, ::2].sum(axis=1)
-            for k in range(self.labels.shape[1]):
-                # One label a sample at a time: a class may stand in several places. Padding's
-                # states have no paths.
-                made[rows, t, self.labels[:, k]] += part[:, 2 * k + 1]
+            xp.add(alphas[t + 1, :, 2:], beta, out=in_state[:, t])
             xp.add(beta, self.emitted[:, t], out=inner)
             before = xp.logaddexp(ahead[:, :-2], ahead[:, 1:-1])
             xp.logaddexp(before, ahead[:, 2:] + skip, out=before)
             if self.mask is not None:
                 xp.copyto(before, beta, where=~self.mask[:, t, None])
             beta = before
+        in_state -= total[:, :, None]
+        xp.exp(in_state, out=in_state)
+        made = xp.zeros(self.log_p.shape, self.log_p.dtype)
+        made[:, :, self.blank] = in_state[:, :, ::2].sum(axis=2)
+        rows = xp.arange(batch)
+        for k in range(self.labels.shape[1]):
+            # One label a sample at a time: a class may stand in several places. Padding's states
+            # have no paths.
+            made[rows, :, self.labels[:, k]] += in_state[:, :, 2 * k + 1]
         return made
 
 

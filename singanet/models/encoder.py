@@ -11,7 +11,6 @@ from singanet.layers import (
     Dropout,
     LayerNorm,
     MultiHeadAttention,
-    TimeDistributed,
 )
 from singanet.layers.symbol import Symbol
 
@@ -30,8 +29,7 @@ def dense_pair(x: Symbol, name: str, dropout: float, mode: str = "relu") -> Symb
     """``x`` (T, E) plus two dense layers of each step, with 4 E units between them."""
     width = x.shape[1]
     y = LayerNorm(f"{name}_norm")(x)
-    y = TimeDistributed(f"{name}_steps1", Dense(f"{name}1", 4 * width))(y)
-    y = Activation(f"{name}_{mode}", mode)(y)
-    y = TimeDistributed(f"{name}_steps2", Dense(f"{name}2", width))(y)
+    y = Activation(f"{name}_{mode}", mode)(Dense(f"{name}1", 4 * width)(y))
+    y = Dense(f"{name}2", width)(y)
     total: Symbol = Add(f"{name}_add")(x, Dropout(f"{name}_drop", dropout)(y))
     return total

@@ -141,7 +141,7 @@ def _pixel_nets() -> list[ModelEntry]:
             input_shape=(3, 256, 256),
             num_classes=2,
             task="segmentation",
-            recipe=Recipe(epochs=20, optimizer="adam", lr=0.003, weight_decay=0.0),
+            recipe=Recipe(12, 16, "adam", lr=0.003, weight_decay=0.0),
         )
     ]
 

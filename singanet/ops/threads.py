@@ -19,11 +19,20 @@ class _Setting:
 _setting = _Setting()
 
 
-def cores() -> int:
-    """The cores that this process may use."""
+def _allowed() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+_FIRST = _allowed()
+"""The cores before a library bound this thread to one of them, as OpenMP does where told to."""
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    bound = os.environ.get("OMP_PROC_BIND", "false").lower() != "false"
+    return max(_allowed(), _FIRST) if bound or "GOMP_CPU_AFFINITY" in os.environ else _allowed()
 
 
 def default_threads() -> int:

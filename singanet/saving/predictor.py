@@ -48,6 +48,7 @@ class Predictor(CompiledNet):
         """See `FeedForwardNet.predictor`."""
         expect_host(net, "net.predictor")
         _expect_own_calls(net)
+        _expect_no_states(net)
         device = half_device(net.device) if net.dtype == np.float16 else net.device
         constant = ConstantNet(net, device)
         about: dict[str, Any] = {
@@ -122,6 +123,18 @@ def _expect_own_calls(net: Net) -> None:
                 expected=f"a net whose {name} is singanet's: a predictor has the layers alone",
                 received=f"a {type(net).__name__} with one of its own",
                 advice="put what it does into a layer or into the link of a loss",
+            )
+
+
+def _expect_no_states(net: Net) -> None:
+    """Refuse a net that goes on where it stopped: a predictor's parameters are constant."""
+    for layer in net.layers:
+        if getattr(layer, "stateful", None):
+            raise ArgumentError(
+                "net.predictor",
+                expected="layers whose predictions leave them as they are",
+                received=f"the stateful layer {layer.name!r}",
+                advice="hand its states on as inputs and outputs: leave stateful out, return_state",
             )
 
 

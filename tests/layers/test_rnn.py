@@ -364,6 +364,8 @@ def test_a_stateful_layer_refuses_other_batches_states_and_processes():
         GRU("rnn", 3, stateful=4).build([(5, 2), (1, 3)])
     with pytest.raises(ArgumentError, match="stateful: expected an int"):
         GRU("rnn", 3, stateful=True)
+    with pytest.raises(ArgumentError, match="received the stateful layer 'rnn'"):
+        net.predictor()
     with pytest.raises(ArgumentError, match="for several processes"):
         net["rnn"].share(None)
 

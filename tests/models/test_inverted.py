@@ -6,6 +6,7 @@ import pytest
 
 from singanet.models import build
 from singanet.models.inverted import rounded
+from singanet.runs.run import RunOptions, run
 
 # torchvision's documentation of the weights of each (num_params); as there, running statistics
 # are not counted. Keras' tables round them.
@@ -71,3 +72,9 @@ def test_widths_are_rounded_to_eights_and_never_by_more_than_a_tenth_down():
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_each_learns_small_images(name, learns):
     learns(build(name, (1, 16, 16), 4, seed=0, dropout=0.0), (1, 16, 16), 4, lr=0.02, steps=30)
+
+
+@pytest.mark.slow
+def test_mobilenet_v2_learns_the_digits_in_five_epochs():
+    figures = run(RunOptions("mobilenet_v2", epochs=5, quiet=True)).figures
+    assert figures["test_accuracy"] >= 0.97

@@ -138,3 +138,19 @@ def test_openmp_is_told_by_each_thread_for_itself():
     worker.join()
     team.use(2)
     assert told == [(here, 1), (here, 2), ("worker", 1)]
+
+
+@pytest.mark.skipif(threads.cores() < 2, reason="one core")
+def test_threads_that_openmp_binds_are_counted(library_path):
+    """libgomp binds the thread that loads it to one core: the others are there nevertheless."""
+    code = (
+        "from singanet.ops import threads; from singanet.ops.onednn import OneDnnOps; "
+        f"ops = OneDnnOps({str(library_path)!r}, True); ops.runtime(); "
+        "print(threads.cores(), ops.threads)"
+    )
+    environment = {**os.environ, "OMP_PROC_BIND": "true", "PYTHONWARNINGS": "error"}
+    environment.pop("OMP_NUM_THREADS", None)
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == [str(threads.cores())] * 2
