@@ -45,7 +45,7 @@ class Made:
 class Described:
     """A layer as its config describes it, with the sample shapes that go in.
 
-    ``call`` is what it is called with beside its inputs, which are ``alike`` where they are one.
+    ``call`` is what it is called with beside its inputs, of which some may be ``masked``.
     ``marks`` say more of some of the layers that are made of it.
     """
 
@@ -55,7 +55,7 @@ class Described:
     where: str
     prefix: str = ""
     call: Mapping[str, Any] = field(default_factory=dict)
-    alike: bool = True
+    masked: bool = False
     taken: set[str] = field(default_factory=set)
     marks: dict[str, Made] = field(default_factory=dict)
 
