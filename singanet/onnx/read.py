@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -287,7 +287,7 @@ class _Reader:
                 outside |= {name: name for name in graph.arrays}
                 outside |= {port.name: port.name for port in graph.inputs}
                 return self.read_graph(attribute.g, outside | names)
-        plain = {
+        plain: dict[int, Callable[[], Any]] = {
             kinds.FLOAT: lambda: float(attribute.f),
             kinds.INT: lambda: int(attribute.i),
             kinds.STRING: lambda: attribute.s.decode("utf-8", "replace"),
