@@ -104,7 +104,8 @@ CATALOGUE = {
     "TimeDistributed": (lambda n: layers.TimeDistributed(n, layers.Dense(f"{n}_each", 2)),
                         [SEQUENCE]),
     "Upsampling2D": (lambda n: layers.Upsampling2D(n, (2, 3), "bilinear"), [IMAGE]),
-    "Weight": (lambda n: layers.Weight(n, (2, 3), {"init": "uniform", "low": -1.0, "high": 1.0}), [(5,)]),
+    "Weight": (lambda n: layers.Weight(n, (2, 3), {"init": "uniform", "low": -1.0, "high": 1.0}),
+               [(5,)]),
     "Where": (lambda n: layers.Where(n, b=-1.0), [(5,), (5,)]),
 }  # fmt: skip
 

@@ -127,7 +127,13 @@ def _photograph_nets() -> list[ModelEntry]:
                 _INVERTED,
             ),
             ("densenet121", "121 densely joined layers, for photographs", "densenet", {}, _DEEP),
-            ("vit_tiny", "vision transformer of 12 blocks, 192 wide", "vit", {}, _VIT),
+            (
+                "vit_tiny",
+                "vision transformer of 12 blocks, 192 wide, for photographs",
+                "vit",
+                {},
+                _VIT,
+            ),
         )
     ]
 
@@ -136,7 +142,7 @@ def _pixel_nets() -> list[ModelEntry]:
     return [
         ModelEntry(
             "unet",
-            "U-Net: the class of each pixel",
+            "U-Net: the class of each pixel of an image",
             "unet",
             input_shape=(3, 256, 256),
             num_classes=2,
@@ -175,13 +181,13 @@ def _sequence_nets() -> list[ModelEntry]:
         ),
         ModelEntry(
             "transformer_lm",
-            "language model as GPT: rotary positions, gelu, scores by the embedding",
+            "GPT-like language model of characters: rotary positions, gelu",
             "transformer",
-            {"positions": "rotary", "mode": "gelu", "tied": True},
+            {"positions": "rotary", "mode": "gelu", "tied": True, "depth": 2, "dropout": 0.0},
             input_shape=(64,),
             num_classes=96,
             task="text",
-            recipe=Recipe(epochs=10, batch_size=32, optimizer="adam", lr=0.003, weight_decay=0.0),
+            recipe=Recipe(epochs=4, batch_size=8, optimizer="adam", lr=0.0025, weight_decay=0.0),
         ),
     ]
 
@@ -263,7 +269,7 @@ _PARAMETERS = {
     "lstm": 164_362,
     "char_rnn": 360_544,
     "transformer": 627_936,
-    "transformer_lm": 607_456,
+    "transformer_lm": 409_184,
     "wide_deep": 18_376,
     "deepfm": 18_382,
     "dcn": 27_960,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import prod
 
 import numpy as np
 import pytest
@@ -94,3 +95,24 @@ def test_each_net_can_be_written_down_and_read_back(entry):
 
     assert described(again) == described(net)
     assert type(again.loss) is type(net.loss)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("mobilenet", "MobileNet"),
+        ("mobilenet_v2", "MobileNetV2"),
+        ("mobilenet_v3_small", "MobileNetV3Small"),
+        ("mobilenet_v3_large", "MobileNetV3Large"),
+        ("efficientnet_b0", "EfficientNetB0"),
+        ("densenet121", "DenseNet121"),
+    ],
+)
+def test_what_is_trained_is_of_the_sizes_that_keras_trains(name, published):
+    applications = pytest.importorskip("keras").applications
+    theirs = getattr(applications, published)(weights=None).trainable_weights
+    nodes = build(name)._graph.nodes.values()
+    ours = [p.shape for node in nodes for p in node.layer.params.values() if p.trainable]
+    # A convolution's weight has two axes here and four there, but as many numbers.
+    assert sorted(prod(shape) for shape in ours) == sorted(prod(w.shape) for w in theirs)

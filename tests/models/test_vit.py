@@ -56,6 +56,41 @@ def test_it_learns_small_images(rng):
     assert losses[-1] < 0.2 * losses[0]
 
 
+def test_it_computes_what_pytorchs_encoder_does(rng):
+    torch = pytest.importorskip("torch")
+    net = build("vit_tiny", (3, 8, 8), 5, seed=0, width=12, depth=2, heads=3)
+    w = {p.name: torch.tensor(p.value) for p in net.params()}
+
+    def block(k):
+        at, dense = f"block{k}_attention", f"block{k}_dense"
+        peer = torch.nn.TransformerEncoderLayer(
+            12, 3, 48, 0.0, "gelu", batch_first=True, norm_first=True
+        )
+        inward = [w[f"{at}/{part}_weight"].T for part in ("query", "key", "value")]
+        biases = [w[f"{at}/{part}_bias"] for part in ("query", "key", "value")]
+        named = {
+            "self_attn.in_proj_weight": torch.cat(inward),
+            "self_attn.in_proj_bias": torch.cat(biases),
+            "self_attn.out_proj.weight": w[f"{at}/output_weight"].T,
+            "self_attn.out_proj.bias": w[f"{at}/output_bias"],
+        }
+        for name, part in (("linear1", f"{dense}1"), ("linear2", f"{dense}2")):
+            named |= {f"{name}.weight": w[f"{part}/weight"].T, f"{name}.bias": w[f"{part}/bias"]}
+        for name, part in (("norm1", f"{at}_norm"), ("norm2", f"{dense}_norm")):
+            named |= {f"{name}.weight": w[f"{part}/gamma"], f"{name}.bias": w[f"{part}/beta"]}
+        peer.load_state_dict(named)
+        return peer.eval()
+
+    x = rng.standard_normal((2, 3, 8, 8)).astype(np.float32)
+    kernels = w["patches/weight"].reshape(12, 3, 2, 2)
+    y = torch.nn.functional.conv2d(torch.tensor(x), kernels, w["patches/bias"], stride=2)
+    y = torch.cat([w["token/weight"].expand(2, 1, 12), y.flatten(2).transpose(1, 2)], 1)
+    y = block(2)(block(1)(y + w["position/weight"]))
+    y = torch.nn.functional.layer_norm(y, (12,), w["norm/gamma"], w["norm/beta"])[:, 0]
+    want = (y @ w["fc/weight"] + w["fc/bias"]).detach().numpy()
+    np.testing.assert_allclose(net.forward(False, x), want, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_a_narrow_one_learns_the_digits():
     # The whole one has 0.983 after its 15 epochs, which take a core ten minutes.
