@@ -82,6 +82,7 @@ CATALOGUE = {
     "Minimum": (layers.Minimum, [(5,), (5,)]),
     "Multiply": (layers.Multiply, [(5,), (5,)]),
     "PReLU": (layers.PReLU, [IMAGE]),
+    "Operation": (lambda n: layers.Operation(n, "erf"), [(5,)]),
     "Pad": (lambda n: layers.Pad(n, ((0, 1), (2, 0), (0, 0)), -1.5), [IMAGE]),
     "Permute": (lambda n: layers.Permute(n, (2, 1)), [(4, 3)]),
     "PositionEmbedding": (lambda n: layers.PositionEmbedding(n, 8), [SEQUENCE]),
@@ -103,6 +104,8 @@ CATALOGUE = {
     "TimeDistributed": (lambda n: layers.TimeDistributed(n, layers.Dense(f"{n}_each", 2)),
                         [SEQUENCE]),
     "Upsampling2D": (lambda n: layers.Upsampling2D(n, (2, 3), "bilinear"), [IMAGE]),
+    "Weight": (lambda n: layers.Weight(n, (2, 3), {"init": "uniform", "low": -1.0, "high": 1.0}),
+               [(5,)]),
     "Where": (lambda n: layers.Where(n, b=-1.0), [(5,), (5,)]),
 }  # fmt: skip
 

@@ -55,20 +55,25 @@ class Budget:
         if self._nodes_left < 0:
             raise self.refuse(f"at most {self._nodes} parts", "more")
 
+    def grant(self, size: int) -> None:
+        """Another file, of ``size`` bytes, that counts as well."""
+        self._size += size
+        self._left += TIMES * size
+
     @contextmanager
-    def deeper(self) -> Iterator[None]:
-        """One level down, for the length of the block."""
+    def deeper(self, most: int = DEEPEST) -> Iterator[None]:
+        """One level down, of at most ``most``, for the length of the block."""
         self._depth += 1
         try:
-            self.expect_depth(self._depth)
+            self.expect_depth(self._depth, most)
             yield
         finally:
             self._depth -= 1
 
-    def expect_depth(self, levels: int) -> None:
-        """Refuse more levels than `DEEPEST`."""
-        if levels > DEEPEST:
-            raise self.refuse(f"at most {DEEPEST} levels inside each other", "more")
+    def expect_depth(self, levels: int, most: int = DEEPEST) -> None:
+        """Refuse more levels than ``most``."""
+        if levels > most:
+            raise self.refuse(f"at most {most} levels inside each other", "more")
 
 
 def read_json(

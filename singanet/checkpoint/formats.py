@@ -147,6 +147,7 @@ _OR_SAY_SO = "choose one of them, or none for SINGA's .bin and .desc, or name th
 _TORCH = "write '.safetensors' with layout='torch', which safetensors.torch.load_file reads"
 _INSTEAD = {
     ".keras": "weights for Keras end in '.weights.h5'",
+    ".onnx": "singanet.onnx.save(net, path) writes an ONNX graph",
     ".pt": _TORCH,
     ".pth": _TORCH,
     ".singanet": "a whole model is written by net.save_model, weights end in '.safetensors'",

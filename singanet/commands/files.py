@@ -25,13 +25,16 @@ def add_commands(commands: Any, build: Callable[[str], Any], show: Callable[[str
     inspect.add_argument("--table", action="store_true", help="read no array, only the table")
     inspect.set_defaults(command=lambda arguments: _inspect(arguments, show))
 
-    convert = commands.add_parser("convert", help="write a checkpoint in another format")
+    convert = commands.add_parser(
+        "convert", help="write a checkpoint in another format, or a net as an ONNX graph"
+    )
     convert.add_argument("source", metavar="IN", type=Path)
     convert.add_argument("target", metavar="OUT", type=Path)
     convert.add_argument(
         "--model", metavar="NAME|RUN_DIR|FILE", help="whose names and layouts to use"
     )
     convert.add_argument("--format", metavar="FORMAT", help="instead of OUT's suffix")
+    convert.add_argument("--opset", type=int, metavar="N", help="of an .onnx file, 17 to 23")
     convert.set_defaults(command=lambda arguments: _convert(arguments, build, show))
 
     diff = commands.add_parser("diff", help="compare two checkpoints of any formats")
@@ -41,6 +44,11 @@ def add_commands(commands: Any, build: Callable[[str], Any], show: Callable[[str
 
 
 def _inspect(arguments: argparse.Namespace, show: Callable[[str], Any]) -> int:
+    if arguments.file.suffix.lower() == ".onnx":
+        from singanet.onnx import inspect as inspect_graph
+
+        show(inspect_graph(arguments.file))
+        return 0
     from singanet.checkpoint.inspect import inspect
 
     show(inspect(arguments.file, values=not arguments.table))
@@ -53,12 +61,54 @@ def _convert(
     from singanet.checkpoint.convert import convert
     from singanet.errors import StateMismatchError
 
+    if arguments.target.suffix.lower() == ".onnx":
+        show(_as_graph(arguments, build))
+        return 0
+    from singanet.runs.whole import convert_whole
+
+    if arguments.model is None:
+        done = convert_whole(arguments.source, arguments.target, arguments.format)
+        if done is not None:
+            show(done)
+            return 0
     net = None if arguments.model is None else build(arguments.model)
     try:
         show(convert(arguments.source, arguments.target, net, arguments.format))
     except StateMismatchError as error:
         raise error.advising("name the net whose weights they are with --model") from error
     return 0
+
+
+def _as_graph(arguments: argparse.Namespace, build: Callable[[str], Any]) -> str:
+    """Write the net at ``source``, or of ``--model`` with the weights there, as an ONNX graph.
+
+    Errors: weights alone without a net; those of reading and of `onnx.save`.
+    """
+    from singanet.errors import ArgumentError
+    from singanet.model_file import is_model_file
+    from singanet.onnx import save
+    from singanet.runs.whole import is_whole, whole_net
+    from singanet.saving.model_layout import PREDICTOR
+    from singanet.saving.predictor import load_predictor
+
+    source, target, found = arguments.source, arguments.target, Path(arguments.source).is_file()
+    net: Any
+    if arguments.model is not None:
+        net = build(arguments.model)
+        net.load(source)
+    elif found and is_model_file(source, PREDICTOR):
+        net = load_predictor(source)
+    elif not found or is_whole(source):
+        net = whole_net(source)
+    else:
+        raise ArgumentError(
+            f"convert of {str(source)!r}",
+            expected="a net for an ONNX graph: a file of a whole model or of a predictor",
+            received="weights alone",
+            advice="name the net whose weights they are with --model",
+        )
+    save(net, target, **({} if arguments.opset is None else {"opset": arguments.opset}))
+    return f"{target}: an ONNX graph"
 
 
 def _diff(arguments: argparse.Namespace, show: Callable[[str], Any]) -> int:
@@ -74,7 +124,7 @@ def _build(name: str) -> Any:
         from singanet.runs.trained import run_net
 
         return run_net(Path(name))
-    from singanet.model_file import is_model_file, load_model
     from singanet.models import build
+    from singanet.runs.whole import is_whole, whole_net
 
-    return load_model(name, training=False) if is_model_file(name) else build(name)
+    return whole_net(name) if is_whole(name) else build(name)

@@ -22,10 +22,10 @@ def add_net_arguments(parser: Any) -> None:
 def named_net(command: str, arguments: argparse.Namespace) -> FeedForwardNet:
     """The net for ``singanet command``. Errors: an unknown name; a shape beside a run or file."""
     from singanet.errors import ArgumentError
-    from singanet.model_file import is_model_file, load_model
+    from singanet.runs.whole import is_whole, whole_net
 
     path = Path(arguments.model)
-    whole = is_model_file(path)
+    whole = is_whole(path)
     if not whole and not path.is_dir():
         from singanet.models import build
 
@@ -38,7 +38,7 @@ def named_net(command: str, arguments: argparse.Namespace) -> FeedForwardNet:
             advice="leave them out",
         )
     if whole:
-        return load_model(path, training=False)
+        return whole_net(path)
     from singanet.runs.trained import run_net
 
     return run_net(path)

@@ -31,15 +31,15 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.engine.net import Net
     from singanet.loss import SoftmaxCrossEntropy
-    from singanet.model_file import is_model_file, load_model
     from singanet.runs.predictions import bare_samples, check_target, write_predictions
     from singanet.runs.trained import trained
+    from singanet.runs.whole import is_whole, whole_net
 
     check_target(arguments.out)
     x = bare_samples(arguments.data)
     samples: Any
-    if x is not None and arguments.model is None and is_model_file(arguments.path):
-        net, samples = load_model(arguments.path, training=False), x
+    if x is not None and arguments.model is None and is_whole(arguments.path):
+        net, samples = whole_net(arguments.path), x
     else:
         data = arguments.data if x is None else None
         net, task = trained(arguments.path, arguments.model, data, arguments.best)

@@ -14,8 +14,8 @@ from singanet.checkpoint.keras.table import numbered
 from singanet.errors import FileFormatError, SingaNetError
 from singanet.keras.described import Described, Made, unknown
 from singanet.keras.operations import OPERATIONS
-from singanet.keras.table import TABLE
-from singanet.layers import Input, Permute, TimeDistributed
+from singanet.keras.table import MASKED, TABLE
+from singanet.layers import Input, LogSoftmax, Permute, Softmax, TimeDistributed
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.types import Shape
@@ -41,7 +41,7 @@ class Drawing:
     layers: list[Layer] = field(default_factory=list)
     places: dict[str, Made] = field(default_factory=dict)
     calls: int = 0
-    turned: dict[int, Symbol] = field(default_factory=dict)
+    turned: dict[int, tuple[Symbol, Symbol]] = field(default_factory=dict)
 
     def shapes(self) -> Iterator[Shape]:
         """The shape of every parameter."""
@@ -52,14 +52,21 @@ class Drawing:
     def apply(self, layer: Layer, sources: Sequence[Symbol], where: str) -> Symbol:
         """The layer on ``sources``; two transpositions of a sequence in turn are none."""
         turns = isinstance(layer, Permute) and layer.axes == (2, 1)
-        if turns and id(sources[0]) in self.turned:
-            return self.turned[id(sources[0])]
-        result = layer(*sources)
+        if turns and id(sources[0].call) in self.turned:
+            return self.turned[id(sources[0].call)][1]
+        along = isinstance(layer, (Softmax, LogSoftmax))  # each step by itself, as in Keras
+        result = layer(*(map(_without_mask, sources) if along else sources))
         if not isinstance(result, Symbol):
             raise unknown(where, "layers of one output", "several")
+        if along:
+            result.mask = sources[0].mask
         if turns:
-            self.turned[id(result)] = sources[0]
+            self.turned[id(result.call)] = result, sources[0]  # the call lives, and so its id
         return result
+
+
+def _without_mask(symbol: Symbol) -> Symbol:
+    return Symbol(symbol.call, symbol.index, symbol.shape)
 
 
 def draw(config: dict[str, Any], where: str) -> Drawing:
@@ -98,14 +105,22 @@ def _data_format(config: dict[str, Any], where: str) -> str:
     return formats.pop() if formats else "channels_last"
 
 
+Steps: TypeAlias = frozenset[tuple[int, Any]]
+"""A mask as Keras writes it down: of which tensors, by their ids, what is not which number."""
+
+_MASKS = ("NotEqual", "Any", "LogicalOr")
+"""The operations that masks are made by."""
+
+
 @dataclass
 class _Call:
-    """One use of a layer: what it reads, and what else it is called with."""
+    """One use of a layer: what it reads, the mask it is told, and what else it is called with."""
 
     key: Key
     entry: dict[str, Any]
     reads: list[tuple[Key, int]]
     given: dict[str, Any]
+    mask: tuple[Key, int] | None = None
 
 
 class _Model:
@@ -172,7 +187,8 @@ class _Model:
         left: dict[Key, int] = {}
         ready = []
         for call in calls:
-            needed = {key for key, _ in call.reads if key not in self.inputs}
+            all_read = [*call.reads, *([call.mask] if call.mask else [])]
+            needed = {key for key, _ in all_read if key not in self.inputs}
             left[call.key] = len(needed)
             for key in needed:
                 waiting.setdefault(key, []).append(call)
@@ -202,11 +218,19 @@ class _Model:
     def __call__(self, sources: Sequence[Symbol]) -> list[Symbol]:
         """The outputs of the model on ``sources``."""
         made = {key: [source] for key, source in zip(self.takes, sources, strict=True)}
+        masks: dict[Key, Steps] = {}
         for call in self.calls:
             self.drawing.calls += 1
             if self.drawing.calls > _MOST_CALLS:
                 raise unknown(self.where, f"at most {_MOST_CALLS} layers in all", "more")
-            made[call.key] = self._use(call, [made[key][index] for key, index in call.reads])
+            if _is_operation(call.entry) and call.entry["class_name"] in _MASKS:
+                masks[call.key] = _mask(call, made, masks)
+                continue
+            read = [made[key][index] for key, index in call.reads]
+            if call.mask is not None and masks.get(call.mask[0]) != _steps(read[0].mask):
+                where = f"{self.where}, layer {call.key[0][:60]!r}"
+                raise unknown(where, "the mask that its input has", "another one")
+            made[call.key] = self._use(call, read)
         return [made[key][index] for key, index in self.gives]
 
     def _use(self, call: _Call, sources: list[Symbol]) -> list[Symbol]:
@@ -218,6 +242,8 @@ class _Model:
         made = self.made[name]
         if isinstance(made, _Model):
             return made(sources)
+        if _is_operation(call.entry) or call.entry["class_name"] not in MASKED:
+            sources = [_without_mask(symbol) for symbol in sources]
         for layer in made:
             sources = [self.drawing.apply(layer, sources, where)]
         return sources
@@ -239,7 +265,7 @@ class _Model:
             where,
             self.prefix,
             call.given,
-            len({id(symbol) for symbol in sources}) == 1,
+            any(symbol.mask is not None for symbol in sources),
         )
         made = table[kind](described)
         described.expect_all_taken()
@@ -250,6 +276,21 @@ class _Model:
             self.drawing.places[weighed.name] = described.place_of(weighed, place)
         self.drawing.layers += made
         return made
+
+
+def _mask(call: _Call, made: dict[Key, list[Symbol]], masks: dict[Key, Steps]) -> Steps:
+    """What one of the operations of masks yields."""
+    if call.entry["class_name"] == "NotEqual":
+        ((key, index),) = call.reads
+        return frozenset({(id(made[key][index]), float(call.given["args"][1]))})
+    return frozenset().union(*(masks[key] for key, _ in call.reads))
+
+
+def _steps(mask: Symbol | None) -> Steps:
+    """The same of a mask of ours, which an `Embedding` or a `Masking` began."""
+    if mask is None:
+        return frozenset()
+    return frozenset({(id(mask.call.inputs[0]), float(getattr(mask.call.layer, "value", -1)))})
 
 
 def _is_operation(entry: dict[str, Any]) -> bool:
@@ -274,9 +315,10 @@ def _read_call(entry: dict[str, Any], index: int, node: dict[str, Any], where: s
         kept["args"] = [None if _is_tensor(arg) else arg for arg in args]
     elif len(reads) != len(args) or not reads:
         raise unknown(f"{where}, layer {name!r}", "outputs of layers as arguments", str(args)[:60])
+    mask = _history(kept.pop("mask")) if _is_tensor(kept.get("mask")) else None
     if any(_is_tensor(value) for value in kept.values()):
-        raise unknown(f"{where}, layer {name!r}", "no states or masks", str([*kept])[:60])
-    return _Call((name, index), entry, reads, kept)
+        raise unknown(f"{where}, layer {name!r}", "no states or other masks", str([*kept])[:60])
+    return _Call((name, index), entry, reads, kept, mask)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -9,27 +9,13 @@ from typing import Any
 from singanet import layers
 from singanet.errors import FileFormatError
 from singanet.layers.layer import Layer
+from singanet.ops.interface import ACTIVATIONS
 from singanet.optimizer import L1Regularizer, L2Regularizer, MaxNorm
 from singanet.types import Shape
 
-_ACTIVATIONS = {
-    "relu": "relu",
-    "sigmoid": "sigmoid",
-    "tanh": "tanh",
-    "elu": "elu",
-    "gelu": "gelu",
-    "silu": "silu",
-    "swish": "silu",
-    "softplus": "softplus",
-    "relu6": "relu6",
-    "hard_sigmoid": "hard_sigmoid",
-    "hard_silu": "hard_swish",
-    "hard_swish": "hard_swish",
-    "selu": "selu",
-    "celu": "celu",
-    "softsign": "softsign",
-    "mish": "mish",
-}
+# Their leaky_relu has another slope, which its layer tells.
+_ACTIVATIONS = {name: name for name in ACTIVATIONS if name != "leaky_relu"}
+_ACTIVATIONS |= {"swish": "silu", "hard_silu": "hard_swish"}
 
 _ALONG_CHANNELS = {
     "softmax": layers.Softmax,
@@ -59,7 +45,7 @@ class Made:
 class Described:
     """A layer as its config describes it, with the sample shapes that go in.
 
-    ``call`` is what it is called with beside its inputs, which are ``alike`` where they are one.
+    ``call`` is what it is called with beside its inputs, of which some may be ``masked``.
     ``marks`` say more of some of the layers that are made of it.
     """
 
@@ -69,7 +55,7 @@ class Described:
     where: str
     prefix: str = ""
     call: Mapping[str, Any] = field(default_factory=dict)
-    alike: bool = True
+    masked: bool = False
     taken: set[str] = field(default_factory=set)
     marks: dict[str, Made] = field(default_factory=dict)
 

@@ -212,6 +212,7 @@ def _attention(d: Described) -> list[Layer]:
         bool(d.call.get("use_causal_mask", False)),
         d.specs("kernel", {}),
         d.specs("bias", {}),
+        mask="boolean" if d.masked else None,
     )
     return [attention]
 

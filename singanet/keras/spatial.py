@@ -250,6 +250,11 @@ def _global(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
     return lambda d: [kind(d.name, keepdims=bool(d.config["keepdims"]))]
 
 
+def _mean_of_steps(d: Described) -> list[Layer]:
+    axis = 2 if d.config["data_format"] == "channels_first" else 1
+    return [layers.Reduce(d.name, "mean", axis, bool(d.config["keepdims"]))]
+
+
 def _global1d(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
     def make(d: Described) -> list[Layer]:
         keeps = bool(d.config["keepdims"])
@@ -282,7 +287,7 @@ SPATIAL: dict[str, Callable[[Described], list[Layer]]] = {
     "MaxPooling2D": _pooling(layers.MaxPooling2D),
     "AveragePooling1D": _pooling1d(layers.AvgPooling1D),
     "AveragePooling2D": _pooling(layers.AvgPooling2D),
-    "GlobalAveragePooling1D": _global1d(layers.GlobalAvgPooling1D),
+    "GlobalAveragePooling1D": _mean_of_steps,
     "GlobalAveragePooling2D": _global(layers.GlobalAvgPooling2D),
     "GlobalMaxPooling1D": _global1d(layers.GlobalMaxPooling1D),
     "GlobalMaxPooling2D": _global(layers.GlobalMaxPooling2D),

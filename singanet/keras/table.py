@@ -11,3 +11,15 @@ from singanet.keras.spatial import SPATIAL
 from singanet.layers.layer import Layer
 
 TABLE: dict[str, Callable[[Described], list[Layer]]] = {**PLAIN, **SPATIAL, **RECURRENT}
+
+MASKED = frozenset(
+    {
+        *RECURRENT,
+        *("Activation", "Add", "AlphaDropout", "Average", "BatchNormalization", "Concatenate"),
+        *("Dense", "Dropout", "ELU", "Embedding", "GaussianNoise", "GlobalAveragePooling1D"),
+        *("GroupNormalization", "LayerNormalization", "LeakyReLU", "Masking", "Maximum", "Minimum"),
+        *("MultiHeadAttention", "Multiply", "PReLU", "RMSNormalization", "ReLU", "Softmax"),
+        *("SpatialDropout1D", "Subtract", "TimeDistributed"),
+    }
+)
+"""Classes that hand a mask of steps on or go by it in Keras, where all others drop it."""

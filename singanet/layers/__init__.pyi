@@ -46,6 +46,7 @@ from singanet.layers.lrn import LRN
 from singanet.layers.masking import Masking
 from singanet.layers.matmul import MatMul
 from singanet.layers.multi_head_attention import MultiHeadAttention
+from singanet.layers.operation import Operation
 from singanet.layers.pad import Cropping, EndPadding, Pad
 from singanet.layers.pooling import (
     AvgPooling1D,
@@ -70,6 +71,7 @@ from singanet.layers.step_list import StepList, padded_to_steps, steps_to_padded
 from singanet.layers.stop_gradient import StopGradient
 from singanet.layers.time_distributed import TimeDistributed
 from singanet.layers.upsampling2d import Upsampling2D
+from singanet.layers.weight import Weight
 from singanet.layers.where import Compare, Where
 
 __all__ = [
@@ -136,6 +138,7 @@ __all__ = [
     "Minimum",
     "MultiHeadAttention",
     "Multiply",
+    "Operation",
     "PReLU",
     "Pad",
     "Permute",
@@ -158,6 +161,7 @@ __all__ = [
     "Subtract",
     "TimeDistributed",
     "Upsampling2D",
+    "Weight",
     "Where",
     "padded_to_steps",
     "steps_to_padded",

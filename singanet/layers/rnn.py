@@ -60,6 +60,9 @@ class RNN(Layer):
 
     any_extent = True
 
+    # Lengths may be whole numbers, and stand behind as many states as there are.
+    input_kinds = ("floats", "any", "any", "any")
+
     def __init__(
         self,
         name: str,

@@ -41,7 +41,8 @@ def class_labels(
             where,
             expected=f"labels of shape {x.shape[:-1]} for outputs of shape {x.shape}",
             received=f"labels of shape {y.shape}",
-            advice="pass one integer label for every sample or position",
+            advice="pass one integer label for every sample or position; for one a sample put"
+            " Flatten before the last Dense",
         )
     labels = y.reshape(-1)
     if labels.size == 0:

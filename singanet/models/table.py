@@ -181,13 +181,13 @@ def _sequence_nets() -> list[ModelEntry]:
         ),
         ModelEntry(
             "transformer_lm",
-            "language model as GPT: rotary positions, gelu, scores by the embedding",
+            "GPT-like language model of characters: rotary positions, gelu",
             "transformer",
-            {"positions": "rotary", "mode": "gelu", "tied": True},
+            {"positions": "rotary", "mode": "gelu", "tied": True, "depth": 2, "dropout": 0.0},
             input_shape=(64,),
             num_classes=96,
             task="text",
-            recipe=Recipe(epochs=10, batch_size=32, optimizer="adam", lr=0.003, weight_decay=0.0),
+            recipe=Recipe(epochs=4, batch_size=8, optimizer="adam", lr=0.0025, weight_decay=0.0),
         ),
     ]
 
@@ -269,7 +269,7 @@ _PARAMETERS = {
     "lstm": 164_362,
     "char_rnn": 360_544,
     "transformer": 627_936,
-    "transformer_lm": 607_456,
+    "transformer_lm": 409_184,
     "wide_deep": 18_376,
     "deepfm": 18_382,
     "dcn": 27_960,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ class Predictor(CompiledNet):
     def of(cls, net: Net) -> Self:
         """See `FeedForwardNet.predictor`."""
         expect_host(net, "net.predictor")
-        _expect_own_calls(net)
+        expect_own_calls(net, "net.predictor")
         _expect_no_states(net)
         device = half_device(net.device) if net.dtype == np.float16 else net.device
         constant = ConstantNet(net, device)
@@ -90,9 +91,15 @@ class Predictor(CompiledNet):
         if "error" in self._about:
             raise self._about["error"]
         state = {PREDICTOR.text: encoded(PREDICTOR, self._about)}
-        with self._net.constants.lock:
-            params = distinct(self._net.params())
+        with self.constants() as net:
+            params = distinct(net.params())
             write_state(path, state | {_CONSTANT + p.name: p.value for p in params}, CONTAINER)
+
+    @contextmanager
+    def constants(self) -> Iterator[ConstantNet]:
+        """What it predicts with, whose constants all have their arrays inside."""
+        with self._net.constants.lock:
+            yield self._net
             self._net.constants.let_go()
 
     def __call__(self, x: Any, batch_size: int | None = None) -> Any:
@@ -113,14 +120,14 @@ def load_predictor(path: str | os.PathLike[str]) -> Predictor:
     return Predictor.load(path)
 
 
-def _expect_own_calls(net: Net) -> None:
+def expect_own_calls(net: Net, where: str) -> None:
     """Refuse a net that does something else than its layers one after the other."""
     for name in ("forward", "predict"):
         found = getattr(net, name, None)
         if found is not None and not str(found.__module__).startswith("singanet."):
             raise ArgumentError(
-                "net.predictor",
-                expected=f"a net whose {name} is singanet's: a predictor has the layers alone",
+                where,
+                expected=f"a net whose {name} is singanet's: what is made has the layers alone",
                 received=f"a {type(net).__name__} with one of its own",
                 advice="put what it does into a layer or into the link of a loss",
             )

@@ -24,7 +24,7 @@ def packed_layers(net: Model) -> list[Packed]:
 
 
 def _packed(layer: RNN) -> Packed:
-    members = tuple(param.name for param in layer.params.values())
+    members = tuple(param.name for param in layer.params.values() if not param.is_state)
     dtype = np.dtype(next(iter(layer.params.values())).value.dtype)
     rule = f"unpacked into {len(members)}: {PACKED_RULE}"
     target = Target((layer.packed_size(),), dtype, rule)

@@ -1,6 +1,7 @@
 """Protobuf schemas and the code generated from them.
 
-``core.proto`` is SINGA's record of a tensor, ``net.proto`` the description of a net.
+``core.proto`` is SINGA's record of a tensor, ``net.proto`` the description of a net,
+``onnx.proto`` what is used of the exchange format's graphs.
 
 Generate again, from the folder above ``singanet``, with a compiler no newer than the protobuf
 that pyproject.toml asks for, since older runtimes refuse what newer compilers write:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 from singanet import loss as losses
@@ -15,23 +16,7 @@ from singanet.loss import Loss
 from singanet.metric import Metric
 from singanet.optimizer import Optimizer, Wrapper
 
-RATES = {
-    "SGD": 0.01,
-    "Nesterov": 0.01,
-    "Adam": 0.001,
-    "AdamW": 0.001,
-    "AMSGrad": 0.001,
-    "AdaGrad": 0.001,
-    "RMSProp": 0.001,
-    "Adafactor": 0.001,
-    "FactoredAdam": 0.001,
-    "LAMB": 0.001,
-    "Lion": 0.001,
-    "NAdam": 0.001,
-    "RAdam": 0.001,
-    "Adamax": 0.001,
-    "Adadelta": 0.001,
-}
+_RATE, _RATES = 0.001, {"SGD": 0.01, "Nesterov": 0.01}
 """The rates of optimizers that are given by name: those of Keras."""
 
 _LOSSES = {
@@ -60,10 +45,11 @@ _YES_OR_NO = (losses.BinaryCrossEntropy, losses.SigmoidCrossEntropy)
 
 
 def as_optimizer(given: Any) -> Optimizer | Wrapper:
-    """``given``, or the optimizer of that name at its rate in `RATES`. Errors: no optimizer."""
+    """``given``, or the optimizer of that name at Keras' rate. Errors: no optimizer."""
     if isinstance(given, str):
-        kind = _class("optimizer", given, optimizers, {}, list(RATES))
-        return kind(lr=RATES[kind.__name__])
+        known = [name for name in _public(optimizers, Optimizer) if _needs_a_rate_alone(name)]
+        kind = _class("optimizer", given, optimizers, {}, known)
+        return kind(lr=_RATES.get(kind.__name__, _RATE))
     if isinstance(given, (Optimizer, Wrapper)):
         return given
     raise _not_one("optimizer", "an optimizer, or its name", given, "SGD(lr=0.1)")
@@ -106,6 +92,11 @@ def as_metric(given: Any, loss: Any) -> Metric:
     if isinstance(given, Metric):
         return given
     raise _not_one("metrics", "metrics, or their names", given, "[Accuracy()]")
+
+
+def _needs_a_rate_alone(name: str) -> bool:
+    given = signature(getattr(optimizers, name).__init__).parameters.values()
+    return all(p.name in ("self", "lr") or p.default is not p.empty for p in given)
 
 
 def _public(room: Any, base: type) -> list[str]:

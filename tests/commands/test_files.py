@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from singanet.__main__ import main
+from singanet.runs.trained import run_net
 
 
 def test_a_runs_weights_go_to_another_format_and_compare_equal(run_dir, tmp_path, capsys):
@@ -32,6 +33,26 @@ def test_a_run_folder_gives_the_layouts_for_keras(run_dir, tmp_path, refused):
     assert main(["convert", str(target), str(again), "--model", str(run_dir)]) == 0
     assert main(["diff", str(best), str(again)]) == 0
     assert "name the model" in refused("convert", best, target)
+
+
+def test_nets_become_onnx_graphs(run_dir, tmp_path, refused, capsys):
+    best, target = run_dir / "best.npz", tmp_path / "net.onnx"
+    assert main(["convert", str(best), str(target), "--model", str(run_dir)]) == 0
+    assert capsys.readouterr().out == f"{target}: an ONNX graph\n"
+    whole, net = target.read_bytes(), run_net(run_dir)
+    net.load(best)
+    net.save_model(tmp_path / "net.singanet")
+    net.predictor().save(tmp_path / "only.singanet")
+    again = tmp_path / "again.onnx"
+    assert main(["convert", str(tmp_path / "net.singanet"), str(again)]) == 0
+    assert again.read_bytes() == whole
+    predicts = [str(tmp_path / "only.singanet"), str(again), "--opset", "21"]
+    assert main(["convert", *predicts]) == 0
+    assert again.read_bytes() != whole
+    assert "--model" in refused("convert", best, target)
+    assert "17 to 23" in refused("convert", tmp_path / "net.singanet", target, "--opset", 30)
+    refused("convert", tmp_path / "none.singanet", target)
+    assert target.read_bytes() == whole
 
 
 def test_mistakes_are_one_line(run_dir, tmp_path, refused):

@@ -266,7 +266,7 @@ def test_a_list_without_a_shape_can_be_built():
         net.build((4,))
 
 
-@pytest.mark.parametrize("shape", [(2, 3), [(2,), (2,)], "wide", None, 5])
+@pytest.mark.parametrize("shape", [(), [(2,), (2,)], "wide", None, 5])
 def test_a_shape_that_does_not_fit_leaves_the_list_waiting(shape):
     inner = shapeless()
     net = FeedForwardNet([inner])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError, CallOrderError, GraphError, ShapeError
 from singanet.graph.nodes import Graph
-from singanet.layers import Activation, Concat, Dense, Dummy, Merge, Slice, Split
+from singanet.layers import Activation, Concat, Conv1D, Conv2D, Dense, Dummy, Merge, Slice, Split
 from singanet.net import FeedForwardNet
 
 
@@ -91,28 +91,27 @@ def test_a_name_used_twice_is_refused_and_the_net_is_as_it_was():
 def test_a_refused_shape_leaves_the_net_as_it_was():
     net = FeedForwardNet()
     net.add(dummy("in", (2, 3)))
-    fc = Dense("fc", 4)
-    with pytest.raises(ShapeError, match=r"layer 'fc'.*\(2, 3\)"):
-        net.add(fc)
-    assert "fc" not in net
-    assert fc.out_shapes is None
+    conv = Conv2D("conv", 4)
+    with pytest.raises(ShapeError, match=r"layer 'conv'.*\(2, 3\)"):
+        net.add(conv)
+    assert "conv" not in net
+    assert conv.out_shapes is None
     net.add(Dummy("next"))
     assert net["next"].get_output_sample_shape() == (2, 3)
 
 
 def test_a_shape_refused_further_down_undoes_the_whole_addition():
     net = FeedForwardNet()
-    first = Dense("late", 4)
-    net.add(first, "middle")
+    net.add(Conv1D("late", 4), "middle")
     net.add(Activation("more"), "late")
-    middle = Dummy("middle", input_sample_shape=(2, 2))
+    middle = Dummy("middle", input_sample_shape=(2, 2, 2))
     with pytest.raises(ShapeError, match="layer 'late'"):
         net.add(middle, [])
     assert middle.out_shapes is None
     assert "middle" not in net
     net.add(Dummy("middle", input_sample_shape=(5,)), [])
     assert [layer.name for layer in net.layers] == ["middle", "late", "more"]
-    assert net["more"].get_output_sample_shape() == (4,)
+    assert net["more"].get_output_sample_shape() == (4, 5)
 
 
 def test_an_input_without_a_shape_is_refused():

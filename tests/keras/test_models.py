@@ -159,6 +159,64 @@ def test_every_layer_there_and_back(name, tmp_path):
     same(net.forward(False, ours), back.predict(x, verbose=0))
 
 
+def words(*layers):
+    """Indices, of which 0 is no word, through ``layers``."""
+    return keras.Sequential(
+        [keras.Input((6,), dtype="int32"), kl.Embedding(9, 4, mask_zero=True), *layers]
+    )
+
+
+def attended():
+    x = keras.Input((6,), dtype="int32")
+    y = kl.Embedding(9, 4, mask_zero=True)(x)
+    y = kl.LayerNormalization()(kl.Add()([y, kl.MultiHeadAttention(2, 3)(y, y)]))
+    return keras.Model(x, kl.GlobalAveragePooling1D()(kl.TimeDistributed(kl.Dense(3))(y)))
+
+
+def called():
+    """Masks that the description has as operations."""
+    x, f = keras.Input((6,), dtype="int32", name="x"), keras.Input((6, 4), name="f")
+    y = kl.LSTM(4, return_sequences=True)(kl.Embedding(9, 4, mask_zero=True)(x))
+    z = kl.Masking(0.0)(f)
+    return keras.Model([x, f], kl.Add()([kl.GRU(3)(kl.Dense(5)(y)), kl.GRU(3)(z)]))
+
+
+MASKED = {
+    "mean": lambda: words(kl.GlobalAveragePooling1D()),
+    "largest, of all": lambda: words(kl.Dense(3), kl.GlobalMaxPooling1D()),
+    "convolution, of all": lambda: words(kl.Conv1D(3, 2), kl.LSTM(2)),
+    "attention": attended,
+    "tags": lambda: words(kl.Dense(3, "softmax"), kl.Bidirectional(kl.GRU(2))),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_are_read_and_dropped_as_in_keras(name, tmp_path):
+    model = drawn(MASKED[name]())
+    model.save(tmp_path / "m.keras")
+    x = np.random.default_rng(0).integers(1, 9, (4, 6))
+    x[1:, 4:] = x[2:, 3] = x[3, 1] = 0
+    same(load_model(tmp_path / "m.keras").forward(False, x), model.predict(x, verbose=0))
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
+def test_masks_that_are_called(tmp_path):
+    model = drawn(called())
+    model.save(tmp_path / "m.keras")
+    rng = np.random.default_rng(0)
+    x, f = rng.integers(1, 9, (4, 6)), rng.normal(size=(4, 6, 4)).astype("f4")
+    x[1:, 4:], f[2:, 3:] = 0, 0
+    net = load_model(tmp_path / "m.keras")
+    want = model.predict([x, f], verbose=0)
+    same(net.forward(False, {"x": x, "f": f}), want)
+
+    y = kl.Embedding(9, 4, mask_zero=True)(x := keras.Input((6,), dtype="int32"))
+    keras.Model(x, kl.GRU(2)(y, mask=keras.ops.not_equal(x, 3))).save(tmp_path / "m.keras")
+    with pytest.raises(FileFormatError, match="the mask that its input has"):
+        load_model(tmp_path / "m.keras")
+
+
 def test_what_was_compiled_stays_behind(tmp_path):
     model = keras.Sequential([keras.Input(ROW), kl.Dense(4), kl.Dropout(0.5), kl.Dense(2)])
     model.compile("adam", "mse")

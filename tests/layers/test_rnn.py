@@ -346,8 +346,8 @@ def test_stateful_steps_are_the_same_recorded_saved_and_by_layers(rng, tmp_path)
         losses = [net.step(x, y, SGD(lr=0.1))[0] for net in (recorded, by_layers)]
         assert losses[0] == losses[1]
         if k == 3:
-            recorded.save(tmp_path / "net.npz")
-            resumed.load(tmp_path / "net.npz")
+            recorded.save(tmp_path / "net.bin")
+            resumed.load(tmp_path / "net.bin")
         elif k > 3:
             assert resumed.step(x, y, SGD(lr=0.1))[0] == losses[0]
     assert recorded.programs.notes == []

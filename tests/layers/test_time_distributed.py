@@ -8,6 +8,7 @@ import pytest
 from singanet.errors import ArgumentError, ShapeError
 from singanet.layers import (
     BatchNormalization,
+    Conv1D,
     Conv2D,
     Dense,
     Dropout,
@@ -118,8 +119,8 @@ def test_refuses_what_it_cannot_wrap():
         TimeDistributed("steps", "fc")
     with pytest.raises(ShapeError, match=r"'steps': expected samples of shape \(steps"):
         TimeDistributed("steps", Dense("fc", 3)).build(())
-    with pytest.raises(ShapeError, match=r"'fc': expected .*\(features,\)"):
-        TimeDistributed("steps", Dense("fc", 3)).build((4, 5, 6))
+    with pytest.raises(ShapeError, match=r"'conv': expected .*\(channels, length\)"):
+        TimeDistributed("steps", Conv1D("conv", 3)).build((4, 5, 6, 7))
     cut = Slice("cut", 1, [1])
     with pytest.raises(ShapeError, match=r"'steps': expected a layer of one output"):
         TimeDistributed("steps", cut).build((4, 5))
@@ -133,7 +134,7 @@ def test_an_add_that_fails_leaves_the_wrapped_layer_as_it_was(built_before):
     if built_before:
         layer.get_output_sample_shape()
     net.add(TimeDistributed("steps", layer), src="x")
-    net.add(Dense("late", 2), src="x")
+    net.add(Conv2D("late", 2), src="x")
     with pytest.raises(ShapeError, match="'late'"):
         net.add(Dummy("x", input_sample_shape=(2, 4)), src=[])
     assert layer.out_shapes == ((3,) if built_before else None)

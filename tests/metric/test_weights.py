@@ -7,10 +7,12 @@ import os
 import numpy as np
 import pytest
 
+from singanet import metric
 from singanet.errors import DataError, ShapeError
 from singanet.metric import (
     AUC,
     F1,
+    IOU,
     R2,
     Accuracy,
     BinaryAccuracy,
@@ -59,6 +61,7 @@ CASES = {
     "RootMeanSquaredError": (RootMeanSquaredError, REAL, TARGET),
     "R2": (R2, REAL, TARGET),
     "Perplexity": (lambda: Perplexity(1), STEPS, WORDS),
+    "IOU": (IOU, SCORES, LABELS),
     "LabelErrorRate": (LabelErrorRate, STEPS, WORDS[:, :3]),
     "AUC": (AUC, CHANCE, YES),
     "AUC of two": (AUC, np.stack([1 - CHANCE, CHANCE], axis=1), YES),
@@ -73,13 +76,13 @@ def test_a_weight_is_so_many_samples(name):
     make, x, y = CASES[name]
     times = np.random.default_rng(1).integers(0, 4, COUNT)
     times[:6] = 1
-    metric, other, many = make(), make(), make()
-    metric.update(x[:6], y[:6])
-    metric.update(x[6:9], y[6:9], times[6:9])
+    whole, other, many = make(), make(), make()
+    whole.update(x[:6], y[:6])
+    whole.update(x[6:9], y[6:9], times[6:9])
     other.update(x[9:], y[9:], times[9:].astype(np.float32))
-    metric.merge(other.state())
+    whole.merge(other.state())
     many.update(np.repeat(x, times, axis=0), np.repeat(y, times, axis=0))
-    np.testing.assert_allclose(metric.result(), many.result(), rtol=1e-6)
+    np.testing.assert_allclose(whole.result(), many.result(), rtol=1e-6)
     alone = make().evaluate(x, y, times)
     np.testing.assert_allclose(alone, many.evaluate(x.repeat(times, 0), y.repeat(times, 0)), 1e-6)
 
@@ -87,7 +90,7 @@ def test_a_weight_is_so_many_samples(name):
 @pytest.mark.parametrize("name", CASES)
 def test_weights_that_do_not_fit_are_refused(name):
     make, x, y = CASES[name]
-    metric = make()
+    own = make()
     for weight, error in (
         (np.ones(COUNT - 1), ShapeError),
         (np.ones(()), ShapeError),
@@ -97,8 +100,14 @@ def test_weights_that_do_not_fit_are_refused(name):
         (np.array(["1"] * COUNT), DataError),
     ):
         with pytest.raises(error, match="sample_weight"):
-            metric.update(x, y, weight)
-    assert not metric.samples
+            own.update(x, y, weight)
+    assert not own.samples
+
+
+def test_all_metrics_take_weights():
+    """Those that are not here are of several kinds, or of no own."""
+    concrete = {name for name in metric.__all__ if not getattr(metric, name).__abstractmethods__}
+    assert {type(make()).__name__ for make, _, _ in CASES.values()} == concrete
 
 
 def test_weights_of_positions():
@@ -126,6 +135,7 @@ def of_keras(metrics):
         "BinaryAccuracy": (metrics.BinaryAccuracy(), YES[:, None], CHANCE[:, None]),
         "BinaryAccuracy of labels": (metrics.BinaryAccuracy(), MULTI_HOT, SCORES),
         "F1": (metrics.F1Score("macro"), ONE_HOT, SCORES),
+        "IOU": (metrics.MeanIoU(4, dtype="float32", sparse_y_pred=False), LABELS, SCORES),
         "FBeta": (metrics.FBetaScore("weighted", 2.0, 0.3), MULTI_HOT, SCORES),
         "RecallScore": (metrics.Recall(), YES, CHANCE),
         "MeanAbsoluteError": (metrics.MeanAbsoluteError(), TARGET, REAL),

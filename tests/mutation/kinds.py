@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 import singanet
 from singanet import FeedForwardNet, Input, layers, loss, metric, models
@@ -31,7 +32,10 @@ from singanet.data.idx import read_idx
 from singanet.data.images import MAX_PIXELS, read_image
 from singanet.data.npz import read_npz
 from singanet.data.safe_pickle import load_plain_pickle
+from singanet.errors import ArgumentError
 from singanet.keras import load_model as load_keras
+from singanet.onnx import load as load_onnx
+from singanet.onnx import save as save_onnx
 from singanet.optimizer import SGD, Adam, ClipByLayerNorm
 from singanet.optimizer.schedules import Step
 from singanet.proto import net_from_proto, net_to_proto
@@ -39,6 +43,7 @@ from singanet.report import recorders, write_report
 from singanet.report.run_files import WRITTEN
 from singanet.runs.config import read_config
 from singanet.runs.folder import saved_options, saved_settings
+from singanet.schema.onnx_pb2 import ModelProto
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping
 from tests.layer_catalogue import CATALOGUE, net_of
@@ -324,6 +329,28 @@ def keras_seeds(folder):
         yield ".keras", lambda rng: packed(mutated(WHOLE, rng), nested)
 
 
+NO_MESSAGE = (ParseError, ValueError, TypeError, ArithmeticError, SystemError, AttributeError)
+
+
+def onnx_seeds(folder):
+    """Graphs of nets of every layer that has a form, by their bytes and by their messages."""
+    path = folder / "seed.onnx"
+    for name in CATALOGUE:
+        with contextlib.suppress(ArgumentError):
+            save_onnx(net_of(name), path)
+            raw = path.read_bytes()
+            yield of_bytes(".onnx", raw)
+            about = MessageToDict(ModelProto.FromString(raw))
+
+            def spoil(rng, about=about):
+                for _ in range(9):
+                    with contextlib.suppress(*NO_MESSAGE):
+                        return ParseDict(mutated(about, rng), ModelProto()).SerializeToString()
+                return b""
+
+            yield ".onnx", spoil
+
+
 # -- trainings ------------------------------------------------------------------------------------
 
 ROWS = np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32)
@@ -565,6 +592,7 @@ KINDS = {
         Kind("model", 20, model_seeds, read_model),
         Kind("predictor", 10, predictor_seeds, read_predictor, watched=False),
         Kind("keras", 10, keras_seeds, load_keras, watched=False),
+        Kind("onnx", 25, onnx_seeds, load_onnx),
         Kind("training", 25, training_seeds, read_training, watched=False),
         Kind("run", 20, run_seeds, read_run_folder, watched=False),
     )

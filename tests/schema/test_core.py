@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 import singanet
-from singanet.schema import core_pb2, net_pb2
+from singanet.schema import core_pb2, net_pb2, onnx_pb2
 from singanet.schema.core_pb2 import TensorProto
 
 
-@pytest.mark.parametrize(("schema", "generated"), [("core", core_pb2), ("net", net_pb2)])
+@pytest.mark.parametrize(
+    ("schema", "generated"), [("core", core_pb2), ("net", net_pb2), ("onnx", onnx_pb2)]
+)
 def test_the_generated_code_is_that_of_the_schema(schema, generated, tmp_path):
     protoc = pytest.importorskip(
         "grpc_tools.protoc", reason="generates from the schema: pip install grpcio-tools"
@@ -27,7 +29,9 @@ def test_the_generated_code_is_that_of_the_schema(schema, generated, tmp_path):
     (compiled,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
     ours = descriptor_pb2.FileDescriptorProto.FromString(generated.DESCRIPTOR.serialized_pb)
     # json_name is filled in by one way of compiling only.
-    for message in compiled.message_type:
+    messages = list(compiled.message_type)
+    for message in messages:
+        messages += message.nested_type
         for field in message.field:
             field.ClearField("json_name")
     assert ours == compiled

@@ -36,7 +36,8 @@ class ConstantNet:
 
     ``norms`` names batch normalisations that are in the weights of convolutions, with these: of a
     net whose parameters are yet to be filled, `Constants` then has room for both as one. None
-    folds what can be. Errors: a layer or a loss that cannot be copied.
+    folds what can be. ``loose`` is the plan with these, and else a step for each layer.
+    Errors: a layer or a loss that cannot be copied.
     """
 
     def __init__(self, net: Net, device: Device, norms: Mapping[str, str] | None = None) -> None:
@@ -50,16 +51,16 @@ class ConstantNet:
             # A kernel for several layers would hide a parameter that is NaN.
             norms = {} if _constants(plan).hold_nan() else foldable(plan)
         self.norms = dict(norms)
-        self._loose = fold_norms(plan, self.norms)
+        self.loose = fold_norms(plan, self.norms)
         self._plan: Plan | None = None
-        self.constants = _constants(self._loose)
+        self.constants = _constants(self.loose)
         self.version = 0
 
     def execution_plan(self) -> Plan:
         """The steps, one for what one kernel does."""
         if self._plan is None:
             self.has_nan = self.constants.hold_nan()
-            self._plan = self._loose if self.has_nan else fuse(self._loose)
+            self._plan = self.loose if self.has_nan else fuse(self.loose)
         return self._plan
 
     # -- what a recorder asks ---------------------------------------------------------------

@@ -1,0 +1,313 @@
+"""Numbers that are known beforehand: constants, shapes, and what is computed of them.
+
+Each node is worked out for every one of `BATCHES`: an extent that is 7 k for seven samples and
+11 k for eleven is k times the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from singanet.base.budget import Budget
+from singanet.layers.operation import OPERATIONS
+from singanet.onnx.arrays import DTYPES
+from singanet.onnx.read import Node
+from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, Value, norm_axis, resolved
+from singanet.types import Array
+
+_MOST = 1 << 22
+"""Elements of an array that is worked out; views, and what comes from the file, may be larger."""
+
+Folding = Callable[..., Any]
+
+
+def fold(node: Node, values: Sequence[Value | None], budget: Budget) -> list[Known] | None:
+    """The outputs of a node whose inputs are known, or a Shape; None where layers have to do it."""
+    function = FOLDS.get(node.op)
+    if function is None:
+        return None
+    pairs: list[Any] = []
+    for batch, k in zip(BATCHES, (0, 1), strict=True):
+        if k and all(isinstance(v, Known) and v.constant for v in values if v is not None):
+            pairs.append(pairs[0])
+            continue
+        given = [
+            value.at[k]
+            if isinstance(value, Known)
+            else _Shaped(value.dims(batch))
+            if isinstance(value, Tensor)
+            else None
+            for value in values
+        ]
+        made = function(_Node(node, budget), *given)
+        pairs.append(made if isinstance(made, list) else [made])
+    name = next((v.name for v in values if isinstance(v, Known)), "") if node.op in _SAME else ""
+    return [Known.of(a, b, name) for a, b in zip(*pairs, strict=True)]
+
+
+class _Shaped:
+    """A part of the net, of which only the shape is known."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = tuple(shape)
+
+
+class _Node:
+    """What folding asks of a node."""
+
+    def __init__(self, node: Node, budget: Budget) -> None:
+        self.op, self.opset, self.outputs = node.op, node.opset, node.outputs
+        self._attributes, self._budget = node.attributes, budget
+
+    def get(self, name: str, usual: Any = None) -> Any:
+        return self._attributes.get(name, usual)
+
+    def ask(self, given: Array | None, name: str, usual: Any = None) -> Any:
+        """What is an input of newer operators and an attribute of older ones."""
+        return self.get(name, usual) if given is None else given.tolist()
+
+    def room(self, *shape: int) -> tuple[int, ...]:
+        """``shape``, if an array of it may be made."""
+        sizes = tuple(int(size) for size in shape)
+        count = prod(max(size, 1) for size in sizes)
+        if min(sizes, default=0) < 0 or count > _MOST:
+            raise RefusedError(f"constants of at most {_MOST} elements", f"shape {sizes}"[:80])
+        self._budget.spend(8 * count)
+        return sizes
+
+
+def _elementwise(mode: str) -> Folding:
+    row = OPERATIONS[mode].forward
+
+    def run(node: _Node, *x: Array) -> Array:
+        node.room(*np.broadcast_shapes(*(a.shape for a in x)))
+        with np.errstate(all="ignore"):
+            return np.asarray(row(np, *x)).astype(x[0].dtype, copy=False)
+
+    return run
+
+
+def _truth(name: str) -> Folding:
+    def run(node: _Node, *x: Array) -> Array:
+        node.room(*np.broadcast_shapes(*(a.shape for a in x)))
+        return np.asarray(getattr(np, name)(*x))
+
+    return run
+
+
+def _arithmetic(name: str) -> Folding:
+    def run(node: _Node, *x: Array) -> Array:
+        node.room(*np.broadcast_shapes(*(a.shape for a in x)))
+        whole = name == "divide" and x[0].dtype.kind in "iu"
+        with np.errstate(all="ignore"):
+            if whole and (x[1] == 0).any():
+                raise RefusedError("a divisor", "zero")
+            made = x[0]
+            for other in x[1:]:
+                made = np.trunc(made / other) if whole else getattr(np, name)(made, other)
+        return np.asarray(made).astype(x[0].dtype, copy=False)
+
+    return run
+
+
+def _shape(node: _Node, x: Any) -> Array:
+    rank = len(x.shape)
+    start, end = node.get("start", 0), node.get("end", rank)
+    return np.array(x.shape[slice(start, end)], np.int64)
+
+
+def _reshape(node: _Node, x: Array, shape: Array | None = None) -> Array:
+    target = node.ask(shape, "shape")
+    if x.size == 0:
+        return x.reshape([int(size) for size in target])
+    return x.reshape(resolved(target, x.shape, bool(node.get("allowzero", 0))))
+
+
+def _squeeze(node: _Node, x: Array, axes: Array | None = None) -> Array:
+    given = node.ask(axes, "axes")
+    return np.squeeze(x, None if given is None else tuple(np.atleast_1d(given).tolist()))
+
+
+def _unsqueeze(node: _Node, x: Array, axes: Array | None = None) -> Array:
+    return np.expand_dims(x, tuple(np.atleast_1d(node.ask(axes, "axes")).tolist()))
+
+
+def _slice(node: _Node, x: Array, *given: Array | None) -> Array:
+    starts, ends, axes, steps = (
+        node.ask(given[k] if k < len(given) else None, name)
+        for k, name in enumerate(("starts", "ends", "axes", "steps"))
+    )
+    return x[tuple(slices(x.shape, starts, ends, axes, steps))]
+
+
+def slices(shape: Sequence[int], starts: Any, ends: Any, axes: Any, steps: Any) -> list[slice]:
+    """The ranges that a Slice takes along each axis, as Python has them."""
+    found = [slice(None)] * len(shape)
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        k = norm_axis(axis, len(shape))
+        size = shape[k]
+        if step == 0:
+            raise RefusedError("steps that go on", "0")
+        first = start + size if start < 0 else start
+        last = end + size if end < 0 else end
+        if step > 0:
+            found[k] = slice(min(max(first, 0), size), min(max(last, 0), size), step)
+        else:
+            last = min(max(last, -1), size - 1)
+            found[k] = slice(min(max(first, 0), size - 1), None if last < 0 else last, step)
+    return found
+
+
+def _gather(node: _Node, x: Array, indices: Array) -> Array:
+    axis = norm_axis(node.get("axis", 0), x.ndim)
+    node.room(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    return np.take(x, indices, axis)
+
+
+def _concat(node: _Node, *x: Array) -> Array:
+    node.room(sum(a.size for a in x))
+    return np.concatenate([np.atleast_1d(a) for a in x], node.get("axis", 0))
+
+
+def _split(node: _Node, x: Array, sizes: Array | None = None) -> list[Array]:
+    axis = norm_axis(node.get("axis", 0), x.ndim)
+    points = split_sizes(x.shape[axis], node.ask(sizes, "split"), len(node.outputs))
+    return np.split(x, np.cumsum(points)[:-1].tolist(), axis)
+
+
+def split_sizes(size: int, given: Sequence[int] | None, count: int) -> list[int]:
+    """The extents of the parts; without any, equal ones of which the last may be less."""
+    if given is None:
+        part = -(-size // max(count, 1))
+        given = [*[part] * (count - 1), size - part * (count - 1)]
+    if sum(given) != size or min(given) < 1 or len(given) != count:
+        raise RefusedError(f"{count} parts of {size}", f"{list(given)}")
+    return [int(part) for part in given]
+
+
+def _expand(node: _Node, x: Array, shape: Array) -> Array:
+    wanted = np.broadcast_shapes(x.shape, tuple(shape.tolist()))
+    if prod(wanted) > 1 << 40:
+        raise RefusedError("an array that can be made", f"shape {wanted}"[:80])
+    return np.broadcast_to(x, wanted)
+
+
+def _filled(node: _Node, shape: Array) -> Array:
+    value = np.asarray(node.get("value", np.zeros(1, np.float32))).reshape(())
+    sizes = tuple(int(size) for size in shape.tolist())
+    if min(sizes, default=0) < 0 or prod(sizes) > 1 << 40:
+        raise RefusedError("an array that can be made", f"shape {sizes}"[:80])
+    return np.broadcast_to(value, sizes)
+
+
+def _range(node: _Node, start: Array, limit: Array, step: Array) -> Array:
+    if step == 0:
+        raise RefusedError("steps that go on", "0")
+    node.room(max(0, int(-(-(float(limit) - float(start)) // float(step)))))
+    return np.arange(start.item(), limit.item(), step.item()).astype(start.dtype)
+
+
+def _tile(node: _Node, x: Array, repeats: Array) -> Array:
+    node.room(*(a * b for a, b in zip(x.shape, repeats.tolist(), strict=True)))
+    return np.tile(x, repeats.tolist())
+
+
+def _reduce(function: Any) -> Folding:
+    def run(node: _Node, x: Array, axes: Array | None = None) -> Array:
+        given = node.ask(axes, "axes")
+        if not given and node.get("noop_with_empty_axes", 0):
+            return x
+        over = tuple(given) if given else None
+        return np.asarray(function(x, axis=over, keepdims=bool(node.get("keepdims", 1)))).astype(
+            x.dtype, copy=False
+        )
+
+    return run
+
+
+def _cast(node: _Node, x: Array) -> Array:
+    to = node.get("to")
+    if to not in DTYPES:
+        raise RefusedError("a type of numbers of 8 bits and more", f"type {to}")
+    if x.dtype == DTYPES[to]:
+        return x
+    if x.strides and not any(x.strides):
+        return (
+            np.broadcast_to(x.flat[0].astype(DTYPES[to]), x.shape)
+            if x.size
+            else x.astype(DTYPES[to])
+        )
+    node.room(x.size // 4)
+    with np.errstate(all="ignore"):
+        return x.astype(DTYPES[to])
+
+
+def _trilu(node: _Node, x: Array, k: Array | None = None) -> Array:
+    node.room(*x.shape)
+    shift = 0 if k is None else int(k)
+    return np.triu(x, shift) if node.get("upper", 1) else np.tril(x, shift)
+
+
+def _where(node: _Node, condition: Array, a: Array, b: Array) -> Array:
+    node.room(*np.broadcast_shapes(condition.shape, a.shape, b.shape))
+    return np.where(condition, a, b)
+
+
+def _clip(node: _Node, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    return np.clip(x, node.ask(low, "min"), node.ask(high, "max"))
+
+
+def _transpose(node: _Node, x: Array) -> Array:
+    return x.transpose(node.get("perm"))
+
+
+def _flatten(node: _Node, x: Array) -> Array:
+    axis = node.get("axis", 1)
+    axis += x.ndim if axis < 0 else 0
+    return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
+
+
+def _product(node: _Node, a: Array, b: Array) -> Array:
+    node.room(*a.shape[:-1], *b.shape[-1:])
+    return np.matmul(a, b)
+
+
+FOLDS: Mapping[str, Folding] = {
+    **{op: _arithmetic(name) for op, name in {
+        "Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide", "Max": "maximum",
+        "Min": "minimum", "Sum": "add"}.items()},
+    **{op: _elementwise(mode) for op, mode in {
+        "Abs": "abs", "Sqrt": "sqrt", "Exp": "exp", "Log": "log",
+        "Floor": "floor", "Ceil": "ceil", "Round": "round", "Reciprocal": "reciprocal",
+        "Sin": "sin", "Cos": "cos", "Pow": "power", "Sign": "sign"}.items()},
+    **{op: _truth(name) for op, name in {
+        "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less",
+        "LessOrEqual": "less_equal", "And": "logical_and", "Or": "logical_or",
+        "Xor": "logical_xor", "Not": "logical_not", "IsNaN": "isnan"}.items()},
+    "Neg": lambda node, x: np.negative(x),
+    "MatMul": _product,
+    "Tanh": lambda node, x: np.tanh(x),
+    "Relu": lambda node, x: np.maximum(x, 0),
+    "Mod": lambda node, a, b: (np.fmod if node.get("fmod", 0) else np.mod)(a, b),
+    "Shape": _shape,
+    "Size": lambda node, x: np.array(prod(x.shape), np.int64),
+    "Reshape": _reshape, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Flatten": _flatten,
+    "Slice": _slice, "Gather": _gather, "Concat": _concat, "Split": _split, "Expand": _expand,
+    "ConstantOfShape": _filled, "Range": _range, "Tile": _tile, "Cast": _cast, "Trilu": _trilu,
+    "CastLike": lambda node, x, like: x.astype(like.dtype),
+    "Where": _where, "Clip": _clip, "Transpose": _transpose,
+    "Identity": lambda node, x: x,
+    "Dropout": lambda node, x, *rest: [x, np.ones(x.shape, bool)][: len(node.outputs)],
+    "ReduceSum": _reduce(np.sum), "ReduceProd": _reduce(np.prod), "ReduceMax": _reduce(np.max),
+    "ReduceMin": _reduce(np.min), "ReduceMean": _reduce(np.mean),
+}  # fmt: skip
+"""What can be worked out, by operator; of all else at least one input is a part of the net."""
+
+_SAME = {"Reshape", "Squeeze", "Unsqueeze", "Cast", "Transpose", "Identity", "Expand", "Flatten"}
+"""Those after which an array of the file is still that array, and is called so."""

@@ -1,0 +1,193 @@
+"""Convolutions, pools and other layers of images, and of sequences as they."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf, prod
+from typing import Any
+
+from singanet.layers.conv1d import Conv1D, Conv1DTranspose, DepthwiseConv1D
+from singanet.layers.conv2d import Conv2D
+from singanet.layers.conv2d_transpose import Conv2DTranspose
+from singanet.layers.conv3d import Conv3D
+from singanet.layers.depthwise_conv2d import DepthwiseConv2D
+from singanet.layers.geometry import OneAxis
+from singanet.layers.global_pooling import (
+    GlobalAvgPooling1D,
+    GlobalAvgPooling2D,
+    GlobalAvgPooling3D,
+    GlobalMaxPooling1D,
+    GlobalMaxPooling2D,
+    GlobalMaxPooling3D,
+)
+from singanet.layers.layer import Layer
+from singanet.layers.lrn import LRN
+from singanet.layers.pooling import (
+    AvgPooling1D,
+    AvgPooling2D,
+    AvgPooling3D,
+    MaxPooling1D,
+    MaxPooling2D,
+    MaxPooling3D,
+)
+from singanet.layers.separable_conv2d import SeparableConv2D
+from singanet.layers.upsampling2d import Upsampling2D
+from singanet.onnx.forms.graph import Form, Graph, Value
+from singanet.ops.window import Pads, Window
+from singanet.program.prediction.folding import FoldedConvolution
+
+
+def _window(layer: Any, pads: Pads) -> dict[str, Any]:
+    """The attributes of a window, along the axes that the layer's samples have."""
+    window: Window = layer.window
+    axes = _axes(layer)
+    begins, ends = zip(*pads, strict=True)
+    made = {
+        "kernel_shape": [window.kernel[k] for k in axes],
+        "strides": [window.stride[k] for k in axes],
+        "pads": [begins[k] for k in axes] + [ends[k] for k in axes],
+    }
+    spread = [window.dilation[k] for k in axes]
+    return {**made, "dilations": spread} if max(spread) > 1 else made
+
+
+def _axes(layer: Any) -> Sequence[int]:
+    return (1,) if isinstance(layer, OneAxis) else range(len(layer.window.kernel))
+
+
+def _bordered(
+    g: Graph, layer: Any, x: Value, pads: Pads, mode: str = "constant", value: float = 0.0
+) -> Value:
+    """``x`` (N, C, ...) with the border as an array of its own."""
+    return g.pad(x, [(0, 0), (0, 0), *(pads[k] for k in _axes(layer))], mode, value)
+
+
+def _with_channels(g: Graph, layer: Layer, x: Value) -> Value:
+    """Sequences (N, L) as those of one channel."""
+    return g.unsqueeze(x, 1) if _is_flat(layer) else x
+
+
+def _is_flat(layer: Layer) -> bool:
+    return isinstance(layer, OneAxis) and len(layer.in_shapes or ()) == 1
+
+
+def _conv(g: Graph, layer: Any, xs: list[Value]) -> Value:
+    bias = [g.param(layer, "bias")] if "bias" in layer.params else []
+    return _convolved(g, layer, xs[0], "weight", *bias)
+
+
+def _convolved(g: Graph, layer: Any, x: Value, suffix: str, *bias: Value) -> Value:
+    """``x`` under the layer's window, with the parameter ``suffix`` for kernels."""
+    window: Window = layer.window
+    x, pads = _with_channels(g, layer, x), window.pads
+    mode = getattr(layer, "padding_mode", "zeros")
+    if mode != "zeros":
+        x, pads = _bordered(g, layer, x, pads, mode), ((0, 0),) * len(pads)
+    attributes = _window(layer, pads)
+    shape: Any = layer.in_shapes
+    channels = 1 if _is_flat(layer) else shape[0]
+    count, rest = layer.params[suffix].shape
+    per_group = rest // prod(window.kernel)
+    weight = g.param(layer, suffix, (count, per_group, *attributes["kernel_shape"]))
+    return g.node("Conv", x, weight, *bias, group=channels // per_group, **attributes)
+
+
+def _separable_conv(g: Graph, layer: SeparableConv2D, xs: list[Value]) -> Value:
+    inner = _convolved(g, layer, xs[0], "depthwise_weight")
+    shape = (*layer.params["pointwise_weight"].shape, 1, 1)
+    bias = [g.param(layer, "bias")] if layer.use_bias else []
+    return g.node("Conv", inner, g.param(layer, "pointwise_weight", shape), *bias)
+
+
+def _conv_transpose(g: Graph, layer: Any, xs: list[Value]) -> Value:
+    attributes = _window(layer, layer.window.pads)
+    channels = layer.params["weight"].shape[0]
+    shape = (channels, layer.nb_kernels // layer.groups, *attributes["kernel_shape"])
+    weight = g.param(layer, "weight", shape)
+    bias = [g.param(layer, "bias")] if "bias" in layer.params else []
+    attributes["output_padding"] = [layer.output_padding[k] for k in _axes(layer)]
+    x = _with_channels(g, layer, xs[0])
+    return g.node("ConvTranspose", x, weight, *bias, group=layer.groups, **attributes)
+
+
+def _max_pool(g: Graph, layer: Any, xs: list[Value]) -> Value:
+    window: Window = layer.window
+    x, pads = _with_channels(g, layer, xs[0]), _reach(layer)
+    if any(max(ends) >= size for ends, size in zip(pads, window.kernel, strict=True)):
+        # A border that wide, as dilation allows, runtimes refuse.
+        x = _bordered(g, layer, x, pads, value=-inf)
+        pads = ((0, 0),) * len(pads)
+    y = g.node("MaxPool", x, **_window(layer, pads))
+    return g.squeeze(y, 1) if _is_flat(layer) else y
+
+
+def _average_pool(g: Graph, layer: Any, xs: list[Value]) -> Value:
+    x, pads, counted = _with_channels(g, layer, xs[0]), _reach(layer), layer.count_include_pad
+    if counted and pads != layer.window.pads:
+        # Of windows beyond the border the border alone counts.
+        x = _bordered(g, layer, x, layer.window.pads)
+        beyond = zip(pads, layer.window.pads, strict=True)
+        pads = tuple((0, end - given) for (_, end), (_, given) in beyond)
+        counted = False
+    y = g.node("AveragePool", x, count_include_pad=int(counted), **_window(layer, pads))
+    return g.squeeze(y, 1) if _is_flat(layer) else y
+
+
+def _reach(layer: Any) -> Pads:
+    """The pads with which sizes that are rounded down are those of the layer."""
+    shape: Any = layer.in_shapes
+    axes = len(layer.window.kernel)
+    sizes = (1, shape[-1]) if isinstance(layer, OneAxis) else shape[-axes:]
+    found: Pads = layer.window.reach(*sizes)
+    return found
+
+
+def _global_pool(op: str) -> Form:
+    return lambda g, layer, xs: g.node("Flatten", g.node(op, xs[0]), axis=1)
+
+
+def _lrn(g: Graph, layer: LRN, xs: list[Value]) -> Value:
+    shape: Any = layer.in_shapes
+    # Runtimes know images alone; the window lies over the channels.
+    x = xs[0] if len(shape) == 3 else g.reshape(xs[0], (0, shape[0], -1, 1))
+    y = g.node(
+        "LRN", x, size=layer.size, alpha=layer.alpha * layer.size, beta=layer.beta, bias=layer.k
+    )
+    return y if len(shape) == 3 else g.reshape(y, (0, *shape))
+
+
+def _upsampling(g: Graph, layer: Upsampling2D, xs: list[Value]) -> Value:
+    scales = g.constant([1.0, 1.0, *layer.factors], "scales", "float32")
+    nearest = layer.mode == "nearest"
+    if nearest:
+        modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    else:
+        modes = {"coordinate_transformation_mode": "half_pixel"}
+    return g.node("Resize", xs[0], None, scales, mode="nearest" if nearest else "linear", **modes)
+
+
+SPATIAL: Mapping[type[Layer], Form] = {
+    AvgPooling1D: _average_pool,
+    AvgPooling2D: _average_pool,
+    AvgPooling3D: _average_pool,
+    Conv1D: _conv,
+    Conv1DTranspose: _conv_transpose,
+    Conv2D: _conv,
+    Conv2DTranspose: _conv_transpose,
+    Conv3D: _conv,
+    DepthwiseConv1D: _conv,
+    DepthwiseConv2D: _conv,
+    FoldedConvolution: _conv,
+    GlobalAvgPooling1D: _global_pool("GlobalAveragePool"),
+    GlobalAvgPooling2D: _global_pool("GlobalAveragePool"),
+    GlobalAvgPooling3D: _global_pool("GlobalAveragePool"),
+    GlobalMaxPooling1D: _global_pool("GlobalMaxPool"),
+    GlobalMaxPooling2D: _global_pool("GlobalMaxPool"),
+    GlobalMaxPooling3D: _global_pool("GlobalMaxPool"),
+    LRN: _lrn,
+    MaxPooling1D: _max_pool,
+    MaxPooling2D: _max_pool,
+    MaxPooling3D: _max_pool,
+    SeparableConv2D: _separable_conv,
+    Upsampling2D: _upsampling,
+}

@@ -1,0 +1,37 @@
+"""What is in an ``.onnx`` file, as text."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from singanet.checkpoint.report import aligned
+from singanet.onnx.fold import FOLDS
+from singanet.onnx.operators import TABLE
+from singanet.onnx.read import read
+
+
+def inspect(path: str | os.PathLike[str]) -> str:
+    """Inputs, outputs, operators and arrays of a graph; what `load` has no layer for is marked.
+
+    No net is built. Errors: those of reading a file.
+    """
+    graph, _ = read(path)
+    counts = Counter(node.op for node in graph.nodes)
+    operators = [
+        f"{op} {count}" + ("" if op in TABLE or op in FOLDS else " (no layer)")
+        for op, count in counts.most_common()
+    ]
+    ends = [f"{port.name!r} {port.dtype} {port.shape}" for port in graph.inputs]
+    rows: list[tuple[object, ...]] = [("name", "shape", "type", "bytes")]
+    rows += [(name[:60], a.shape, a.dtype, a.nbytes) for name, a in graph.arrays.items()]
+    return "\n".join(
+        [
+            f"{path}: onnx, {len(graph.nodes)} nodes",
+            f"inputs: {', '.join(ends)}",
+            f"outputs: {', '.join(map(repr, graph.outputs))}",
+            f"operators: {', '.join(operators)}",
+            aligned(rows),
+            f"{len(graph.arrays)} arrays, {sum(a.nbytes for a in graph.arrays.values()):,} bytes",
+        ]
+    )

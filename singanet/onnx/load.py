@@ -1,0 +1,108 @@
+"""Opening an ``.onnx`` file as a net."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from singanet.base.budget import Budget
+from singanet.errors import ArgumentError, FileFormatError, SingaNetError, one_of
+from singanet.layers.symbol import Symbol
+from singanet.net import FeedForwardNet
+from singanet.onnx.drawing import Drawing
+from singanet.onnx.operators import TABLE
+from singanet.onnx.patterns import PATTERNS
+from singanet.onnx.read import Graph, broken, read
+from singanet.types import Shape
+
+
+def load(
+    path: str | os.PathLike[str],
+    shapes: Mapping[str, Shape] | None = None,
+    *,
+    batch_axis: int | None = 0,
+    max_bytes: int | None = None,
+    seed: int | None = None,
+) -> FeedForwardNet:
+    """The net of the graph in an ``.onnx`` file, with its weights, ready to predict and to train.
+
+    Inputs and outputs are called as in the file and have the samples in front: in the graph they
+    stand along ``batch_axis`` of every input, or with None a whole array is one sample. ``shapes``
+    gives sample shapes by input, where the file leaves extents open. A file may make about eight
+    times its size, or ``max_bytes``. Nothing in it is run, and external data are read from its
+    folder alone. Errors: `FileFormatError` for a damaged file, and for what has no layer, naming
+    all such operators; `UnsafeFileError` for one that asks for more than it holds, or for files
+    elsewhere; `FileAccessError`; `ArgumentError` for shapes of other inputs.
+    """
+    graph, budget = read(path, max_bytes)
+    given = dict(shapes or {})
+    names = [port.name for port in graph.inputs]
+    if not given.keys() <= set(names):
+        raise ArgumentError(
+            "onnx.load, argument shapes",
+            expected=f"inputs of the graph: {one_of(names)}",
+            received=one_of(given),
+            advice="leave the batch axis out of each shape",
+        )
+    where = f"onnx file {str(path)!r}"
+    return build(graph, budget, where, given, batch_axis, seed)
+
+
+def build(
+    graph: Graph,
+    budget: Budget,
+    where: str,
+    shapes: Mapping[str, Shape],
+    batch_axis: int | None,
+    seed: int | None = None,
+) -> FeedForwardNet:
+    """The net of a graph."""
+    drawing = Drawing(graph, budget, where, TABLE, PATTERNS, shapes, batch_axis)
+    if not drawing.outputs:
+        raise broken(where, "a graph with outputs", "none")
+    needed = _inputs_of(drawing.outputs)
+    double = any(p.dtype == np.float64 for p in graph.inputs) and not any(
+        p.dtype == np.float32 for p in graph.inputs
+    )
+    drawn = {id(layer) for layer in needed}
+    inputs = [symbol for symbol in drawing.inputs if id(symbol.call.layer) in drawn]
+    width = 8 if double else 4
+    for param, _ in drawing.fills:
+        budget.spend(prod(param.shape) * width)
+    try:
+        net = FeedForwardNet(inputs=inputs, outputs=drawing.outputs, seed=seed)
+    except SingaNetError as error:
+        raise FileFormatError(
+            where, expected=error.expected, received=error.received[:200], advice=error.advice
+        ) from None
+    net.run_on(net.device, np.dtype(np.float64 if double else np.float32))
+    held = {id(param) for param in _params(net)}
+    for param, array in drawing.fills:
+        if id(param) in held:
+            param.retype(net.device.put(np.array(array, net.dtype, order="C")))
+    for layer in drawing.frozen:
+        layer.trainable = False
+    net.regroup()
+    return net
+
+
+def _params(net: FeedForwardNet) -> list[object]:
+    return [param for node in net.nodes() for param in node.layer.params.values()]
+
+
+def _inputs_of(outputs: list[Symbol]) -> list[object]:
+    """The layers of the inputs that ``outputs`` depend on."""
+    seen: dict[int, object] = {}
+    stack = [symbol.call for symbol in outputs]
+    found: list[object] = []
+    while stack:
+        call = stack.pop()
+        if id(call) not in seen:
+            seen[id(call)] = call
+            stack += [symbol.call for symbol in call.inputs]
+            if not call.inputs:
+                found.append(call.layer)
+    return found

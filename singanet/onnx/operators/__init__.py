@@ -1,0 +1,22 @@
+"""What each operator of ONNX becomes: a file for each family, one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from singanet.onnx.drawing import Converter
+from singanet.onnx.operators.attention import ATTENTION
+from singanet.onnx.operators.dense import DENSE
+from singanet.onnx.operators.elementwise import ELEMENTWISE
+from singanet.onnx.operators.moving import MOVING
+from singanet.onnx.operators.normalising import NORMALISING
+from singanet.onnx.operators.recurrent import RECURRENT
+from singanet.onnx.operators.reducing import REDUCING
+from singanet.onnx.operators.spatial import SPATIAL
+
+TABLE: Mapping[str, Converter] = {
+    **ELEMENTWISE, **MOVING, **REDUCING, **DENSE, **SPATIAL, **NORMALISING, **RECURRENT,
+    **ATTENTION,
+}  # fmt: skip
+
+__all__ = ["TABLE"]

@@ -1,0 +1,354 @@
+"""Operators that only move elements: shapes, parts, joins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from singanet import layers
+from singanet.onnx.drawing import Converter, Use, perm_of
+from singanet.onnx.fold import slices, split_sizes
+from singanet.onnx.shaping import in_shape
+from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis, resolved
+
+
+def _moved(use: Use) -> Tensor:
+    """The input as it is, whole numbers included."""
+    value = use.value(0)
+    if not isinstance(value, Tensor):
+        raise RefusedError("an input of the net", "a constant")
+    return value
+
+
+def _reshape(use: Use) -> Tensor:
+    x, shape = _moved(use), use.value(1)
+    if "shape" in use.node.attributes:
+        targets = [use.attribute("shape")] * 2
+    elif isinstance(shape, Known):
+        targets = [array.tolist() for array in shape.at]
+    else:
+        raise RefusedError("a shape that is known", "what depends on an input of the net")
+    zeros = bool(use.attribute("allowzero", 0)) and 0 in targets[0]
+    fixed = use.drawing.fixed_batch
+    plain = x.axis == 0 and not x.folds and targets[0] == targets[1] and len(targets[0]) > 0
+    if plain and fixed is not None and targets[0][0] == fixed:
+        rest = targets[0][1:]
+        known = prod(size for size in rest if size > 0)
+        if prod(x.sample) == known or (-1 in rest and 0 not in rest):
+            # Exported for so many samples, whose number the file has everywhere.
+            targets = [[n, *rest] for n in BATCHES]
+    return in_shape(
+        use,
+        x,
+        [resolved(t, x.dims(n), zeros) for t, n in zip(targets, BATCHES, strict=True)],
+    )
+
+
+def _flatten(use: Use) -> Tensor:
+    x = _moved(use)
+    axis = use.attribute("axis", 1)
+    axis += x.rank if axis < 0 else 0
+    if axis == 1 and x.axis == 0 and not x.folds and len(x.sample) > 1:
+        return replace(x, symbol=use.draw(layers.Flatten(use.name()), x))
+    dims = [x.dims(n) for n in BATCHES]
+    return in_shape(use, x, [[prod(d[:axis]), prod(d[axis:])] for d in dims])
+
+
+def _squeeze(use: Use) -> Tensor:
+    x = _moved(use)
+    given = use.setting("axes", 1)
+    ones = [k for k, size in enumerate(x.dims(BATCHES[0])) if size == 1 and k != x.axis]
+    axes = ones if given is None else [norm_axis(k, x.rank) for k in np.atleast_1d(given).tolist()]
+    if not set(axes) <= set(ones):
+        raise RefusedError(f"axes of extent 1 among {ones}", f"{axes}")
+    return in_shape(
+        use, x, [[s for k, s in enumerate(x.dims(n)) if k not in axes] for n in BATCHES]
+    )
+
+
+def _unsqueeze(use: Use) -> Tensor:
+    x = _moved(use)
+    given = np.atleast_1d(use.setting("axes", 1)).tolist()
+    axes = {norm_axis(k, x.rank + len(given)) for k in given}
+    shapes = []
+    for n in BATCHES:
+        sizes = iter(x.dims(n))
+        shapes.append([1 if k in axes else next(sizes) for k in range(x.rank + len(given))])
+    return in_shape(use, x, shapes)
+
+
+def transposed(use: Use, x: Tensor, perm: Sequence[int]) -> Tensor:
+    """The axes of the graph's array in the order ``perm``."""
+    if sorted(perm) != list(range(x.rank)):
+        raise RefusedError(f"each of {x.rank} axes once", f"{list(perm)}")
+    axis, order = perm_of(x, perm)
+    symbol = x.symbol
+    if order != sorted(order):
+        symbol = use.draw(layers.Permute(use.name(), order), x)
+    return replace(x, symbol=symbol, axis=axis)
+
+
+def _transpose(use: Use) -> Tensor:
+    x = _moved(use)
+    return transposed(use, x, use.attribute("perm") or list(range(x.rank))[::-1])
+
+
+def part(use: Use, x: Tensor, ranges: Sequence[slice | int]) -> Tensor:
+    """The ranges and elements of the axes of the graph's array."""
+    places: list[Any] = [(None, None, None)] * len(x.sample)
+    gone = 0
+    for axis, chosen in enumerate(ranges):
+        if chosen == slice(None):
+            continue
+        if axis == x.axis:
+            whole = isinstance(chosen, slice) and all(
+                range(*chosen.indices(n)) == range(n)
+                for n in (x.before * n * x.after for n in BATCHES)
+            )
+            if not whole:
+                raise RefusedError("all samples", f"{chosen} along their axis")
+            continue
+        k = x.place(axis) - 1
+        size = x.sample[k]
+        if isinstance(chosen, slice):
+            if range(*chosen.indices(size)) != range(size):
+                places[k] = (chosen.start, chosen.stop, chosen.step)
+        else:
+            places[k] = int(chosen)
+            gone += x.axis is not None and axis < x.axis
+    if all(place == (None, None, None) for place in places):
+        return x
+    symbol = use.draw(layers.Index(use.name(), places), x)
+    return replace(x, symbol=symbol, axis=None if x.axis is None else x.axis - gone)
+
+
+def _slice(use: Use) -> Tensor:
+    x = _moved(use)
+    found = []
+    for k, n in enumerate(BATCHES):
+        given = []
+        for j, name in enumerate(("starts", "ends", "axes", "steps"), 1):
+            value = use.value(j)
+            if isinstance(value, Tensor):
+                raise RefusedError("ranges that are known", "what depends on an input of the net")
+            given.append(
+                use.attribute(name) if value is None else np.atleast_1d(value.at[k]).tolist()
+            )
+        found.append(slices(x.dims(n), *given))
+    chosen: list[slice | int] = []
+    for axis, pair in enumerate(zip(*found, strict=True)):
+        if axis == x.axis:
+            whole = all(
+                range(*s.indices(x.dims(n)[axis])) == range(x.dims(n)[axis])
+                for s, n in zip(pair, BATCHES, strict=True)
+            )
+            if not whole:
+                raise RefusedError("all samples", "a part of them")
+            chosen.append(slice(None))
+        elif pair[0] != pair[1]:
+            raise RefusedError("ranges that are known", f"{pair}")
+        else:
+            chosen.append(pair[0])
+    return part(use, x, chosen)
+
+
+def _gather(use: Use) -> Tensor:
+    data, indices = use.value(0), use.value(1)
+    if isinstance(data, Known):
+        return _looked_up(use, data, indices)
+    if not isinstance(data, Tensor) or not isinstance(indices, Known):
+        raise RefusedError("a constant table, or constant indices", "parts of the net as both")
+    axis = norm_axis(use.attribute("axis", 0), data.rank)
+    size, wanted = data.sample[data.place(axis) - 1], indices.array
+    if wanted.size == 0 or wanted.min() < -size or wanted.max() >= size:
+        raise RefusedError(f"indices from 0 to {size - 1}", f"{wanted.tolist()}"[:80])
+    if wanted.ndim == 0:
+        return part(
+            use, data, [int(wanted) if k == axis else slice(None) for k in range(data.rank)]
+        )
+    flat = (wanted.reshape(-1) % size).tolist()
+    layer = layers.Gather(use.name(), data.place(axis), flat)
+    made = replace(data, symbol=use.draw(layer, data))
+    if wanted.ndim == 1:
+        return made
+    return in_shape(
+        use,
+        made,
+        [[*d[:axis], *wanted.shape, *d[axis + 1 :]] for d in (made.dims(n) for n in BATCHES)],
+    )
+
+
+def _gather_elements(use: Use) -> Tensor:
+    """Each sample's own elements."""
+    data, indices = use.value(0), use.value(1)
+    if not isinstance(data, Tensor) or not isinstance(indices, Tensor):
+        raise RefusedError("inputs of the net as both", "a constant")
+    place = data.place(norm_axis(use.attribute("axis", 0), data.rank))
+    others = [
+        sizes for k, sizes in enumerate(zip(data.sample, indices.sample, strict=True), 1)
+        if k != place
+    ]  # fmt: skip
+    if (data.axis, data.folds) != (indices.axis, indices.folds) or any(a != b for a, b in others):
+        raise RefusedError("indices of the samples' shape", f"{indices.sample}")
+    if not indices.whole:
+        indices = replace(indices, symbol=_integers(use, indices), whole=True)
+    layer = layers.Gather(use.name(), place)
+    return replace(data, symbol=use.draw(layer, data, indices))
+
+
+def _integers(use: Use, x: Tensor) -> Any:
+    name = use.drawing.name_of(f"{use.node.name.strip('/') or use.node.op.lower()}.indices")
+    return layers.Cast(name, "int64")(x.symbol)
+
+
+def _looked_up(use: Use, data: Known, indices: Any) -> Tensor:
+    """Rows of a constant: an `Embedding`."""
+    table, axis = data.array, norm_axis(use.attribute("axis", 0), data.array.ndim)
+    if axis != 0 or table.dtype.kind != "f":
+        raise RefusedError("rows of a table of floats", f"axis {axis} of {table.dtype}")
+    rows = table.reshape(len(table), -1)
+    layer = layers.Embedding(use.name(0), *rows.shape)
+    if not indices.whole:
+        indices = replace(indices, symbol=_integers(use, indices), whole=True)
+    # A table of one column is what it is.
+    symbol = use.draw(layer, indices, weight=rows)
+    made = indices.like(symbol, table.dtype)
+    return replace(made, symbol=use.reshaped(made, (*indices.sample, *table.shape[1:])))
+
+
+def _concat(use: Use) -> Tensor:
+    tensors = use.together()
+    place = tensors[0].place(use.attribute("axis", 1))
+    if len(tensors) == 1:
+        return tensors[0]
+    return tensors[0].like(use.draw(layers.Concat(use.name(), place), *tensors))
+
+
+def _split(use: Use) -> list[Tensor]:
+    x = _moved(use)
+    place = x.place(use.attribute("axis", 0))
+    sizes = split_sizes(x.sample[place - 1], use.setting("split", 1), len(use.node.outputs))
+    if len(sizes) == 1:
+        return [x]
+    points = np.cumsum(sizes)[:-1].tolist()
+    found = use.draw(layers.Slice(use.name(), place, points), x)
+    return [replace(x, symbol=symbol) for symbol in found]
+
+
+def _expand(use: Use) -> Tensor:
+    x, shape = use.tensor(), use.value(1)
+    if not isinstance(shape, Known):
+        raise RefusedError("a shape that is known", "what depends on an input of the net")
+    x = use.raised(x, len(shape.at[0]))
+    wanted = [
+        np.broadcast_shapes(tuple(x.dims(n)), (1,) * (x.rank - len(a)) + tuple(a.tolist()))
+        for n, a in zip(BATCHES, shape.at, strict=True)
+    ]
+    sample = list(x.sample)
+    for axis in range(x.rank):
+        sizes = {w[axis] for w in wanted}
+        if axis == x.axis:
+            if [w[axis] for w in wanted] != [x.dims(n)[axis] for n in BATCHES]:
+                raise RefusedError("as many samples as come in", f"{wanted[0]}")
+        elif len(sizes) > 1:
+            raise RefusedError("a shape that is known", f"{wanted[0]}")
+        else:
+            sample[x.place(axis) - 1] = wanted[0][axis]
+    if tuple(sample) == x.sample:
+        return x
+    return x.like(use.draw(layers.Expand(use.name(), sample), x))
+
+
+def _tile(use: Use) -> Tensor:
+    x, repeats = use.tensor(), use.needed(1).tolist()
+    for axis, count in enumerate(repeats):
+        if count == 1:
+            continue
+        place = x.place(axis)
+        if not 1 <= count <= 1000:
+            raise RefusedError("from 1 to 1000 repeats", f"{count}")
+        x = x.like(use.draw(layers.Concat(use.name(), place), *[x] * count))
+    return x
+
+
+def _pad(use: Use) -> Tensor:
+    x = use.tensor()
+    pads = use.setting("pads", 1) or use.attribute("paddings")
+    axes = use.array(3)
+    value = use.setting("value", 2, 0.0)
+    value = value if isinstance(value, (int, float)) else value[0]
+    over = range(x.rank) if axes is None else [norm_axis(k, x.rank) for k in axes.tolist()]
+    mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}[
+        use.attribute("mode", "constant")
+    ]
+    ends = [(0, 0)] * len(x.sample)
+    cut: list[slice | int] = [slice(None)] * x.rank
+    half = len(pads) // 2
+    for k, axis in enumerate(over):
+        before, after = int(pads[k]), int(pads[half + k])
+        if (before, after) == (0, 0):
+            continue
+        ends[x.place(axis) - 1] = max(before, 0), max(after, 0)
+        if min(before, after) < 0:
+            cut[axis] = slice(-min(before, 0), min(after, 0) or None)
+    x = part(use, x, cut)
+    if not any(map(any, ends)):
+        return x
+    return use.make(layers.Pad, x, pad=tuple(ends), value=float(value), mode=mode)
+
+
+def _depth_to_space(use: Use) -> Tensor:
+    x, size = use.tensor(), use.attribute("blocksize")
+    c, h, w = x.sample[-3:]
+    if x.rank != 4 or c % (size * size):
+        raise RefusedError(f"images of a multiple of {size}² channels", f"{x.sample}")
+    if use.attribute("mode", "DCR") == "DCR":
+        inner, order = (size, size, c // size**2, h, w), (3, 4, 1, 5, 2)
+    else:
+        inner, order = (c // size**2, size, size, h, w), (1, 4, 2, 5, 3)
+    return _blocks(use, x, inner, order, (c // size**2, h * size, w * size))
+
+
+def _space_to_depth(use: Use) -> Tensor:
+    x, size = use.tensor(), use.attribute("blocksize")
+    c, h, w = x.sample[-3:]
+    if x.rank != 4 or h % size or w % size:
+        raise RefusedError(f"images of multiples of {size} pixels", f"{x.sample}")
+    inner = (c, h // size, size, w // size, size)
+    order = (3, 5, 1, 2, 4) if use.attribute("mode", "DCR") == "DCR" else (1, 3, 5, 2, 4)
+    return _blocks(use, x, inner, order, (c * size**2, h // size, w // size))
+
+
+def _blocks(use: Use, x: Tensor, inner: Any, order: Any, shape: Any) -> Tensor:
+    lead = x.sample[:-3]
+    moved = use.reshaped(x, (*lead, *inner))
+    axes = (*range(1, len(lead) + 1), *(k + len(lead) for k in order))
+    turned = x.like(use.draw(layers.Permute(use.name(), axes), x.like(moved)))
+    return x.like(use.reshaped(turned, (*lead, *shape)))
+
+
+def _triangle(use: Use) -> Tensor:
+    x, shift = use.tensor(), use.array(1)
+    for axis in (x.rank - 1, x.rank - 2):
+        x.place(axis)
+    rows, columns = x.sample[-2:]
+    diagonal = int(shift or 0) - int(use.attribute("upper", 1))
+    seen = np.tri(rows, columns, diagonal, dtype=bool)
+    seen = ~seen if use.attribute("upper", 1) else seen
+    mask = use.weight(Known((seen, seen)), x)
+    condition = replace(mask, symbol=use.draw(layers.Compare(use.name(), "!=", 0.0), mask))
+    return x.like(use.draw(layers.Where(use.name(), b=0.0), condition, x))
+
+
+MOVING: Mapping[str, Converter] = {
+    "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze,
+    "Transpose": _transpose, "Slice": _slice, "Gather": _gather, "Concat": _concat,
+    "Split": _split, "Expand": _expand, "Tile": _tile, "Pad": _pad,
+    "GatherElements": _gather_elements,
+    "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth,
+    "Trilu": _triangle,
+}  # fmt: skip

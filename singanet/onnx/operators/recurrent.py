@@ -1,0 +1,145 @@
+"""LSTM, GRU and RNN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from singanet import layers
+from singanet.onnx.drawing import Converter, Use
+from singanet.onnx.operators.moving import transposed
+from singanet.onnx.values import Known, RefusedError, Tensor
+from singanet.types import Array
+
+_ORDERS = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
+"""Where our gates are among ONNX': i f g o of i o f c, r z n of z r h."""
+_USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+
+def _recurrent(use: Use) -> list[Any]:
+    kind = use.node.op
+    x, size = use.tensor(), use.attribute("hidden_size")
+    weight, inner, bias = use.needed(1), use.needed(2), use.array(3)
+    way = use.attribute("direction", "forward")
+    ways = {"forward": 1, "reverse": 1, "bidirectional": 2}[way]
+    size = inner.shape[2] if size is None else size
+    mode = _mode(use, kind, ways)
+    if weight.shape[0] != ways or inner.shape != (ways, len(_ORDERS[kind]) * size, size):
+        raise RefusedError(f"arrays for {ways} directions of {size}", f"{inner.shape}")
+    if not use.attribute("layout", 0):
+        x = transposed(use, x, [1, 0, 2])
+    if x.axis != 0 or x.folds or x.rank != 3:
+        raise RefusedError("sequences whose samples stand along the second axis", f"{x.axis}")
+    if way == "reverse":
+        x = _turned(use, x)
+    y, state = _run(use, x, mode, size, ways, (weight, inner, bias))
+    steps = _steps(use, y, ways, size)
+    if way == "reverse":
+        steps = replace(steps, symbol=_turned(use, steps).symbol)
+    return [steps, *state]
+
+
+def _mode(use: Use, kind: str, ways: int) -> str:
+    """The cell's name here. Errors: cells that we do not have."""
+    names = use.attribute("activations") or _USUAL[kind] * ways
+    usual = [name.lower() for name in _USUAL[kind] * ways]
+    named = [name.lower() for name in names]
+    relu = kind == "RNN" and named == ["relu"] * ways
+    if named != usual and not relu:
+        raise RefusedError(f"the activations {_USUAL[kind]}", f"{names}"[:80])
+    if use.attribute("clip") or use.attribute("input_forget", 0) or use.value(7) is not None:
+        raise RefusedError("plain cells", "clip, input_forget or peepholes")
+    if kind == "GRU" and not use.attribute("linear_before_reset", 0):
+        raise RefusedError("linear_before_reset=1", "0, which is another formula")
+    return {"LSTM": "lstm", "GRU": "gru", "RNN": "relu" if relu else "tanh"}[kind]
+
+
+def _run(
+    use: Use, x: Tensor, mode: str, size: int, ways: int,
+    arrays: tuple[Array, Array, Array | None],
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    kind = use.node.op
+    finals = len(use.node.outputs) > 1
+    given: dict[str, Any] = {"bidirectional": ways == 2, "return_state": finals}
+    if kind == "RNN":
+        layer: Any = layers.RNN(use.name(1), size, mode, **given)
+    else:
+        layer = getattr(layers, kind)(use.name(1), size, **given)
+    inputs = [x, *_states(use, x, kind, ways, size)]
+    lengths = use.value(4)
+    if lengths is not None:
+        if use.attribute("direction", "forward") == "reverse":
+            raise RefusedError("sequences of one length in reverse", "lengths")
+        if not isinstance(lengths, Tensor):
+            if any(bool((a != x.sample[0]).any()) for a in lengths.at):
+                lengths = use.weight(lengths, replace(x, axis=0))
+            else:
+                lengths = None
+        if isinstance(lengths, Tensor):
+            inputs.append(lengths)
+    made = use.draw(layer, *inputs)
+    weight, inner, bias = arrays
+    for k, way in enumerate(("forward", "backward")[:ways]):
+        gates = _ORDERS[kind]
+        both = np.zeros((2, len(gates) * size)) if bias is None else bias[k].reshape(2, -1)
+        use.fill(layer, {
+            f"l0/{way}/weight_x": _by_gate(weight[k], gates).T,
+            f"l0/{way}/weight_h": _by_gate(inner[k], gates).T,
+            f"l0/{way}/bias_x": _by_gate(both[0], gates),
+            f"l0/{way}/bias_h": _by_gate(both[1], gates),
+        })  # fmt: skip
+    if not finals:
+        return made, []
+    # (N, ways, H), which ONNX has as (ways, N, H).
+    axis = None if x.axis is None else 0 if use.attribute("layout", 0) else 1
+    states = [Tensor(symbol, x.dtype, axis) for symbol in made[1:]]
+    return made[0], states
+
+
+def _states(use: Use, x: Tensor, kind: str, ways: int, size: int) -> Sequence[Tensor]:
+    """The initial states, (N, ways, H); none where they are zero."""
+    count = 2 if kind == "LSTM" else 1
+    given = [use.value(5 + k) for k in range(count)]
+    if all(v is None or (isinstance(v, Known) and not v.at[0].any()) for v in given):
+        return []
+    found = []
+    for k, value in enumerate(given):
+        if value is None:
+            value = Known((np.zeros((ways, 1, size), np.float32),) * 2)
+        if isinstance(value, Known):
+            like = replace(
+                x, axis=None if x.axis is None else 0 if use.attribute("layout", 0) else 1
+            )
+            found.append(use.weight(value, like))
+            continue
+        state = use.tensor(5 + k)
+        wanted = 0 if use.attribute("layout", 0) else 1
+        if state.axis not in (wanted, None) or state.folds:
+            raise RefusedError("states of the samples", f"axis {state.axis}")
+        found.append(state)
+    return found
+
+
+def _by_gate(array: Array, order: Sequence[int]) -> Array:
+    blocks = np.split(array, len(order), axis=0)
+    return np.concatenate([blocks[k] for k in order], axis=0)
+
+
+def _turned(use: Use, x: Tensor) -> Tensor:
+    """The steps, the first axis of the sample or the second behind directions, from the end."""
+    symbol = use.draw(layers.Index(use.name(), [(None, None, -1)]), x)
+    return replace(x, symbol=symbol)
+
+
+def _steps(use: Use, y: Any, ways: int, size: int) -> Tensor:
+    """(N, T, ways H) as the graph's (T, ways, N, H), or with layout 1 (N, T, ways, H)."""
+    x = use.tensor()
+    made = Tensor(y, x.dtype, 0)
+    split = replace(made, symbol=use.reshaped(made, (y.shape[0], ways, size)))
+    return split if use.attribute("layout", 0) else replace(split, axis=2)
+
+
+RECURRENT: Mapping[str, Converter] = {"LSTM": _recurrent, "GRU": _recurrent, "RNN": _recurrent}

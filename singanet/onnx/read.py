@@ -1,0 +1,371 @@
+"""An ``.onnx`` file as a graph of plain nodes and arrays: read within a budget, nothing is run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from singanet.base.budget import Budget
+from singanet.checkpoint.reader import open_file
+from singanet.errors import FileFormatError, UnsafeFileError
+from singanet.onnx.arrays import DTYPES, array_of
+from singanet.schema.onnx_pb2 import AttributeProto, ModelProto
+from singanet.types import Array
+
+NEWEST = 28
+"""The newest set of operators that is known."""
+_OLDEST = 7
+_LARGEST = (1 << 31) - 1
+_PER_MESSAGE, _PER_TEXT = 160, 40
+_DEEPEST = 40
+_NESTED = 8
+"""Functions in functions, and graphs in graphs."""
+_OURS = ("", "ai.onnx")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One use of an operator: what it reads and makes, by name; ``opset`` says which operator."""
+
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    opset: int
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output: its type, and its extents, of which unknown ones are texts."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str, ...] | None
+
+
+@dataclass
+class Graph:
+    """What a file says: nodes in an order in which they can be computed."""
+
+    inputs: list[Port]
+    outputs: list[str]
+    nodes: list[Node] = field(default_factory=list)
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+
+def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Graph, Budget]:
+    """The graph in a file, and what it may still ask for: bytes by its size, or ``max_bytes``.
+
+    Arrays outside of the file are read from its folder alone. Errors: `FileAccessError`;
+    `FileFormatError` for no such file, or what is none of the operators' language;
+    `UnsafeFileError` for one that asks for more than it holds.
+    """
+    path = Path(path)
+    where = f"onnx file {str(path)!r}"
+    with open_file(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > _LARGEST:
+            raise broken(where, f"at most {_LARGEST} bytes", f"{size}")
+        data = stream.read()
+    budget = Budget(max(len(data), (max_bytes or 0) // 8), lambda e, r: _forged(where, e, r))
+    try:
+        _spend_messages(memoryview(data), budget, where)
+        model = ModelProto.FromString(data)
+    except (DecodeError, UnicodeError, IndexError) as error:
+        raise broken(where, "an ONNX model", str(error)[:100] or "none") from None
+    return graph_of(model, path.parent, where, budget), budget
+
+
+def graph_of(model: Any, folder: Path, where: str, budget: Budget) -> Graph:
+    """The graph of a ``ModelProto`` whose outside arrays lie in ``folder``."""
+    return _Reader(model, folder, where, budget).graph
+
+
+def broken(where: str, expected: str, received: str, advice: str = "") -> FileFormatError:
+    """The error for a file that is damaged, or says what ONNX has no meaning for."""
+    return FileFormatError(
+        where, expected=expected, received=received, advice=advice or "export the model again"
+    )
+
+
+def _forged(where: str, expected: str, received: str) -> UnsafeFileError:
+    return UnsafeFileError(
+        where,
+        expected=expected,
+        received=received,
+        advice="the file is forged or damaged, or, if you know it, pass max_bytes=...",
+    )
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 70:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise DecodeError("a number of more than ten bytes")
+
+
+def _spend_messages(data: memoryview, budget: Budget, where: str) -> None:
+    """Take off the budget what parsing will make: a message of two bytes takes a hundred."""
+    stack = [(ModelProto.DESCRIPTOR, 0, len(data), 0)]
+    while stack:
+        kind, at, end, depth = stack.pop()
+        if depth > _DEEPEST:
+            raise _forged(where, f"at most {_DEEPEST} levels inside each other", "more")
+        while at < end:
+            tag, at = _varint(data, at)
+            wire, start = tag & 7, at
+            described = kind.fields_by_number.get(tag >> 3)
+            if wire == 2:
+                size, start = _varint(data, at)
+                at = start + size
+            elif wire == 0:
+                _, at = _varint(data, at)
+            elif wire in (1, 5):
+                at += 8 if wire == 1 else 4
+            else:
+                raise DecodeError(f"wire type {wire}")
+            if at > end:
+                raise DecodeError("a field that is longer than what holds it")
+            if described is None or wire != 2:
+                budget.spend(16)
+            elif described.type == FieldDescriptor.TYPE_MESSAGE:
+                budget.spend(_PER_MESSAGE)
+                stack.append((described.message_type, start, at, depth + 1))
+            elif described.type in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING):
+                budget.spend(_PER_TEXT + at - start)
+            elif described.type in (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE):
+                budget.spend(2 * (at - start))
+            else:
+                # Packed numbers of a byte each become eight, and an array of as many beside them.
+                budget.spend(8 * (at - start) + (1 << 6))
+
+
+class _Reader:
+    """Walks through a model's messages."""
+
+    def __init__(self, model: Any, folder: Path, where: str, budget: Budget) -> None:
+        self.folder, self.where, self.budget = folder, where, budget
+        self.opsets = self._opsets(model.opset_import)
+        self.functions: dict[tuple[str, str], Any] = {}
+        for function in model.functions:
+            key = (function.domain, function.name)
+            if key in self.functions:
+                raise broken(where, "functions of different names", repr(key)[:80])
+            self.functions[key] = function
+        self.fresh = 0
+        self.graph = self.read_graph(model.graph, {})
+
+    def _opsets(self, imports: Any) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for entry in imports:
+            domain = "" if entry.domain in _OURS else entry.domain
+            if domain in found:
+                raise broken(self.where, "one version of a set of operators", f"two of {domain!r}")
+            found[domain] = entry.version
+        if not _OLDEST <= found.get("", NEWEST) <= NEWEST:
+            raise broken(
+                self.where,
+                f"operators of a version from {_OLDEST} to {NEWEST}",
+                f"{found['']}",
+                f"export the model with opset_version={min(NEWEST, 18)}",
+            )
+        return found
+
+    def read_graph(self, message: Any, scope: dict[str, str]) -> Graph:
+        """The graph of ``message``, whose names from outside stand in ``scope``."""
+        if message.sparse_initializer:
+            raise broken(self.where, "dense arrays", "sparse initializers")
+        arrays: dict[str, Array] = {}
+        for tensor in message.initializer:
+            if not tensor.name or tensor.name in arrays:
+                raise broken(self.where, "arrays of different names", repr(tensor.name)[:80])
+            arrays[tensor.name] = self._array(tensor)
+        ports = [self._port(info) for info in message.input if info.name not in arrays]
+        graph = Graph(ports, [info.name for info in message.output], [], arrays)
+        self._add_nodes(graph, message.node, dict(scope), {}, self.opsets)
+        known = {port.name for port in ports} | arrays.keys() | set(scope)
+        _sort(graph, known, self.where)
+        known |= {name for node in graph.nodes for name in node.outputs}
+        for name in graph.outputs:
+            if name not in known:
+                raise broken(self.where, "outputs that some node makes", repr(name)[:80])
+        return graph
+
+    def _port(self, info: Any) -> Port:
+        tensor = info.type.tensor_type
+        if not info.type.HasField("tensor_type") or tensor.elem_type not in DTYPES:
+            raise broken(
+                f"{self.where}, input {info.name[:60]!r}",
+                "an array of numbers",
+                f"type {tensor.elem_type or 'unknown'}",
+            )
+        shape: tuple[int | str, ...] | None = None
+        if tensor.HasField("shape"):
+            shape = tuple(
+                dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else dim.dim_param
+                for dim in tensor.shape.dim
+            )
+        return Port(info.name, DTYPES[tensor.elem_type], shape)
+
+    def _add_nodes(
+        self,
+        graph: Graph,
+        messages: Any,
+        names: dict[str, str],
+        given: Mapping[str, Any],
+        opsets: Mapping[str, int],
+        prefix: str = "",
+    ) -> None:
+        """Add the nodes, with local functions put in their places.
+
+        ``names`` are those outside for names inside, ``given`` the attributes of a function's use.
+        """
+        for message in messages:
+            self.budget.spend(1 << 9)
+            domain = "" if message.domain in _OURS else message.domain
+            inputs = tuple(names.get(name, prefix + name) if name else "" for name in message.input)
+            for name in message.output:
+                names[name] = names.get(name, prefix + name)
+            outputs = tuple(names[name] if name else "" for name in message.output)
+            attributes = self._attributes(message, given, graph, names)
+            function = self.functions.get((message.domain, message.op_type))
+            if function is not None:
+                self._inline(graph, function, inputs, outputs, attributes)
+                continue
+            op = f"{domain}.{message.op_type}" if domain else message.op_type
+            node = Node(op, message.name, inputs, outputs, attributes, opsets.get(domain, 1))
+            if op == "Constant" and len(outputs) == 1:
+                graph.arrays[outputs[0]] = self._constant(node)
+            else:
+                graph.nodes.append(node)
+
+    def _inline(
+        self, graph: Graph, function: Any, inputs: Any, outputs: Any, attributes: dict[str, Any]
+    ) -> None:
+        self.fresh += 1
+        names = dict.fromkeys(function.input, "") | dict(zip(function.input, inputs, strict=False))
+        names |= zip(function.output, outputs, strict=False)
+        defaults = {a.name: self._value(a, graph, {}) for a in function.attribute_proto}
+        inner = self._opsets(function.opset_import)
+        with self.budget.deeper(_NESTED):
+            prefix = f"{function.name}.{self.fresh}."
+            self._add_nodes(graph, function.node, names, defaults | attributes, inner, prefix)
+
+    def _attributes(
+        self, message: Any, given: Mapping[str, Any], graph: Graph, names: dict[str, str]
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for attribute in message.attribute:
+            if attribute.name in found:
+                raise broken(self.where, "attributes of different names", attribute.name[:60])
+            if attribute.ref_attr_name:
+                if attribute.ref_attr_name in given:
+                    found[attribute.name] = given[attribute.ref_attr_name]
+            else:
+                found[attribute.name] = self._value(attribute, graph, names)
+        return found
+
+    def _value(self, attribute: Any, graph: Graph, names: dict[str, str]) -> Any:
+        kinds, kind = AttributeProto.AttributeType, attribute.type
+        if kind == kinds.TENSOR:
+            return self._array(attribute.t)
+        if kind == kinds.GRAPH:
+            with self.budget.deeper(_NESTED):
+                outside = {name: name for node in graph.nodes for name in node.outputs}
+                outside |= {name: name for name in graph.arrays}
+                outside |= {port.name: port.name for port in graph.inputs}
+                return self.read_graph(attribute.g, outside | names)
+        plain: dict[int, Callable[[], Any]] = {
+            kinds.FLOAT: lambda: float(attribute.f),
+            kinds.INT: lambda: int(attribute.i),
+            kinds.STRING: lambda: attribute.s.decode("utf-8", "replace"),
+            kinds.FLOATS: lambda: [float(value) for value in attribute.floats],
+            kinds.INTS: lambda: [int(value) for value in attribute.ints],
+            kinds.STRINGS: lambda: [
+                value.decode("utf-8", "replace") for value in attribute.strings
+            ],
+        }
+        if kind not in plain:
+            raise broken(
+                f"{self.where}, attribute {attribute.name[:60]!r}",
+                "a number, a text, an array or lists of them",
+                f"type {kind}",
+            )
+        return plain[kind]()
+
+    def _constant(self, node: Node) -> Array:
+        plain: dict[str, Any] = {
+            "value_float": np.float32,
+            "value_floats": np.float32,
+            "value_int": np.int64,
+            "value_ints": np.int64,
+        }
+        for key, value in node.attributes.items():
+            if key == "value":
+                return np.asarray(value)
+            if key in plain:
+                return np.asarray(value, plain[key])
+        raise broken(
+            f"{self.where}, node {node.name[:60]!r}", "a Constant of numbers", str(node)[:80]
+        )
+
+    def _array(self, tensor: Any) -> Array:
+        return array_of(tensor, self.folder, self.where, self.budget)
+
+
+def _sort(graph: Graph, known: set[str], where: str) -> None:
+    """Put the nodes into an order in which each comes after those it reads. Kahn's algorithm."""
+    makers: dict[str, int] = {}
+    for k, node in enumerate(graph.nodes):
+        for name in filter(None, node.outputs):
+            if name in makers or name in known:
+                raise broken(where, "each array made once", f"{name[:60]!r} twice")
+            makers[name] = k
+    missing: list[int] = []
+    readers: list[list[int]] = [[] for _ in graph.nodes]
+    for k, node in enumerate(graph.nodes):
+        needed = {makers[name] for name in _read_by(node) if name in makers}
+        unknown = [n for n in _read_by(node) if n and n not in makers and n not in known]
+        if unknown:
+            raise broken(
+                f"{where}, node {node.name[:60]!r}", "inputs that are there", repr(unknown[0])[:80]
+            )
+        missing.append(len(needed))
+        for maker in needed:
+            readers[maker].append(k)
+    ready = [k for k in reversed(range(len(missing))) if not missing[k]]
+    ordered: list[Node] = []
+    while ready:
+        k = ready.pop()
+        ordered.append(graph.nodes[k])
+        for reader in reversed(readers[k]):
+            missing[reader] -= 1
+            if not missing[reader]:
+                ready.append(reader)
+    if len(ordered) < len(graph.nodes):
+        raise broken(where, "a graph without cycles", "one with a cycle")
+    graph.nodes = ordered
+
+
+def _read_by(node: Node) -> list[str]:
+    """The names that a node reads, those of the graphs inside it included."""
+    found = list(node.inputs)
+    for value in node.attributes.values():
+        if isinstance(value, Graph):
+            own = value.arrays.keys() | {port.name for port in value.inputs}
+            own |= {name for inner in value.nodes for name in inner.outputs}
+            reads = [name for inner in value.nodes for name in _read_by(inner)]
+            found += [name for name in [*reads, *value.outputs] if name not in own]
+    return found

@@ -1,0 +1,149 @@
+"""What stands for an array of the graph while it is drawn: known numbers, or a part of the net."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from singanet.layers.symbol import Symbol
+from singanet.types import Array, Shape
+
+BATCHES = (7, 11)
+"""Numbers of samples for which shapes are worked out: what agrees for both is a constant."""
+
+
+class RefusedError(Exception):
+    """A use of an operator that no layer stands for: what would do, and what came."""
+
+    def __init__(self, expected: str, received: str) -> None:
+        super().__init__(expected, received)
+        self.expected, self.received = expected, received
+
+
+@dataclass(frozen=True)
+class Known:
+    """Numbers that depend on no input but the number of samples: those for each of `BATCHES`.
+
+    A constant is one array twice. ``name`` is that of the array in the file.
+    """
+
+    at: tuple[Array, Array]
+    name: str = ""
+
+    @classmethod
+    def of(cls, first: Any, second: Any, name: str = "") -> Known:
+        """Both as arrays, which are one where they are equal."""
+        a, b = np.asarray(first), np.asarray(second)
+        same = a is b or (a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b)))
+        return cls((a, a) if same else (a, b), name)
+
+    @property
+    def constant(self) -> bool:
+        """Whether it is the same for any number of samples."""
+        return self.at[0] is self.at[1]
+
+    @property
+    def array(self) -> Array:
+        """The constant. Errors: what depends on the number of samples."""
+        if not self.constant:
+            raise RefusedError("a constant", "what depends on the number of samples")
+        return self.at[0]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the numbers."""
+        return self.at[0].dtype
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A part of the net, whose arrays have the samples in front.
+
+    In the graph they stand along ``axis``, which has ``before`` times as many elements, major to
+    the samples, and ``after`` times as many, minor to them: the heads of (T, N·h, d) are such. The
+    other axes are in the graph's order. None says that a whole array of the graph is one sample.
+    ``dtype`` is the graph's; with ``whole`` the net's arrays are of whole numbers too, else floats.
+    """
+
+    symbol: Symbol
+    dtype: np.dtype[Any]
+    axis: int | None = 0
+    before: int = 1
+    after: int = 1
+    whole: bool = False
+
+    @property
+    def sample(self) -> Shape:
+        """The sample shape in the net."""
+        return self.symbol.shape
+
+    @property
+    def folds(self) -> Shape:
+        """What stands in the sample for the axis of the samples."""
+        return tuple(size for size in (self.before, self.after) if size > 1)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes in the graph."""
+        return len(self.sample) - len(self.folds) + (self.axis is not None)
+
+    def dims(self, batch: int) -> list[int]:
+        """The shape in the graph for so many samples."""
+        if self.axis is None:
+            return list(self.sample)
+        end = self.axis + len(self.folds)
+        middle = self.before * batch * self.after
+        return [*self.sample[: self.axis], middle, *self.sample[end:]]
+
+    def place(self, axis: int) -> int:
+        """Where an axis of the graph is in the net's arrays. Errors: that of the samples."""
+        k = axis + self.rank if axis < 0 else axis
+        if not 0 <= k < self.rank:
+            raise RefusedError(f"one of {self.rank} axes", f"axis {axis}")
+        if k == self.axis:
+            raise RefusedError(
+                "what treats every sample alike", f"axis {axis}, along which the samples stand"
+            )
+        return k + 1 if self.axis is None or k < self.axis else k + len(self.folds)
+
+    def like(self, symbol: Symbol, dtype: Any = None) -> Tensor:
+        """Another part of the net with the samples in the same place, of floats."""
+        kind = self.dtype if dtype is None else np.dtype(dtype)
+        return replace(self, symbol=symbol, dtype=kind, whole=False)
+
+
+Value = Known | Tensor
+
+
+def norm_axis(axis: int, rank: int) -> int:
+    """``axis`` counted from the front. Errors: one that is not there."""
+    if not -rank <= axis < rank:
+        raise RefusedError(f"one of {rank} axes", f"axis {axis}")
+    return axis % rank if rank else 0
+
+
+def resolved(target: Sequence[int], dims: Sequence[int], zeros: bool = False) -> list[int]:
+    """``target`` of a Reshape of ``dims``: 0 stands for the extent there, -1 for what remains."""
+    wanted = [int(size) for size in target]
+    if not zeros:
+        if any(size == 0 and k >= len(dims) for k, size in enumerate(wanted)):
+            raise RefusedError("as many axes as 0 stands for", f"{wanted}")
+        wanted = [dims[k] if size == 0 else size for k, size in enumerate(wanted)]
+    count = _product(dims)
+    if wanted.count(-1) == 1:
+        known = _product(size for size in wanted if size != -1)
+        if known and count % known == 0:
+            wanted[wanted.index(-1)] = count // known
+    if any(size < 1 for size in wanted) or _product(wanted) != count:
+        raise RefusedError(f"a shape for {count} elements", f"{list(target)}")
+    return wanted
+
+
+def _product(sizes: Any) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total

@@ -1,0 +1,194 @@
+"""The onnx package's tests of single operators, run on nets that are built of their graphs.
+
+Run as a program it prints the table of docs/onnx.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from singanet.base.budget import Budget
+from singanet.errors import SingaNetError, UnsafeFileError
+from singanet.onnx.load import build
+from singanet.onnx.read import Port, graph_of
+from singanet.schema.onnx_pb2 import ModelProto
+
+# In files weights are constants; in these tests all are inputs. Those at these places are weights.
+CONSTANTS = {
+    "BatchNormalization": (1, 2, 3, 4), "CastLike": (1,), "Clip": (1, 2), "ConstantOfShape": (0,),
+    "Conv": (1, 2), "ConvTranspose": (1, 2), "CumSum": (1,), "Dropout": (1, 2), "Expand": (1,),
+    "GRU": (1, 2, 3, 5), "Gather": (1,), "Gemm": (1, 2), "GroupNormalization": (1, 2),
+    "If": (0,), "InstanceNormalization": (1, 2), "LSTM": (1, 2, 3, 5, 6, 7),
+    "LayerNormalization": (1, 2), "OneHot": (1, 2), "PRelu": (1,), "Pad": (1, 2, 3),
+    "RMSNormalization": (1,), "RNN": (1, 2, 3, 5), "Range": (0, 1, 2), "Reshape": (1,),
+    "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,), "Tile": (1,),
+    "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,), "Upsample": (1,),
+}  # fmt: skip
+
+LEFT_OUT = {
+    r"training_dropout(?!.*zero_ratio)": "other random numbers",
+    r"(BF|bf)LOAT16|bf16": "bfloat16, which NumPy has not",
+}
+"""What cannot agree, by a part of the case's name."""
+
+
+@dataclass
+class Case:
+    """One test: a model of one node, and what goes in and comes out."""
+
+    name: str
+    op: str
+    model: object
+    inputs: list
+    outputs: list
+    rtol: float
+    atol: float
+
+
+@cache
+def cases(without=("lppool",)):
+    """All tests of one node. Those of pooling cost most; LpPool's, which we have not, are left."""
+    numpy_helper = importlib.import_module("onnx.numpy_helper")
+    node = importlib.import_module("onnx.backend.test.case.node")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in pkgutil.iter_modules(node.__path__):
+            if module.name not in without:
+                importlib.import_module(f"{node.__name__}.{module.name}")
+    found = []
+    for case in node._NodeTestCases:
+        nodes = case.model.graph.node
+        if len(nodes) == 1:
+            arrays = [
+                [numpy_helper.to_array(a) if hasattr(a, "raw_data") else a for a in given]
+                for given in case.data_sets[0]
+            ]
+            found.append(
+                Case(case.name, nodes[0].op_type, case.model, *arrays, case.rtol, case.atol)
+            )
+    return found
+
+
+def outcome(case):
+    """ "passed", "refused", or what is wrong."""
+    told = []
+    for axis in (0, None, 1):
+        # Where samples stand is not in the file: along the first axis, nowhere, or the second.
+        try:
+            wrong = _difference(case, axis)
+        except SingaNetError as error:
+            told.append(f"refused: {error}")
+            continue
+        if wrong is None:
+            return "passed"
+        if axis != 0:
+            return wrong
+    return told[0]
+
+
+def _difference(case, axis):
+    """How the net's outputs differ; None where they do not."""
+    data = case.model.SerializeToString()
+    budget = Budget(len(data) + (1 << 22), partial(_forged, case.name))
+    graph = graph_of(ModelProto.FromString(data), Path(), case.name, budget)
+    places = (1,) if case.op.startswith("Reduce") else CONSTANTS.get(case.op, ())
+    node = case.model.graph.node[0]
+    constant = {node.input[k] for k in places if k < len(node.input)}
+    names = [info.name for info in case.model.graph.input]
+    fed = {}
+    ports = []
+    for port in graph.inputs:
+        array = np.asarray(case.inputs[names.index(port.name)])
+        if port.name in constant:
+            graph.arrays[port.name] = array
+        else:
+            ports.append(Port(port.name, port.dtype, tuple(array.shape)))
+            fed[port.name] = array
+    graph.inputs = ports
+    net = build(graph, budget, case.name, {}, axis, seed=0)
+    given = {}
+    for name in net.ports().inputs:
+        array = fed[name]
+        if axis is None or not array.ndim:
+            given[name] = array[None]
+        else:
+            given[name] = np.moveaxis(array, min(axis, array.ndim - 1), 0)
+    with np.errstate(all="ignore"):
+        made = net.forward(False, given)
+    ends = net.ports().outputs
+    made = made if isinstance(made, dict) else {ends[0][0]: made}
+    for (name, k), wanted in zip(ends, case.outputs, strict=False):
+        found = made[name][k] if isinstance(made[name], (list, tuple)) else made[name]
+        if not _agree(case, np.asarray(found), np.asarray(wanted), axis):
+            return f"wrong with the samples along axis {axis}: {found.shape} for {wanted.shape}"
+    return None
+
+
+def _agree(case, found, wanted, axis):
+    found = found[0] if axis is None else found
+    tries = [found]
+    if axis is not None and found.ndim == wanted.ndim:
+        tries += [np.moveaxis(found, 0, k) for k in range(1, found.ndim)]
+    if axis == 0 and found.size == wanted.size:
+        # What is folded into the samples stands beside them here.
+        tries.append(found.reshape(wanted.shape))
+    # The net computes in floats of 32 bits, except where the inputs are of 64; halves are rounded.
+    atol = 1e-3 if wanted.dtype == np.float16 else max(case.atol, 1e-6)
+    return any(
+        each.shape == wanted.shape
+        and np.allclose(each.astype(float), wanted.astype(float), case.rtol, atol, equal_nan=True)
+        for each in tries
+    )
+
+
+def _forged(where, expected, received):
+    return UnsafeFileError(where, expected=expected, received=received, advice="")
+
+
+def table(counts, left_out):
+    """The rows of docs/onnx.md: operators of which some tests pass, and the rest."""
+    rows = ["| operator | tests | pass | refused | left out |", "|---|---|---|---|---|"]
+    others = []
+    for op in sorted(counts, key=str.lower):
+        passed, refused = counts[op]["passed"], counts[op]["refused"]
+        if not passed:
+            others.append(f"{op} {refused + left_out[op]}")
+            continue
+        total = passed + refused + left_out[op]
+        rows.append(f"| {op} | {total} | {passed} | {refused or ''} | {left_out[op] or ''} |")
+    passed = sum(each["passed"] for each in counts.values())
+    rows += ["", f"{passed} tests pass. Refused as a whole: {', '.join(others)}."]
+    return "\n".join(rows)
+
+
+def count():
+    """How the tests of each operator end, and what is wrong."""
+    import re
+
+    counts, left_out, wrong = {}, Counter(), []
+    for case in cases():
+        tally = counts.setdefault(case.op, Counter())
+        if any(re.search(pattern, case.name) for pattern in LEFT_OUT):
+            left_out[case.op] += 1
+            continue
+        found = outcome(case)
+        kind = found.split(":")[0] if found != "passed" else found
+        tally[kind if kind in ("passed", "refused") else "wrong"] += 1
+        if kind not in ("passed", "refused"):
+            wrong.append(f"{case.op} {case.name}: {found}")
+    return counts, left_out, wrong
+
+
+if __name__ == "__main__":
+    counted, left, wrong = count()
+    sys.stdout.write(table(counted, left) + "\n")
+    sys.stderr.write("\n".join(wrong) + "\n")

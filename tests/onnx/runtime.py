@@ -1,0 +1,75 @@
+"""Files that were written, checked by ONNX's own checker and run by ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet, Input
+from singanet.onnx import save
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+
+def checked(path):
+    """The model at ``path``, which ONNX's checker takes, shapes included."""
+    onnx.checker.check_model(path, full_check=True)
+    return onnx.load(path)
+
+
+def ran(path, feed):
+    """The outputs of the file for arrays by the names of its inputs, by their names."""
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, feed), strict=True))
+
+
+def drawn(layer, shapes, rng=None):
+    """A net of that layer behind one float input for each shape, with random parameters."""
+    rng = np.random.default_rng(7) if rng is None else rng
+    inputs = [Input(f"in{k}", shape) for k, shape in enumerate(shapes)]
+    outputs = layer(*inputs)
+    outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
+    return filled(FeedForwardNet(inputs=inputs, outputs=outputs, seed=1), rng)
+
+
+def filled(net, rng):
+    """The net with parameters that differ from place to place, variances positive."""
+    for param in net.params():
+        values = rng.standard_normal(param.shape)
+        param.value[...] = np.abs(values) + 0.5 if param.name.endswith("/var") else 0.3 * values
+    return net
+
+
+def floats(shapes, count=3, seed=3):
+    """A batch for `drawn`."""
+    rng = np.random.default_rng(seed)
+    return {
+        f"in{k}": rng.standard_normal((count, *shape)).astype(np.float32)
+        for k, shape in enumerate(shapes)
+    }
+
+
+def expect_same(net, feed, path, opset=17, tolerance=1e-5):
+    """Save ``net`` and compare what comes of ``feed`` here and there, of a part of it too."""
+    save(net, path, opset)
+    model = checked(path)
+    for count in (None, 1):
+        part = {name: x[:count] for name, x in feed.items()}
+        want = net.forward(False, part)
+        want = want if isinstance(want, dict) else {net.execution_plan().outputs[0]: want}
+        wanted = {
+            (f"{name}/{k}" if isinstance(y, list) else name): array
+            for name, y in want.items()
+            for k, array in enumerate(y if isinstance(y, list) else [y])
+        }
+        found = ran(path, part)
+        assert found.keys() == wanted.keys()
+        for name, y in wanted.items():
+            assert (found[name].shape, found[name].dtype) == (y.shape, y.dtype)
+            largest = max(1.0, float(np.abs(y).max(initial=0)))
+            np.testing.assert_allclose(found[name], y, rtol=0, atol=tolerance * largest)
+    return model

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from singanet import layers, load_model
+from singanet.errors import ArgumentError, FileFormatError, UnsafeFileError
+from singanet.loss import SquaredError
+from singanet.onnx import inspect, load, save
+from singanet.optimizer import Adam
+from tests.onnx.runtime import onnx, ran
+
+torch_models = pytest.importorskip("tests.onnx.torch_models", exc_type=ImportError)
+helper = onnx.helper
+FLOAT = onnx.TensorProto.FLOAT
+
+OLD = [(name, opset, False) for name in torch_models.MODELS for opset in (13, 17)]
+NEW = [(name, opset, True) for name in torch_models.MODELS for opset in (18, 23)]
+# PyTorch has no form of its attention in opset 13; ONNX Runtime refuses the mask of opset 23.
+LEFT_OUT = {(name, 13, False) for name in
+            ("vit", "encoder", "encoder, norm last", "encoder with a mask", "attention",
+             "causal attention")} | {("encoder with a mask", 23, True)}  # fmt: skip
+QUICK = {("lstm", 17, False), ("encoder", 17, False), ("mobile", 17, False)}
+
+
+def file_of(nodes, inputs, outputs, arrays, path, opset=18, **more):
+    """A file of those nodes; inputs and arrays by name."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
+        [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()],
+    )
+    imports = [helper.make_opsetid("", opset), *more.pop("imports", ())]
+    onnx.save(helper.make_model(graph, opset_imports=imports, **more), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "opset", "dynamo"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in OLD + NEW
+        if case not in LEFT_OUT
+    ],
+)
+def test_what_pytorch_writes_predicts_as_in_onnx_runtime_and_trains(name, opset, dynamo, tmp_path):
+    path = tmp_path / "net.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch_models.export(name, path, opset, dynamo)
+    net = load(path, seed=0)
+    x = torch_models.MODELS[name][1].numpy()
+    rng = np.random.default_rng(1)
+    for count in (1, 2, 5):
+        many = rng.permutation(np.concatenate([x] * 3).reshape(-1)).reshape(6, *x.shape[1:])[:count]
+        (wanted,) = ran(path, {"x": many}).values()
+        found = net.forward(False, many)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * np.abs(wanted).max())
+    net.loss, adam = SquaredError(), Adam(lr=1e-3)
+    target = np.zeros_like(found)
+    losses = [net.step(many, target, adam)[0] for _ in range(6)]
+    assert losses[-1] < losses[0]
+    assert net.programs.notes == []
+    save(net, path)
+    again, found = load(path), net.forward(False, many)
+    np.testing.assert_allclose(
+        again.forward(False, many), found, rtol=0, atol=1e-5 * np.abs(found).max()
+    )
+
+
+def test_exported_attention_is_a_layer_of_it_again(tmp_path):
+    path = tmp_path / "net.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch_models.export("causal attention", path, 17, False)
+    net = load(path)
+    (attention,) = (each for each in net.layers if not isinstance(each, layers.Dummy))
+    assert isinstance(attention, layers.MultiHeadAttention)
+    assert attention.causal
+    assert attention.num_heads == 4
+
+
+def test_parameters_are_called_as_in_the_file_and_come_back_from_a_model_file(tmp_path):
+    w = np.arange(12, dtype=np.float32).reshape(4, 3)
+    nodes = [
+        helper.make_node("MatMul", ["x", "block.fc.weight"], ["m"]),
+        helper.make_node("Add", ["m", "block.fc.bias"], ["y"]),
+        helper.make_node("Erf", ["y"], ["z"]),
+    ]
+    arrays = {"block.fc.weight": w, "block.fc.bias": np.ones(3, np.float32)}
+    net = load(file_of(nodes, {"x": ["N", 4]}, ["z"], arrays, tmp_path / "net.onnx"))
+    assert net.param_names() == ["block.fc/weight", "block.fc/bias"]
+    np.testing.assert_array_equal(net["block.fc"].params["weight"].value, w)
+    assert isinstance(net["erf"], layers.Operation)
+    net.save_model(tmp_path / "net.singanet")
+    x = np.ones((2, 4), np.float32)
+    again = load_model(tmp_path / "net.singanet")
+    np.testing.assert_array_equal(again.forward(False, x), net.forward(False, x))
+
+
+def test_all_operators_without_a_layer_are_named_at_once(tmp_path):
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["a"], name="here"),
+        helper.make_node("Det", ["x"], ["b"], name="there"),
+        helper.make_node("Fancy", ["x"], ["c"], domain="com.example"),
+    ]
+    path = file_of(
+        nodes, {"x": ["N", 4]}, ["a", "b", "c"], {}, tmp_path / "net.onnx",
+        imports=[helper.make_opsetid("com.example", 1)],
+    )  # fmt: skip
+    with pytest.raises(FileFormatError) as error:
+        load(path)
+    for part in ("'NonZero' at 'here'", "'Det' at 'there'", "'com.example.Fancy' at 'c'"):
+        assert part in str(error.value)
+    assert "NonZero 1 (no layer)" in inspect(path)
+
+
+def test_uses_that_mix_samples_are_refused_and_a_whole_array_may_be_one(tmp_path):
+    node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)
+    path = file_of([node], {"x": ["T", 3]}, ["y"], {"axes": np.array([0])}, tmp_path / "net.onnx")
+    with pytest.raises(FileFormatError, match="treats every sample alike"):
+        load(path)
+    net = load(path, {"x": (5, 3)}, batch_axis=None)
+    x = np.random.default_rng(0).standard_normal((2, 5, 3)).astype(np.float32)
+    np.testing.assert_allclose(net.forward(False, x), x.sum(axis=1), rtol=1e-5)
+    with pytest.raises(ArgumentError, match="'x'"):
+        load(path, {"z": (5, 3)})
+
+
+def test_local_functions_stand_where_they_are_used(tmp_path):
+    body = [
+        helper.make_node("Mul", ["a", "a"], ["b"]),
+        helper.make_node("LeakyRelu", ["b"], ["c"]),
+    ]
+    body[1].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=1))
+    imports = [helper.make_opsetid("", 18)]
+    function = helper.make_function("own", "Twice", ["a"], ["c"], body, imports, ["slope"])
+    nodes = [
+        helper.make_node("Twice", ["x"], ["y"], domain="own", slope=0.5),
+        helper.make_node("Twice", ["y"], ["z"], domain="own", slope=0.25),
+    ]
+    path = file_of(
+        nodes, {"x": ["N", 3]}, ["z"], {}, tmp_path / "net.onnx",
+        imports=[helper.make_opsetid("own", 1)], functions=[function],
+    )  # fmt: skip
+    x = np.array([[1.0, -2.0, 3.0]], np.float32)
+    np.testing.assert_allclose(load(path).forward(False, x), x**4)
+
+
+def test_the_package_s_light_models_give_their_outputs():
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    for name in ("shufflenet", "squeezenet"):
+        path = folder / f"light_{name}.onnx"
+        net = load(path, max_bytes=1 << 30)
+        shape = net.layers[0].in_shapes
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(1, *shape) / np.prod(shape)
+        raw = (folder / f"light_{name}_output_0.pb").read_bytes()
+        wanted = onnx.numpy_helper.to_array(onnx.TensorProto.FromString(raw))
+        np.testing.assert_allclose(net.forward(False, x), wanted, rtol=1e-3, atol=1e-7)
+
+    with pytest.raises(UnsafeFileError, match="max_bytes"):
+        load(folder / "light_vgg19.onnx")
+
+
+@pytest.mark.slow
+def test_all_light_models_give_their_outputs():
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    for path in sorted(folder.glob("*.onnx")):
+        net = load(path, max_bytes=3 << 30)
+        shape = net.layers[0].in_shapes
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(1, *shape) / np.prod(shape)
+        raw = path.with_name(f"{path.stem}_output_0.pb").read_bytes()
+        wanted = onnx.numpy_helper.to_array(onnx.TensorProto.FromString(raw))
+        np.testing.assert_allclose(net.forward(False, x), wanted, rtol=1e-3, atol=1e-7)

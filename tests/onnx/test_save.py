@@ -1,0 +1,350 @@
+"""`onnx.save`: what a graph is called and holds; every layer and which are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import FeedForwardNet, Input, layers, loss
+from singanet.errors import ArgumentError, ShapeError
+from singanet.layers import Activation, Dense, Dropout, Embedding, Layer
+from singanet.onnx import save
+from singanet.onnx.forms.table import FORMS, REFUSED
+from tests.layer_catalogue import CATALOGUE, concrete_layers, inputs_of, net_of
+from tests.onnx.runtime import checked, expect_same, filled, onnx, ran
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "net.onnx"
+
+
+def test_every_layer_has_a_form_or_a_reason_to_have_none():
+    kinds = {getattr(layers, name) for name in concrete_layers()}
+    assert kinds - FORMS.keys() == REFUSED.keys() & kinds
+    assert not FORMS.keys() & REFUSED.keys()
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
+def test_a_layer_gives_the_same_there(name, path):
+    if getattr(layers, name) in REFUSED:
+        pytest.skip("refused, with a reason")
+    net = net_of(name)
+    expect_same(filled(net, np.random.default_rng(2)), inputs_of(name), path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", [18, 19, 20, 21, 22, 23])
+def test_layers_give_the_same_by_operators_of_other_opsets(opset, path):
+    for name in sorted(CATALOGUE):
+        if getattr(layers, name) not in REFUSED:
+            expect_same(net_of(name), inputs_of(name), path, opset)
+
+
+def classifier(**given):
+    net = FeedForwardNet(
+        [
+            Dense("fc", 5, input_sample_shape=(4,)),
+            Activation("act", "tanh"),
+            Dropout("drop"),
+            Dense("top", 3),
+        ],
+        seed=0,
+        **given,
+    )
+    return filled(net, np.random.default_rng(0))
+
+
+X = np.random.default_rng(1).standard_normal((6, 4)).astype(np.float32)
+
+
+def test_names_batch_and_versions_are_those_of_the_net(path):
+    net = classifier()
+    save(net, path)
+    model = checked(path)
+    assert [node.op_type for node in model.graph.node] == ["Gemm", "Tanh", "Gemm"]
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    assert arrays.keys() == set(net.param_names())
+    for param in net.params():
+        np.testing.assert_array_equal(arrays[param.name], param.value)
+    (given,), (out,) = model.graph.input, model.graph.output
+    assert (given.name, out.name) == ("input", "top")
+    dims = [list(port.type.tensor_type.shape.dim) for port in (given, out)]
+    assert [[dim.dim_param or dim.dim_value for dim in each] for each in dims] == [
+        ["batch", 4],
+        ["batch", 3],
+    ]
+    assert (model.ir_version, model.opset_import[0].version) == (8, 17)
+    assert model.producer_name == "singanet"
+    np.testing.assert_allclose(ran(path, {"input": X})["top"], net.forward(False, X), atol=1e-6)
+
+
+@pytest.mark.parametrize(("opset", "ir"), [(17, 8), (18, 8), (19, 9), (20, 9), (21, 10), (23, 10)])
+def test_the_opset_is_that_which_was_asked_for(opset, ir, path):
+    save(classifier(), path, opset)
+    model = checked(path)
+    assert (model.ir_version, model.opset_import[0].version) == (ir, opset)
+
+
+def test_inputs_and_outputs_by_their_names(path):
+    a, ids = Input("a", (4,)), Input("ids", (2,), "int32")
+    rows = layers.Flatten("rows")(Embedding("table", 9, 3)(ids))
+    both = layers.Concat("both", 1)(a, rows)
+    outputs = [Dense("x", 2)(both), a, Dropout("again")(both), both]
+    net = FeedForwardNet(inputs=[a, ids], outputs=outputs, seed=0)
+    feed = {"a": X, "ids": np.arange(12, dtype=np.int32).reshape(6, 2) % 9}
+    save(net, path)
+    model = checked(path)
+    assert [port.name for port in model.graph.input] == ["a", "ids"]
+    # The array that is fed as "a" cannot come out under that name.
+    assert [port.name for port in model.graph.output] == ["x", "a_2", "again", "both"]
+    found, want = ran(path, feed), net.forward(False, feed)
+    for name, there in {"x": "x", "a": "a_2", "both": "both", "again": "again"}.items():
+        np.testing.assert_allclose(found[there], want[name], atol=1e-6)
+
+
+def test_several_layers_that_are_fed(path):
+    net = FeedForwardNet(seed=0)
+    net.add(Dense("left", 3, input_sample_shape=(4,)))
+    net.add(layers.Merge("right", input_sample_shape=[(3,), (3,)]), [])
+    net.add(layers.Add("sum"), ["left", "right"])
+    save(net, path)
+    names = [port.name for port in checked(path).graph.input]
+    assert names == ["left/input", "right/input/0", "right/input/1"]
+    feed = {"left": X, "right": [X[:, :3], X[:, 1:]]}
+    found = ran(path, dict(zip(names, [X, X[:, :3], X[:, 1:]], strict=True)))
+    np.testing.assert_allclose(found["sum"], net.forward(False, feed), atol=1e-6)
+
+
+def test_nested_and_shared_nets_share_their_arrays(path):
+    x = Input("x", (4,))
+    block = FeedForwardNet([Dense("one", 4), Activation("act", "silu")], name="block", seed=1)
+    shared = Dense("two", 4, W_transpose=True)
+    net = FeedForwardNet(inputs=x, outputs=shared(block(shared(block(x)))), seed=0)
+    model = expect_same(filled(net, np.random.default_rng(4)), {"x": X}, path)
+    assert {tensor.name for tensor in model.graph.initializer} == set(net.param_names())
+    assert len(net.param_names()) == 4
+
+
+def test_a_recurrent_layer_that_is_used_twice_is_there_once(path):
+    x, both = Input("x", (3, 4)), layers.GRU("both", 4)
+    net = FeedForwardNet(inputs=x, outputs=both(both(x)), seed=0)
+    feed = {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)}
+    model = expect_same(net, feed, path)
+    names = [tensor.name for tensor in model.graph.initializer if tensor.data_type == 1]
+    assert names == ["both/l0/W", "both/l0/R", "both/l0/B"]
+
+
+def test_a_table_is_tied_to_the_projection_behind_it(path):
+    table = Embedding("table", 7, 4)
+    ids = Input("ids", (3,))
+    rows = layers.Flatten("rows")(layers.Index("first", [0])(table(ids)))
+    top = Dense("top", 7, use_bias=False, W_transpose=True, W_specs=table.params["weight"])
+    net = FeedForwardNet(inputs=ids, outputs=top(rows), seed=0)
+    model = expect_same(net, {"ids": np.arange(6).reshape(2, 3)}, path)
+    weights = [list(tensor.dims) for tensor in model.graph.initializer if len(tensor.dims) == 2]
+    assert weights == [[7, 4]]
+
+
+def test_names_that_meet_are_told_apart(path):
+    # A layer called as an input is fed, as a parameter and as a node of another layer.
+    net = FeedForwardNet(
+        [
+            Dense("a", 3, input_sample_shape=(4,)),
+            Activation("input", "relu"),
+            Dense("b", 3),
+            Activation("b/weight", "sigmoid"),
+            Activation("a/Gemm", "tanh"),
+            Dense("c", 2),
+        ],
+        seed=0,
+    )
+    save(net, path)
+    (name,) = [port.name for port in checked(path).graph.input]
+    np.testing.assert_allclose(ran(path, {name: X})["c"], net.forward(False, X), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_the_float_type_is_the_nets(dtype, path):
+    net = classifier()
+    net.as_type(dtype)
+    x = X.astype(dtype)
+    save(net, path)
+    checked(path)
+    found, want = ran(path, {"input": x})["top"], net.forward(False, x)
+    assert found.dtype == want.dtype == dtype
+    tolerance = 1e-12 if dtype == "float64" else 1e-2
+    np.testing.assert_allclose(found, want, rtol=tolerance, atol=tolerance)
+
+
+def test_rows_that_are_no_longer_the_batchs_are_called_otherwise(path):
+    net = FeedForwardNet([layers.Flatten("fold", 2, input_sample_shape=(3, 4))], seed=0)
+    net.add(Dense("fc", 2))
+    save(net, path)
+    model = checked(path)
+    assert model.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "fold_rows"
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    np.testing.assert_allclose(ran(path, {"input": x})["fc"], net.forward(False, x), atol=1e-6)
+
+
+def test_a_predictor_is_saved_folded_and_with_its_link(path):
+    net = FeedForwardNet(
+        [
+            layers.Conv2D("conv", 4, use_bias=False, input_sample_shape=(3, 8, 8)),
+            layers.BatchNormalization("norm"),
+            Activation("act"),
+            layers.DepthwiseConv2D("each"),
+            layers.BatchNormalization("norm2"),
+            layers.GlobalAvgPooling2D("pool"),
+            Dense("fc", 3),
+        ],
+        loss=loss.SoftmaxCrossEntropy(),
+        seed=0,
+    )
+    filled(net, np.random.default_rng(5))
+    predictor = net.predictor()
+    x = np.random.default_rng(0).standard_normal((3, 3, 8, 8)).astype(np.float32)
+    for _ in range(2):
+        save(predictor, path)
+        model = checked(path)
+        operators = [node.op_type for node in model.graph.node]
+        assert "BatchNormalization" not in operators
+        assert operators[-1] == "Softmax"
+        found = ran(path, {"input": x})["fc"]
+        np.testing.assert_allclose(found, net.predict(x), atol=1e-5)
+        # Once it has predicted, its constants are laid out for that.
+        predictor(x)
+    for param in net.params():
+        param.value[...] = 0
+    np.testing.assert_allclose(ran(path, {"input": x})["fc"], found)
+
+
+@pytest.mark.parametrize(
+    ("given", "function"),
+    [
+        (loss.SigmoidFocal(), lambda x: 1 / (1 + np.exp(-x))),
+        (loss.Poisson(), np.exp),
+        (loss.SquaredError(), lambda x: x),
+    ],
+)
+def test_links_of_losses(given, function, path):
+    net = classifier(loss=given)
+    save(net.predictor(), path)
+    checked(path)
+    scores = net.forward(False, X)
+    np.testing.assert_allclose(ran(path, {"input": X})["top"], function(scores), rtol=1e-5)
+
+
+def test_links_of_several_losses(path):
+    x = Input("x", (4,))
+    outputs = [Dense("a", 3)(x), Dense("b", 2)(x), Dense("c", 2)(x)]
+    several = loss.MultiLoss({"a": loss.SoftmaxCrossEntropy(), "b": loss.SquaredError()})
+    net = FeedForwardNet(inputs=x, outputs=outputs, loss=several, seed=0)
+    save(net.predictor(), path)
+    checked(path)
+    found, want = ran(path, {"x": X}), net.predict(X)
+    for name in "abc":
+        np.testing.assert_allclose(found[name], want[name], atol=1e-6)
+
+
+def test_a_half_predictor_gives_what_it_predicts(path):
+    net = classifier(loss=loss.SoftmaxCrossEntropy())
+    net.as_type("float16")
+    save(net.predictor(), path)
+    checked(path)
+    x = X.astype(np.float16)
+    found = ran(path, {"input": x})["top"]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, net.predict(x), atol=1e-2)
+
+
+def test_a_link_of_a_users_own_is_refused(path):
+    class Halved(loss.SquaredError):
+        def link(self, x):
+            return x / 2
+
+    with pytest.raises(ArgumentError, match="link"):
+        save(classifier(loss=Halved()).predictor(), path)
+    assert not path.exists()
+
+
+class Own(Layer):
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        return x
+
+    def backward(self, ctx, dy):
+        return dy, {}
+
+
+class Doubled(Dense):
+    def forward(self, ctx, x):
+        return 2 * super().forward(ctx, x)
+
+
+def test_all_layers_without_a_form_are_named_and_the_old_file_stays(path):
+    path.write_bytes(b"before")
+    patched = Activation("patched")
+    patched.forward = lambda ctx, x: -x
+    inner = layers.TimeDistributed("steps", Own("inside"))
+    net = FeedForwardNet(
+        [
+            Own("first", input_sample_shape=(3, 4)),
+            inner,
+            layers.Flatten("rows"),
+            Doubled("second", 3),
+            patched,
+            Dense("fine", 2),
+        ],
+        seed=0,
+    )
+    with pytest.raises(ArgumentError) as caught:
+        save(net, path)
+    received = caught.value.received
+    for name in ("'first' (Own)", "'steps' (TimeDistributed)", "'second' (Doubled)", "'patched'"):
+        assert name in received
+    assert "fine" not in received
+    assert path.read_bytes() == b"before"
+
+
+def test_a_loss_among_the_layers_is_refused_by_its_reason(path):
+    x, y = Input("x", (3,)), Input("y", (3,))
+    net = FeedForwardNet(inputs=[x, y], outputs=loss.SquaredError()(x, y), seed=0)
+    with pytest.raises(ArgumentError, match="training alone"):
+        save(net, path)
+
+
+class OwnNet(FeedForwardNet):
+    def forward(self, flag, x, output=()):
+        return 2 * super().forward(flag, x, output)
+
+
+@pytest.mark.parametrize(
+    ("thing", "name", "given"),
+    [
+        (classifier, "x.onnx", {"opset": 16}),
+        (classifier, "x.onnx", {"opset": 24}),
+        (classifier, "x.onnx", {"opset": "17"}),
+        (classifier, "x.npz", {}),
+        (lambda: "net", "x.onnx", {}),
+        (lambda: OwnNet([Dense("fc", 2, input_sample_shape=(3,))]), "x.onnx", {}),
+    ],
+)
+def test_bad_arguments_leave_nothing(thing, name, given, tmp_path):
+    with pytest.raises((ArgumentError, ShapeError)):
+        save(thing(), tmp_path / name, **given)
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_net_is_as_it_was(path):
+    net = classifier()
+    net.forward(True, X)
+    state, values = net.rng.bit_generator.state, [value.copy() for value in net.param_values()]
+    save(net, path)
+    assert net.rng.bit_generator.state == state
+    for value, before in zip(net.param_values(), values, strict=True):
+        np.testing.assert_array_equal(value, before)
+    assert singanet.onnx.save is save
