@@ -40,10 +40,15 @@ def test_photographs_shrink_to_7_by_7(name, channels):
     assert build(name)["pool"].in_shapes == (channels, 7, 7)
 
 
+@pytest.mark.parametrize(("size", "left"), [(63, 8), (28, 7), (8, 4), (3, 3), (1, 1)])
+def test_small_images_keep_their_size_at_first(size, left):
+    net = build("mobilenet_v3_small", (3, size, size), 10)
+    assert net["pool"].in_shapes[1:] == (left, left)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
-@pytest.mark.parametrize(("size", "left"), [(63, 8), (32, 4), (28, 7), (8, 4), (3, 3), (1, 1)])
-def test_small_images_keep_their_size_at_first(name, size, left):
-    assert build(name, (3, size, size), 10)["pool"].in_shapes[1:] == (left, left)
+def test_32_pixels_become_four(name):
+    assert build(name, (3, 32, 32), 10)["pool"].in_shapes[1:] == (4, 4)
 
 
 def test_shortcuts_lie_where_the_shape_stays():

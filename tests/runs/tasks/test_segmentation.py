@@ -46,16 +46,16 @@ def test_labels_a_sample_and_labels_a_pixel_are_for_other_nets(small):
             load_task(find("lenet"), small, for_testing=load)
 
 
-def test_the_report_tells_accuracy_intersection_over_union_and_loss():
-    task = load_task(find("unet"), None)
+def test_the_report_tells_accuracy_intersection_over_union_and_loss(small):
+    task = load_task(find("unet"), small)
     result = EpochResult(0.12345, 0.98765, 236, {"iou": 0.5})
     assert task.report(result) == "test accuracy 0.9877  test IoU 0.5000  test loss 0.1235"
 
 
 def test_a_small_net_is_trained(small):
-    figures = run(RunOptions("unet", small, epochs=12, batch_size=8, quiet=True)).figures
-    assert figures["test_iou"] > 0.7
-    assert figures["test_accuracy"] > 0.8
+    figures = run(RunOptions("unet", small, epochs=8, batch_size=8, quiet=True)).figures
+    assert figures["test_iou"] > 0.55
+    assert figures["test_accuracy"] > 0.7
 
 
 @pytest.mark.slow
