@@ -59,11 +59,18 @@ def _convert(
     arguments: argparse.Namespace, build: Callable[[str], Any], show: Callable[[str], Any]
 ) -> int:
     from singanet.checkpoint.convert import convert
-    from singanet.errors import StateMismatchError
+    from singanet.errors import ArgumentError, StateMismatchError
 
     if arguments.target.suffix.lower() == ".onnx":
         show(_as_graph(arguments, build))
         return 0
+    if arguments.opset is not None:
+        raise ArgumentError(
+            f"convert to {str(arguments.target)!r}",
+            expected="--opset with an .onnx file alone",
+            received=f"--opset {arguments.opset}",
+            advice="leave it out",
+        )
     from singanet.runs.whole import convert_whole
 
     if arguments.model is None:

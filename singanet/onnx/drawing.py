@@ -381,7 +381,7 @@ class Use:
         array = self._of_a_sample(value, rank, axis)
         if axis is not None:
             array = array.reshape(
-                *array.shape[:axis], *(1 for _ in other.folds), *array.shape[axis:]
+                (*array.shape[:axis], *(1 for _ in other.folds), *array.shape[axis:])
             )
         made = self.constant(value, array, axis)
         return replace(made, before=other.before, after=other.after)

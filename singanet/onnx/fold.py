@@ -292,6 +292,7 @@ FOLDS: Mapping[str, Folding] = {
         "Xor": "logical_xor", "Not": "logical_not", "IsNaN": "isnan"}.items()},
     "Neg": lambda node, x: np.negative(x),
     "MatMul": _product,
+    "NonZero": lambda node, x: np.array(np.nonzero(x), np.int64),
     "Tanh": lambda node, x: np.tanh(x),
     "Relu": lambda node, x: np.maximum(x, 0),
     "Mod": lambda node, a, b: (np.fmod if node.get("fmod", 0) else np.mod)(a, b),

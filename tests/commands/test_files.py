@@ -65,6 +65,7 @@ def test_mistakes_are_one_line(run_dir, tmp_path, refused):
         ["convert", run_dir / "best.npz", tmp_path / "x.npz", "--model", "lenet"],
         ["convert", run_dir / "best.npz", tmp_path / "x.npz", "--format", "zip"],
         ["convert", run_dir / "best.npz", tmp_path / "x.pt"],
+        ["convert", run_dir / "best.npz", tmp_path / "y.npz", "--opset", 17],
         ["convert", run_dir / "best.npz", tmp_path / "x.keras", "--model", run_dir],
     ):
         refused(*argv)

@@ -130,7 +130,7 @@ def test_refuses_several_inputs():
         Dropout("drop").build([(3,), (3,)])
 
 
-@pytest.mark.parametrize(("axis", "alone"), [(1, (2, 3)), (-1, (1, 2))])
+@pytest.mark.parametrize(("axis", "alone"), [(1, (2, 3)), (-1, (1, 2)), (0, (1, 2, 3))])
 def test_channels_are_dropped_as_a_whole(axis, alone):
     layer = SpatialDropout("drop", 0.5, axis)
     layer.build((20, 6, 20))
@@ -169,7 +169,7 @@ def test_noise_is_normal_and_of_the_deviation():
         (lambda: GaussianNoise("noise", 0.0), "argument std"),
         (lambda: SpatialDropout("drop", 0.5, "last"), "argument axis"),
         (lambda: SpatialDropout("drop", 0.5, 3).build((4, 5)), "samples with the axis 3"),
-        (lambda: SpatialDropout("drop", 0.5, 0).build((4, 5)), "samples with the axis 0"),
+        (lambda: SpatialDropout("drop", 0.5, -3).build((4, 5)), "samples with the axis -3"),
         (lambda: AlphaDropout("drop", 1.0), "argument p"),
     ],
 )

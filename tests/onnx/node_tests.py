@@ -24,13 +24,15 @@ from singanet.schema.onnx_pb2 import ModelProto
 
 # In files weights are constants; in these tests all are inputs. Those at these places are weights.
 CONSTANTS = {
-    "BatchNormalization": (1, 2, 3, 4), "CastLike": (1,), "Clip": (1, 2), "ConstantOfShape": (0,),
+    "BatchNormalization": (1, 2, 3, 4), "CastLike": (1,), "Clip": (1, 2), "Compress": (1,),
+    "ConstantOfShape": (0,),
     "Conv": (1, 2), "ConvTranspose": (1, 2), "CumSum": (1,), "Dropout": (1, 2), "Expand": (1,),
     "GRU": (1, 2, 3, 5), "Gather": (1,), "Gemm": (1, 2), "GroupNormalization": (1, 2),
-    "If": (0,), "InstanceNormalization": (1, 2), "LSTM": (1, 2, 3, 5, 6, 7),
+    "GatherND": (1,), "If": (0,), "InstanceNormalization": (1, 2), "LSTM": (1, 2, 3, 5, 6, 7),
     "LayerNormalization": (1, 2), "OneHot": (1, 2), "PRelu": (1,), "Pad": (1, 2, 3),
     "RMSNormalization": (1,), "RNN": (1, 2, 3, 5), "Range": (0, 1, 2), "Reshape": (1,),
-    "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,), "Tile": (1,),
+    "Resize": (1, 2, 3), "Scatter": (1,), "ScatterElements": (1,), "ScatterND": (1,),
+    "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,), "Tile": (1,),
     "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,), "Upsample": (1,),
 }  # fmt: skip
 

@@ -14,17 +14,23 @@ ort = pytest.importorskip("onnxruntime")
 
 def checked(path):
     """The model at ``path``, which ONNX's checker takes, shapes included."""
-    onnx.checker.check_model(path, full_check=True)
-    return onnx.load(path)
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    return model
 
 
 def ran(path, feed):
     """The outputs of the file for arrays by the names of its inputs, by their names."""
+    return running(path)(feed)
+
+
+def running(path):
+    """What gives `ran` for one feed after the other."""
     options = ort.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 3, 1
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, feed), strict=True))
+    return lambda feed: dict(zip(names, session.run(None, feed), strict=True))
 
 
 def drawn(layer, shapes, rng=None):
@@ -56,7 +62,7 @@ def floats(shapes, count=3, seed=3):
 def expect_same(net, feed, path, opset=17, tolerance=1e-5):
     """Save ``net`` and compare what comes of ``feed`` here and there, of a part of it too."""
     save(net, path, opset)
-    model = checked(path)
+    model, runs = checked(path), running(path)
     for count in (None, 1):
         part = {name: x[:count] for name, x in feed.items()}
         want = net.forward(False, part)
@@ -66,7 +72,7 @@ def expect_same(net, feed, path, opset=17, tolerance=1e-5):
             for name, y in want.items()
             for k, array in enumerate(y if isinstance(y, list) else [y])
         }
-        found = ran(path, part)
+        found = runs(part)
         assert found.keys() == wanted.keys()
         for name, y in wanted.items():
             assert (found[name].shape, found[name].dtype) == (y.shape, y.dtype)

@@ -105,7 +105,7 @@ def test_parameters_are_called_as_in_the_file_and_come_back_from_a_model_file(tm
 
 def test_all_operators_without_a_layer_are_named_at_once(tmp_path):
     nodes = [
-        helper.make_node("NonZero", ["x"], ["a"], name="here"),
+        helper.make_node("Unique", ["x"], ["a"], name="here"),
         helper.make_node("Det", ["x"], ["b"], name="there"),
         helper.make_node("Fancy", ["x"], ["c"], domain="com.example"),
     ]
@@ -115,9 +115,9 @@ def test_all_operators_without_a_layer_are_named_at_once(tmp_path):
     )  # fmt: skip
     with pytest.raises(FileFormatError) as error:
         load(path)
-    for part in ("'NonZero' at 'here'", "'Det' at 'there'", "'com.example.Fancy' at 'c'"):
+    for part in ("'Unique' at 'here'", "'Det' at 'there'", "'com.example.Fancy' at 'c'"):
         assert part in str(error.value)
-    assert "NonZero 1 (no layer)" in inspect(path)
+    assert "Unique 1 (no layer)" in inspect(path)
 
 
 def test_uses_that_mix_samples_are_refused_and_a_whole_array_may_be_one(tmp_path):

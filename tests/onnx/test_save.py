@@ -34,6 +34,23 @@ def test_a_layer_gives_the_same_there(name, path):
     expect_same(filled(net, np.random.default_rng(2)), inputs_of(name), path)
 
 
+@pytest.mark.parametrize("opset", [17, 21, 23])
+def test_what_layers_may_leave_out(opset, path):
+    image = y = Input("image", (4, 3, 3))
+    for layer in (
+        layers.GroupNorm("group", 2, scale=False),
+        layers.InstanceNorm("instance", center=False),
+        layers.BatchNormalization("batch", scale=False),
+        layers.LayerNorm("row", center=False),
+        layers.LayerNorm("shifted", scale=False),
+        layers.GlobalAvgPooling2D("pool", keepdims=True),
+    ):
+        y = layer(y)
+    net = FeedForwardNet(inputs=[image], outputs=[y], seed=0)
+    x = np.random.default_rng(3).standard_normal((2, 4, 3, 3)).astype(np.float32)
+    expect_same(filled(net, np.random.default_rng(2)), {"image": x}, path, opset)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("opset", [18, 19, 20, 21, 22, 23])
 def test_layers_give_the_same_by_operators_of_other_opsets(opset, path):

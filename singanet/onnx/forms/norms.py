@@ -35,7 +35,7 @@ def _batch_norm(g: Graph, layer: BatchNormalization, xs: list[Value]) -> Value:
 
 def _layer_norm(g: Graph, layer: LayerNorm, xs: list[Value]) -> Value:
     inputs = [xs[0], _gamma(g, layer)]
-    if layer.affine:
+    if layer.center:
         inputs.append(g.param(layer, "beta"))
     return g.node("LayerNormalization", *inputs, axis=layer.axis, epsilon=layer.epsilon)
 
@@ -43,7 +43,7 @@ def _layer_norm(g: Graph, layer: LayerNorm, xs: list[Value]) -> Value:
 def _gamma(g: Graph, layer: LayerNorm) -> Value:
     shape: Any = layer.in_shapes
     normalised = shape[layer._first(len(shape) + 1) - 1 :]
-    return g.param(layer, "gamma") if layer.affine else g.constant(np.ones(normalised), "ones")
+    return g.param(layer, "gamma") if layer.scale else g.constant(np.ones(normalised), "ones")
 
 
 def _rms_norm(g: Graph, layer: RMSNorm, xs: list[Value]) -> Value:
@@ -80,10 +80,11 @@ def _instance_norm(g: Graph, layer: GroupNorm, xs: list[Value]) -> Value:
 
 def _both(g: Graph, layer: GroupNorm) -> list[Value]:
     """Factor and offset of each channel."""
-    if layer.affine:
-        return [g.param(layer, "gamma"), g.param(layer, "beta")]
     channels = (layer.in_shapes or ())[0]
-    return [g.constant(np.ones(channels), "ones"), g.constant(np.zeros(channels), "zeros")]
+    return [
+        g.param(layer, suffix) if suffix in layer.params else g.constant(np.full(channels, k), what)
+        for suffix, what, k in (("gamma", "ones", 1.0), ("beta", "zeros", 0.0))
+    ]
 
 
 def _l2_norm(g: Graph, layer: L2Norm, xs: list[Value]) -> Value:

@@ -143,7 +143,11 @@ def _reach(layer: Any) -> Pads:
 
 
 def _global_pool(op: str) -> Form:
-    return lambda g, layer, xs: g.node("Flatten", g.node(op, xs[0]), axis=1)
+    def put(g: Graph, layer: Any, xs: list[Value]) -> Value:
+        y = g.node(op, xs[0])
+        return y if layer.keepdims else g.node("Flatten", y, axis=1)
+
+    return put
 
 
 def _lrn(g: Graph, layer: LRN, xs: list[Value]) -> Value:

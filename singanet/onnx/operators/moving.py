@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -14,6 +14,7 @@ from singanet.onnx.drawing import Converter, Use, perm_of
 from singanet.onnx.fold import slices, split_sizes
 from singanet.onnx.shaping import in_shape
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis, resolved
+from singanet.types import Array
 
 
 def _moved(use: Use) -> Tensor:
@@ -344,11 +345,61 @@ def _triangle(use: Use) -> Tensor:
     return x.like(use.draw(layers.Where(use.name(), b=0.0), condition, x))
 
 
+def _put_elements(use: Use, numbers: Array, more: Array) -> Array:
+    found = numbers.copy()
+    np.put_along_axis(found, use.needed(1), more, use.attribute("axis", 0))
+    return found
+
+
+def _put_slices(use: Use, numbers: Array, more: Array) -> Array:
+    found = numbers.copy()
+    found[tuple(np.moveaxis(use.needed(1), -1, 0))] = more
+    return found
+
+
+def _take_slices(use: Use, numbers: Array, more: Array) -> Array:
+    return numbers[tuple(np.moveaxis(use.needed(1), -1, 0))]
+
+
+def _compressed(use: Use, numbers: Array, more: Array) -> Array:
+    axis = use.attribute("axis")
+    return np.compress(use.needed(1), numbers, axis)
+
+
+def _by_numbers(move: Callable[[Use, Array, Array], Array]) -> Converter:
+    """What a node with constant indices moves, found out on numbers: one `Gather` does it."""
+
+    def convert(use: Use) -> Tensor:
+        x = use.tensor()
+        if x.axis is not None or use.attribute("reduction", "none") != "none":
+            raise RefusedError("whole arrays as samples, without reduction", f"axis {x.axis}")
+        if use.attribute("batch_dims", 0):
+            raise RefusedError("batch_dims 0", f"{use.attribute('batch_dims')}")
+        parts = [x] if len(use.values) < 3 else [x, use.tensor(2)]
+        sizes = [prod(part.sample) for part in parts]
+        if sum(sizes) > 1 << 16:
+            raise RefusedError("at most 65536 elements", f"{sum(sizes)}")
+        flat = [each.like(use.reshaped(each, (k,))) for each, k in zip(parts, sizes, strict=True)]
+        numbers = np.arange(sizes[0]).reshape(x.sample)
+        more = sizes[0] + np.arange(sizes[-1]).reshape(parts[-1].sample)
+        found = np.asarray(move(use, numbers, more))
+        both = flat[0]
+        if len(flat) > 1:
+            both = both.like(use.draw(layers.Concat(use.name(), 1), *flat))
+        layer = layers.Gather(use.name(), 1, found.reshape(-1).tolist())
+        made = x.like(use.draw(layer, both))
+        return made.like(use.reshaped(made, found.shape))
+
+    return convert
+
+
 MOVING: Mapping[str, Converter] = {
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze,
     "Transpose": _transpose, "Slice": _slice, "Gather": _gather, "Concat": _concat,
     "Split": _split, "Expand": _expand, "Tile": _tile, "Pad": _pad,
-    "GatherElements": _gather_elements,
+    "GatherElements": _gather_elements, "GatherND": _by_numbers(_take_slices),
+    "ScatterElements": _by_numbers(_put_elements), "ScatterND": _by_numbers(_put_slices),
+    "Scatter": _by_numbers(_put_elements), "Compress": _by_numbers(_compressed),
     "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth,
     "Trilu": _triangle,
 }  # fmt: skip

@@ -19,7 +19,32 @@ _ORDERS = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
+def _lent(use: Use, x: Tensor, axis: int) -> Tensor:
+    """A whole array of one sequence with the axis of that as if it were of samples."""
+    if x.axis is not None or x.rank <= axis or x.sample[axis] != 1:
+        return x
+    sample = (*x.sample[:axis], *x.sample[axis + 1 :])
+    return replace(x, symbol=use.reshaped(x, sample), axis=axis)
+
+
 def _recurrent(use: Use) -> list[Any]:
+    """What the node gives; of a whole array of one sequence whole arrays again."""
+    first = use.tensor()
+    if first.axis is not None:
+        return _of_samples(use)
+    axis = 0 if use.attribute("layout", 0) else 1
+    use.values[0] = _lent(use, first, axis)
+    for k, value in enumerate(use.values[5:7], 5):
+        if isinstance(value, Tensor):
+            use.values[k] = _lent(use, use.floats(value), axis)
+    found = []
+    for made in _of_samples(use):
+        sample = (*made.sample[: made.axis], 1, *made.sample[made.axis :])
+        found.append(replace(made, symbol=use.reshaped(made, sample), axis=None))
+    return found
+
+
+def _of_samples(use: Use) -> list[Tensor]:
     kind = use.node.op
     x, size = use.tensor(), use.attribute("hidden_size")
     weight, inner, bias = use.needed(1), use.needed(2), use.array(3)
