@@ -15,7 +15,7 @@ from singanet.report import RunNotes, read_run, recorders
 from singanet.report.run_files import CONFIG, FIGURES, HISTORY, MEMORY
 from singanet.runs.options import KINDS, LASTING, RunOptions
 from singanet.runs.tasks import Task
-from singanet.saving.model_layout import LONGEST, MODEL, decoded
+from singanet.saving.model_layout import LONGEST, MODEL, decoded, naming
 from singanet.saving.model_reader import described
 from singanet.training.callbacks import Callback
 from singanet.training.files import read_training
@@ -146,7 +146,8 @@ def described_net(folder: Path) -> FeedForwardNet:
     with explained(path, "read"), path.open("rb") as file:
         text = file.read(LONGEST + 1)
     where = f"file {str(path)!r}"
-    with described(FeedForwardNet, decoded(MODEL, text, where)) as net:
+    about = decoded(MODEL, text, where)
+    with naming(where), described(FeedForwardNet, about) as net:
         return net
 
 

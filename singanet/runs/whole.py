@@ -93,14 +93,8 @@ def learner(net: FeedForwardNet, path: str | os.PathLike[str]) -> ModelEntry:
         out = nodes[name].output_shapes()[index]
         task = _task(net.loss, shape, out)
         if task is not None and isinstance(shape, tuple):
-            about = f"the net of {path}"
-            return ModelEntry(
-                *(str(path), about, ""),
-                input_shape=shape,
-                num_classes=out[-1],
-                task=task,
-                recipe=FINE_TUNING,
-            )
+            name = f"the net of {path}"
+            return ModelEntry(name, "", "", {}, shape, out[-1], task, FINE_TUNING)
         received = f"shape {shape} to {out}, loss {type(net.loss).__name__}"
     raise ArgumentError(
         f"file {str(path)!r}",
@@ -130,16 +124,16 @@ def _expect_fitting(task: Task, entry: ModelEntry) -> None:
     """Errors: `DataError` for other shapes, classes without an output, another vocabulary."""
     shape, classes = entry.input_shape, entry.num_classes
     found, many = tuple(task.input_shape), task.num_classes
-    told = entry.task == "reconstruction" or many == classes
-    # Of the characters of a text each has the number that this text gives it.
-    if found == shape and (told or (many < classes and entry.task != "text")):
-        return
-    raise DataError(
-        f"data {task.name!r}",
-        expected=f"samples of shape {shape} and {classes} classes, as {entry.name} has outputs",
-        received=f"shape {found} and {many} classes",
-        advice="bring them to the net's shape, or take another net",
-    )
+    wanted, received = f"samples of shape {shape}", f"shape {found}"
+    fits = True
+    if entry.task != "reconstruction":
+        # Each character has the number that its text gives it: fewer are another text's.
+        fits = many == classes if entry.task == "text" else many <= classes
+        wanted += f" and {classes} classes, for which there are outputs"
+        received += f" and {many} classes"
+    if found != shape or not fits:
+        advice = "bring them to the net's shape, or take another net"
+        raise DataError(f"data {task.name!r}", expected=wanted, received=received, advice=advice)
 
 
 def _usual_loss(net: FeedForwardNet, task: str) -> Loss:

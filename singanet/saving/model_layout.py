@@ -129,12 +129,19 @@ def opened(path: str | os.PathLike[str], kind: Kind) -> Iterator[tuple[Reader, d
         )
     with open_state(path, CONTAINER) as reader:
         about = _about(reader, kind)
-        try:
+        with naming(where):
             yield reader, about
-        except CheckpointError:
-            raise
-        except SingaNetError as error:
-            raise error.within(where) from error
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Let errors of what a description asks for name the file that it came from."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except SingaNetError as error:
+        raise error.within(where) from error
 
 
 def _about(reader: Reader, kind: Kind) -> dict[str, Any]:
