@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from singanet.base.arguments import is_int
 from singanet.base.files import expect_inside, explained, replacing
 from singanet.base.lock import let_go
-from singanet.errors import FileAccessError
+from singanet.errors import FileAccessError, UnsafeFileError
 from singanet.net import FeedForwardNet
 from singanet.report import RunNotes, read_run, recorders
 from singanet.report.run_files import CONFIG, FIGURES, HISTORY, MEMORY
@@ -17,12 +18,16 @@ from singanet.runs.options import KINDS, LASTING, RunOptions
 from singanet.runs.tasks import Task
 from singanet.saving.model_layout import LONGEST, MODEL, decoded, naming
 from singanet.saving.model_reader import described
+from singanet.saving.nets import distinct_params
 from singanet.training.callbacks import Callback
 from singanet.training.files import read_training
 from singanet.types import Array
 
 OPTIONS, NET = "options", "net"
 """The sections of the configuration: what the user said, and how the net is built."""
+
+_LEAST = 2
+"""Bytes of a number in a checkpoint, where nothing is compressed: those of float16."""
 
 DESCRIPTION = "net.json"
 """What a net is that came from a file; its parameters are in the checkpoints."""
@@ -137,7 +142,8 @@ def saved_options(folder: Path) -> dict[str, Any]:
 def described_net(folder: Path) -> FeedForwardNet:
     """The net of a run that began with a file, its parameters not yet filled.
 
-    Errors: `FileAccessError` where the run has kept no description; those of a model file's.
+    Errors: `FileAccessError` where the run has kept no description; those of a model file's;
+    `UnsafeFileError` for parameters that none of the run's checkpoints could fill.
     """
     path = folder / DESCRIPTION
     if not path.is_file():
@@ -148,7 +154,17 @@ def described_net(folder: Path) -> FeedForwardNet:
     where = f"file {str(path)!r}"
     about = decoded(MODEL, text, where)
     with naming(where), described(FeedForwardNet, about) as net:
-        return net
+        params = distinct_params(net.nodes())
+    claimed = _LEAST * sum(prod(param.shape) for param in params)
+    sizes = [each.stat().st_size for each in folder.glob("*.npz") if each.is_file()]
+    if sizes and claimed > max(sizes):
+        raise UnsafeFileError(
+            where,
+            expected=f"a net with parameters of at most {max(sizes)} bytes, as a checkpoint has",
+            received=f"one of {claimed} bytes or more",
+            advice="take the run folder as singanet train left it",
+        )
+    return net
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:

@@ -49,8 +49,10 @@ def whole_net(path: str | os.PathLike[str]) -> FeedForwardNet:
 
 
 def seeded_net(path: str | os.PathLike[str], seed: int) -> FeedForwardNet:
-    """`whole_net`, with draws that ``seed`` decides, whatever the file says of them."""
+    """`whole_net` to be trained: draws are as ``seed`` decides, float16 is widened to float32."""
     net = whole_net(path)
+    if net.dtype == np.float16:
+        net.as_type("float32")
     net.seed, net.rng = seed, np.random.default_rng(seed)
     return net
 

@@ -205,6 +205,20 @@ def test_a_net_with_probabilities_has_the_loss_for_them(tmp_path, small):
     assert isinstance(trained(out)[0].loss, CategoricalCrossEntropy)
 
 
+@pytest.mark.parametrize("kind", ["float16", "float64"])
+def test_a_file_of_another_float_type_is_trained(kind, tmp_path, small):
+    path, out, net = tmp_path / "net.singanet", tmp_path / "run", own_net()
+    net.as_type(kind)
+    net.save_model(path)
+    argv = ["train", "--from", str(path), "--data", small, "--epochs", "1", "--quiet"]
+    assert main([*argv, "--out", str(out)]) == 0
+    wanted = "float32" if kind == "float16" else kind
+    assert saved(out)["net/top/weight"].dtype == wanted
+    assert trained(out)[0].dtype == wanted
+    half = ["--mixed-precision", "float16", "--out", str(tmp_path / "half")]
+    assert main([*argv, *half]) == 0
+
+
 def test_options_stand_in_a_file_too(tmp_path, small):
     path, _ = file_of("onnx", tmp_path)
     config, out = tmp_path / "run.toml", tmp_path / "run"
@@ -285,6 +299,8 @@ def test_a_description_that_is_gone_or_not_ours_is_refused(tmp_path, small, refu
         (out / "net.json").write_text(wrong)
         for command in (["evaluate", out], ["summary", out], ["train", "--out", out, "--resume"]):
             assert "net.json" in refused(*command)
+    (out / "net.json").write_text(text.replace('"num_output": 10', '"num_output": 1000000000'))
+    assert "parameters of at most" in refused("evaluate", out)
     (out / "net.json").unlink()
     assert "no net.json" in refused("evaluate", out)
     (out / "net.json").symlink_to(tmp_path / "elsewhere.json")
