@@ -21,6 +21,10 @@ from singanet.params.param import Param
 from singanet.types import Array, Shape
 
 Converter: TypeAlias = "Callable[[Use], Value | Sequence[Value | None] | None]"
+_OF_WEIGHT = re.compile(
+    r"(.+?)(?:(?:/l0)?[./](?:weight|kernel|W|gamma|scale|output_weight)|_weight)$"
+)
+"""The layer in the name of an array: of attention's projections the last has the name of all."""
 _NO_LETTERS = re.compile(r"[^\w.\-]+")
 
 
@@ -328,7 +332,7 @@ class Use:
         value = None if k is None else self.value(k)
         wanted = ""
         if isinstance(value, Known) and value.name:
-            found = re.match(r"(.+)[./](weight|kernel|W|gamma|scale|\w+_weight)$", value.name)
+            found = _OF_WEIGHT.match(value.name)
             wanted = found[1] if found else ""
         wanted = wanted or self.node.name.strip("/") or self.node.op.lower()
         name = self.drawing.name_of(wanted)
