@@ -13,7 +13,7 @@ from tests.onnx.runtime import checked, running
 
 keras_models = pytest.importorskip("tests.onnx.keras_models", exc_type=ImportError)
 
-QUICK = ("mobile", "attention", "char_rnn")
+QUICK = ("mobile", "attention")
 NAMES = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
     for name in keras_models.MODELS
