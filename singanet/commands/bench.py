@@ -31,7 +31,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     _check(arguments)
     entry = find(arguments.model)
-    recipe = checked_recipe(RunOptions(entry.name, batch_size=arguments.batch_size), entry)
+    recipe = checked_recipe(RunOptions(entry.name, batch_size=arguments.batch_size))
     task = load_task(entry, arguments.data)
     net = build(entry.name, task.input_shape, task.num_classes, 0, **task.options)
     # Images are shifted before the clock runs: it is the net that is measured.

@@ -30,7 +30,7 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.engine.net import Net
-    from singanet.loss import SoftmaxCrossEntropy
+    from singanet.loss import CategoricalCrossEntropy, SoftmaxCrossEntropy
     from singanet.runs.predictions import bare_samples, check_target, write_predictions
     from singanet.runs.trained import trained
     from singanet.runs.whole import is_whole, whole_net
@@ -47,7 +47,8 @@ def _run(arguments: argparse.Namespace) -> int:
     # A machine that is no net of layers has its predictions alone.
     predict = net.predictor() if isinstance(net, Net) else net.predict
     out = predict(samples, BATCH)
-    classes = isinstance(net.loss, SoftmaxCrossEntropy) and out.ndim == 2
+    of_classes = (SoftmaxCrossEntropy, CategoricalCrossEntropy)
+    classes = isinstance(net.loss, of_classes) and out.ndim == 2
     write_predictions(arguments.out, out, classes)
     print(f"{arguments.out}: {len(out):,} predictions of shape {tuple(out.shape[1:])}")
     return 0

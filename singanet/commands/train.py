@@ -20,7 +20,7 @@ def add_command(commands: Any) -> None:
     """Add it to argparse's subparsers."""
     parser = commands.add_parser(
         "train",
-        help="train a ready net and print its test accuracy",
+        help="train a ready net, or that of a file, and print its test accuracy",
         argument_default=_GIVEN,
         epilog="The rate rises to its highest in the first epoch and then falls to 0. A signal "
         "to end (Ctrl-C) is heeded after the step in work, its state saved with --out. The exit "
@@ -28,6 +28,12 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="a name that `singanet models` lists"
+    )
+    parser.add_argument(
+        "--from",
+        dest="from_",
+        metavar="FILE",
+        help="instead of MODEL: the net in a .singanet, .keras or .onnx file, with its weights",
     )
     parser.add_argument(
         "--data",
@@ -109,8 +115,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
     given = {key: value for key, value in vars(arguments).items() if key != "command"}
     options = gathered(given)
-    if "model" not in options:
-        parser.error("the following arguments are required: MODEL")
+    if not {"model", "from_"} & options.keys():
+        parser.error("the following arguments are required: MODEL, or --from FILE")
     try:
         result = run(RunOptions(**options))
     except RunInterrupted as stop:

@@ -237,23 +237,31 @@ def expect_scores(plan: Plan, loss: Any) -> None:
     by_output = loss.losses if isinstance(loss, MultiLoss) else dict.fromkeys(plan.outputs, loss)
     for name, own in by_output.items():
         linked = getattr(own, "link_name", "")
-        made = plan.by_name[name] if linked and name in plan.by_name else None
-        while made is not None and made.layer.moves_only and len(made.in_slots) == 1:
-            made = plan.steps[plan.producer[made.in_slots[0]]]
-        function = "" if made is None else _probabilities(made.layer)
-        if made is not None and function and (function == "softmax" or linked == "sigmoid"):
+        made, function = probabilities_of(plan, name) if linked else ("", "")
+        if function == "softmax" or (function and linked == "sigmoid"):
             raise ArgumentError(
                 f"output of layer {name!r}, loss {type(own).__name__}",
                 expected=f"scores, of which the loss takes the {linked} itself",
-                received=f"the probabilities of the {function} layer {made.name!r}",
+                received=f"the probabilities of the {function} layer {made!r}",
                 advice=f"leave that layer out, or use {_REPLACES[function]}",
             )
 
 
-def _probabilities(layer: Any) -> str:
+def probabilities_of(plan: Plan, output: str) -> tuple[str, str]:
+    """The layer that makes the output of layer ``output``, moved at most, and its function.
+
+    The function is "softmax" or "sigmoid", or "" where it yields no probabilities.
+    """
+    if output not in plan.by_name:
+        return output, ""
+    made = plan.by_name[output]
+    while made.layer.moves_only and len(made.in_slots) == 1:
+        made = plan.steps[plan.producer[made.in_slots[0]]]
+    layer: Any = made.layer
     if isinstance(layer, Softmax):
-        return "softmax"
-    return "sigmoid" if isinstance(layer, Activation) and layer.mode == "sigmoid" else ""
+        return made.name, "softmax"
+    sigmoid = isinstance(layer, Activation) and layer.mode == "sigmoid"
+    return made.name, "sigmoid" if sigmoid else ""
 
 
 def widened(out: Any) -> Any:

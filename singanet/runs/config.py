@@ -17,12 +17,12 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
-from singanet.models import find
 from singanet.runs.folder import saved_options
-from singanet.runs.options import KINDS, RunOptions, no_folder
+from singanet.runs.options import KINDS, RunOptions, no_folder, option, own_recipe
 
 _LONGEST, _MOST_DOTS = 1 << 16, 64
-_NAMES = tuple(field.name for field in fields(RunOptions))
+_NAMES = {option(field.name).replace("-", "_"): field.name for field in fields(RunOptions)}
+"""Keys of a file, with underscores, and what `RunOptions` calls them."""
 
 
 def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,7 +32,10 @@ def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = dict(given)
     config = given.pop("config", None)
-    options = ({} if config is None else read_config(config)) | given
+    options = {} if config is None else read_config(config)
+    if given.keys() & {*_NETS}:
+        options = {key: value for key, value in options.items() if key not in _NETS}
+    options |= given
     if options.get("resume"):
         if options.get("out") is None:
             raise no_folder("--resume")
@@ -42,19 +45,22 @@ def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-_SETTLED = ("model", "optimizer", "batch_size", "mixed_precision", "accumulate")
+_NETS = ("model", "from_")
+"""Either says what is trained."""
+
+_SETTLED = (*_NETS, "optimizer", "batch_size", "mixed_precision", "accumulate")
 """What a training state was made with; other options may be said anew when it goes on."""
 
 
 def _expect_the_same(saved: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Errors: `ArgumentError` for an option that is another one than that of the run."""
-    recipe = find(saved["model"]).recipe
+    recipe = own_recipe(saved.get("model"), saved.get("from_"))
     usual = {"optimizer": recipe.optimizer, "batch_size": recipe.batch_size, "accumulate": 1}
     for name in _SETTLED:
         before = saved.get(name) if saved.get(name) is not None else usual.get(name)
         if given.get(name, before) != before:
             raise ArgumentError(
-                "MODEL" if name == "model" else f"--{name.replace('_', '-')}",
+                "MODEL" if name == "model" else f"--{option(name)}",
                 expected=f"{before!r}, with which the run was begun",
                 received=repr(given[name]),
                 advice="leave it out, or begin a run in another folder",
@@ -69,14 +75,15 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     options: dict[str, Any] = {}
     for key, value in _parsed(path).items():
-        name = key.replace("-", "_")
-        if name not in _NAMES:
+        said = key.replace("-", "_")
+        if said not in _NAMES:
             raise UnknownNameError(
                 f"--config {str(path)!r}",
                 expected=f"keys among {one_of(_NAMES, 30)}",
                 received=repr(key),
-                advice=did_you_mean(name, _NAMES, "leave it out"),
+                advice=did_you_mean(said, _NAMES, "leave it out"),
             )
+        name = _NAMES[said]
         if name in options or type(value) not in KINDS[name] or "\0" in str(value):
             raise DataError(
                 f"--config {str(path)!r}, key {key!r}",

@@ -7,19 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.arguments import is_int
-from singanet.base.files import replacing
+from singanet.base.files import expect_inside, explained, replacing
 from singanet.base.lock import let_go
 from singanet.errors import FileAccessError
+from singanet.net import FeedForwardNet
 from singanet.report import RunNotes, read_run, recorders
 from singanet.report.run_files import CONFIG, FIGURES, HISTORY, MEMORY
 from singanet.runs.options import KINDS, LASTING, RunOptions
 from singanet.runs.tasks import Task
+from singanet.saving.model_layout import LONGEST, MODEL, decoded, naming
+from singanet.saving.model_reader import described
 from singanet.training.callbacks import Callback
 from singanet.training.files import read_training
 from singanet.types import Array
 
 OPTIONS, NET = "options", "net"
 """The sections of the configuration: what the user said, and how the net is built."""
+
+DESCRIPTION = "net.json"
+"""What a net is that came from a file; its parameters are in the checkpoints."""
 
 
 def expect_no_run(folder: Path) -> None:
@@ -48,6 +54,8 @@ class LateNotes(RunNotes):
     """Notes written at the first epoch: a resumption that is refused leaves the run's own."""
 
     resume, _written = False, False
+    description: bytes | None = None
+    """Of a net that came from a file, by which it is built again."""
 
     def on_train_begin(self) -> None:
         """Claim the folder, in which another run may have begun meanwhile.
@@ -55,6 +63,7 @@ class LateNotes(RunNotes):
         Errors: `FileAccessError`.
         """
         self.claim()
+        expect_inside(self.folder, self.folder / DESCRIPTION)
         if not (self.resume or self.session.resumed):
             expect_no_run(self.folder)
 
@@ -62,6 +71,9 @@ class LateNotes(RunNotes):
         """Write, and where a training goes on bring its logs to where that is."""
         if not self._written:
             self.write()
+            if self.description is not None:
+                with replacing(self.folder / DESCRIPTION) as beside:
+                    beside.write_bytes(self.description)
             if self.session.resumed:
                 cut_log(self.folder / MEMORY)
         self._written = True
@@ -74,14 +86,16 @@ class LateNotes(RunNotes):
             let_go(self.folder, self)
 
 
-def folder_callbacks(folder: Path, options: RunOptions, task: Task) -> list[Callback]:
-    """Those that record the run."""
+def folder_callbacks(
+    folder: Path, options: RunOptions, task: Task, description: bytes | None = None
+) -> list[Callback]:
+    """Those that record the run, and the ``description`` of its net where that is new."""
     settings = {
         OPTIONS: options.lasting(),
         NET: {"input_shape": task.input_shape, "num_classes": task.num_classes, **task.options},
     }
     notes = LateNotes(folder, settings)
-    notes.resume = options.resume
+    notes.resume, notes.description = options.resume, description
     return [notes, *(each for each in recorders(folder) if not isinstance(each, RunNotes))]
 
 
@@ -115,9 +129,26 @@ def saved_options(folder: Path) -> dict[str, Any]:
     found = _section(folder, OPTIONS)
     options = {name: value for name, value in found.items() if name in LASTING}
     wrong = [k for k, v in options.items() if v is not None and type(v) not in KINDS[k]]
-    if wrong or not isinstance(options.get("model"), str):
+    if wrong or (options.get("model") is None) == (options.get("from_") is None):
         raise _not_ours(folder, f"{OPTIONS} with {wrong[0] if wrong else 'no model'!r}")
     return options
+
+
+def described_net(folder: Path) -> FeedForwardNet:
+    """The net of a run that began with a file, its parameters not yet filled.
+
+    Errors: `FileAccessError` where the run has kept no description; those of a model file's.
+    """
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        raise _not_ours(folder, f"no {DESCRIPTION} beside it")
+    expect_inside(folder, path)
+    with explained(path, "read"), path.open("rb") as file:
+        text = file.read(LONGEST + 1)
+    where = f"file {str(path)!r}"
+    about = decoded(MODEL, text, where)
+    with naming(where), described(FeedForwardNet, about) as net:
+        return net
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from singanet.base.sizes import checked_bytes
 from singanet.errors import ArgumentError
-from singanet.models import ModelEntry, Recipe
+from singanet.models import Recipe, find
 from singanet.optimizer.mixed_precision import as_precision
 from singanet.runs.figures import check_writable
 from singanet.runs.optimizers import USUAL_RATES, make_optimizer
@@ -24,6 +24,7 @@ _PASSING = ("offload_folder", "out", "resume", "json", "quiet")
 class RunOptions:
     """What to train, on what, and how; None leaves it to the model's own recipe.
 
+    It is the ready net ``model`` or the net in the file ``from_`` of a whole model.
     ``out`` is the run folder: with ``resume`` the training that stands there goes on. The last
     ``keep`` epochs' checkpoints stay; with ``save_every`` there is one after so many steps too.
     ``validation_split`` of the training data is kept back to choose the best weights and the end
@@ -32,7 +33,7 @@ class RunOptions:
     steps ``every`` which they meet; the batch size is that of all of them together.
     """
 
-    model: str
+    model: str | None = None
     data: str | None = None
     epochs: int | None = None
     batch_size: int | None = None
@@ -64,6 +65,12 @@ class RunOptions:
     parallel: str = "allreduce"
     ratio: float | None = None
     every: int | None = None
+    from_: str | None = None
+
+    @property
+    def subject(self) -> str:
+        """What is trained, in words."""
+        return str(self.model or self.from_)
 
     @property
     def kept_back(self) -> float:
@@ -81,7 +88,7 @@ LASTING = tuple(f.name for f in fields(RunOptions) if f.name not in _PASSING)
 """The names of these."""
 
 KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("model", "data", "optimizer", "clip_by", "out", "json"), (str,)),
+    **dict.fromkeys(("model", "from_", "data", "optimizer", "clip_by", "out", "json"), (str,)),
     **dict.fromkeys(
         ("monitor", "mixed_precision", "tensorboard", "memory_budget", "parallel"), (str,)
     ),
@@ -95,9 +102,26 @@ KINDS: dict[str, tuple[type, ...]] = {
 """The types that each option may have in a file."""
 
 
-def checked_recipe(options: RunOptions, entry: ModelEntry) -> Recipe:
-    """The recipe of ``entry`` with what the user said; everything that can be is checked here."""
-    own = entry.recipe
+FINE_TUNING = Recipe(epochs=10, optimizer="adam", lr=0.001, weight_decay=0.0)
+"""Of a net that knows something already: no steps that would take it far from there."""
+
+
+def option(name: str) -> str:
+    """The field ``name`` of `RunOptions` as it is written on the command line, without dashes."""
+    return name.rstrip("_").replace("_", "-")
+
+
+def own_recipe(model: str | None, from_: str | None) -> Recipe:
+    """The recipe of what is trained. Errors: both, or neither; an unknown ready net."""
+    if (model is None) == (from_ is None):
+        received = "neither" if model is None else f"both: {model!r} and {from_!r}"
+        raise _wrong("MODEL, --from", "one of them", received, "a file's net needs no MODEL")
+    return FINE_TUNING if model is None else find(model).recipe
+
+
+def checked_recipe(options: RunOptions) -> Recipe:
+    """The own recipe with what the user said; everything that can be is checked here."""
+    own = own_recipe(options.model, options.from_)
     optimizer = options.optimizer or own.optimizer
     same = optimizer == own.optimizer
     usual_rate = own.lr if same else USUAL_RATES.get(optimizer, own.lr)

@@ -18,12 +18,21 @@ from singanet.parallel import Pipeline, init
 from singanet.parallel.start import servers
 from singanet.runs.callbacks import FiniteLoss, RunFigures
 from singanet.runs.figures import write_json
-from singanet.runs.folder import expect_no_run, folder_callbacks, state_in, write_outcome
+from singanet.runs.folder import (
+    described_net,
+    expect_no_run,
+    folder_callbacks,
+    state_in,
+    write_outcome,
+)
 from singanet.runs.optimizers import FOLDING, make_optimizer
 from singanet.runs.options import RunOptions, checked_recipe, class_weights
 from singanet.runs.reducers import PIPELINE, reduced
 from singanet.runs.tasks import Task, load_task
 from singanet.runs.tasks.task import Batches, EpochResult, Part
+from singanet.runs.whole import seeded_net, task_for
+from singanet.saving.model_layout import MODEL, encoded
+from singanet.saving.model_writer import description
 from singanet.training.callbacks import (
     Callback,
     EarlyStopping,
@@ -66,8 +75,7 @@ def run(options: RunOptions) -> RunResult:
     option out of range, a folder that cannot be written to; `DivergedError` for a loss that is no
     longer finite. `RunInterrupted` where SIGINT or SIGTERM came.
     """
-    entry = find(options.model)
-    recipe = checked_recipe(options, entry)
+    recipe = checked_recipe(options)
     comm = init()
     state: Mapping[str, Array] | None = None
     if options.out is not None and comm.rank == 0:
@@ -79,18 +87,17 @@ def run(options: RunOptions) -> RunResult:
         # The others are told by rank 0, whether there is one too.
         resumes = of_first(comm, state is not None, "whether there is a checkpoint")
         state = state if state is not None or not resumes else {}
-    task = load_task(entry, options.data)
+    net, task, described = _begun(options, state is not None)
     piped = options.parallel == PIPELINE and comm.size > 1
     # Stages see the same batches.
     task.part = Part(0, 1) if piped else Part(comm.rank, comm.size)
     share = options.kept_back
     validation = task.keep_back(share, options.seed) if share else None
-    net = build(entry.name, task.input_shape, task.num_classes, options.seed, **task.options)
     pipeline = _piped(net, options) if piped else None
     figures, finite, signals = RunFigures(), FiniteLoss(), StopOnSignal()
     callbacks: list[Callback] = [figures, finite, signals]
     if options.out is not None:
-        callbacks += folder_callbacks(options.out, options, task)
+        callbacks += folder_callbacks(options.out, options, task, described)
         # Without validation there is nothing that the best weights could be chosen by.
         monitor = options.monitor if share else None
         callbacks.append(
@@ -119,13 +126,28 @@ def run(options: RunOptions) -> RunResult:
     return _tested(net, task, options, recipe, figures, history)
 
 
+def _begun(options: RunOptions, resumes: bool) -> tuple[FeedForwardNet, Task, bytes | None]:
+    """The net, its task, and of one from a file the description that the run is to keep."""
+    if options.from_ is None:
+        name = str(options.model)
+        task = load_task(find(name), options.data)
+        arguments = task.input_shape, task.num_classes, options.seed
+        return build(name, *arguments, **task.options), task, None
+    if resumes and options.out is not None:
+        net = described_net(options.out)
+        return net, task_for(net, options.from_, options.data), None
+    net = seeded_net(options.from_, options.seed)
+    task = task_for(net, options.from_, options.data)
+    return net, task, encoded(MODEL, description(net)).tobytes()
+
+
 def _piped(net: Any, options: RunOptions) -> Pipeline:
     """The net's layers on all ranks, balanced."""
     if not isinstance(net, FeedForwardNet):
         raise ArgumentError(
             "--parallel pipeline",
             expected="a net of layers, which can lie on several ranks",
-            received=options.model,
+            received=options.subject,
             advice="leave it out",
         )
     return Pipeline(net, micro_batches=options.every or 8)
@@ -188,7 +210,7 @@ def _within(net: Any, options: RunOptions, recipe: Recipe) -> dict[str, Any]:
         raise ArgumentError(
             "--memory-budget",
             expected="a net of layers, whose memory is planned",
-            received=options.model,
+            received=options.subject,
             advice="leave it out",
         )
     return {
@@ -216,7 +238,7 @@ def _tested(
     samples = int(comm.all_reduce(np.array([seen]), what="the samples of all ranks")[0])
     tested = EpochResult(loss or 0.0, metric, 0, evaluation.logs)
     figures = {
-        "model": options.model,
+        "model": options.subject,
         "data": task.name,
         "epochs": len(history.epochs),
         "train_loss": history["loss"][-1],

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from singanet import data as sets
 from singanet.base.files import expect_inside
 from singanet.errors import (
     ArgumentError,
@@ -14,22 +13,22 @@ from singanet.errors import (
     FileAccessError,
     SingaNetError,
     StateMismatchError,
-    one_of,
 )
-from singanet.loss import SoftmaxCrossEntropy
-from singanet.metric import Accuracy
-from singanet.model_file import is_model_file, load_model
 from singanet.models import build, find
 from singanet.net import FeedForwardNet
 from singanet.report.run_files import CONFIG
-from singanet.runs.folder import saved_options, saved_settings
-from singanet.runs.tasks import Classification, Task, load_task
+from singanet.runs.folder import described_net, saved_options, saved_settings
+from singanet.runs.tasks import Task, load_task
+from singanet.runs.whole import is_whole, learner, task_for, whole_net
 from singanet.training.files import furthest
 
 
 def run_net(folder: Path) -> FeedForwardNet:
     """The net of the run in ``folder`` with new parameters. Errors: no run of ours there."""
-    return _built(folder, saved_options(folder), saved_settings(folder))
+    options = saved_options(folder)
+    if options.get("from_") is not None:
+        return described_net(folder)
+    return _built(folder, options, saved_settings(folder))
 
 
 def trained(
@@ -43,8 +42,9 @@ def trained(
     samples for testing have to be there. Errors: nothing there; weights that do not fit; data
     that do not fit the net.
     """
-    if model is None and is_model_file(path):
-        return whole_model(path, data)
+    if model is None and is_whole(path):
+        net = whole_net(path)
+        return net, task_for(net, path, data, for_testing=True)
     folder = path if path.is_dir() else path.parent
     known = model is None and (folder / CONFIG).is_file()
     if not path.exists() and not path.with_name(path.name + ".bin").exists():
@@ -61,7 +61,8 @@ def trained(
         )
     else:
         options = {"model": model}
-    entry = find(options["model"])
+    begun = described_net(folder) if options.get("from_") is not None else None
+    entry = find(options["model"]) if begun is None else learner(begun, options["from_"])
     usual = options.get("data")
     if entry.task == "text" and known and data not in (None, usual):
         raise DataError(
@@ -80,7 +81,7 @@ def trained(
             received=f"shape {tuple(task.input_shape)}",
             advice="bring them to the net's shape",
         )
-    net = _built(folder, options, settings)
+    net = _built(folder, options, settings) if begun is None else begun
     if options.get("mixed_precision") == "float16":
         net.as_type("float16")
     try:
@@ -122,38 +123,3 @@ def _missing(path: Path) -> FileAccessError:
         received="no such file or folder",
         advice="check the path",
     )
-
-
-def whole_model(path: Path, data: str | None) -> tuple[FeedForwardNet, Classification]:
-    """The net in the model file at ``path``, and the task to tell the classes of ``data`` apart.
-
-    Errors: a net that does something else, no data, samples of another shape or more classes.
-    """
-    net = load_model(path, training=False)
-    ports = net.ports()
-    nodes = {node.name: node for node in net.nodes()}
-    if type(net.loss) is not SoftmaxCrossEntropy or len(ports.inputs) + len(ports.outputs) != 2:
-        raise ArgumentError(
-            f"file {str(path)!r}",
-            expected="a net that tells classes apart: one input, one output, softmax cross-entropy",
-            received=f"inputs {one_of(ports.inputs)}, loss {type(net.loss).__name__}",
-            advice="add --model NAME where it is a ready net, or call net.evaluate",
-        )
-    if data is None:
-        raise ArgumentError(
-            "--data",
-            expected="data to test on, which a model file does not name",
-            received="none",
-            advice="add --data, a name such as digits or an .npz file",
-        )
-    task = Classification(sets.load_test(data))
-    shape, out = nodes[ports.inputs[0]].layer.in_shapes, nodes[ports.outputs[0][0]].out_shapes
-    if tuple(task.input_shape) != shape or (task.num_classes,) > tuple(out or ())[-1:]:
-        raise DataError(
-            f"data {task.name!r}",
-            expected=f"samples of shape {shape} and classes that outputs {out} tell apart",
-            received=f"shape {tuple(task.input_shape)} and {task.num_classes} classes",
-            advice="bring them to the net's shape",
-        )
-    net.metric = net.metric or Accuracy()
-    return net, task

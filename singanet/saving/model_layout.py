@@ -129,12 +129,19 @@ def opened(path: str | os.PathLike[str], kind: Kind) -> Iterator[tuple[Reader, d
         )
     with open_state(path, CONTAINER) as reader:
         about = _about(reader, kind)
-        try:
+        with naming(where):
             yield reader, about
-        except CheckpointError:
-            raise
-        except SingaNetError as error:
-            raise error.within(where) from error
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Let errors of what a description asks for name the file that it came from."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except SingaNetError as error:
+        raise error.within(where) from error
 
 
 def _about(reader: Reader, kind: Kind) -> dict[str, Any]:
@@ -143,26 +150,34 @@ def _about(reader: Reader, kind: Kind) -> dict[str, Any]:
         if others:
             raise _other(reader.where, kind, others[0].what, others[0].advice)
         raise _other(reader.where, kind, f"arrays alone, {len(reader.entries)} of them")
-    size = reader.entries[kind.text].nbytes
-    if size > LONGEST:
-        raise _other(reader.where, kind, f"a description of {size} bytes")
-    text = bytes(reader.read(kind.text))
+    _expect_short(reader.entries[kind.text].nbytes, kind, reader.where)
+    return decoded(kind, bytes(reader.read(kind.text)), reader.where)
+
+
+def decoded(kind: Kind, text: bytes, where: str) -> dict[str, Any]:
+    """What `encoded` made ``text`` of. Errors: those of `opened`, of the file ``where``."""
+    _expect_short(len(text), kind, where)
 
     def refuse(expected: str, received: str) -> FileFormatError:
-        return _other(reader.where, kind, f"a description that is not {expected}: {received}")
+        return _other(where, kind, f"a description that is not {expected}: {received}")
 
     about = read_json(text, Budget(len(text), refuse))
     if not isinstance(about, dict) or about.get("format") != kind.format:
-        raise _other(reader.where, kind, "a description of something else")
+        raise _other(where, kind, "a description of something else")
     version = about.get("version")
     if type(version) is not int or not 1 <= version <= kind.version:
         raise VersionError(
-            reader.where,
+            where,
             expected=f"{kind.text} version 1 to {kind.version}, which this singanet knows",
             received=f"{kind.text} version {str(version)[:40]}",
             advice=f"update singanet, or save the {kind.text} with an older one",
         )
     return about
+
+
+def _expect_short(size: int, kind: Kind, where: str) -> None:
+    if size > LONGEST:
+        raise _other(where, kind, f"a description of {size} bytes")
 
 
 def below(reader: Reader, prefix: str) -> dict[str, Array]:

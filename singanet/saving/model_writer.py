@@ -23,13 +23,8 @@ def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) ->
     path = Path(path)
     check_path(path)
     compiled = expect_compiled(net, "net.save_model") if training and net.compiled else None
-    about: dict[str, Any] = {
-        "net": net_to_config(net),
-        "dtype": str(net.dtype),
-        "seed": int(net.seed),
-        "generator": net.rng.bit_generator.state,
-        "training": None if compiled is None else settings.describe(compiled),
-    }
+    about = description(net)
+    about["training"] = None if compiled is None else settings.describe(compiled)
     state = sources_of({MODEL.text: encoded(MODEL, about)}, "net.save_model")
     state += [
         Source(NET + p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek, p.parts)
@@ -38,3 +33,13 @@ def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) ->
     if compiled is not None:
         state += settings.sources(compiled)
     write_state(path, state, CONTAINER)
+
+
+def description(net: Net) -> dict[str, Any]:
+    """All that a model file tells of ``net`` but its parameters and what trains it."""
+    return {
+        "net": net_to_config(net),
+        "dtype": str(net.dtype),
+        "seed": int(net.seed),
+        "generator": net.rng.bit_generator.state,
+    }

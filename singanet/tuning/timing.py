@@ -6,7 +6,7 @@ By themselves they would find other things in the cache, and differ by more than
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,8 +34,11 @@ Record = Callable[[Recorder], None]
 _LEAST, _MOST = 3, 9
 """Rounds."""
 
-_SECONDS = 10.0
+_SECONDS = 2.0
 """After which there are no more than the least."""
+
+_HOPELESS = 1.5
+"""Times the best after the first round from which a route is not run again."""
 
 
 def open_routes(net: Net, record: Record) -> OpenRoutes:
@@ -68,9 +71,23 @@ def seconds_in_net(
         for each in range(_MOST):
             for run in runs:
                 run.measure(arena, feed, clock)
+            if not each:
+                _drop_hopeless(runs)
             if each + 1 >= _LEAST and time.monotonic() - start > _SECONDS:
                 break
     return {route: run.taken() for route, run in zip(ROUTES, runs, strict=True)}
+
+
+def _drop_hopeless(runs: Sequence[_Run]) -> None:
+    """Leave out from later rounds what is far behind: most of the time went there."""
+    taken = [run.taken() for run in runs]
+    for run, mine in zip(runs, taken, strict=True):
+        behind = {
+            case
+            for case, (_, seconds) in mine.items()
+            if seconds > _HOPELESS * min(other[case][1] for other in taken if case in other)
+        }
+        run.leave_out(behind)
 
 
 class _Run:
@@ -84,21 +101,30 @@ class _Run:
         calls = [call for call in self._recording.calls if call.function is not None]
         self._cases: list[tuple[Case, int] | None] = [marks.case_of(call) for call in calls]
         self._best: list[float] = [float("inf")] * len(calls)
+        self._left_out: Collection[Case] = ()
         self._bound: Bound | None = None
+
+    def leave_out(self, cases: Collection[Case]) -> None:
+        """Do not run these again."""
+        self._left_out = cases
 
     def measure(self, arena: Array, feed: Feed, clock: Callable[[], float]) -> None:
         """Run it once. What is fed are the inputs, later on zeros for gradients."""
         bound = self._bound = self._bound or Bound(self._recording, arena)
         taken: list[float] = []
+        marks = iter(self._cases)
         for segment in bound.segments:
             if segment.name == "feed":
                 copy_into(feed, segment.arrays[0])
             else:
                 map_arrays(segment.arrays, _clear)
-            for call in segment.calls:
+            for call, mark in zip(segment.calls, marks, strict=False):
                 start = clock()
-                call()
-                taken.append(clock() - start)
+                if mark is None or mark[0] not in self._left_out:
+                    call()
+                    taken.append(clock() - start)
+                else:
+                    taken.append(float("inf"))
         self._best = list(map(min, self._best, taken))
 
     def taken(self) -> Mapping[Case, Taken]:

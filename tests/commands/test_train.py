@@ -18,6 +18,7 @@ from singanet.errors import SingaNetError
 from singanet.models import find
 from singanet.runs.folder import saved_options
 from singanet.runs.optimizers import USUAL_RATES
+from singanet.runs.options import option
 from singanet.runs.run import RunOptions, run
 from singanet.runs.tasks import Classification
 from singanet.runs.trained import trained
@@ -380,9 +381,9 @@ def test_every_option_has_its_key(small, tmp_path):
     assert_same(saved(out), saved(tmp_path / "file"))
     # All that RunOptions has was said, but for a budget, which is refused beside mixed precision,
     # and what other ways of several processes have.
-    names = {field.name.replace("_", "-") for field in fields(RunOptions)}
+    names = {option(field.name) for field in fields(RunOptions)}
     assert names - {*said} == {
-        *("model", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet"),
+        *("model", "from", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet"),
         *("drop-last", "tensorboard", "memory-budget", "offload-folder", "ratio", "every"),
     }
 

@@ -1,4 +1,4 @@
-"""Mutated files of every kind: 20,000 in every run, a million under ``slow``; see mutate.py."""
+"""Mutated files of every kind: 10,000 in every run, a million under ``slow``; see mutate.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.mutation import kinds, mutate, watching
 
-COUNT, BATCH = 20_000, 1000
+COUNT, BATCH = 10_000, 1000
 
 
 def test_every_seed_is_whole(tmp_path):

@@ -9,7 +9,7 @@ from singanet.ops.kernel import NEVER, Route, by_cost, in_order
 from singanet.ops.numpy import conv as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.cases import Case
-from singanet.ops.onednn.conv import direct, product
+from singanet.ops.onednn.conv import blocked, direct, product
 from singanet.ops.onednn.conv.constant import constant
 from singanet.ops.onednn.winograd import constant as winograd_constant
 from singanet.ops.onednn.winograd import convolution as winograd
@@ -97,6 +97,7 @@ conv2d = by_cost(
     Route("winograd", winograd.forward, winograd.fits, winograd.estimate),
     Route("product", product.forward, product.fits, product.estimate),
     Route("direct", direct.forward, _always),
+    Route("blocked", blocked.forward, blocked.fits, blocked.estimate),
     Route("numpy", by_numpy.conv2d, _always, _never),
     case=_forward_case,
     last=in_order(_of_volumes(direct.forward), last=by_numpy.conv2d),
@@ -106,6 +107,7 @@ conv2d_backward_data = by_cost(
     Route("winograd", winograd.data, winograd.fits, winograd.estimate),
     Route("product", product.data, product.fits, product.estimate),
     Route("direct", direct.data, _always),
+    Route("blocked", blocked.data, blocked.fits, blocked.estimate),
     Route("numpy", by_numpy.conv2d_backward_data, _always, _leaves_vectors_empty),
     case=_data_case,
     last=in_order(_of_volumes(direct.data), last=by_numpy.conv2d_backward_data),
@@ -123,6 +125,7 @@ conv2d_backward_weights = by_cost(
 conv2d_constant = by_cost(
     Route("winograd", winograd_constant.constant, winograd.fits, winograd_constant.estimate),
     Route("direct", constant, _always),
+    Route("blocked", blocked.constant, blocked.fits, blocked.estimate),
     case=_constant_case,
     last=by_numpy.conv2d_constant,
 )

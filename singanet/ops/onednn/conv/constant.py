@@ -27,13 +27,17 @@ def constant(
     groups: int = 1,
     relu: bool = False,
     add: Array | None = None,
+    own: bool = False,
 ) -> Array | None:
-    """See `Ops.conv2d_constant`; sum and relu are done by the same kernel, whose relu drops NaN."""
+    """See `Ops.conv2d_constant`; sum and relu are done by the same kernel, whose relu drops NaN.
+
+    ``own`` is as for `direct.forward`.
+    """
     images = ops.channels_last(x)
     shape = (len(x), *window.out_size(*x.shape[2:]), len(weight))
     # The layout may depend on the number of threads, which has to be the same for both calls.
     passes = SHARED if images.size * passes_over(weight) >= SHARED else 0
-    key = (images.shape, shape, window, groups, bias is not None, relu, add is not None)
+    key = (images.shape, shape, window, groups, bias is not None, relu, add is not None, own)
     packed = ops.room(_pack, key, 0, weight, passes)
     if not prod(shape) or not packed.size:
         return None
@@ -56,10 +60,11 @@ def _desc(
     bias: bool,
     relu: bool,
     add: bool,
+    own: bool,
 ) -> object:
     other = build.images(outputs) if add else None
     attributes = build.post_ops(relu=relu, other=other) if relu or add else None
-    return forward_desc(build, images, outputs, window, groups, bias, attributes)
+    return forward_desc(build, images, outputs, window, groups, bias, own, attributes)
 
 
 def _pack(
@@ -81,12 +86,14 @@ def _forward_packed(
     bias: bool,
     relu: bool,
     add: bool,
+    own: bool,
 ) -> None:
     """Operands: images, outputs, the packed weight, the bias, what is added."""
-    desc = _desc(build, images, outputs, window, groups, bias, relu, add)
+    desc = _desc(build, images, outputs, window, groups, bias, relu, add, own)
+    y, bring = build.packed_output(1, build.images(outputs), build.layout(desc, Query.DST))
     memories = {
-        Arg.SRC: build.images_to_multiply(0, images),
-        Arg.DST: build.operand(1, build.images(outputs)),
+        Arg.SRC: build.packed_input(0, build.images(images), build.layout(desc, Query.SRC)),
+        Arg.DST: y,
         Arg.WEIGHTS: build.operand(2, build.layout(desc, Query.WEIGHTS)),
     }
     if bias:
@@ -94,3 +101,4 @@ def _forward_packed(
     if add:
         memories[build.argument_of_other(desc)] = build.operand(3 + bias, build.images(outputs))
     build.stage(desc, memories)
+    bring()

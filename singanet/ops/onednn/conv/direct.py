@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.ops.numpy.windows import channels_first
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.binding import Algorithm, Arg, Prop, Query, dims
+from singanet.ops.onednn.binding import F32, Algorithm, Arg, Prop, Query, dims
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.window import Window
@@ -24,25 +24,40 @@ _TRAINING = int(Prop.FORWARD_TRAINING)
 
 
 def forward(
-    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+    ops: OneDnnBase,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    window: Window,
+    groups: int = 1,
+    own: bool = False,
 ) -> Array | None:
-    """See `Ops.conv2d`; the bias is added by the same kernel."""
+    """See `Ops.conv2d`; the bias is added by the same kernel.
+
+    ``own`` brings images to the layout that oneDNN likes best, and back.
+    """
     images = ops.channels_last(x)
     y: Array = ops.xp.empty((len(x), *window.out_size(*x.shape[2:]), len(weight)), np.float32)
-    key = (images.shape, y.shape, window, groups, bias is not None)
+    key = (images.shape, y.shape, window, groups, bias is not None, own)
     rest = [ops.ordered(array) for array in (weight, bias) if array is not None]
     done = y.size and ops.runs(forward_plan, key, images, y, *rest, passes=passes_over(weight))
     return channels_first(y) if done else None
 
 
 def data(
-    ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
+    ops: OneDnnBase,
+    dy: Array,
+    weight: Array,
+    x_shape: Shape,
+    window: Window,
+    groups: int = 1,
+    own: bool = False,
 ) -> Array | None:
-    """See `Ops.conv2d_backward_data`."""
+    """See `Ops.conv2d_backward_data`; ``own`` as for `forward`."""
     n, c, *size = x_shape
     slopes = ops.channels_last(dy)
     dx: Array = ops.xp.empty((n, *size, c), np.float32)
-    key = (dx.shape, slopes.shape, window, groups)
+    key = (dx.shape, slopes.shape, window, groups, own)
     passes, kernels = passes_over(weight), ops.ordered(weight)
     done = dx.size and ops.runs(_backward_data, key, dx, slopes, kernels, passes=passes)
     return channels_first(dx) if done else None
@@ -87,48 +102,65 @@ def forward_desc(
     window: Window,
     groups: int,
     bias: bool,
+    own: bool = False,
     attributes: Any = None,
 ) -> object:
-    """The forward convolution, with weights as oneDNN likes them."""
+    """The forward convolution, with weights as oneDNN likes them, and with ``own`` images too."""
     weight = build.free(kernel_shape(images, outputs, window, groups), build.factors)
     b = build.rows(outputs[-1:]) if bias else None
-    x, y = build.images(images, build.factors), build.images(outputs)
+    x, y = _images(build, images, build.factors, own), _images(build, outputs, F32, own)
     geometry = _geometry(window)
     given = (_TRAINING, _DIRECT, x, weight, b, y, *geometry)
     return build.primitive_desc("convolution_forward", *given, attributes=attributes)
 
 
+def _images(build: Builder, nhwc: Shape, kind: int, own: bool) -> Any:
+    n, *size, c = nhwc
+    return build.free((n, c, *size), kind) if own else build.images(nhwc, kind)
+
+
 def forward_plan(
-    build: Builder, images: Shape, outputs: Shape, window: Window, groups: int, bias: bool
+    build: Builder,
+    images: Shape,
+    outputs: Shape,
+    window: Window,
+    groups: int,
+    bias: bool,
+    own: bool = False,
 ) -> None:
     """Operands: images, outputs, the weight, the bias."""
-    desc = forward_desc(build, images, outputs, window, groups, bias)
+    desc = forward_desc(build, images, outputs, window, groups, bias, own)
     plain = build.rows(kernel_shape(images, outputs, window, groups))
+    y, bring = build.packed_output(1, build.images(outputs), build.layout(desc, Query.DST))
     memories = {
-        Arg.SRC: build.images_to_multiply(0, images),
-        Arg.DST: build.operand(1, build.images(outputs)),
+        Arg.SRC: build.packed_input(0, build.images(images), build.layout(desc, Query.SRC)),
+        Arg.DST: y,
         Arg.WEIGHTS: build.packed_input(2, plain, build.layout(desc, Query.WEIGHTS)),
     }
     if bias:
         memories[Arg.BIAS] = build.operand(3, build.rows(outputs[-1:]))
     build.stage(desc, memories)
+    bring()
 
 
 def _backward_data(
-    build: Builder, images: Shape, outputs: Shape, window: Window, groups: int
+    build: Builder, images: Shape, outputs: Shape, window: Window, groups: int, own: bool
 ) -> None:
-    hint = forward_desc(build, images, outputs, window, groups, bias=False)
+    hint = forward_desc(build, images, outputs, window, groups, bias=False, own=own)
     shape = kernel_shape(images, outputs, window, groups)
-    x, y = build.images(images), build.images(outputs, build.factors)
+    x, y = _images(build, images, F32, own), _images(build, outputs, build.factors, own)
     weight = build.free(shape, build.factors)
     geometry = _geometry(window)
     desc = build.primitive_desc("convolution_backward_data", _DIRECT, x, weight, y, *geometry, hint)
+    dx, bring = build.packed_output(0, build.images(images), build.layout(desc, Query.DIFF_SRC))
+    dy = build.layout(desc, Query.DIFF_DST)
     memories = {
-        Arg.DIFF_SRC: build.operand(0, x),
-        Arg.DIFF_DST: build.images_to_multiply(1, outputs),
+        Arg.DIFF_SRC: dx,
+        Arg.DIFF_DST: build.packed_input(1, build.images(outputs), dy),
         Arg.WEIGHTS: build.packed_input(2, build.rows(shape), build.layout(desc, Query.WEIGHTS)),
     }
     build.stage(desc, memories)
+    bring()
 
 
 def _backward_weights(

@@ -1,0 +1,44 @@
+"""Convolutions of few pixels by large weights, with images in the layout that oneDNN likes best.
+
+On channels-last images its kernels go over the whole weight for each image; on blocks of channels
+they take several images at once. Bringing so few pixels there and back is little work.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+
+from singanet.ops.kernel import NEVER
+from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.conv import direct
+from singanet.ops.onednn.conv.constant import constant as constant_way
+from singanet.ops.onednn.speeds import cache_size
+
+forward = partial(direct.forward, own=True)
+data = partial(direct.data, own=True)
+constant = partial(constant_way, own=True)
+
+_MOST_PIXELS = 49
+
+
+def fits(ops: OneDnnBase, case: Case) -> bool:
+    """Whether the weight is larger than a core's cache, and the images are small."""
+    return (
+        case.groups == 1
+        and 4 * prod(case.weight) > cache_size()
+        and prod(case.window.out_size(*case.x[2:])) <= _MOST_PIXELS
+    )
+
+
+def estimate(ops: OneDnnBase, case: Case) -> float:
+    """As a multiple of the direct route, which reads the weight for each image."""
+    speeds, n, weight = ops.speeds(), case.x[0], prod(case.weight)
+    if not speeds.distant or n == 1:
+        return NEVER
+    pixels = prod(case.window.out_size(*case.x[2:]))
+    arranged = case.kernel == "constant"
+    usual = speeds.direct_time(n, pixels, weight, arranged)
+    moved = prod(case.x) + n * pixels * case.weight[0]
+    return (usual - speeds.distant * n * weight + speeds.weight * moved) / usual
