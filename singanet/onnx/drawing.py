@@ -21,6 +21,10 @@ from singanet.params.param import Param
 from singanet.types import Array, Shape
 
 Converter: TypeAlias = "Callable[[Use], Value | Sequence[Value | None] | None]"
+_OF_WEIGHT = re.compile(
+    r"(.+?)(?:(?:/l0)?[./](?:weight|kernel|W|gamma|scale|output_weight)|_weight)$"
+)
+"""The layer in the name of an array: of attention's projections the last has the name of all."""
 _NO_LETTERS = re.compile(r"[^\w.\-]+")
 
 
@@ -50,6 +54,7 @@ class Drawing:
         self._taken: set[str] = set()
         self._drawn_by: dict[str, list[str]] = {}
         self._casts: dict[int, Tensor] = {}
+        self._same: dict[str, str] = {}
         for name in graph.outputs:
             self.readers[name] = self.readers.get(name, 0) + 1
         self._expect_known(graph)
@@ -159,10 +164,28 @@ class Drawing:
         for node in graph.nodes:
             for name in filter(None, node.inputs):
                 self.readers[name] = self.readers.get(name, 0) + 1
-        for node in graph.nodes:
+        for drawn in graph.nodes:
+            node = self._behind_casts(drawn)
             for name in filter(None, node.outputs):
                 self.makers[name] = node
             self._draw(node)
+            self._pass_on(node)
+
+    def _behind_casts(self, node: Node) -> Node:
+        """The node with inputs as they were before nodes that change nothing."""
+        if not any(name in self._same for name in node.inputs):
+            return node
+        return replace(node, inputs=tuple(self._same.get(name, name) for name in node.inputs))
+
+    def _pass_on(self, node: Node) -> None:
+        """Note what comes out of a node as it went in, so that patterns reach across it."""
+        if node.op not in ("Cast", "Identity") or not node.inputs or not node.outputs:
+            return
+        (given, *_), (made, *_) = node.inputs, node.outputs
+        x, y = self.values[given], self.values.get(made)
+        if isinstance(x, Tensor) and isinstance(y, Tensor) and x == y:
+            self._same[made] = given
+            self.readers[given] += self.readers.get(made, 0) - 1
 
     def _draw(self, node: Node) -> None:
         use = Use(self, node)
@@ -309,7 +332,7 @@ class Use:
         value = None if k is None else self.value(k)
         wanted = ""
         if isinstance(value, Known) and value.name:
-            found = re.match(r"(.+)[./](weight|kernel|W|gamma|scale|\w+_weight)$", value.name)
+            found = _OF_WEIGHT.match(value.name)
             wanted = found[1] if found else ""
         wanted = wanted or self.node.name.strip("/") or self.node.op.lower()
         name = self.drawing.name_of(wanted)

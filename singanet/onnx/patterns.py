@@ -10,6 +10,7 @@ import numpy as np
 from singanet import layers
 from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.operators.dense import dense
+from singanet.onnx.operators.einsum import by_matrix, letters
 from singanet.onnx.operators.elementwise import channels
 from singanet.onnx.operators.normalising import normalised
 from singanet.onnx.read import Node
@@ -19,7 +20,8 @@ from singanet.onnx.values import Known, Tensor, norm_axis
 def _biased(use: Use) -> Tensor | None:
     """x W + b."""
     for k in (0, 1):
-        node, bias = use.before(use.node.inputs[k], "MatMul"), use.value(1 - k)
+        node = use.before(use.node.inputs[k], "MatMul", "Einsum")
+        bias = use.value(1 - k)
         if node is None or not isinstance(bias, Known) or not bias.constant:
             continue
         inner = Use(use.drawing, node)
@@ -27,6 +29,14 @@ def _biased(use: Use) -> Tensor | None:
         if not isinstance(x, Tensor) or not isinstance(weight, Known) or not weight.constant:
             continue
         matrix, row = weight.array, bias.array
+        if node.op == "Einsum":
+            (term, by), out = letters(inner)
+            made = [each for each in by if each not in term]
+            if "".join(made) != out[len(out) - len(made) :] or row.ndim > len(made):
+                continue
+            use.drawing.forget(node.outputs)
+            use.drawn = inner.drawn
+            return by_matrix(inner, inner.floats(x), term, matrix, by, out, row)
         if matrix.ndim == 2 and row.size == matrix.shape[1] == row.shape[-1] and row.ndim <= x.rank:
             use.drawing.forget(node.outputs)
             use.drawn = inner.drawn

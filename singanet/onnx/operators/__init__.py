@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from singanet.onnx.drawing import Converter
 from singanet.onnx.operators.attention import ATTENTION
 from singanet.onnx.operators.dense import DENSE
+from singanet.onnx.operators.einsum import EINSUM
 from singanet.onnx.operators.elementwise import ELEMENTWISE
 from singanet.onnx.operators.moving import MOVING
 from singanet.onnx.operators.normalising import NORMALISING
@@ -16,7 +17,7 @@ from singanet.onnx.operators.spatial import SPATIAL
 
 TABLE: Mapping[str, Converter] = {
     **ELEMENTWISE, **MOVING, **REDUCING, **DENSE, **SPATIAL, **NORMALISING, **RECURRENT,
-    **ATTENTION,
+    **ATTENTION, **EINSUM,
 }  # fmt: skip
 
 __all__ = ["TABLE"]

@@ -35,7 +35,7 @@ def _reshape(use: Use) -> Tensor:
         raise RefusedError("a shape that is known", "what depends on an input of the net")
     zeros = bool(use.attribute("allowzero", 0)) and 0 in targets[0]
     fixed = use.drawing.fixed_batch
-    plain = x.axis == 0 and not x.folds and targets[0] == targets[1] and len(targets[0]) > 0
+    plain = x.axis == 0 and targets[0] == targets[1] and len(targets[0]) > 0
     if plain and fixed is not None and targets[0][0] == fixed:
         rest = targets[0][1:]
         known = prod(size for size in rest if size > 0)
