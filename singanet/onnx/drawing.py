@@ -182,7 +182,7 @@ class Drawing:
         if node.op not in ("Cast", "Identity") or not node.inputs or not node.outputs:
             return
         (given, *_), (made, *_) = node.inputs, node.outputs
-        x, y = self.values[given], self.values.get(made)
+        x, y = self.values.get(given), self.values.get(made)
         if isinstance(x, Tensor) and isinstance(y, Tensor) and x == y:
             self._same[made] = given
             self.readers[given] += self.readers.get(made, 0) - 1

@@ -120,6 +120,18 @@ def test_all_operators_without_a_layer_are_named_at_once(tmp_path):
     assert "Unique 1 (no layer)" in inspect(path)
 
 
+@pytest.mark.parametrize("op", ["Cast", "Identity"])
+def test_a_node_that_is_given_nothing_is_no_error_of_python(op, tmp_path):
+    more = {"to": FLOAT} if op == "Cast" else {}
+    nodes = [helper.make_node(op, [""], ["a"], **more), helper.make_node("Relu", ["x"], ["y"])]
+    path = file_of(nodes, {"x": ["N", 4]}, ["y"], {}, tmp_path / "net.onnx")
+    try:
+        net = load(path)
+    except FileFormatError:
+        return
+    np.testing.assert_array_equal(net.forward(False, -np.ones((2, 4), np.float32)), 0)
+
+
 def test_uses_that_mix_samples_are_refused_and_a_whole_array_may_be_one(tmp_path):
     node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)
     path = file_of([node], {"x": ["T", 3]}, ["y"], {"axes": np.array([0])}, tmp_path / "net.onnx")
