@@ -7,6 +7,7 @@ from typing import Any
 
 from singanet.ops.kernel import cheapest
 from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.choices import direct
 
 
 class OpenRoutes:
@@ -20,7 +21,7 @@ class OpenRoutes:
     def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
         """See `Chooser`."""
         self._estimates.setdefault(case, estimates)
-        return _direct(estimates)
+        return direct(estimates)
 
     @property
     def cases(self) -> KeysView[Case]:
@@ -51,8 +52,4 @@ class OneRoute:
             self.case = case
         if case != self.case:
             return cheapest(estimates)
-        return self._route if self._route in estimates else _direct(estimates)
-
-
-def _direct(estimates: Mapping[str, float]) -> str:
-    return "direct" if "direct" in estimates else cheapest(estimates)
+        return self._route if self._route in estimates else direct(estimates)

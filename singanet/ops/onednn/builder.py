@@ -112,10 +112,6 @@ class Builder(Descriptors):
         self.reorder(plain, memory, wanted, packed)
         return packed
 
-    def images_to_multiply(self, number: int, nhwc: tuple[int, ...]) -> Memory:
-        """The images that are the operand ``number``, in the type of `factors`."""
-        return self.packed_input(number, self.images(nhwc), self.images(nhwc, self.factors))
-
     def apart(self, build: Callable[..., object], *key: Any) -> Plan:
         """A plan for one thread, whichever that is: a part of a plan that is made of several."""
         other = Builder(self._place, self._attributes, 1, self.factors)

@@ -64,7 +64,7 @@ def measured(library: Library) -> Speeds:
     distant = (five - one) / 4
     found = Speeds(direct, one - distant, max(distant - 4 * direct, 0.0), multiplied, value, kernel)
     pairs = zip(found, BUILT_IN, strict=True)
-    sound = all(usual / _FURTHEST < mine < usual * _FURTHEST for mine, usual in pairs if usual)
+    sound = all(known / _FURTHEST < mine < known * _FURTHEST for mine, known in pairs if known)
     return found if sound else BUILT_IN
 
 

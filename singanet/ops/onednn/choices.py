@@ -16,6 +16,11 @@ from singanet.ops.onednn.runtime import Runtime
 from singanet.ops.onednn.speeds import BUILT_IN, Speeds
 
 
+def direct(estimates: Mapping[str, float]) -> str:
+    """oneDNN's own convolution where it is open, else the cheapest."""
+    return "direct" if "direct" in estimates else cheapest(estimates)
+
+
 class Calibration:
     """The speeds of this processor, read or measured when an estimate first asks for them."""
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from singanet.errors import BackendError
 from singanet.ops.interface import Ops
-from singanet.ops.kernel import cheapest
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.choices import direct
 from singanet.ops.onednn.library import INSTALL
 
 
@@ -27,7 +27,7 @@ class Direct:
 
     def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
         """See `Chooser`."""
-        return "direct" if "direct" in estimates else cheapest(estimates)
+        return direct(estimates)
 
 
 def narrowed(ops: Ops, where: str) -> Ops:

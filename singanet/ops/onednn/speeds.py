@@ -37,8 +37,13 @@ class Speeds(NamedTuple):
 
         ``arranged`` says that the weight is as oneDNN likes it already.
         """
-        reads = images * self.distant if pixels <= _FEW_PIXELS and 4 * weight > cache_size() else 0
+        reads = images * self.distant if is_read_often(pixels, weight) else 0
         return weight * (self.direct * images * pixels + reads + (0 if arranged else self.weight))
+
+
+def is_read_often(pixels: int, weight: int) -> bool:
+    """Whether so many numbers of weight, larger than the cache, are read for each small image."""
+    return pixels <= _FEW_PIXELS and 4 * weight > cache_size()
 
 
 @cache

@@ -14,22 +14,17 @@ from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.conv import direct
 from singanet.ops.onednn.conv.constant import constant as constant_way
-from singanet.ops.onednn.speeds import cache_size
+from singanet.ops.onednn.speeds import is_read_often
 
 forward = partial(direct.forward, own=True)
 data = partial(direct.data, own=True)
 constant = partial(constant_way, own=True)
 
-_MOST_PIXELS = 49
-
 
 def fits(ops: OneDnnBase, case: Case) -> bool:
     """Whether the weight is larger than a core's cache, and the images are small."""
-    return (
-        case.groups == 1
-        and 4 * prod(case.weight) > cache_size()
-        and prod(case.window.out_size(*case.x[2:])) <= _MOST_PIXELS
-    )
+    pixels = prod(case.window.out_size(*case.x[2:]))
+    return case.groups == 1 and is_read_often(pixels, prod(case.weight))
 
 
 def estimate(ops: OneDnnBase, case: Case) -> float:

@@ -176,8 +176,8 @@ def _backward_weights(
     made = build.layout(desc, Query.DIFF_WEIGHTS)
     packed, bring = build.packed_output(2, build.rows(shape), made)
     memories = {
-        Arg.SRC: build.images_to_multiply(0, images),
-        Arg.DIFF_DST: build.images_to_multiply(1, outputs),
+        Arg.SRC: build.packed_input(0, build.images(images), x),
+        Arg.DIFF_DST: build.packed_input(1, build.images(outputs), y),
         Arg.DIFF_WEIGHTS: packed,
     }
     build.stage(desc, memories)
