@@ -37,13 +37,18 @@ class Builder(Descriptors):
         return memory
 
     def packed_output(
-        self, number: int, plain: Any, made: Any
+        self, number: int, plain: Any, made: Any, adds: bool = False
     ) -> tuple[Memory, Callable[[], None]]:
-        """A memory in the layout ``made`` for the operand ``number``, and what brings it there."""
+        """A memory in the layout ``made`` for the operand ``number``, and what brings it there.
+
+        With ``adds`` what the operand holds comes into that memory first.
+        """
         target = self.operand(number, plain)
         if self.same(plain, made):
             return target, lambda: None
         packed = self.inner(made)
+        if adds:
+            self.reorder(plain, target, made, packed)
         return packed, lambda: self.reorder(made, packed, plain, target)
 
     def operands(self, arguments: Sequence[Arg], layouts: Sequence[Any]) -> dict[Arg, Memory]:
