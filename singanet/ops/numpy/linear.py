@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.types import Array
@@ -14,13 +16,13 @@ def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
         # A column and a row, as the gradient of a weight at batch 1: NumPy's product takes
         # four times as long, element by element.
         return ops.xp.multiply(a, b, out=out)
-    return ops.xp.matmul(a, b, out=out)
+    return in_lanes(ops, a, b, out)
 
 
 @kernel(half="lift")
 def affine(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
     """See `Ops`."""
-    y: Array = ops.xp.matmul(x, weight)
+    y = in_lanes(ops, x, weight)
     if bias is not None:
         ops.xp.add(y, bias, out=y)
     return y
@@ -30,6 +32,27 @@ def affine(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
 def affine_constant(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
     """See `Ops`."""
     return ops.affine(x, weight, bias)
+
+
+def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
+    """The product, of which each lane makes some rows, or columns where these are more.
+
+    Of stacks that are alike each makes some of the products.
+    """
+    xp, ahead = ops.xp, a.shape[:-2]
+    work = prod(ahead) * a.shape[-2] * a.shape[-1] * b.shape[-1] if a.ndim > 1 < b.ndim else 0
+    flat = not ahead and b.ndim == 2
+    if ops.lane_count(1 << 8, work) == 1 or not (flat or ahead == b.shape[:-2]):
+        return xp.matmul(a, b, out=out)
+    if out is None:
+        out = xp.empty((*ahead, a.shape[-2], b.shape[-1]), a.dtype)
+    wide = flat and b.shape[1] > len(a)
+    for lane in ops.lanes(b.shape[1] if wide else len(a), work):
+        if wide:
+            xp.matmul(a, b[:, lane], out=out[:, lane])
+        else:
+            xp.matmul(a[lane], b if flat else b[lane], out=out[lane])
+    return out
 
 
 @kernel(half="lift")

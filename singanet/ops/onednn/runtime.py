@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.ops.blas import stand_aside
 from singanet.ops.onednn.binding import (
     BF16,
     CPU,
@@ -18,7 +19,6 @@ from singanet.ops.onednn.binding import (
     SCRATCHPAD_USER,
     check,
 )
-from singanet.ops.onednn.blas import stand_aside
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
