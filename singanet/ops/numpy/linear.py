@@ -40,19 +40,26 @@ def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
     Of stacks that are alike each makes some of the products.
     """
     xp, ahead = ops.xp, a.shape[:-2]
+    flat = a.ndim == b.ndim == 2
     work = prod(ahead) * a.shape[-2] * a.shape[-1] * b.shape[-1] if a.ndim > 1 < b.ndim else 0
-    flat = not ahead and b.ndim == 2
-    if ops.lane_count(1 << 8, work) == 1 or not (flat or ahead == b.shape[:-2]):
-        return xp.matmul(a, b, out=out)
-    if out is None:
-        out = xp.empty((*ahead, a.shape[-2], b.shape[-1]), a.dtype)
+    if not flat and ahead != b.shape[:-2]:
+        work = 0
     wide = flat and b.shape[1] > len(a)
-    for lane in ops.lanes(b.shape[1] if wide else len(a), work):
+    count = b.shape[1] if wide else len(a)
+    for lane in ops.lanes(count, work):
+        if lane == slice(0, count):
+            break
+        if out is None:
+            out = xp.empty((*ahead, a.shape[-2], b.shape[-1]), a.dtype)
         if wide:
             xp.matmul(a, b[:, lane], out=out[:, lane])
         else:
             xp.matmul(a[lane], b if flat else b[lane], out=out[lane])
-    return out
+    else:
+        assert out is not None
+        return out
+    product: Array = xp.matmul(a, b, out=out)
+    return product
 
 
 @kernel(half="lift")
