@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Record = Callable[[Recorder], None]
 
-_WORTH = 1.5
+_WORTH = 1.3
 """Times the best estimate up to which a route is measured: estimates are better than that."""
 
 _BEHIND = 1.3
@@ -42,6 +42,9 @@ _BEHIND = 1.3
 
 _LONG = 0.005
 """Seconds from which a kernel needs no run to warm up: what is cold at first is little then."""
+
+GAIN = 1.05
+"""How much faster another route than the estimate's has to be: times differ by a few percent."""
 
 _LEAST, _SECONDS = 2, 0.02
 """Rounds, and as many more as fit."""
@@ -130,16 +133,16 @@ class Stopwatch:
         self._ops = ops
         # A single thread's own time is not disturbed by what else runs on the machine.
         self._clock = time.thread_time if threads == 1 else time.perf_counter
-        self._others = [np.empty(threads * cache_size() // 4, np.float32) for _ in range(2)]
-        given = ("add", self._others, self._others[0].shape)
-        self._sweep = _Alone(ops, "combine", (given, {}), None, "")
+        self._arenas: dict[str, Array] = {}
+        others = [np.empty(threads * cache_size() // 4, np.float32) for _ in range(2)]
+        given = ("add", others, others[0].shape)
+        self._sweep = _Alone(ops, "combine", (given, {}), None, "", self._arena)
 
     def seconds(self, case: Case, met: Met) -> dict[str, float]:
         """The least of a few runs by each route; what is far behind is run but once."""
-        runs = {
-            route: _Alone(self._ops, met.name, met.operands, case, route) for route in met.routes
-        }
-        best = dict.fromkeys(runs, float("inf"))
+        given = self._ops, met.name, met.operands, case
+        runs = {route: _Alone(*given, route, self._arena) for route in met.routes}
+        estimate, best = met.routes[0], dict.fromkeys(runs, float("inf"))
         spent, rounds = 0.0, 0
         while len(runs) > 1 and (rounds < _LEAST or spent < _SECONDS):
             taken = {route: self._timed(run) for route, run in runs.items()}
@@ -148,9 +151,17 @@ class Stopwatch:
                 continue
             rounds += 1
             best |= {route: min(best[route], seconds) for route, seconds in taken.items()}
-            fastest = min(best.values())
-            runs = {route: runs[route] for route in runs if best[route] <= _BEHIND * fastest}
+            most = _BEHIND * min(best.values())
+            # Another has to be faster by as much as this one may be slower.
+            others = min(most, GAIN * best[estimate])
+            runs = {r: runs[r] for r in runs if best[r] <= (most if r == estimate else others)}
         return best
+
+    def _arena(self, route: str, nbytes: int) -> Array:
+        """Memory for a kernel by ``route``, which was written before and is there."""
+        if route not in self._arenas or self._arenas[route].nbytes < nbytes:
+            self._arenas[route] = np.full(nbytes, 0, np.uint8)
+        return self._arenas[route]
 
     def _timed(self, run: Callable[[], object]) -> float:
         self._sweep()
@@ -160,13 +171,19 @@ class Stopwatch:
 
 
 class _Alone:
-    """A kernel by ``route``, recorded by itself, in memory of its own.
+    """A kernel by ``route``, recorded by itself, in ``memory(route, bytes)``.
 
     What reads a constant weight alone, as a predictor does once, is done when it is made.
     """
 
     def __init__(
-        self, ops: Any, name: str, operands: tuple[Any, ...], case: Case | None, route: str
+        self,
+        ops: Any,
+        name: str,
+        operands: tuple[Any, ...],
+        case: Case | None,
+        route: str,
+        memory: Callable[[str, int], Array],
     ) -> None:
         tape = Tape(AbstractEvaluator())
         kernels: Any = recording_kernels(ops, tape)
@@ -186,10 +203,8 @@ class _Alone:
             made = getattr(kernels, name)(*arguments, **options)
             self._mark(tape, "outputs", [*given, made], [])
         recording = compile_tape(tape)
-        arena = np.empty(recording.layout.nbytes + ALIGNMENT, np.uint8)
-        # Memory that was never written would be handed out in the first run.
-        arena.fill(0)
         # The memory has to stay, of which oneDNN's calls know the addresses alone.
+        arena = memory(route, recording.layout.nbytes + ALIGNMENT)
         bound = self._bound = Bound(recording, arena)
         for array in bound.feed.arrays:
             # No zeros, which some processors multiply faster.

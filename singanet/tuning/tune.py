@@ -16,7 +16,7 @@ from singanet.ops.onednn.library import INSTALL
 from singanet.program.prediction.net import ConstantNet
 from singanet.program.programs import programs_of
 from singanet.tuning.report import RouteTimes, TuningReport
-from singanet.tuning.timing import Met, Stopwatch, cases_met
+from singanet.tuning.timing import GAIN, Met, Stopwatch, cases_met
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from singanet.ops.onednn.runtime import Runtime
 
 _WHERE = "net.tune_kernels"
-
-_GAIN = 1.05
-"""How much faster another route than the estimate's has to be: times differ by a few percent."""
 
 
 def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> TuningReport:
@@ -69,7 +66,7 @@ def _measured(
         stopwatch = stopwatch or Stopwatch(net.device.ops, threads)
         seconds = stopwatch.seconds(case, each)
         best = min(seconds, key=seconds.__getitem__)
-        chosen = best if seconds[estimate] > _GAIN * seconds[best] else estimate
+        chosen = best if seconds[estimate] > GAIN * seconds[best] else estimate
         rows.append(RouteTimes(case, each.calls, seconds, estimate, chosen))
     return rows
 

@@ -26,7 +26,7 @@ def runs(monkeypatch, path):
     told.seconds, told.first, told.now = {}, {}, 0.0
 
     class Run:
-        def __init__(self, ops, name, operands, case, route):
+        def __init__(self, ops, name, operands, case, route, memory):
             self.route = route
 
         def __call__(self):
@@ -53,13 +53,20 @@ def test_a_long_kernel_that_is_far_behind_runs_once(runs):
 
 
 def test_two_that_are_close_run_twice(runs):
-    timed(runs, direct=0.02, winograd=0.024, product=0.04)
+    timed(runs, winograd=0.024, direct=0.02, product=0.04)
     assert (runs["direct"], runs["winograd"], runs["product"]) == (2, 2, 1)
+
+
+def test_another_that_is_slower_than_the_estimate_is_not_run_again(runs):
+    timed(runs, direct=0.02, winograd=0.0215)
+    assert (runs["direct"], runs["winograd"]) == (1, 1)
+    timed(runs, winograd=0.0215, direct=0.02)
+    assert (runs["direct"], runs["winograd"]) == (3, 3)
 
 
 def test_short_ones_run_more_often_and_the_first_run_does_not_count(runs):
     runs.first = {"direct": 0.003, "winograd": 0.0001}
-    taken = timed(runs, direct=0.001, winograd=0.0011)
+    taken = timed(runs, winograd=0.0011, direct=0.001)
     assert taken == pytest.approx({"direct": 0.001, "winograd": 0.0011})
     assert 5 <= runs["direct"] == runs["winograd"] <= 12
 
@@ -101,7 +108,8 @@ def test_a_constant_weight_is_laid_out_before(path, route):
     met = timing.cases_met(constant, lambda recorder: constant.record(recorder, feed))
     assert {case.kernel for case in met} == {"constant"}
     for case, each in met.items():
-        alone = timing._Alone(cpu_ops(), each.name, each.operands, case, route)
+        given = cpu_ops(), each.name, each.operands, case, route
+        alone = timing._Alone(*given, lambda route, nbytes: np.zeros(nbytes, np.uint8))
         # The net's input is brought into the order of channels last, as at each prediction.
         assert len(alone._calls) == (2 if case.x[1] == 3 else 1)
         alone()

@@ -139,7 +139,7 @@ def test_what_estimates_tell_apart_is_not_run(path, monkeypatch):
     for met in asked:
         least = min(met.estimates.values())
         assert len(met.routes) > 1
-        assert all(met.estimates[route] <= 1.5 * least for route in met.routes)
+        assert all(met.estimates[route] <= 1.3 * least for route in met.routes)
 
 
 def test_programs_of_other_nets_are_recorded_anew(path, monkeypatch):
