@@ -35,7 +35,7 @@ _ROUNDED = 1024
 """How often a number has to be multiplied for rounding it beforehand to pay, and not in blocks."""
 
 _LEAST_CONSTANT = 1 << 14
-"""Multiply-adds from which a product with its bias takes less than NumPy's product and sum."""
+"""Multiply-adds from which a product alone takes less than NumPy's: with what follows any does."""
 
 
 def _matmul(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> Array | None:
@@ -109,7 +109,7 @@ affine_constant = in_order(
         "onednn",
         _affine_constant,
         lambda ops, x, weight, bias, relu=False: (
-            x.ndim == 2 and len(x) * weight.size >= _LEAST_CONSTANT
+            x.ndim == 2 and (bias is not None or relu or len(x) * weight.size >= _LEAST_CONSTANT)
         ),
     ),
     last=by_numpy.affine_constant,
