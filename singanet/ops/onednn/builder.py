@@ -48,7 +48,7 @@ class Builder(Descriptors):
     ) -> tuple[Memory, Callable[[], None]]:
         """A memory in the layout ``made`` for the operand ``number``, and what brings it there.
 
-        With ``adds`` it holds beforehand what the operand does, which is to be added to.
+        With ``adds`` what the operand holds, and is to be added to, comes into that memory first.
         """
         target = self.operand(number, plain)
         if self.same(plain, made):

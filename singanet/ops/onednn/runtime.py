@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.ops.blas import stand_aside
 from singanet.ops.onednn.binding import (
     BF16,
     CPU,
@@ -19,7 +20,6 @@ from singanet.ops.onednn.binding import (
     check,
     executing,
 )
-from singanet.ops.onednn.blas import stand_aside
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
