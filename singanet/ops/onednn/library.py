@@ -18,7 +18,7 @@ from singanet.ops.onednn.openmp import short_waits
 PATH_VARIABLE = "SINGANET_ONEDNN"
 """The environment variable with the path of a oneDNN library."""
 
-INSTALL = "run: pip install onednn-cpu-gomp threadpoolctl"
+INSTALL = "run: pip install onednn-cpu-gomp"
 
 MAJOR = 3
 """The C interface that the binding speaks: oneDNN 3.x."""
