@@ -10,6 +10,7 @@ import numpy as np
 
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import linear as by_numpy
+from singanet.ops.onednn import stacks
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import F32, Arg, Query
 from singanet.ops.onednn.builder import Builder
@@ -49,16 +50,18 @@ _LEAST_CONSTANT = 1 << 14
 
 
 def _matmul(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> Array | None:
-    return _multiplied(ops, a, b, None, out)
+    return _multiplied(ops, a, b, None, out) if a.ndim == 2 else stacks.product(ops, a, b, out)
 
 
 def _affine(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None) -> Array | None:
     return _multiplied(ops, x, weight, bias, None)
 
 
-def _is_large(
-    ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None, *, out: Array | None = None
-) -> bool:
+def _pays(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> bool:
+    return _is_large(ops, a, b) or stacks.pays(ops, a, b)
+
+
+def _is_large(ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None) -> bool:
     """Whether it is a product of two matrices, as large as oneDNN's are."""
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != len(b):
         return False
@@ -110,7 +113,7 @@ def _affine_constant(
     return y
 
 
-matmul = in_order(Route("onednn", _matmul, _is_large), last=by_numpy.matmul)
+matmul = in_order(Route("onednn", _matmul, _pays), last=by_numpy.matmul)
 
 affine = in_order(Route("onednn", _affine, _is_large), last=by_numpy.affine)
 
