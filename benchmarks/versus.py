@@ -64,7 +64,7 @@ def compare(
     rivals += AUTOCAST if given.precision == "bfloat16" else ()
     whole = 60 * given.minutes
     measured = apart(make, rivals, rows, given.rounds, given.seconds, imports, whole)
-    lines, ratios, notes = [], [], [_left_out(rows[len(measured) :])]
+    lines, ratios, notes = [], [], [left_out(rows[len(measured) :])]
     for row, taken in zip(rows, measured, strict=False):
         case = CASES[row]
         notes += [
@@ -91,7 +91,8 @@ def compare(
     publish(file, title, body)
 
 
-def _left_out(rows: Sequence[int]) -> str:
+def left_out(rows: Sequence[int]) -> str:
+    """What the table says of rows that were not begun."""
     from cases import CASES
 
     return f"No time was left for {', '.join(CASES[row].name for row in rows)}." if rows else ""

@@ -15,7 +15,7 @@ import numpy as np
 from singanet import layers
 from singanet.layers.context import Context
 from singanet.layers.symbol import Symbol
-from singanet.onnx.drawing import Use
+from singanet.onnx.use import Use
 from singanet.onnx.values import Tensor
 from singanet.ops import ops_for
 from singanet.types import Array
@@ -53,7 +53,7 @@ class _Scores:
 
 def attention(use: Use, x: Tensor, weight: Array, bias: Array | None) -> Tensor | None:
     """The `MultiHeadAttention` whose last projection is ``x`` times ``weight``, else None."""
-    known = {id(param): array for param, array in use.drawing.fills}
+    known = {id(param): array for param, array in use.sheet.fills}
     joined, _, movers = _moved(x.symbol)
     if not _is(joined, layers.MatMul) or len(joined.shape) != 3 or len(x.sample) != 2:
         return None
@@ -89,7 +89,7 @@ def _drawn(
     biased = last[1] is not None or any(each.bias is not None for each in projections)
     name = use.name(1)
     if name.endswith(".out_proj"):
-        name = use.drawing.name_of(name.removesuffix(".out_proj"))
+        name = use.sheet.names.take(name.removesuffix(".out_proj"))
         use.drawn.append(name)
     layer = layers.MultiHeadAttention(
         name, heads, size, value.columns.shape[1], use_bias=biased, causal=scores.causal,

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from singanet.onnx.drawing import Use
+from singanet import layers
+from singanet.layers.layer import Layer
+from singanet.onnx.use import Use
 from singanet.onnx.values import BATCHES, RefusedError, Tensor
 
 
@@ -34,3 +36,20 @@ def in_shape(use: Use, x: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:
     made = replace(x, axis=at, before=before, after=times // before)
     sample = (*first[:at], *made.folds, *first[at + 1 :])
     return replace(made, symbol=use.reshaped(x, sample))
+
+
+def over_last(use: Use, x: Tensor, last: int, layer: Layer) -> Tensor:
+    """``layer`` on the last axes of the graph's array, whatever stands before them."""
+    tail = len(x.sample) - last
+    if tail < 0 or (x.axis is not None and x.axis >= x.rank - last):
+        raise RefusedError(
+            f"samples in front of the last {last} axes", f"axis {x.axis} of {x.rank}"
+        )
+    lead = x.sample[:tail]
+    if not lead:
+        return x.like(use.draw(layer, x))
+    wrapped = layers.TimeDistributed(use.sheet.names.take(f"{layer.name}.steps"), layer)
+    use.drawn.append(wrapped.name)
+    flat = use.reshaped(x, (prod(lead), *x.sample[tail:]))
+    made = x.like(wrapped(flat))
+    return made.like(use.reshaped(made, (*lead, *made.sample[1:])))

@@ -217,8 +217,10 @@ class Ops(Protocol):
     def affine(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """``x @ weight + bias`` for x (N, in), weight (in, out), bias (out,) or None."""
 
-    def affine_constant(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """`affine` with a weight that never changes."""
+    def affine_constant(
+        self, x: Array, weight: Array, bias: Array | None, relu: bool = False
+    ) -> Array:
+        """`affine` with a weight that never changes, and then its maximum with 0."""
 
     def column_sums(self, x: Array) -> Array:
         """The sum of the rows of ``x`` (N, C), (C,): the same bits however ``x`` lies in memory."""

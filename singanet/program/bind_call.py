@@ -61,10 +61,21 @@ def _element_wise(function: np.ufunc, arguments: tuple[Any, ...], rest: dict[str
     if function is np.matmul:
         product = np.dot if _is_plain(*arguments, *outs) else function
         return partial(product, *arguments, *outs)
+    if function is np.positive and _is_same(arguments[0], outs[0]):
+        return _nothing
     operands = _with_arrays(function, arguments)
     if function in _OUT_BY_NAME:
         return partial(function, *operands, out=outs)
     return partial(function, *operands, *outs)
+
+
+def _nothing() -> None:
+    """A copy of what lies there already."""
+
+
+def _is_same(a: Array, b: Array) -> bool:
+    """Whether two arrays are the same elements in memory."""
+    return a.__array_interface__ == b.__array_interface__
 
 
 def _with_arrays(function: np.ufunc, operands: tuple[Any, ...]) -> list[Any]:

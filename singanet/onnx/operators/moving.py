@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.onnx.drawing import Converter, Use, perm_of
 from singanet.onnx.fold import slices, split_sizes
 from singanet.onnx.shaping import in_shape
+from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis, resolved
 from singanet.types import Array
 
@@ -34,7 +34,7 @@ def _reshape(use: Use) -> Tensor:
     else:
         raise RefusedError("a shape that is known", "what depends on an input of the net")
     zeros = bool(use.attribute("allowzero", 0)) and 0 in targets[0]
-    fixed = use.drawing.fixed_batch
+    fixed = use.sheet.fixed_batch
     plain = x.axis == 0 and targets[0] == targets[1] and len(targets[0]) > 0
     if plain and fixed is not None and targets[0][0] == fixed:
         rest = targets[0][1:]
@@ -86,11 +86,16 @@ def transposed(use: Use, x: Tensor, perm: Sequence[int]) -> Tensor:
     """The axes of the graph's array in the order ``perm``."""
     if sorted(perm) != list(range(x.rank)):
         raise RefusedError(f"each of {x.rank} axes once", f"{list(perm)}")
-    axis, order = perm_of(x, perm)
+    order: list[int] = []
+    for axis in perm:
+        if axis == x.axis:
+            order += [x.axis + 1 + k for k in range(len(x.folds))]
+        else:
+            order.append(x.place(axis))
     symbol = x.symbol
     if order != sorted(order):
         symbol = use.draw(layers.Permute(use.name(), order), x)
-    return replace(x, symbol=symbol, axis=axis)
+    return replace(x, symbol=symbol, axis=None if x.axis is None else list(perm).index(x.axis))
 
 
 def _transpose(use: Use) -> Tensor:
@@ -202,7 +207,7 @@ def _gather_elements(use: Use) -> Tensor:
 
 
 def _integers(use: Use, x: Tensor) -> Any:
-    name = use.drawing.name_of(f"{use.node.name.strip('/') or use.node.op.lower()}.indices")
+    name = use.sheet.names.take(f"{use.node.name.strip('/') or use.node.op.lower()}.indices")
     return layers.Cast(name, "int64")(x.symbol)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.operators.moving import transposed
+from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import Known, RefusedError, Tensor
 from singanet.types import Array
 

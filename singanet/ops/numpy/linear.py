@@ -29,9 +29,12 @@ def affine(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
 
 
 @kernel(half="lift")
-def affine_constant(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
+def affine_constant(
+    ops: Ops, x: Array, weight: Array, bias: Array | None, relu: bool = False
+) -> Array:
     """See `Ops`."""
-    return ops.affine(x, weight, bias)
+    y = ops.affine(x, weight, bias)
+    return ops.xp.maximum(y, 0, out=y) if relu else y
 
 
 def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:

@@ -76,7 +76,9 @@ def _multiplied(
     return y if done else None
 
 
-def _affine_constant(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None) -> Array | None:
+def _affine_constant(
+    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, relu: bool = False
+) -> Array | None:
     rest = [] if bias is None else [bias]
     turned = not weight.flags.c_contiguous
     plain = weight.T if turned else weight
@@ -85,7 +87,7 @@ def _affine_constant(ops: OneDnnBase, x: Array, weight: Array, bias: Array | Non
     (m, k), n = x.shape, weight.shape[1]
     # The layout may depend on the number of threads: it has to be the same for both calls.
     passes = SHARED if x.size * (1 + n // _ADDS_A_PASS) >= SHARED else 0
-    key = (m, k, n, turned, bias is not None)
+    key = (m, k, n, turned, bias is not None, relu)
     packed = ops.room(_pack, key, 0, weight, passes)
     if not packed.size:
         return None
@@ -93,6 +95,8 @@ def _affine_constant(ops: OneDnnBase, x: Array, weight: Array, bias: Array | Non
     ops.runs(_pack, key, packed, plain, passes=passes)
     given = (ops.ordered(x), y, packed, *map(ops.ordered, rest))
     ops.runs(_product_packed, key, *given, passes=passes)
+    if ops.prepared is not None:
+        ops.prepared.drops_nan |= relu
     return y
 
 
@@ -104,7 +108,9 @@ affine_constant = in_order(
     Route(
         "onednn",
         _affine_constant,
-        lambda ops, x, weight, bias: x.ndim == 2 and len(x) * weight.size >= _LEAST_CONSTANT,
+        lambda ops, x, weight, bias, relu=False: (
+            x.ndim == 2 and len(x) * weight.size >= _LEAST_CONSTANT
+        ),
     ),
     last=by_numpy.affine_constant,
 )
@@ -137,23 +143,26 @@ def _product(
     build.stage(desc, memories)
 
 
-def _desc(build: Builder, m: int, k: int, n: int, bias: bool) -> object:
+def _desc(build: Builder, m: int, k: int, n: int, bias: bool, relu: bool) -> object:
     line = build.rows((1, n)) if bias else None
     given = (build.rows((m, k), build.factors), build.free((k, n), build.factors))
-    return build.primitive_desc("matmul", *given, line, build.rows((m, n)))
+    after = build.post_ops(relu=relu)
+    return build.primitive_desc("matmul", *given, line, build.rows((m, n)), attributes=after)
 
 
-def _pack(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool) -> None:
+def _pack(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool, relu: bool) -> None:
     """Operands: the matrix as the product wants it, and as it is."""
-    wanted = build.layout(_desc(build, m, k, n, bias), Query.WEIGHTS)
+    wanted = build.layout(_desc(build, m, k, n, bias, relu), Query.WEIGHTS)
     plain = build.strided((k, n), (1, k) if turned else (n, 1))
     packed, weight = build.operand(0, wanted), build.operand(1, plain)
     build.reorder(plain, weight, wanted, packed)
 
 
-def _product_packed(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool) -> None:
+def _product_packed(
+    build: Builder, m: int, k: int, n: int, turned: bool, bias: bool, relu: bool
+) -> None:
     """Operands: the rows, the products, the packed matrix, the bias."""
-    desc = _desc(build, m, k, n, bias)
+    desc = _desc(build, m, k, n, bias, relu)
     memories = {
         Arg.SRC: build.packed_input(0, build.rows((m, k)), build.layout(desc, Query.SRC)),
         Arg.DST: build.operand(1, build.rows((m, n))),

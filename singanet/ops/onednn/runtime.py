@@ -18,6 +18,7 @@ from singanet.ops.onednn.binding import (
     FPMATH_BF16,
     SCRATCHPAD_USER,
     check,
+    executing,
 )
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
@@ -59,7 +60,8 @@ class Runtime:
         self.team = Team(library.c.omp_set_num_threads if library.runtime == "OpenMP" else None)
         if threads > 1:
             stand_aside()
-        self._place = Place(library.c, engine, stream, self.team.use)
+        executes = (executing(library.c, brief) for brief in (False, True))
+        self._place = Place(library.c, engine, stream, self.team.use, *executes)
         # Scratch is ours to give, so that it is counted, shared by all plans, and kept aligned.
         self._attributes = self._made("primitive_attr_create")
         set_mode = library.c.dnnl_primitive_attr_set_scratchpad_mode
@@ -82,7 +84,8 @@ class Runtime:
         """The plan that ``build(builder, *key)`` makes, or None where oneDNN offers none.
 
         Little ``work`` is one thread's: waking the others takes longer, and where other processes
-        have their cores, much longer. A plan runs with the threads that it was made for.
+        have their cores, much longer. It keeps Python's lock. A plan runs with the threads that
+        it was made for.
         """
         full = (build, key)
         try:
@@ -97,10 +100,11 @@ class Runtime:
 
     def built(self, build: Build, key: tuple[Any, ...], work: int) -> Runnable | None:
         """As `plan`, made now and kept by the caller alone."""
-        threads = self.threads if work >= SHARED else 1
+        brief = work < SHARED
+        threads = 1 if brief else self.threads
         self.team.use(threads)
         for factors in self._factors:
-            builder = Builder(self._place, self._attributes, threads, factors)
+            builder = Builder(self._place, self._attributes, threads, factors, brief)
             try:
                 return build(builder, *key) or builder.plan()
             except NotOfferedError:
