@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from singanet.ops import winograd as wg
 from singanet.ops.onednn.plan import Plan, rounded
-from singanet.ops.onednn.winograd import transforms as wg
 from singanet.ops.workers import Parts, Work
 from singanet.types import Array, Shape
 
@@ -76,7 +76,6 @@ class WinogradPlan:
         """See `Plan`."""
         places = [scratch + k * self._each for k in range(self.threads)]
         stages = self._lay([Area(addresses, place, self._buffers) for place in places])
-
         shared = self._side_by_side
 
         def run() -> None:
