@@ -101,7 +101,9 @@ def tiles_of(case: Case, threads: int) -> Tiles | None:
     oh, ow = window.out_size(h, w)
     if min(n, c, h, w, oh, ow, f) < 1:
         return None
-    workers, (top, _, left, _) = min(threads, n), pads
+    # As many as have samples, where each but the last has the same number.
+    share, (top, _, left, _) = -(-n // min(threads, n)), pads
+    workers = -(-n // share)
     if case.kernel == "data":
         # A convolution of the outputs' gradients with the kernels turned around.
         return Tiles(n, (oh, ow, f), (h, w, c), (2 - top, 2 - left), workers)

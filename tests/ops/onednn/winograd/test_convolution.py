@@ -95,6 +95,14 @@ def test_fewer_samples_than_workers(ops, always, workers):
     check_all(ops, 2, 7, 5, 4, 4, SAME)
 
 
+@pytest.mark.parametrize(("samples", "threads"), [(5, 4), (4, 3), (9, 8)])
+def test_samples_that_cannot_be_shared_equally(ops, always, monkeypatch, samples, threads):
+    """No worker is left without a block: what it had not written was added to the gradient."""
+    monkeypatch.setattr(ops.runtime(), "threads", threads)
+    check_all(ops, 2 * threads, 8, 8, 4, 4, SAME)
+    check_all(ops, samples, 8, 8, 4, 4, SAME)
+
+
 def test_errors_of_workers_come_out_when_all_are_done():
     done = []
 
