@@ -77,11 +77,15 @@ def _tunable(net: Net) -> tuple[Measured, Runtime, Path]:
     runtime = ops.runtime() if isinstance(ops, OneDnnBase) else None
     chooser = ops.chooser if isinstance(ops, OneDnnBase) else None
     if runtime is None or not isinstance(chooser, Measured):
+        narrow = isinstance(ops, OneDnnBase) and ops.narrow
+        kernels = f"the kernels {ops.name!r} on {net.device.name}"
         raise BackendError(
             _WHERE,
-            expected="oneDNN's kernels, whose convolutions go by several routes",
-            received=f"the kernels {ops.name!r} on {net.device.name}",
-            advice=f"{INSTALL}; see singanet devices",
+            expected="oneDNN's kernels, whose convolutions of float32 go by several routes",
+            received=f"{kernels}, that multiply bfloat16" if narrow else kernels,
+            advice='its routes are as estimated; tune after net.as_type("float32")'
+            if narrow
+            else f"{INSTALL}; see singanet devices",
         )
     path = route_file.path_of(runtime.library.version)
     if path is None:

@@ -21,7 +21,7 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import cpu_ops, numpy_ops
-from singanet.ops.onednn import route_file
+from singanet.ops.onednn import OneDnnOps, route_file
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
 from singanet.tuning import timing
@@ -289,4 +289,13 @@ def test_other_kernels_go_one_way():
     net = make()
     net.device = singanet.device.Device("cpu", numpy_ops)
     with pytest.raises(BackendError, match=r"received the kernels 'numpy' on cpu; .*onednn"):
+        net.tune_kernels(4)
+
+
+def test_routes_of_bfloat16_are_not_measured():
+    if not (isinstance(cpu_ops(), OneDnnOps) and cpu_ops().library().bfloat16):
+        pytest.skip("no products of bfloat16 here")
+    net = make()
+    net.as_type("bfloat16")
+    with pytest.raises(BackendError, match="multiply bfloat16; its routes are as estimated"):
         net.tune_kernels(4)
