@@ -30,6 +30,7 @@ FORMS = {
     "jax": ("channels_last", "channels_first"),
     "tensorflow": ("channels_last",),  # it has no kernels for the other on a CPU
 }
+NETS = "lenet,mlp"
 OURS = ("singanet:numpy", "singanet:onednn")
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
            "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")  # fmt: skip
@@ -71,7 +72,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--forms", type=int, default=2, help="data formats a backend")
-    parser.add_argument("--nets", default="lenet,mlp")
+    parser.add_argument("--nets", default=NETS)
     parser.add_argument("--python", nargs="*", default=[], metavar="BACKEND=PATH")
     return parser.parse_args()
 
@@ -101,7 +102,8 @@ def pythons(given: argparse.Namespace) -> dict[str, str]:
     found = {}
     for backend in FORMS:
         python = named.get(backend, sys.executable)
-        code = f"import keras, {backend}"
+        # Asked for without imports, which take TensorFlow many seconds.
+        code = f"import importlib.util as u; assert all(map(u.find_spec, ('keras', {backend!r})))"
         env = {**os.environ, "KERAS_BACKEND": backend}
         done = subprocess.run([python, "-c", code], env=env, capture_output=True, text=True)
         if done.returncode == 0:
@@ -133,7 +135,7 @@ def measured(net: str, found: dict[str, str], given: argparse.Namespace) -> list
                 side.epochs.append(seconds)
     for side in sides:
         side.peak = int(side.ask(""))
-        side.first = statistics.median([side.first, *firsts[side.name]])
+        side.first = statistics.median([side.first, *firsts.get(side.name, [])])
     return sides
 
 
@@ -186,7 +188,8 @@ def main() -> None:
     if missing:
         notes += f" Backends of Keras that were not there: {', '.join(missing)}."
     body = f"{table(header, lines)}\n\n{notes}"
-    publish(f"keras_vs_singanet_{given.threads}t", "Keras 3 and singanet side by side", body)
+    some = "" if given.nets == NETS else "_" + given.nets.replace(",", "_")
+    publish(f"keras_vs_singanet_{given.threads}t{some}", "Keras 3 and singanet side by side", body)
 
 
 if __name__ == "__main__":
