@@ -32,6 +32,7 @@ class OneDnnOps(OneDnnBase):
 
     calibrate = staticmethod(measured)
     written = written
+    add_all = eltwise.add_all
     combine = eltwise.combine
     matmul = products.matmul
     affine = products.affine

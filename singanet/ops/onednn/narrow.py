@@ -33,8 +33,10 @@ class Estimated:
 _ROUTES = ("direct", "product")
 
 
-def narrowed(ops: Ops, where: str) -> Ops:
+def narrowed(ops: Ops, where: str, stores: bool = True) -> Ops:
     """``ops`` with factors of bfloat16, and plans of its own; itself where it is so already.
+
+    ``stores`` lets programs keep so what they can.
 
     Errors: `BackendError` for kernels, or on a processor, without them.
     """
@@ -45,7 +47,7 @@ def narrowed(ops: Ops, where: str) -> Ops:
         received = "oneDNN on a processor without such products"
         advice = "use a processor with AVX-512 BF16 or AMX"
     else:
-        return ops if ops.narrow else _narrow(ops)
+        return ops if ops.narrow and ops.stores == stores else _narrow(ops, stores)
     raise BackendError(
         where,
         expected="kernels that multiply bfloat16",
@@ -54,7 +56,8 @@ def narrowed(ops: Ops, where: str) -> Ops:
     )
 
 
-def _narrow(ops: OneDnnBase) -> OneDnnBase:
+def _narrow(ops: OneDnnBase, stores: bool) -> OneDnnBase:
     made = copy.copy(ops)
+    made.stores = stores
     made.narrow, made.chooser, made._local = True, Estimated(), threading.local()
     return made

@@ -10,9 +10,10 @@ from math import prod
 import numpy as np
 
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.binding import Arg, Query
+from singanet.ops.onednn.binding import F32, Arg, Query
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.conv.direct import forward_desc, kernel_shape, passes_over
+from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.runtime import SHARED
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
@@ -61,10 +62,12 @@ def _desc(
     relu: bool,
     add: bool,
     own: bool,
+    made: int = F32,
+    added: int = F32,
 ) -> object:
-    other = build.images(outputs) if add else None
+    other = build.images(outputs, added) if add else None
     attributes = build.post_ops(relu=relu, other=other) if relu or add else None
-    return forward_desc(build, images, outputs, window, groups, bias, own, attributes)
+    return forward_desc(build, images, outputs, window, groups, bias, own, made, attributes)
 
 
 def _pack(
@@ -89,16 +92,26 @@ def _forward_packed(
     own: bool,
 ) -> None:
     """Operands: images, outputs, the packed weight, the bias, what is added."""
-    desc = _desc(build, images, outputs, window, groups, bias, relu, add, own)
-    y, bring = build.packed_output(1, build.images(outputs), build.layout(desc, Query.DST))
+    made, added = build.kind(1), build.kind(3 + bias) if add else F32
+    given = (build, images, outputs, window, groups, bias, relu, add, own)
+    desc = _desc(*given, made, added)
+    wanted = build.layout(desc, Query.WEIGHTS)
+    if not build.same(wanted, build.layout(_desc(*given), Query.WEIGHTS)):
+        # It was packed for outputs of float32.
+        raise NotOfferedError("convolution")
+    plain = build.images(outputs, made)
+    y, bring = build.packed_output(1, plain, build.layout(desc, Query.DST))
+    x = build.images(images, build.factor(0))
     memories = {
-        Arg.SRC: build.packed_input(0, build.images(images), build.layout(desc, Query.SRC)),
+        Arg.SRC: build.packed_input(0, x, build.layout(desc, Query.SRC)),
         Arg.DST: y,
-        Arg.WEIGHTS: build.operand(2, build.layout(desc, Query.WEIGHTS)),
+        Arg.WEIGHTS: build.operand(2, wanted),
     }
     if bias:
         memories[Arg.BIAS] = build.operand(3, build.rows(outputs[3:]))
     if add:
-        memories[build.argument_of_other(desc)] = build.operand(3 + bias, build.images(outputs))
+        memories[build.argument_of_other(desc)] = build.operand(
+            3 + bias, build.images(outputs, added)
+        )
     build.stage(desc, memories)
     bring()
