@@ -24,13 +24,13 @@ class Builder(Descriptors):
         attributes: Any,
         threads: int,
         factors: int = F32,
+        brief: bool = False,
         stored: Collection[int] = (),
     ) -> None:
         """``stored`` are the numbers of operands that lie in bfloat16."""
         super().__init__(place, attributes, factors)
-        self.threads = threads
-        self._stored = stored
-        self.stores = bool(stored)
+        self.threads, self._brief = threads, brief
+        self._stored, self.stores = stored, bool(stored)
         self._open: set[int] = set()
         self._rounded: set[int] = set()
         self._stages: list[Stage] = []
@@ -62,13 +62,18 @@ class Builder(Descriptors):
         return kind
 
     def packed_output(
-        self, number: int, plain: Any, made: Any
+        self, number: int, plain: Any, made: Any, adds: bool = False
     ) -> tuple[Memory, Callable[[], None]]:
-        """A memory in the layout ``made`` for the operand ``number``, and what brings it there."""
+        """A memory in the layout ``made`` for the operand ``number``, and what brings it there.
+
+        With ``adds`` what the operand holds, and is to be added to, comes into that memory first.
+        """
         target = self.operand(number, plain)
         if self.same(plain, made):
             return target, lambda: None
         packed = self.inner(made)
+        if adds:
+            self.reorder(plain, target, made, packed)
         return packed, lambda: self.reorder(made, packed, plain, target)
 
     def operands(self, arguments: Sequence[Arg], layouts: Sequence[Any]) -> dict[Arg, Memory]:
@@ -197,7 +202,7 @@ class Builder(Descriptors):
             rounded=frozenset(self._rounded),
         )
         self._finished = True
-        return Plan(self._place, recipe, self.threads)
+        return Plan(self._place, recipe, self.threads, self._brief)
 
     def close(self) -> None:
         """Destroy the descriptors, which a plan does not need, and the rest where none was made."""

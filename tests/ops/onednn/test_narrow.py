@@ -24,7 +24,7 @@ def narrow():
     ops = cpu().ops
     library = ops.library() if isinstance(ops, OneDnnBase) else None
     if library is None:
-        pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp threadpoolctl")
+        pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp")
     if not library.bfloat16:
         pytest.skip("this processor does not multiply bfloat16")
     return narrowed(ops, "test")

@@ -43,8 +43,10 @@ def constant(
     if not prod(shape) or not packed.size:
         return None
     y: Array = ops.xp.empty(shape, np.float32)
+    if add is not None:
+        # The kernel adds to what is there: in a program `add` itself, where nobody needs it after.
+        ops.xp.positive(ops.channels_last(add), out=y)
     rest = [] if bias is None else [ops.ordered(bias)]
-    rest += [] if add is None else [ops.channels_last(add)]
     ops.runs(_pack, key, packed, ops.ordered(weight), passes=passes)
     ops.runs(_forward_packed, key, images, y, packed, *rest, passes=passes)
     if ops.prepared is not None:
@@ -63,10 +65,8 @@ def _desc(
     add: bool,
     own: bool,
     made: int = F32,
-    added: int = F32,
 ) -> object:
-    other = build.images(outputs, added) if add else None
-    attributes = build.post_ops(relu=relu, other=other) if relu or add else None
+    attributes = build.post_ops(add, relu)
     return forward_desc(build, images, outputs, window, groups, bias, own, made, attributes)
 
 
@@ -91,16 +91,17 @@ def _forward_packed(
     add: bool,
     own: bool,
 ) -> None:
-    """Operands: images, outputs, the packed weight, the bias, what is added."""
-    made, added = build.kind(1), build.kind(3 + bias) if add else F32
+    """Operands: images, outputs, to which is added, the packed weight, the bias."""
+    # What is added to is float32.
+    made = F32 if add else build.kind(1)
     given = (build, images, outputs, window, groups, bias, relu, add, own)
-    desc = _desc(*given, made, added)
+    desc = _desc(*given, made)
     wanted = build.layout(desc, Query.WEIGHTS)
     if not build.same(wanted, build.layout(_desc(*given), Query.WEIGHTS)):
         # It was packed for outputs of float32.
         raise NotOfferedError("convolution")
     plain = build.images(outputs, made)
-    y, bring = build.packed_output(1, plain, build.layout(desc, Query.DST))
+    y, bring = build.packed_output(1, plain, build.layout(desc, Query.DST), add)
     x = build.images(images, build.factor(0))
     memories = {
         Arg.SRC: build.packed_input(0, x, build.layout(desc, Query.SRC)),
@@ -109,9 +110,5 @@ def _forward_packed(
     }
     if bias:
         memories[Arg.BIAS] = build.operand(3, build.rows(outputs[3:]))
-    if add:
-        memories[build.argument_of_other(desc)] = build.operand(
-            3 + bias, build.images(outputs, added)
-        )
-    build.stage(desc, memories)
+    build.stage(desc, memories, adds_to=[Arg.DST] if add else ())
     bring()
