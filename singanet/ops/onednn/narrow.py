@@ -1,8 +1,8 @@
 """Kernels that multiply bfloat16: float32 arrays outside, factors rounded in scratch memory.
 
 Convolutions and large products round what they multiply to bfloat16, which has float32's range and
-8 of its 24 bits, and sum in float32; recurrent ones the state h of each step too. Everything else
-stays as it is, and so do all arrays: parameters and updates, activations, gradients.
+8 of its 24 bits, and sum in float32; recurrent ones the state h of each step too. All arrays that
+they are called with are float32. What a program stores in bfloat16: `singanet.program.narrow`.
 """
 
 from __future__ import annotations
