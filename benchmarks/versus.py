@@ -24,6 +24,11 @@ PRECISION = "BENCHMARK_PRECISION"
 
 def options(text: str) -> argparse.Namespace:
     """The command line; kernels and threads go to the environment, which libraries read once."""
+    return settled(parser_of(text))
+
+
+def parser_of(text: str | None) -> argparse.ArgumentParser:
+    """The options that the comparisons share."""
     parser = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,6 +42,11 @@ def options(text: str) -> argparse.Namespace:
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--profile", action="store_true", help="where singanet's time goes")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="see apart.py")
+    return parser
+
+
+def settled(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """What the command line says, told to the environment."""
     given = parser.parse_args()
     os.environ[CLOCK] = given.clock
     os.environ["SINGANET_OPS"] = given.ops

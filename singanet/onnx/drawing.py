@@ -92,20 +92,21 @@ class Drawing:
             made = self._made(use)
         except RefusedError as error:
             raise FileFormatError(
-                where, expected=error.expected, received=error.received, advice=_ADVICE
+                where, expected=error.expected, received=error.received, advice=self._advice()
             ) from None
         except SingaNetError as error:
             if isinstance(error, FileFormatError):
                 raise
+            advice = self._advice() if self._sheet.open else error.advice
             raise FileFormatError(
-                where, expected=error.expected, received=error.received[:200], advice=error.advice
+                where, expected=error.expected, received=error.received[:200], advice=advice
             ) from None
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise FileFormatError(
                 where,
                 expected="inputs and attributes that the operator has",
                 received=f"{type(error).__name__}: {str(error)[:100]}",
-                advice=_ADVICE,
+                advice=self._advice(),
             ) from None
         several = list(made) if isinstance(made, (list, tuple)) else [made]
         values = self._sheet.values
@@ -121,6 +122,12 @@ class Drawing:
                 received=f"{missing[0][:60]!r}, which it has not",
                 advice=_ADVICE,
             )
+
+    def _advice(self) -> str:
+        if not self._sheet.open:
+            return _ADVICE
+        name = self._sheet.open[0][:60]
+        return f"pass shapes={{{name!r}: (...)}} with a number for the extent that is open"
 
     def _made(self, use: Use) -> Any:
         self._budget.spend(1 << 10)

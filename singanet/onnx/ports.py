@@ -15,11 +15,15 @@ from singanet.types import Shape
 
 
 class Inputs:
-    """The inputs of a graph, whose samples stand along one axis of each, or nowhere."""
+    """The inputs of a graph, whose samples stand along one axis of each, or nowhere.
+
+    One extent that the file leaves open, by one name, is any: steps of sequences.
+    """
 
     def __init__(self, sheet: Sheet, where: str, batch_axis: int | None) -> None:
         self._sheet, self._where, self._batch_axis = sheet, where, batch_axis
         self._batch: int | str = ""
+        self._steps: int | str | None = None
 
     def draw(self, port: Port, given: Shape | None) -> None:
         """Note an `Input` for ``port``, of the sample shape ``given`` or else the file's."""
@@ -38,19 +42,30 @@ class Inputs:
             count = declared.pop(axis)
             if isinstance(count, int):
                 self._sheet.fixed_batch = count
-        sample = tuple(declared) if given is None else tuple(given)
-        if not all(isinstance(size, int) and size > 0 for size in sample):
+        sample = tuple(self._extent(size) for size in declared) if given is None else tuple(given)
+        known = [size for size in sample if size is not None]
+        if len(sample) - len(known) > 1 or not all(isinstance(n, int) and n > 0 for n in known):
             raise FileFormatError(
                 where,
-                expected="a known extent along every axis but the first",
+                expected="known extents along all axes but that of the samples and one of steps",
                 received=str(shape)[:120],
                 advice=f"pass shapes={{{port.name[:60]!r}: (...)}}, without the batch axis",
             )
+        if None in sample:
+            self._sheet.open.append(port.name)
         whole = port.dtype.kind in "iub"
         name = self._sheet.names.take(port.name)
         symbol = layers.Input(name, sample, port.dtype.name if whole else None)  # type: ignore[arg-type]
         self._sheet.inputs.append(symbol)
         self._sheet.values[port.name] = Tensor(symbol, port.dtype, axis, whole=whole)
+
+    def _extent(self, declared: int | str) -> int | None:
+        """A number; None for the extent that is any, and 0 for another that is not known."""
+        if isinstance(declared, int):
+            return declared
+        if self._steps is None:
+            self._steps = declared
+        return None if declared and declared == self._steps else 0
 
     def _samples_along(self, declared: list[int | str]) -> int | None:
         """The axis of an input along which the samples stand: the one called as the first's is."""

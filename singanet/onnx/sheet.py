@@ -54,6 +54,8 @@ class Sheet:
     """The values of parameters, which have shapes alone until the net is made."""
     frozen: list[Layer] = field(default_factory=list)
     inputs: list[Symbol] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    """The inputs that have an axis of any extent."""
     casts: dict[int, Tensor] = field(default_factory=dict)
     """What became floats, by the symbol it was."""
     fixed_batch: int | None = None

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from singanet import layers
+from singanet.layers.joins import Combine
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.onnx.read import Node
@@ -99,6 +100,8 @@ class Use:
 
     def draw(self, layer: Layer, *inputs: Tensor, **arrays: Array | None) -> Any:
         """What ``layer`` makes of the inputs: a symbol or several; ``arrays`` fill parameters."""
+        if isinstance(layer, Combine):
+            _expect_any(inputs)
         found = layer(*(each.symbol for each in inputs))
         self.fill(layer, {k.replace("__", "/"): v for k, v in arrays.items()})
         return found
@@ -223,3 +226,10 @@ class Use:
         node = self.sheet.makers.get(value_name)
         fits = node is not None and node.op in ops and self.sheet.single_reader(value_name)
         return node if fits else None
+
+
+def _expect_any(inputs: Sequence[Tensor]) -> None:
+    """Errors: inputs that are joined, of which one has a number where another's extent is any."""
+    for extents in zip(*(each.sample[::-1] for each in inputs), strict=False):
+        if -1 in extents and {*extents} - {-1, 1}:
+            raise RefusedError("arrays for any number of steps", f"extents {[*extents]}")

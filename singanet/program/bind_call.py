@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
+from types import BuiltinFunctionType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ Ready = Callable[[], object]
 _OUT_BY_NAME = frozenset((np.maximum, np.minimum))
 """Functions that NumPy warns of where what they fill has no keyword."""
 
+_OF_NUMPY = (np.ufunc, BuiltinFunctionType)
+
 _REDUCING = ("axis", "dtype", "out", "keepdims")
 _BY_DEFAULT = (0, None, None, False)
 
@@ -29,6 +32,26 @@ def ready_call(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
     given = tuple([_filled(value, array_of) for value in call.arguments])
     named = {key: _filled(value, array_of) for key, value in call.keywords.items()}
     return ready(call.function, given, named)
+
+
+def chained(calls: Iterable[Ready]) -> list[Ready]:
+    """What ``calls`` come down to, made one after the other and without those that do nothing.
+
+    The calls have to stay, since what they come down to uses memory objects of theirs.
+    """
+    made: list[Ready] = []
+    threads = 0
+    for call in calls:
+        after = getattr(call, "after", None)
+        if after is not None:
+            made += after(threads)
+            threads = call.threads  # type: ignore[attr-defined]
+        elif call is not _nothing:
+            made.append(call)
+            # What is not NumPy's may run kernels of its own.
+            of_numpy = isinstance(call, partial) and isinstance(call.func, _OF_NUMPY)
+            threads = threads if of_numpy else 0
+    return made
 
 
 def _filled(value: Any, array_of: Callable[[Ref], Array]) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from singanet import layers
 from singanet.onnx.shaping import over_last
 from singanet.onnx.use import Converter, Use
-from singanet.onnx.values import RefusedError, Tensor
+from singanet.onnx.values import STEPS, RefusedError, Tensor
 from singanet.types import Array
 
 Pads = list[tuple[int, int]]
@@ -83,6 +83,8 @@ def _conv(use: Use) -> Tensor:
         layer = layers.DepthwiseConv2D(name, depth_multiplier=len(weight) // channels, **given)
     else:
         layer = _kind("Conv", axes)(name, len(weight), groups=groups, **given)
+    if axes == 1 and x.sample[-1] == -1 and any(layer.window.out_size(1, n)[1] != n for n in STEPS):
+        raise RefusedError("as many steps as come in, where they may be any number", "others")
     y = over_last(use, x, axes + 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})
     return y

@@ -52,6 +52,8 @@ class Arg(IntEnum):
     SHIFT = 52
     WORKSPACE = 64
     SCRATCHPAD = 80
+    SCALE_OF_SRC = 1 << 12 | 1
+    SCALE_OF_SRC_1 = 1 << 12 | 2
     DIFF_SRC = 129
     DIFF_SRC_ITER = 130
     DIFF_SRC_ITER_C = 131
@@ -101,6 +103,7 @@ class Algorithm(IntEnum):
     RELU = 0x20
     TANH = 0x21
     ELU = 0x22
+    SQUARE_ROOT = 0x25
     SOFT_RELU = 0x27
     LOGISTIC = 0x29
     SWISH = 0x2C
@@ -113,6 +116,9 @@ class Algorithm(IntEnum):
     POOLING_AVG_EXCLUDE_PADDING = 0x3FF
     LRN_ACROSS_CHANNELS = 0xAFF
     BINARY_ADD = 0x1FFF0
+    BINARY_MULTIPLY = 0x1FFF1
+    BINARY_DIVIDE = 0x1FFF4
+    BINARY_SUBTRACT = 0x1FFF5
     SOFTMAX_ACCURATE = 0x30000
 
 
@@ -172,6 +178,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "primitive_attr_destroy": [_handle],
     "primitive_attr_set_fpmath_mode": [_handle, c_int],
     "primitive_attr_set_post_ops": [_handle, c_void_p],
+    "primitive_attr_set_scales_mask": [_handle, c_int, c_int],
     "primitive_attr_set_scratchpad_mode": [_handle, c_int],
     "post_ops_append_eltwise": [_handle, c_int, c_float, c_float],
     "post_ops_append_sum": [_handle, c_float, c_int32, c_int],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from singanet.ops.onednn.binding import (
@@ -12,6 +12,7 @@ from singanet.ops.onednn.binding import (
     NOT_OFFERED,
     QUERY_IMPLEMENTATION,
     Algorithm,
+    Arg,
     Query,
     check,
     dims,
@@ -93,6 +94,17 @@ class Descriptors:
         if relu:
             check(c.dnnl_post_ops_append_eltwise(chain, int(Algorithm.RELU), 0.0, 0.0), "a relu")
         check(c.dnnl_primitive_attr_set_post_ops(attributes, chain), "setting post-ops")
+        return attributes
+
+    def scaled(self, arguments: Iterable[Arg]) -> Any:
+        """Attributes of a primitive whose ``arguments`` are multiplied by a number each."""
+        attributes, c = ctypes.c_void_p(), self.c
+        status = c.dnnl_primitive_attr_clone(ctypes.byref(attributes), self._attributes)
+        check(status, "making attributes")
+        self._undo.append((c.dnnl_primitive_attr_destroy, attributes))
+        for argument in arguments:
+            status = c.dnnl_primitive_attr_set_scales_mask(attributes, int(argument), 0)
+            check(status, "setting scales")
         return attributes
 
     def primitive_desc(

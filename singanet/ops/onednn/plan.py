@@ -77,7 +77,7 @@ class Calls:
     and costs an execution a stage.
     """
 
-    __slots__ = ("__weakref__", "_calls", "_primitives", "_threads", "_use")
+    __slots__ = ("__weakref__", "_primitives", "_use", "parts", "threads")
 
     def __init__(
         self,
@@ -89,21 +89,25 @@ class Calls:
     ) -> None:
         """``of`` tells the memory object to take for each that the stages name."""
         weakref.finalize(self, release, place.c, tuple(of.values())).atexit = False
-        self._use, self._threads = place.use_threads, threads
+        self._use, self.threads = partial(place.use_threads, threads), threads
         self._primitives = [stage.primitive for stage in stages]
         execute = place.execute_briefly if brief else place.execute
-        self._calls: list[Callable[[], None]] = []
+        self.parts: list[Callable[[], None]] = []
         for stage in stages:
             pairs = [ExecArg(arg, of[memory]) for arg, memory in stage.memories.items()]
             given = (ExecArg * len(pairs))(*pairs)
             handle, count = ctypes.c_void_p(stage.primitive.handle), ctypes.c_int(len(pairs))
-            self._calls.append(partial(execute, handle, place.stream, count, given))
+            self.parts.append(partial(execute, handle, place.stream, count, given))
 
     def __call__(self) -> None:
         """Run the stages."""
-        self._use(self._threads)
-        for call in self._calls:
+        self._use()
+        for call in self.parts:
             call()
+
+    def after(self, threads: int) -> list[Callable[[], None]]:
+        """What running comes down to, where the last kernel used so many ``threads``; 0: any."""
+        return self.parts if threads == self.threads else [self._use, *self.parts]
 
 
 class Runnable(Protocol):

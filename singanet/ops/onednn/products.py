@@ -15,6 +15,7 @@ from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import F32, Arg, Query
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.runtime import SHARED
+from singanet.ops.onednn.speeds import BUILT_IN
 from singanet.types import Array
 
 _LEAST = 1 << 18
@@ -35,8 +36,17 @@ _ADDS_A_PASS = 32
 _ROUNDED = 1024
 """How often a number has to be multiplied for rounding it beforehand to pay, and not in blocks."""
 
+_HANDED = 12_000
+"""Nanoseconds of a prediction's product from which it is shared; its neighbours are no training's.
+
+Waking a thread takes a few microseconds where it has just been at work.
+"""
+
+_READ = 0.1
+"""Nanoseconds to read a number from beyond a core's own cache."""
+
 _LEAST_CONSTANT = 1 << 14
-"""Multiply-adds from which a product with its bias takes less than NumPy's product and sum."""
+"""Multiply-adds from which a product alone takes less than NumPy's: with what follows any does."""
 
 
 def _matmul(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> Array | None:
@@ -89,7 +99,7 @@ def _affine_constant(
         return None
     (m, k), n = x.shape, weight.shape[1]
     # The layout may depend on the number of threads: it has to be the same for both calls.
-    passes = SHARED if x.size * (1 + n // _ADDS_A_PASS) >= SHARED else 0
+    passes = SHARED if _is_worth_threads(ops, m, weight.size) else 0
     key = (m, k, n, turned, bias is not None, relu)
     packed = ops.room(_pack, key, 0, weight, passes)
     if not packed.size:
@@ -112,11 +122,20 @@ affine_constant = in_order(
         "onednn",
         _affine_constant,
         lambda ops, x, weight, bias, relu=False: (
-            x.ndim == 2 and len(x) * weight.size >= _LEAST_CONSTANT
+            x.ndim == 2 and (bias is not None or relu or len(x) * weight.size >= _LEAST_CONSTANT)
         ),
     ),
     last=by_numpy.affine_constant,
 )
+
+
+def _is_worth_threads(ops: OneDnnBase, rows: int, weight: int) -> bool:
+    """Whether a product with so many numbers of a constant weight is to be shared.
+
+    With few rows the time goes into reading it, of which every core has its part in its own cache.
+    """
+    speeds = ops.speeds() if ops.threads > 1 else BUILT_IN
+    return weight * (rows * speeds.products + _READ) >= _HANDED
 
 
 def _turned(matrix: Array) -> bool | None:

@@ -23,7 +23,7 @@ from singanet.ops.onednn.binding import (
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
-from singanet.ops.onednn.openmp import Team
+from singanet.ops.onednn.openmp import Team, watch
 from singanet.ops.onednn.plan import Place, Runnable
 from singanet.ops.threads import changes
 from singanet.types import Array
@@ -57,9 +57,12 @@ class Runtime:
         self.changes = changes()
         engine = self._made("engine_create", CPU, 0)
         stream = self._made("stream_create", engine, DEFAULT_STREAM)
-        self.team = Team(library.c.omp_set_num_threads if library.runtime == "OpenMP" else None)
+        by_openmp, near = library.runtime == "OpenMP", None
         if threads > 1:
             stand_aside()
+            near = watch(library.c) if by_openmp else None
+        tell = library.c.omp_set_num_threads if by_openmp else None
+        self.team = Team(tell, None if near is None else near.look)
         executes = (executing(library.c, brief) for brief in (False, True))
         self._place = Place(library.c, engine, stream, self.team.use, *executes)
         # Scratch is ours to give, so that it is counted, shared by all plans, and kept aligned.
