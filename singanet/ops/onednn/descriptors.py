@@ -12,6 +12,7 @@ from singanet.ops.onednn.binding import (
     NOT_OFFERED,
     QUERY_IMPLEMENTATION,
     Algorithm,
+    Arg,
     Query,
     check,
     dims,
