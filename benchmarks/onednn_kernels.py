@@ -162,7 +162,7 @@ def main() -> None:
     """Print and keep both tables."""
     path = find_library()
     if path is None:
-        raise SystemExit("no oneDNN library: pip install onednn-cpu-gomp threadpoolctl")
+        raise SystemExit("no oneDNN library: pip install onednn-cpu-gomp")
     peers = ["PyTorch NCHW", "PyTorch NHWC"] if importlib.util.find_spec("torch") else []
     names = ["NumPy", "oneDNN", *peers]
     rows: dict[bool, list[list[str]]] = {True: [], False: []}

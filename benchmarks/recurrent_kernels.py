@@ -82,7 +82,7 @@ def repeated(run: Callable[[], object]) -> Callable[[], float]:
 def row(kind: str, sizes: tuple[int, ...]) -> list[str]:
     """A line of the table."""
     path = find_library()
-    assert path is not None, "pip install onednn-cpu-gomp threadpoolctl"
+    assert path is not None, "pip install onednn-cpu-gomp"
     taken: dict[str, list[float]] = {}
     entrants: dict[str, Callable[[], object]] = {}
     for name, kernels in (("numpy", NumpySteps), ("onednn", OneDnnOps)):

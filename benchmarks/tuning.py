@@ -42,9 +42,9 @@ def row(name: str) -> list[str]:
     """A line of the table."""
     model, _, batch = name.partition(":")
     estimated = stepper(model, int(batch))
-    start = time.perf_counter()
+    start = time.process_time()
     report = singanet.models.build(model, seed=0).tune_kernels(int(batch))
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     runs = {"estimated": estimated, "measured": stepper(model, int(batch))}
     taken = interleaved(runs, ROUNDS, time.process_time)
     ratios = [a / b for a, b in zip(taken["estimated"], taken["measured"], strict=True)]
@@ -54,11 +54,11 @@ def row(name: str) -> list[str]:
         *(f"{1e3 * statistics.median(taken[key]):.1f}" for key in runs),
         f"{statistics.median(ratios):.3f} {spread(ratios)}",
         f"{others} of {len(report.rows)}",
-        f"{seconds:.0f}",
+        f"{seconds:.1f}",
     ]
 
 
 if __name__ == "__main__":
-    head = ["net", "ms estimated", "ms measured", "ratio", "go another way", "s to measure"]
+    head = ["net", "ms estimated", "ms measured", "ratio", "go another way", "s to tune"]
     lines = [row(name) for name in sys.argv[1:] or ROWS]
     publish("tuning", "Routes of convolutions by measuring", table(head, lines))

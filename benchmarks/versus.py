@@ -24,6 +24,11 @@ PRECISION = "BENCHMARK_PRECISION"
 
 def options(text: str) -> argparse.Namespace:
     """The command line; kernels and threads go to the environment, which libraries read once."""
+    return settled(parser_of(text))
+
+
+def parser_of(text: str | None) -> argparse.ArgumentParser:
+    """The options that the comparisons share."""
     parser = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,6 +42,11 @@ def options(text: str) -> argparse.Namespace:
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--profile", action="store_true", help="where singanet's time goes")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="see apart.py")
+    return parser
+
+
+def settled(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """What the command line says, told to the environment."""
     given = parser.parse_args()
     os.environ[CLOCK] = given.clock
     os.environ["SINGANET_OPS"] = given.ops
@@ -64,7 +74,7 @@ def compare(
     rivals += AUTOCAST if given.precision == "bfloat16" else ()
     whole = 60 * given.minutes
     measured = apart(make, rivals, rows, given.rounds, given.seconds, imports, whole)
-    lines, ratios, notes = [], [], [_left_out(rows[len(measured) :])]
+    lines, ratios, notes = [], [], [left_out(rows[len(measured) :])]
     for row, taken in zip(rows, measured, strict=False):
         case = CASES[row]
         notes += [
@@ -91,7 +101,8 @@ def compare(
     publish(file, title, body)
 
 
-def _left_out(rows: Sequence[int]) -> str:
+def left_out(rows: Sequence[int]) -> str:
+    """What the table says of rows that were not begun."""
     from cases import CASES
 
     return f"No time was left for {', '.join(CASES[row].name for row in rows)}." if rows else ""

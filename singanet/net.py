@@ -575,9 +575,9 @@ class FeedForwardNet(Net):
     ) -> TuningReport:
         """Measure by which route each convolution of a batch is fastest, and go by it from now on.
 
-        A training step, an evaluation and a prediction of a `predictor` are rehearsed on
-        ones, which leaves the net as it was; each kernel runs by every route that is open to it,
-        among the others of the net. The choices are kept for later processes in the file that
+        A training step and a prediction of a `predictor` are rehearsed on ones, which leaves the
+        net as it was; each different kernel then runs alone by the routes that estimates do not
+        rule out. The choices are kept for later processes in the file that
         ``SINGANET_ROUTES`` names, or in the user's cache folder; cases that it holds are not
         measured unless ``again``. Results may differ in the last bits afterwards. ``extent``
         stands in for axes of any extent. Errors: a ``batch_size`` or ``extent`` that is no

@@ -10,6 +10,7 @@ from torch import nn
 
 from twins.plain import CharRNN, alexnet, lenet, mlp, small, vgg11
 from twins.residual import resnet20, resnet50, resnet152
+from twins.transformer import Transformer
 from twins.wide_deep import WideDeep
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _BUILDERS = {
     "resnet50": resnet50,
     "resnet152": resnet152,
     "char_rnn": CharRNN,
+    "transformer": Transformer,
     "wide_deep": WideDeep,
 }
 

@@ -70,6 +70,7 @@ from singanet.layers.split import Split
 from singanet.layers.step_list import StepList, padded_to_steps, steps_to_padded
 from singanet.layers.stop_gradient import StopGradient
 from singanet.layers.time_distributed import TimeDistributed
+from singanet.layers.top_indices import TopIndices
 from singanet.layers.upsampling2d import Upsampling2D
 from singanet.layers.weight import Weight
 from singanet.layers.where import Compare, Where
@@ -160,6 +161,7 @@ __all__ = [
     "StopGradient",
     "Subtract",
     "TimeDistributed",
+    "TopIndices",
     "Upsampling2D",
     "Weight",
     "Where",

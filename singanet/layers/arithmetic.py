@@ -95,14 +95,20 @@ class Clip(Layer):
         return (dx if self.high is None else ctx.ops.multiply(dx, x <= self.high)), {}
 
 
+_OF_ANY = (0, -1, (None, None, None), (None, None, 1), (None, None, -1))
+"""The parts that an axis of at least one element has, however many they are."""
+
+
 class Index(Layer):
     """A part of each sample: of each of its first axes an element, or a range (start, stop, step).
 
     An int takes the element and the axis away. As a symbol's ``a[:, 0, 1:]``, whose first colon is
-    the batch, draws it: Index("part", [0, (1, None, None)]).
+    the batch, draws it: Index("part", [0, (1, None, None)]). Of an axis of any extent that is the
+    first element, the last, or all, forwards or backwards.
     """
 
     moves_only = True
+    any_extent = True
 
     def __init__(
         self, name: str, index: Sequence[int | Range], input_sample_shape: Shape | None = None
@@ -122,13 +128,15 @@ class Index(Layer):
         """Sample shape → that of the part."""
         shape = expect_one_input(self, in_shapes)
         outside = any(
-            isinstance(k, int) and not -size <= k < size
+            k not in _OF_ANY if size == -1 else isinstance(k, int) and not -size <= k < size
             for k, size in zip(self.index, shape, strict=False)
         )
         out: list[int] = []
         for k, size in enumerate(shape):
             place = self.index[k] if k < len(self.index) else (None, None, None)
-            if isinstance(place, tuple):
+            if size == -1 and isinstance(place, tuple):
+                out.append(-1)
+            elif isinstance(place, tuple):
                 out.append(len(range(*slice(*place).indices(size))))
         if len(self.index) > len(shape) or outside or 0 in out:
             raise self.shape_error(

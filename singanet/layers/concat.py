@@ -19,6 +19,7 @@ class Concat(Layer):
     """
 
     moves_only = True
+    any_extent = True
 
     def __init__(
         self, name: str, axis: int, input_sample_shapes: list[Shape] | None = None
@@ -31,9 +32,16 @@ class Concat(Layer):
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shapes that agree but for ``axis`` → one."""
         shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
-        rank = len(shapes[0]) if shapes else -1
         k = self.axis - 1
-        rests = {(*shape[: max(k, 0)], *shape[self.axis :]) for shape in shapes}
+        self._expect_fit(shapes)
+        if self.axis == 0:
+            return shapes[0]
+        joined = [shape[k] for shape in shapes]
+        return (*shapes[0][:k], -1 if -1 in joined else sum(joined), *shapes[0][k + 1 :])
+
+    def _expect_fit(self, shapes: Sequence[Shape]) -> None:
+        rank = len(shapes[0]) if shapes else -1
+        rests = {(*shape[: max(self.axis - 1, 0)], *shape[self.axis :]) for shape in shapes}
         if self.axis > rank or any(len(s) != rank for s in shapes) or len(rests) > 1:
             raise self.shape_error(
                 f"inputs that have the axis {self.axis}, counted with the batch axis,"
@@ -41,13 +49,11 @@ class Concat(Layer):
                 str(shapes),
                 "axis=1 joins along the first axis of the samples",
             )
-        if self.axis == 0:
-            return shapes[0]
-        return (*shapes[0][:k], sum(shape[k] for shape in shapes), *shapes[0][k + 1 :])
 
     def forward(self, ctx: Context, x: Sequence[Array] | Array) -> Array:
         """One array; the extents of the inputs are kept."""
         parts: list[Any] = list(x) if isinstance(x, (list, tuple)) else [x]
+        self._expect_fit([part.shape[1:] for part in parts])
         ctx.save(extents=[part.shape[self.axis] for part in parts])
         return ctx.ops.concat(parts, self.axis)
 

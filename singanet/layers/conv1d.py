@@ -17,10 +17,12 @@ class Conv1D(OneAxis, Conv2D):
 
     The output is (F, L'). ``weight`` has shape (F, C/groups·k), channel-major; ``bias`` has shape
     (F,). The other arguments are as for `Conv2D`, each one int; ``pad`` may be (before, after). The
-    ``border_mode`` 'causal' pads before alone, so that no output sees what comes after it.
+    ``border_mode`` 'causal' pads before alone, so that no output sees what comes after it. L may be
+    None, any length, where zeros pad.
     """
 
     keeps_channels = False
+    any_extent = True
 
     def __init__(
         self,
@@ -103,6 +105,7 @@ class DepthwiseConv1D(OneAxis, DepthwiseConv2D):
     """
 
     keeps_channels = False
+    any_extent = True
 
     def __init__(
         self,

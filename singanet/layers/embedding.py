@@ -132,7 +132,8 @@ class Embedding(Layer):
 
     def _expect_rows(self, x: Array) -> None:
         # Seen as unsigned, a negative index is a huge one.
-        if not x.size or int(x.view(f"u{x.dtype.itemsize}").max()) < self.vocabulary_size:
+        seen = x.view(f"u{x.dtype.itemsize}").reshape(-1)
+        if not x.size or int(seen[seen.argmax()]) < self.vocabulary_size:
             return
         flat = x.reshape(-1)
         first = int(((flat < 0) | (flat >= self.vocabulary_size)).argmax())

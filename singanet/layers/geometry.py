@@ -191,30 +191,38 @@ def _one(layer: str, what: str, value: Any, least: int = 1) -> int:
 class OneAxis(Layer):
     """Put before an image layer among the bases: samples (C, L) or (L,) pass as (C, 1, L).
 
-    A sample (L,) is one channel; it comes out as (L',) where the layer keeps channels.
+    A sample (L,) is one channel; it comes out as (L',) where the layer keeps channels. A length may
+    be -1, any, where the layer takes that.
     """
 
     window: Window
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (C, L) → (C', L'), (L,) → (L',) or, of a convolution, (F, L')."""
-        good = not isinstance(in_shapes, list) and len(in_shapes) in (1, 2) and min(in_shapes) > 0
-        if not good:
+        good = not isinstance(in_shapes, list) and len(in_shapes) in (1, 2)
+        channels, length = (1, *in_shapes)[-2:] if good else (0, 0)
+        any_length = length == -1 and getattr(self, "padding_mode", "zeros") == "zeros"
+        if channels < 1 or (length < 1 and not any_length):
             raise self.shape_error(
                 "one input of sample shape (channels, length) or (length,), each at least 1",
                 str(in_shapes),
                 "reshape the samples to sequences",
             )
-        channels, length = in_shapes if len(in_shapes) == 2 else (1, *in_shapes)
+        # What is made for sequences of any length does not depend on it.
+        length = self.window.extent[1] if any_length else length
+        self._expect_length(length, in_shapes)
+        out: Any = super().setup((channels, 1, length))
+        out = (*out[:2], -1) if any_length else out
+        return (out[2],) if len(in_shapes) == 1 and self.keeps_channels else (out[0], out[2])
+
+    def _expect_length(self, length: int, shape: Shape) -> None:
         if not self.grows and self.window.out_size(1, length)[1] < 1:
             raise self.shape_error(
                 f"sequences at least as long as the kernel {self.window.kernel[1]}"
                 f" with dilation {self.window.dilation[1]} and padding {self.window.pads[1]}",
-                f"sample shape {in_shapes}",
+                f"sample shape {shape}",
                 "use a smaller kernel, border_mode='same', or longer sequences",
             )
-        out: Any = super().setup((channels, 1, length))
-        return (out[2],) if len(in_shapes) == 1 and self.keeps_channels else (out[0], out[2])
 
     grows = False
     """Whether outputs are as a rule longer than inputs, none of which is too short then."""
@@ -224,6 +232,7 @@ class OneAxis(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, L) or (N, L) through the image layer."""
+        self._expect_length(x.shape[-1], x.shape[1:])
         y: Any = super().forward(ctx, _as_image(x))
         return _as_sequence(y, self.out_shapes)
 

@@ -16,6 +16,8 @@ class MatMul(Layer):
     ``transpose_a`` and ``transpose_b`` say that the last two axes of that input are swapped.
     """
 
+    any_extent = True
+
     def __init__(
         self,
         name: str,
@@ -29,23 +31,33 @@ class MatMul(Layer):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Two sample shapes → (..., M, P)."""
-        two = isinstance(in_shapes, list) and len(in_shapes) == 2
-        if two and min(map(len, in_shapes)) > 1 and in_shapes[0][:-2] == in_shapes[1][:-2]:
-            a, b = in_shapes
-            rows, inner = a[-2:][::-1] if self.transpose_a else a[-2:]
-            inner_b, columns = b[-2:][::-1] if self.transpose_b else b[-2:]
-            if inner == inner_b:
-                return (*a[:-2], rows, columns)
+        if isinstance(in_shapes, list) and len(in_shapes) == 2:
+            made = self._shape(*in_shapes)
+            if made is not None:
+                return made
+        raise self._unfit(in_shapes)
+
+    def _shape(self, a: Shape, b: Shape) -> Shape | None:
+        """What comes of arrays or samples ``a`` and ``b``; None where they do not fit."""
+        if min(len(a), len(b)) < 2 or a[:-2] != b[:-2]:
+            return None
+        rows, inner = a[-2:][::-1] if self.transpose_a else a[-2:]
+        inner_b, columns = b[-2:][::-1] if self.transpose_b else b[-2:]
+        return (*a[:-2], rows, columns) if inner == inner_b else None
+
+    def _unfit(self, shapes: Any) -> Exception:
         swapped = f"transpose_a={self.transpose_a}, transpose_b={self.transpose_b}"
-        raise self.shape_error(
+        return self.shape_error(
             "two inputs of sample shapes (..., M, K) and (..., K, P)",
-            f"{in_shapes} with {swapped}",
+            f"{shapes} with {swapped}",
             "set transpose_a or transpose_b, or put Reshape or Permute before it",
         )
 
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """The product; both inputs are kept."""
         a, b = x
+        if self._shape(a.shape, b.shape) is None:
+            raise self._unfit([a.shape[1:], b.shape[1:]])
         ctx.save(a=a, b=b)
         return ctx.ops.matmul(_turned(a, self.transpose_a), _turned(b, self.transpose_b))
 

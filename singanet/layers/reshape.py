@@ -15,9 +15,13 @@ from singanet.types import Array, Shape, Shapes
 
 
 class Reshape(Layer):
-    """The elements of each sample, in row-major order, in ``shape``; one extent may be -1."""
+    """The elements of each sample, in row-major order, in ``shape``; one extent may be -1.
+
+    Where samples have an axis of any extent, that -1 stands for it.
+    """
 
     moves_only = True
+    any_extent = True
 
     def __init__(
         self, name: str, shape: Sequence[int], input_sample_shape: Shape | None = None
@@ -37,8 +41,17 @@ class Reshape(Layer):
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape s → ``shape``, of as many elements."""
         given = expect_one_input(self, in_shapes)
-        count = prod(given)
         known = prod(extent for extent in self.shape if extent != -1)
+        if -1 in given:
+            if (given.count(-1), self.shape.count(-1), -known) != (1, 1, prod(given)):
+                raise self.shape_error(
+                    "samples with at most one axis of any extent, which -1 stands for"
+                    f" in {self.shape} among as many elements as beside it",
+                    f"sample shape {given}",
+                    "keep that axis, or give it an extent",
+                )
+            return self.shape
+        count = prod(given)
         if count % known or (-1 not in self.shape and count != known):
             raise self.shape_error(
                 f"samples whose elements fill the shape {self.shape}",
@@ -100,6 +113,7 @@ class Permute(Layer):
     """
 
     moves_only = True
+    any_extent = True
 
     def __init__(
         self, name: str, axes: Sequence[int], input_sample_shape: Shape | None = None

@@ -20,6 +20,7 @@ class Scale(Layer):
     """
 
     masks = "keeps"
+    any_extent = True
 
     def __init__(
         self,
@@ -57,9 +58,11 @@ class Scale(Layer):
         shape = expect_one_input(self, in_shapes)
         if self.factor is not None:
             return shape
-        if not shape:
+        if not shape or shape[0] < 1:
             raise self.shape_error(
-                "samples of shape (channels, ...)", f"sample shape {shape}", "pass factor=..."
+                "samples of shape (channels, ...), of a known number",
+                f"sample shape {shape}",
+                "pass factor=...",
             )
         self.add_param("gamma", shape[:1], self.gamma_specs, default=Constant(1.0))
         if self.use_bias:

@@ -19,6 +19,7 @@ class Slice(Layer):
     """
 
     moves_only = True
+    any_extent = True
 
     def __init__(
         self,

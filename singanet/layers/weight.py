@@ -21,6 +21,7 @@ class Weight(Layer):
 
     input_kinds = ("any",)
     stops_gradient = True
+    any_extent = True
 
     def __init__(
         self,

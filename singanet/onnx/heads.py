@@ -15,10 +15,10 @@ import numpy as np
 from singanet import layers
 from singanet.layers.context import Context
 from singanet.layers.symbol import Symbol
-from singanet.onnx.drawing import Use
-from singanet.onnx.values import Tensor
+from singanet.onnx.use import Use
+from singanet.onnx.values import STEPS, Tensor
 from singanet.ops import ops_for
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 _FAR = -1e4
 _MOST = 1 << 20
@@ -53,14 +53,14 @@ class _Scores:
 
 def attention(use: Use, x: Tensor, weight: Array, bias: Array | None) -> Tensor | None:
     """The `MultiHeadAttention` whose last projection is ``x`` times ``weight``, else None."""
-    known = {id(param): array for param, array in use.drawing.fills}
+    known = {id(param): array for param, array in use.sheet.fills}
     joined, _, movers = _moved(x.symbol)
     if not _is(joined, layers.MatMul) or len(joined.shape) != 3 or len(x.sample) != 2:
         return None
     product: Any = joined.call.layer
     if product.arguments.keys() & {"transpose_a", "transpose_b"}:
         return None
-    heads, steps, size = joined.shape
+    heads, steps, size = _numbered(joined.shape)
     order = _through(movers, joined)
     if order is None or heads * steps * size != order.size:
         return None
@@ -89,7 +89,7 @@ def _drawn(
     biased = last[1] is not None or any(each.bias is not None for each in projections)
     name = use.name(1)
     if name.endswith(".out_proj"):
-        name = use.drawing.name_of(name.removesuffix(".out_proj"))
+        name = use.sheet.names.take(name.removesuffix(".out_proj"))
         use.drawn.append(name)
     layer = layers.MultiHeadAttention(
         name, heads, size, value.columns.shape[1], use_bias=biased, causal=scores.causal,
@@ -129,12 +129,18 @@ def _moved(symbol: Symbol) -> tuple[Symbol, float, list[Symbol]]:
     return symbol, factor, movers[::-1]
 
 
+def _numbered(shape: Shape) -> Shape:
+    """``shape`` with a number for an axis of any extent, whichever."""
+    return tuple(STEPS[0] if size == -1 else size for size in shape)
+
+
 def _through(movers: list[Symbol], start: Symbol) -> Array | None:
     """Which element of a sample of ``start`` stands where behind the movers."""
-    count = int(np.prod(start.shape))
+    shape = _numbered(start.shape)
+    count = int(np.prod(shape))
     if count > _MOST or (movers and isinstance(movers[0].call.layer, layers.TimeDistributed)):
         return None
-    array: Any = np.arange(count, dtype=np.float64).reshape(1, *start.shape)
+    array: Any = np.arange(count, dtype=np.float64).reshape(1, *shape)
     for symbol in movers:
         layer: Any = symbol.call.layer
         ctx = Context(ops_for(array), np.random.default_rng(0), {}, False)
@@ -154,7 +160,7 @@ def _projection(symbol: Symbol, turned: bool, known: Mapping[int, Array]) -> _Pr
     if places is None or places.ndim != 3 or len(start.shape) != 2:
         return None
     places = places.transpose(0, 2, 1) if turned else places
-    steps, width = start.shape
+    steps, width = _numbered(start.shape)
     columns = places[:, 0]
     wanted = columns[:, None, :] + width * np.arange(steps)[None, :, None]
     weight = known.get(id(inner.params["weight"]))

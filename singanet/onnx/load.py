@@ -15,7 +15,9 @@ from singanet.net import FeedForwardNet
 from singanet.onnx.drawing import Drawing
 from singanet.onnx.operators import TABLE
 from singanet.onnx.patterns import PATTERNS
+from singanet.onnx.ports import Inputs, outputs
 from singanet.onnx.read import Graph, broken, read
+from singanet.onnx.sheet import Sheet
 from singanet.types import Shape
 
 
@@ -60,30 +62,37 @@ def build(
     seed: int | None = None,
 ) -> FeedForwardNet:
     """The net of a graph."""
-    drawing = Drawing(graph, budget, where, TABLE, PATTERNS, shapes, batch_axis)
-    if not drawing.outputs:
+    sheet = Sheet()
+    sheet.read(graph.outputs)
+    drawing = Drawing(sheet, budget, where, TABLE, PATTERNS)
+    drawing.expect_known(graph)
+    inputs = Inputs(sheet, where, batch_axis)
+    for port in graph.inputs:
+        inputs.draw(port, shapes.get(port.name))
+    drawing.draw(graph)
+    ends = outputs(sheet, where, graph.outputs)
+    if not ends:
         raise broken(where, "a graph with outputs", "none")
-    needed = _inputs_of(drawing.outputs)
     double = any(p.dtype == np.float64 for p in graph.inputs) and not any(
         p.dtype == np.float32 for p in graph.inputs
     )
-    drawn = {id(layer) for layer in needed}
-    inputs = [symbol for symbol in drawing.inputs if id(symbol.call.layer) in drawn]
+    needed = {id(layer) for layer in _inputs_of(ends)}
+    starts = [symbol for symbol in sheet.inputs if id(symbol.call.layer) in needed]
     width = 8 if double else 4
-    for param, _ in drawing.fills:
+    for param, _ in sheet.fills:
         budget.spend(prod(param.shape) * width)
     try:
-        net = FeedForwardNet(inputs=inputs, outputs=drawing.outputs, seed=seed)
+        net = FeedForwardNet(inputs=starts, outputs=ends, seed=seed)
     except SingaNetError as error:
         raise FileFormatError(
             where, expected=error.expected, received=error.received[:200], advice=error.advice
         ) from None
     net.run_on(net.device, np.dtype(np.float64 if double else np.float32))
     held = {id(param) for param in _params(net)}
-    for param, array in drawing.fills:
+    for param, array in sheet.fills:
         if id(param) in held:
             param.retype(net.device.put(np.array(array, net.dtype, order="C")))
-    for layer in drawing.frozen:
+    for layer in sheet.frozen:
         layer.trainable = False
     net.regroup()
     return net

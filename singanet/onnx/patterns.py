@@ -8,12 +8,12 @@ from math import isclose, sqrt
 import numpy as np
 
 from singanet import layers
-from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.operators.dense import dense
 from singanet.onnx.operators.einsum import by_matrix, letters
 from singanet.onnx.operators.elementwise import channels
 from singanet.onnx.operators.normalising import normalised
 from singanet.onnx.read import Node
+from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import Known, Tensor, norm_axis
 
 
@@ -24,7 +24,7 @@ def _biased(use: Use) -> Tensor | None:
         bias = use.value(1 - k)
         if node is None or not isinstance(bias, Known) or not bias.constant:
             continue
-        inner = Use(use.drawing, node)
+        inner = Use(use.sheet, node)
         x, weight = inner.value(0), inner.value(1)
         if not isinstance(x, Tensor) or not isinstance(weight, Known) or not weight.constant:
             continue
@@ -34,11 +34,11 @@ def _biased(use: Use) -> Tensor | None:
             made = [each for each in by if each not in term]
             if "".join(made) != out[len(out) - len(made) :] or row.ndim > len(made):
                 continue
-            use.drawing.forget(node.outputs)
+            use.sheet.forget(node.outputs)
             use.drawn = inner.drawn
             return by_matrix(inner, inner.floats(x), term, matrix, by, out, row)
         if matrix.ndim == 2 and row.size == matrix.shape[1] == row.shape[-1] and row.ndim <= x.rank:
-            use.drawing.forget(node.outputs)
+            use.sheet.forget(node.outputs)
             use.drawn = inner.drawn
             return dense(inner, inner.floats(x), matrix, row.reshape(-1))
     return None
@@ -50,14 +50,14 @@ def _affine(use: Use) -> Tensor | None:
         node = use.before(use.node.inputs[k], "Mul")
         if node is None:
             continue
-        inner = Use(use.drawing, node)
+        inner = Use(use.sheet, node)
         for j in (0, 1):
             x = inner.value(1 - j)
             if not isinstance(x, Tensor):
                 continue
             gamma, beta = channels(inner, j, x), channels(use, 1 - k, x)
             if gamma is not None and beta is not None:
-                use.drawing.forget(node.outputs)
+                use.sheet.forget(node.outputs)
                 x = inner.floats(x)
                 return x.like(use.draw(layers.Scale(inner.name(j)), x, gamma=gamma, beta=beta))
     return None
@@ -73,7 +73,7 @@ def _gated(use: Use) -> Tensor | None:
         slope, height = node.attributes.get("alpha", 0.2), node.attributes.get("beta", 0.5)
         if hard and not (isclose(slope, 1 / 6, rel_tol=1e-6) and height == 0.5):
             continue
-        use.drawing.forget(node.outputs)
+        use.sheet.forget(node.outputs)
         x = use.tensor(1 - k)
         mode = "hard_swish" if hard else "silu"
         return x.like(use.draw(layers.Activation(use.name(), mode), x))
@@ -81,7 +81,7 @@ def _gated(use: Use) -> Tensor | None:
 
 
 def _number(use: Use, name: str) -> float | None:
-    value = use.drawing.values.get(name)
+    value = use.sheet.values.get(name)
     if isinstance(value, Known) and value.constant and value.array.size == 1:
         return float(value.array.reshape(()))
     return None
@@ -121,11 +121,11 @@ def _gelu(use: Use) -> Tensor | None:
         scaled = _split(use, inside)
         wanted = sqrt(2.0) if inside.op == "Div" else sqrt(0.5)
         if scaled and scaled[0] == rest[1 - k] and isclose(scaled[1], wanted, rel_tol=1e-4):
-            x = use.drawing.values[scaled[0]]
+            x = use.sheet.values[scaled[0]]
             if not isinstance(x, Tensor):
                 return None
             for node in (*nodes[1:], plus, erf, inside):
-                use.drawing.forget(node.outputs)
+                use.sheet.forget(node.outputs)
             x = use.floats(x)
             return x.like(use.draw(layers.Activation(use.name(), "gelu"), x))
     return None
@@ -138,7 +138,7 @@ def _layer_norm(use: Use) -> Tensor | None:
         if scale is None or not isinstance(beta, Known) or not beta.constant:
             continue
         for j in (0, 1):
-            gamma = use.drawing.values.get(scale.inputs[j])
+            gamma = use.sheet.values.get(scale.inputs[j])
             over = use.before(scale.inputs[1 - j], "Div")
             if over is None or not isinstance(gamma, Known) or not gamma.constant:
                 continue
@@ -151,8 +151,8 @@ def _layer_norm(use: Use) -> Tensor | None:
             if shapes != {tuple(tail)}:
                 return None
             for node in (scale, over, *nodes):
-                use.drawing.forget(node.outputs)
-            inner = Use(use.drawing, scale)
+                use.sheet.forget(node.outputs)
+            inner = Use(use.sheet, scale)
             inner.node = use.node
             inner.values = [None, gamma]
             found = normalised(inner, x, axis, gamma.array, beta.array, epsilon)
@@ -163,7 +163,7 @@ def _layer_norm(use: Use) -> Tensor | None:
 
 def _standardised(use: Use, over: Node) -> tuple[Tensor, int, float, list[Node]] | None:
     """X, the first of its last axes that are standardised, ε and the nodes that do it."""
-    makers = use.drawing.makers
+    makers = use.sheet.makers
     centred = makers.get(over.inputs[0])
     root = use.before(over.inputs[1], "Sqrt")
     plus = None if root is None else use.before(root.inputs[0], "Add")
@@ -178,12 +178,12 @@ def _standardised(use: Use, over: Node) -> tuple[Tensor, int, float, list[Node]]
     same = square.inputs[0] == over.inputs[0] and (
         square.inputs[1] == over.inputs[0] or _number(use, square.inputs[1]) == 2.0
     )
-    x = use.drawing.values.get(mean.inputs[0])
+    x = use.sheet.values.get(mean.inputs[0])
     if not same or mean.inputs[0] != centred.inputs[0] or not isinstance(x, Tensor):
         return None
     axes = [
         sorted(norm_axis(k, x.rank) for k in np.atleast_1d(given).tolist())
-        for given in (Use(use.drawing, node).setting("axes", 1) for node in (mean, mean_square))
+        for given in (Use(use.sheet, node).setting("axes", 1) for node in (mean, mean_square))
         if given is not None
     ]
     if len(axes) != 2 or axes[0] != axes[1] or axes[0] != list(range(axes[0][0], x.rank)):

@@ -14,6 +14,9 @@ from singanet.types import Array, Shape
 BATCHES = (7, 11)
 """Numbers of samples for which shapes are worked out: what agrees for both is a constant."""
 
+STEPS = (13, 19)
+"""The extents that axes of any extent have meanwhile, with each of `BATCHES`."""
+
 
 class RefusedError(Exception):
     """A use of an operator that no layer stands for: what would do, and what came."""
@@ -25,7 +28,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Known:
-    """Numbers that depend on no input but the number of samples: those for each of `BATCHES`.
+    """Numbers that depend on no input but the extents of axes: those for each of `BATCHES`.
 
     A constant is one array twice. ``name`` is that of the array in the file.
     """
@@ -49,7 +52,7 @@ class Known:
     def array(self) -> Array:
         """The constant. Errors: what depends on the number of samples."""
         if not self.constant:
-            raise RefusedError("a constant", "what depends on the number of samples")
+            raise RefusedError("a constant", "what depends on the number of samples or of steps")
         return self.at[0]
 
     @property
@@ -91,12 +94,14 @@ class Tensor:
         return len(self.sample) - len(self.folds) + (self.axis is not None)
 
     def dims(self, batch: int) -> list[int]:
-        """The shape in the graph for so many samples."""
+        """The shape in the graph for so many samples, one of `BATCHES`."""
+        steps = STEPS[BATCHES.index(batch)]
+        sample = [steps if size == -1 else size for size in self.sample]
         if self.axis is None:
-            return list(self.sample)
+            return sample
         end = self.axis + len(self.folds)
         middle = self.before * batch * self.after
-        return [*self.sample[: self.axis], middle, *self.sample[end:]]
+        return [*sample[: self.axis], middle, *sample[end:]]
 
     def place(self, axis: int) -> int:
         """Where an axis of the graph is in the net's arrays. Errors: that of the samples."""

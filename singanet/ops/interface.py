@@ -94,6 +94,17 @@ class Ops(Protocol):
         depend on the number of lanes.
         """
 
+    def sweep(
+        self, function: Any, size: int, number: bool, scaled: tuple[bool, ...], work: int
+    ) -> Any:
+        """What makes an element-wise ``function`` of one or two arrays to NumPy's bits, or None.
+
+        These are float32, of ``size`` elements without gaps, or the second is a ``number`` without
+        axes. Those that are ``scaled`` are multiplied by a number first. Threads are taken as for
+        ``work`` elements. It is bound to the addresses of result, operands and scales; the result
+        may lie where an operand does.
+        """
+
     def settings(self) -> Hashable:
         """What else than the arrays decides which kernels run, so that a program knows."""
 
@@ -217,8 +228,10 @@ class Ops(Protocol):
     def affine(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """``x @ weight + bias`` for x (N, in), weight (in, out), bias (out,) or None."""
 
-    def affine_constant(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """`affine` with a weight that never changes."""
+    def affine_constant(
+        self, x: Array, weight: Array, bias: Array | None, relu: bool = False
+    ) -> Array:
+        """`affine` with a weight that never changes, and then its maximum with 0."""
 
     def column_sums(self, x: Array) -> Array:
         """The sum of the rows of ``x`` (N, C), (C,): the same bits however ``x`` lies in memory."""

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import BackendError, UnknownNameError, did_you_mean, one_of
+from singanet.ops.blas import stand_aside
 from singanet.ops.interface import Ops
+from singanet.ops.threads import default_threads
 from singanet.types import Array
 
 VARIABLE = "SINGANET_OPS"
@@ -90,6 +92,8 @@ def choose() -> Ops:
             advice=f"{INSTALL}, or let {PATH_VARIABLE} name a libdnnl.so.3",
         )
     if path is None:
+        if default_threads() > 1:
+            stand_aside()
         return numpy_ops
     from singanet.ops.onednn import OneDnnOps
 

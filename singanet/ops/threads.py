@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from functools import lru_cache
+from contextlib import suppress
+from functools import cache, lru_cache
+from pathlib import Path
 
 from singanet.errors import ArgumentError
 
@@ -19,10 +21,28 @@ class _Setting:
 _setting = _Setting()
 
 
+_GROUPS = Path("/sys/fs/cgroup")
+
+
 def _allowed() -> int:
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
+        return min(len(os.sched_getaffinity(0)), _granted())
     return os.cpu_count() or 1
+
+
+@cache
+def _granted() -> int:
+    """The whole cores whose time a container or a control group of version 2 leaves us."""
+    least = 1 << 20
+    with suppress(OSError, ValueError):
+        own = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
+        group = _GROUPS / own
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError):
+                quota, period = (folder / "cpu.max").read_text().split()
+                # "max" is no number. Threads beyond would stand still for a part of each period.
+                least = min(least, max(1, int(quota) // int(period)))
+    return least
 
 
 _FIRST = _allowed()

@@ -11,14 +11,33 @@ from contextvars import copy_context
 from functools import lru_cache
 
 Work = Callable[[], object]
+Parts = Sequence[Sequence[Work]]
 
 
-def side_by_side(parts: Sequence[Sequence[Work]]) -> None:
-    """Do the first part here and each other in a thread of its own; return when all are done."""
+class _Team:
+    """Who does parts side by side; None for threads of Python's own."""
+
+    run: Callable[[Parts], None] | None = None
+
+
+def let_do(run: Callable[[Parts], None]) -> None:
+    """Have `side_by_side` done by a library's threads: two teams would wait for each other."""
+    _Team.run = run
+
+
+def side_by_side(parts: Parts) -> None:
+    """Do the parts, each in one thread, the first here or all; return when all are done."""
+    if len(parts) == 1:
+        do(parts[0])
+    else:
+        (_Team.run or _by_pool)(parts)
+
+
+def _by_pool(parts: Parts) -> None:
     # In the caller's context, which holds NumPy's error state.
-    others = [_pool(len(parts) - 1).submit(copy_context().run, _do, part) for part in parts[1:]]
+    others = [_pool(len(parts) - 1).submit(copy_context().run, do, part) for part in parts[1:]]
     try:
-        _do(parts[0])
+        do(parts[0])
     finally:
         # None may still be at work on memory that the caller believes to be its own again.
         errors = [other.exception() for other in others]
@@ -27,7 +46,8 @@ def side_by_side(parts: Sequence[Sequence[Work]]) -> None:
             raise error
 
 
-def _do(part: Sequence[Work]) -> None:
+def do(part: Sequence[Work]) -> None:
+    """Do the part, one thing after the other."""
     for work in part:
         work()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
+from types import BuiltinFunctionType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ Ready = Callable[[], object]
 _OUT_BY_NAME = frozenset((np.maximum, np.minimum))
 """Functions that NumPy warns of where what they fill has no keyword."""
 
+_OF_NUMPY = (np.ufunc, BuiltinFunctionType)
+
 _REDUCING = ("axis", "dtype", "out", "keepdims")
 _BY_DEFAULT = (0, None, None, False)
 
@@ -29,6 +32,26 @@ def ready_call(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
     given = tuple([_filled(value, array_of) for value in call.arguments])
     named = {key: _filled(value, array_of) for key, value in call.keywords.items()}
     return ready(call.function, given, named)
+
+
+def chained(calls: Iterable[Ready]) -> list[Ready]:
+    """What ``calls`` come down to, made one after the other and without those that do nothing.
+
+    The calls have to stay, since what they come down to uses memory objects of theirs.
+    """
+    made: list[Ready] = []
+    threads = 0
+    for call in calls:
+        after = getattr(call, "after", None)
+        if after is not None:
+            made += after(threads)
+            threads = call.threads  # type: ignore[attr-defined]
+        elif call is not _nothing:
+            made.append(call)
+            # What is not NumPy's may run kernels of its own.
+            of_numpy = isinstance(call, partial) and isinstance(call.func, _OF_NUMPY)
+            threads = threads if of_numpy else 0
+    return made
 
 
 def _filled(value: Any, array_of: Callable[[Ref], Array]) -> Any:
@@ -61,10 +84,21 @@ def _element_wise(function: np.ufunc, arguments: tuple[Any, ...], rest: dict[str
     if function is np.matmul:
         product = np.dot if _is_plain(*arguments, *outs) else function
         return partial(product, *arguments, *outs)
+    if function is np.positive and _is_same(arguments[0], outs[0]):
+        return _nothing
     operands = _with_arrays(function, arguments)
     if function in _OUT_BY_NAME:
         return partial(function, *operands, out=outs)
     return partial(function, *operands, *outs)
+
+
+def _nothing() -> None:
+    """A copy of what lies there already."""
+
+
+def _is_same(a: Array, b: Array) -> bool:
+    """Whether two arrays are the same elements in memory."""
+    return a.__array_interface__ == b.__array_interface__
 
 
 def _with_arrays(function: np.ufunc, operands: tuple[Any, ...]) -> list[Any]:

@@ -13,6 +13,7 @@ from singanet.program.cost import work_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
 from singanet.program.join_lanes import kernels_of, with_lanes_joined
 from singanet.program.layout.arena import Layout, plan_arena
+from singanet.program.lower_sweeps import with_sweeps_lowered
 from singanet.program.recompute.choice import Recompute
 from singanet.program.recompute.choice import recomputed as chosen
 from singanet.program.recompute.kept_parameters import with_kept_parameters
@@ -160,6 +161,12 @@ def keep_parameters(draft: Draft) -> list[Call]:
     return with_kept_parameters(draft.calls, draft.tape.tokens, draft.outside)
 
 
+def lower_sweeps(draft: Draft) -> list[Call]:
+    """With arithmetic of large arrays by the backend's kernels."""
+    ops = draft.tape.backend
+    return with_sweeps_lowered(draft.calls, draft.tape.tokens, ops) if ops else draft.calls
+
+
 def join_lanes(draft: Draft) -> list[Call]:
     """With each group of lanes as one call."""
     return with_lanes_joined(draft.calls, draft.tape.tokens, draft.tape.folded)
@@ -173,6 +180,7 @@ PASSES: tuple[Callable[[Draft], list[Call]], ...] = (
     join_gradients,
     fold_fills,
     keep_parameters,
+    lower_sweeps,
     join_lanes,
 )
 """In their order; `recomputed` and `laid_out` follow."""

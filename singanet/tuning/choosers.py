@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import KeysView, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from singanet.ops.kernel import cheapest
@@ -11,45 +11,33 @@ from singanet.ops.onednn.choices import direct
 
 
 class OpenRoutes:
-    """Notes what is open to each case; all go the direct way, which calls no other kernel."""
+    """Notes what is open to each case; all go the direct way, which calls no other kernel.
 
-    version = 0
-
-    def __init__(self) -> None:
-        self._estimates: dict[Case, Mapping[str, float]] = {}
-
-    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
-        """See `Chooser`."""
-        self._estimates.setdefault(case, estimates)
-        return direct(estimates)
-
-    @property
-    def cases(self) -> KeysView[Case]:
-        """Those that asked."""
-        return self._estimates.keys()
-
-    def routes(self, case: Case) -> list[str]:
-        """Those that are open to it; the cheapest by estimate first."""
-        estimates = self._estimates[case]
-        return list(dict.fromkeys([cheapest(estimates), *estimates]))
-
-
-class OneRoute:
-    """Takes ``route`` wherever it is open; what a kernel calls in turn goes as estimated.
-
-    ``case`` is that of the kernel which is running, None until it has asked.
+    ``case`` is the last that has asked.
     """
 
     version = 0
 
-    def __init__(self, route: str) -> None:
-        self._route = route
+    def __init__(self) -> None:
+        self.estimates: dict[Case, Mapping[str, float]] = {}
         self.case: Case | None = None
 
     def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
         """See `Chooser`."""
-        if self.case is None:
-            self.case = case
-        if case != self.case:
-            return cheapest(estimates)
-        return self._route if self._route in estimates else direct(estimates)
+        self.case = case
+        self.estimates.setdefault(case, estimates)
+        return direct(estimates)
+
+
+class OneRoute:
+    """Takes ``route`` where it is open to ``case``; what a kernel calls in turn is as estimated."""
+
+    version = 0
+
+    def __init__(self, case: Case | None, route: str) -> None:
+        self._case, self._route = case, route
+
+    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
+        """See `Chooser`."""
+        mine = case == self._case and self._route in estimates
+        return self._route if mine else cheapest(estimates)

@@ -11,7 +11,7 @@ from singanet.ops.onednn.cases import ROUTES, Case
 
 @dataclass(frozen=True)
 class RouteTimes:
-    """A convolution kernel that is called ``calls`` times a step, and seconds by each open route.
+    """A convolution kernel that is called ``calls`` times a step, and seconds by each route tried.
 
     ``estimate`` is the route that it takes unmeasured, ``chosen`` the one that it takes now.
     """

@@ -1,142 +1,87 @@
-"""What convolutions take by each route, in the program of the net where they stand.
+"""What convolutions take by each route, alone, on operands that lie in memory as a net has them.
 
-By themselves they would find other things in the cache, and differ by more than routes do.
+Between two runs other data go through the cores' caches, as the rest of a net's kernels would.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.ops.kernel import kernels_by_cost
-from singanet.ops.onednn.cases import ROUTES, Case
-from singanet.program.array_tree import map_arrays
-from singanet.program.compile import Recording, compiled
+from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.speeds import cache_size
+from singanet.program.array_tree import arrays_in, map_arrays
+from singanet.program.bind_call import Ready
+from singanet.program.compile import compile_tape
+from singanet.program.ir import Call
 from singanet.program.layout.arena import ALIGNMENT
 from singanet.program.replay.bound_program import Bound
-from singanet.program.trace.python_pass import copy_into
+from singanet.program.trace.evaluator import AbstractEvaluator
+from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.program.trace.tape import Tape
+from singanet.program.trace.traced import Traced, plain
 from singanet.tuning.choosers import OneRoute, OpenRoutes
 from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
 
-Feed = Mapping[str, Any]
-Taken = tuple[int, float]
-"""How often a net runs a case, and the seconds of one run."""
 Record = Callable[[Recorder], None]
 
-_LEAST, _MOST = 3, 9
-"""Rounds."""
+_WORTH = 1.3
+"""Times the best estimate up to which a route is measured: estimates are better than that."""
 
-_SECONDS = 2.0
-"""After which there are no more than the least."""
+_BEHIND = 1.3
+"""Times the best of the first round from which a route is not run again."""
 
-_HOPELESS = 1.5
-"""Times the best after the first round from which a route is not run again."""
+_LONG = 0.005
+"""Seconds from which a kernel needs no run to warm up: what is cold at first is little then."""
+
+GAIN = 1.05
+"""How much faster another route than the estimate's has to be: times differ by a few percent."""
+
+_LEAST, _SECONDS = 2, 0.02
+"""Rounds, and as many more as fit."""
 
 
-def open_routes(net: Net, record: Record) -> OpenRoutes:
-    """The cases that ask while ``record`` lets a recorder write down."""
+@dataclass(frozen=True)
+class Met:
+    """A kernel that a net calls ``calls`` times for one case, what it is given, and its routes."""
+
+    name: str
+    operands: tuple[Any, ...]
+    calls: int
+    estimates: Mapping[str, float]
+
+    @property
+    def routes(self) -> list[str]:
+        """Those worth measuring, the cheapest by estimate first."""
+        most = _WORTH * min(self.estimates.values())
+        worth = [route for route, cost in self.estimates.items() if cost <= most]
+        return sorted(worth, key=self.estimates.__getitem__)
+
+
+def cases_met(net: Net, record: Record) -> dict[Case, Met]:
+    """The cases of which a program asks while ``record`` lets a recorder write it down.
+
+    Those that only a layer's Python runs, which is a step of the program as a whole, are not there.
+    """
     chooser = OpenRoutes()
+    found: list[_Marking] = []
 
     def listen(recorder: Recorder) -> None:
-        # A copy of the net's kernels, which are left as they are.
-        recorder.tape.ops.chooser = chooser
+        found.append(_Marking(recorder.tape.ops, recorder.tape, chooser))
+        recorder.tape.ops = found[-1]
         record(recorder)
 
-    rehearse(net, listen)
-    return chooser
-
-
-def seconds_in_net(
-    net: Net, feed: Feed, record: Record, threads: int
-) -> Mapping[str, Mapping[Case, Taken]]:
-    """For each route the least that a run of each case takes.
-
-    Where a route is not open to a case, it is what the direct one takes. Cases that only a layer's
-    Python runs, which is a step of the program as a whole, are not there.
-    """
-    # A single thread's own time is not disturbed by what else runs on the machine.
-    clock = time.thread_time if threads == 1 else time.perf_counter
-    runs = [_Run(net, route, record) for route in ROUTES]
-    arena = np.empty(max(run.arena_bytes for run in runs), np.uint8)
-    start = time.monotonic()
-    with net.rehearsal(), np.errstate(all="ignore"):
-        for each in range(_MOST):
-            for run in runs:
-                run.measure(arena, feed, clock)
-            if not each:
-                _drop_hopeless(runs)
-            if each + 1 >= _LEAST and time.monotonic() - start > _SECONDS:
-                break
-    return {route: run.taken() for route, run in zip(ROUTES, runs, strict=True)}
-
-
-def _drop_hopeless(runs: Sequence[_Run]) -> None:
-    """Leave out from later rounds what is far behind: most of the time went there."""
-    taken = [run.taken() for run in runs]
-    for run, mine in zip(runs, taken, strict=True):
-        behind = {
-            case
-            for case, (_, seconds) in mine.items()
-            if seconds > _HOPELESS * min(other[case][1] for other in taken if case in other)
-        }
-        run.leave_out(behind)
-
-
-class _Run:
-    """A program whose convolutions go by ``route``, and the least that each call has taken."""
-
-    def __init__(self, net: Net, route: str, record: Record) -> None:
-        recorder = rehearse(net, lambda recorder: record(_marking(recorder, route)))
-        marks: _Marking = recorder.tape.ops
-        self._recording: Recording = compiled(recorder)
-        self.arena_bytes: int = self._recording.layout.nbytes + ALIGNMENT
-        calls = [call for call in self._recording.calls if call.function is not None]
-        self._cases: list[tuple[Case, int] | None] = [marks.case_of(call) for call in calls]
-        self._best: list[float] = [float("inf")] * len(calls)
-        self._left_out: Collection[Case] = ()
-        self._bound: Bound | None = None
-
-    def leave_out(self, cases: Collection[Case]) -> None:
-        """Do not run these again."""
-        self._left_out = cases
-
-    def measure(self, arena: Array, feed: Feed, clock: Callable[[], float]) -> None:
-        """Run it once. What is fed are the inputs, later on zeros for gradients."""
-        bound = self._bound = self._bound or Bound(self._recording, arena)
-        taken: list[float] = []
-        marks = iter(self._cases)
-        for segment in bound.segments:
-            if segment.name == "feed":
-                copy_into(feed, segment.arrays[0])
-            else:
-                map_arrays(segment.arrays, _clear)
-            for call, mark in zip(segment.calls, marks, strict=False):
-                start = clock()
-                if mark is None or mark[0] not in self._left_out:
-                    call()
-                    taken.append(clock() - start)
-                else:
-                    taken.append(float("inf"))
-        self._best = list(map(min, self._best, taken))
-
-    def taken(self) -> Mapping[Case, Taken]:
-        """By case."""
-        sums: dict[Case, float] = {}
-        runs: dict[Case, set[int]] = {}
-        for mark, taken in zip(self._cases, self._best, strict=True):
-            if mark is not None:
-                case, run = mark
-                sums[case] = sums.get(case, 0.0) + taken
-                runs.setdefault(case, set()).add(run)
-        return {case: (len(runs[case]), total / len(runs[case])) for case, total in sums.items()}
+    tape = rehearse(net, listen).tape
+    return found[-1].met(tape.calls)
 
 
 class _Marking:
@@ -145,38 +90,146 @@ class _Marking:
     It is between the start and the end of a kernel that asked ``chooser``.
     """
 
-    def __init__(self, ops: Any, tape: Tape, chooser: OneRoute) -> None:
+    def __init__(self, ops: Any, tape: Tape, chooser: OpenRoutes) -> None:
         self._ops, self._tape, self._chooser = ops, tape, chooser
         ops.chooser = chooser
         self._kernels = frozenset(kernels_by_cost(type(ops)))
-        self._cases: dict[int, tuple[Case, int]] = {}
-        self._runs = 0
+        self._runs: dict[int, tuple[Case, int]] = {}
+        self._given: dict[Case, tuple[str, tuple[Any, ...]]] = {}
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._ops, name)
-        return self._marked(found) if name in self._kernels else found
+        return self._marked(name, found) if name in self._kernels else found
 
-    def case_of(self, call: object) -> tuple[Case, int] | None:
-        """Whose part the call is: the case, and which of all runs of kernels it was."""
-        return self._cases.get(id(call))
+    def met(self, calls: Collection[Call]) -> dict[Case, Met]:
+        """By case, of what is among the ``calls``."""
+        runs: dict[Case, set[int]] = {}
+        for call in calls:
+            if id(call) in self._runs:
+                case, run = self._runs[id(call)]
+                runs.setdefault(case, set()).add(run)
+        estimates = self._chooser.estimates
+        return {case: Met(*self._given[case], len(runs[case]), estimates[case]) for case in runs}
 
-    def _marked(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def _marked(self, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **options: Any) -> Any:
             first, self._chooser.case = len(self._tape.calls), None
             made = kernel(*arguments, **options)
-            self._runs += 1
-            if self._chooser.case is not None:
+            case = self._chooser.case
+            if case is not None:
+                if case not in self._given:
+                    self._given[case] = name, map_arrays((arguments, options), _room_for)
                 for call in self._tape.calls[first:]:
-                    self._cases[id(call)] = self._chooser.case, self._runs
+                    self._runs[id(call)] = case, first
             return made
 
         return run
 
 
-def _marking(recorder: Recorder, route: str) -> Recorder:
-    recorder.tape.ops = _Marking(recorder.tape.ops, recorder.tape, OneRoute(route))
-    return recorder
+class Stopwatch:
+    """Seconds of the kernels ``ops`` with so many ``threads``."""
+
+    def __init__(self, ops: Any, threads: int) -> None:
+        self._ops = ops
+        # A single thread's own time is not disturbed by what else runs on the machine.
+        self._clock = time.thread_time if threads == 1 else time.perf_counter
+        self._arenas: dict[str, Array] = {}
+        others = [np.empty(threads * cache_size() // 4, np.float32) for _ in range(2)]
+        given = ("add", others, others[0].shape)
+        self._sweep = _Alone(ops, "combine", (given, {}), None, "", self._arena)
+
+    def seconds(self, case: Case, met: Met) -> dict[str, float]:
+        """The least of a few runs by each route; what is far behind is run but once."""
+        given = self._ops, met.name, met.operands, case
+        runs = {route: _Alone(*given, route, self._arena) for route in met.routes}
+        estimate, best = met.routes[0], dict.fromkeys(runs, float("inf"))
+        spent, rounds = 0.0, 0
+        while len(runs) > 1 and (rounds < _LEAST or spent < _SECONDS):
+            taken = {route: self._timed(run) for route, run in runs.items()}
+            first, spent = not spent, spent + sum(taken.values())
+            if first and min(taken.values()) < _LONG:
+                continue
+            rounds += 1
+            best |= {route: min(best[route], seconds) for route, seconds in taken.items()}
+            most = _BEHIND * min(best.values())
+            # Another has to be faster by as much as this one may be slower.
+            others = min(most, GAIN * best[estimate])
+            runs = {r: runs[r] for r in runs if best[r] <= (most if r == estimate else others)}
+        return best
+
+    def _arena(self, route: str, nbytes: int) -> Array:
+        """Memory for a kernel by ``route``, which was written before and is there."""
+        if route not in self._arenas or self._arenas[route].nbytes < nbytes:
+            self._arenas[route] = np.full(nbytes, 0, np.uint8)
+        return self._arenas[route]
+
+    def _timed(self, run: Callable[[], object]) -> float:
+        self._sweep()
+        start = self._clock()
+        run()
+        return self._clock() - start
 
 
-def _clear(array: Array) -> None:
-    array.fill(0)
+class _Alone:
+    """A kernel by ``route``, recorded by itself, in ``memory(route, bytes)``.
+
+    What reads a constant weight alone, as a predictor does once, is done when it is made.
+    """
+
+    def __init__(
+        self,
+        ops: Any,
+        name: str,
+        operands: tuple[Any, ...],
+        case: Case | None,
+        route: str,
+        memory: Callable[[str, int], Array],
+    ) -> None:
+        tape = Tape(AbstractEvaluator())
+        kernels: Any = recording_kernels(ops, tape)
+        tape.ops = kernels
+        kernels.chooser = OneRoute(case, route)
+
+        def entered(array: Array) -> Array:
+            made = _room_for(array)
+            tape.adopt(made)
+            return made.view(Traced)
+
+        with tape, np.errstate(all="ignore"):
+            arguments, options = map_arrays(operands, entered)
+            given = arrays_in((arguments, options))
+            self._mark(tape, "feed", given, given)
+            constant = {tape.ref(given[1]).token} if case and case.kernel == "constant" else set()
+            made = getattr(kernels, name)(*arguments, **options)
+            self._mark(tape, "outputs", [*given, made], [])
+        recording = compile_tape(tape)
+        # The memory has to stay, of which oneDNN's calls know the addresses alone.
+        arena = memory(route, recording.layout.nbytes + ALIGNMENT)
+        bound = self._bound = Bound(recording, arena)
+        for array in bound.feed.arrays:
+            # No zeros, which some processors multiply faster.
+            array.fill(1)
+        self._calls: list[Ready] = []
+        between = [call for call in recording.calls if call.function is not None]
+        for call, run in zip(between, bound.feed.calls, strict=True):
+            if call.reads and constant.issuperset(call.reads):
+                constant.update(call.writes)
+                run()
+            else:
+                self._calls.append(run)
+
+    @staticmethod
+    def _mark(tape: Tape, name: Any, read: list[Any], filled: list[Array]) -> None:
+        call = tape.add(len, (read,), {}, filled, "hidden", name=name)
+        call.function, call.arguments = None, tuple(map_arrays(filled, tape.ref))
+        call.barrier = True
+
+    def __call__(self) -> None:
+        for call in self._calls:
+            call()
+
+
+def _room_for(array: Array) -> Array:
+    """An array that lies as this does."""
+    made: Array = np.empty_like(plain(array), subok=False)
+    return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count
@@ -16,7 +16,7 @@ from singanet.ops.onednn.library import INSTALL
 from singanet.program.prediction.net import ConstantNet
 from singanet.program.programs import programs_of
 from singanet.tuning.report import RouteTimes, TuningReport
-from singanet.tuning.timing import Feed, Record, open_routes, seconds_in_net
+from singanet.tuning.timing import GAIN, Met, Stopwatch, cases_met
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from singanet.ops.onednn.runtime import Runtime
 
 _WHERE = "net.tune_kernels"
-
-_GAIN = 1.05
-"""How much faster another route than the estimate's has to be: times differ by a few percent."""
 
 
 def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> TuningReport:
@@ -43,46 +40,35 @@ def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> 
     known = set() if again else set(choices.choices(runtime))
     # That the file can be written is better known before minutes are spent.
     route_file.add(path, version, threads, {})
-    feed, rows, met = (
-        ones(net.execution_plan(), size, net.device, extent),
-        [],
-        set[Case](),
-    )
+    feed = ones(net.execution_plan(), size, net.device, extent)
     constant: Any = ConstantNet(net, net.device)
-    ways: list[tuple[Net, Record]] = [
-        (net, lambda r: r.rehearsed_step(feed, None)),
-        (net, lambda r: r.evaluation(feed)),
-        (constant, lambda r: constant.record(r, feed)),
-    ]
-    for of, record in ways:
-        measured, cases = _measured(of, feed, record, threads, known | met)
-        rows += measured
-        met |= cases
+    met = cases_met(net, lambda recorder: recorder.rehearsed_step(feed, None))
+    # Of an evaluation only what a predictor does otherwise is left.
+    met |= cases_met(constant, lambda recorder: constant.record(recorder, feed))
+    rows = _measured(net, met, known, threads)
     found = {row.case: row.chosen for row in rows}
     route_file.add(path, version, threads, found)
     choices.adopt(found, runtime)
     programs_of(net).clear()
-    return TuningReport(tuple(rows), len(met & known), threads, path)
+    return TuningReport(tuple(rows), len(met.keys() & known), threads, path)
 
 
 def _measured(
-    net: Net, feed: Feed, record: Record, threads: int, known: Collection[Case]
-) -> tuple[list[RouteTimes], set[Case]]:
-    """Times of the cases that are not ``known``; all cases that are met."""
-    heard = open_routes(net, record)
-    if not heard.cases - known:
-        return [], set(heard.cases)
-    times = seconds_in_net(net, feed, record, threads)
+    net: Net, met: Mapping[Case, Met], known: Collection[Case], threads: int
+) -> list[RouteTimes]:
+    """Times of the cases that are not ``known`` and that estimates do not settle."""
     rows = []
-    for case, (calls, _) in times["direct"].items():
-        if case in known:
+    stopwatch = None
+    for case, each in met.items():
+        estimate, *others = each.routes
+        if case in known or not others:
             continue
-        routes = heard.routes(case)
-        seconds = {route: times[route][case][1] for route in routes}
-        estimate, best = routes[0], min(seconds, key=seconds.__getitem__)
-        chosen = best if seconds[estimate] > _GAIN * seconds[best] else estimate
-        rows.append(RouteTimes(case, calls, seconds, estimate, chosen))
-    return rows, set(heard.cases)
+        stopwatch = stopwatch or Stopwatch(net.device.ops, threads)
+        seconds = stopwatch.seconds(case, each)
+        best = min(seconds, key=seconds.__getitem__)
+        chosen = best if seconds[estimate] > GAIN * seconds[best] else estimate
+        rows.append(RouteTimes(case, each.calls, seconds, estimate, chosen))
+    return rows
 
 
 def _tunable(net: Net) -> tuple[Measured, Runtime, Path]:
@@ -91,11 +77,15 @@ def _tunable(net: Net) -> tuple[Measured, Runtime, Path]:
     runtime = ops.runtime() if isinstance(ops, OneDnnBase) else None
     chooser = ops.chooser if isinstance(ops, OneDnnBase) else None
     if runtime is None or not isinstance(chooser, Measured):
+        narrow = isinstance(ops, OneDnnBase) and ops.narrow
+        kernels = f"the kernels {ops.name!r} on {net.device.name}"
         raise BackendError(
             _WHERE,
-            expected="oneDNN's kernels, whose convolutions go by several routes",
-            received=f"the kernels {ops.name!r} on {net.device.name}",
-            advice=f"{INSTALL}; see singanet devices",
+            expected="oneDNN's kernels, whose convolutions of float32 go by several routes",
+            received=f"{kernels}, that multiply bfloat16" if narrow else kernels,
+            advice='its routes are as estimated; tune after net.as_type("float32")'
+            if narrow
+            else f"{INSTALL}; see singanet devices",
         )
     path = route_file.path_of(runtime.library.version)
     if path is None:

@@ -15,7 +15,7 @@ from singanet.ops.onednn.choices import Measured
 def path(tmp_path, monkeypatch):
     ops = cpu_ops()
     if not isinstance(ops, OneDnnOps) or ops.runtime() is None:
-        pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp threadpoolctl")
+        pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp")
     named = tmp_path / "routes.json"
     monkeypatch.setenv("SINGANET_ROUTES", str(named))
     monkeypatch.setattr(ops, "chooser", Measured())

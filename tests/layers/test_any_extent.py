@@ -10,9 +10,19 @@ from singanet.errors import ShapeError
 from singanet.layers import (
     GRU,
     Activation,
+    Concat,
+    Conv1D,
     Dense,
+    DepthwiseConv1D,
     Embedding,
+    Index,
+    Input,
     LayerNorm,
+    MatMul,
+    Permute,
+    Reshape,
+    Scale,
+    Slice,
     Softmax,
     TimeDistributed,
 )
@@ -40,6 +50,76 @@ def test_one_net_takes_every_length():
         np.testing.assert_allclose(net.forward(False, x[:, :length]), whole[:, :length], rtol=1e-5)
     np.testing.assert_allclose(whole.sum(axis=-1), 1.0, rtol=1e-5)
     assert "any" in net.summary()
+
+
+def moved():
+    """A net whose layers move, join and look beside what has any number of steps."""
+    x = Input("x", (None, 4))
+    turned = Permute("turn", (2, 1))(x)
+    near = DepthwiseConv1D("deep", 3)(Conv1D("near", 4, 3)(turned))
+    y = Concat("both", 1)([near, Scale("scale")(turned)])
+    a, b = Slice("parts", 1, [6])(y)
+    heads = Reshape("heads", (3, 2, -1))(a)
+    seen = MatMul("scores", transpose_a=True)([heads, heads])
+    mixed = Reshape("back", (6, -1))(MatMul("mix")([heads, Softmax("chance", -1)(seen)]))
+    ends = [mixed[:, :, 0], mixed[:, :, -1], b[:, :, ::-1][:, :, 0]]
+    return FeedForwardNet(inputs=[x], outputs=Concat("ends", 1)(ends), seed=0)
+
+
+def test_moves_and_products_at_every_length_are_those_of_a_net_of_that_length():
+    net = moved()
+    assert "any" in net.summary()
+    for length in (1, 2, 5):
+        x = np.random.default_rng(length).standard_normal((2, length, 4)).astype(np.float32)
+        turned = x.transpose(0, 2, 1)
+        params = dict(zip(net.param_names(), net.param_values(), strict=True))
+        near = slow_convolution(turned, params["near/weight"], params["near/bias"])
+        near = np.stack([
+            slow_convolution(near[:, c : c + 1], params["deep/weight"][c : c + 1],
+                             params["deep/bias"][c : c + 1])[:, 0] for c in range(4)
+        ], 1)  # fmt: skip
+        y = np.concatenate([near, turned], 1)
+        heads = y[:, :6].reshape(2, 3, 2, length)
+        scores = np.exp(np.einsum("nhdq,nhdk->nhqk", heads, heads))
+        mixed = np.einsum("nhdq,nhqk->nhdk", heads, scores / scores.sum(-1, keepdims=True))
+        mixed = mixed.reshape(2, 6, length)
+        wanted = np.concatenate([mixed[..., 0], mixed[..., -1], y[:, 6:, -1]], 1)
+        np.testing.assert_allclose(net.forward(False, x), wanted, rtol=1e-4, atol=1e-5)
+        check_net_gradients(moved(), x)
+
+
+def slow_convolution(x, weight, bias):
+    """Each position with those beside it."""
+    wide = np.pad(x, ((0, 0), (0, 0), (1, 1)))
+    kernels = weight.reshape(len(weight), -1, 3)
+    steps = [np.einsum("nck,fck->nf", wide[:, :, t : t + 3], kernels) for t in range(x.shape[2])]
+    return np.stack(steps, -1) + bias[:, None]
+
+
+@pytest.mark.parametrize(("make", "shape"), [
+    (lambda: Reshape("r", (2, -1)), (None, 4)), (lambda: Reshape("r", (2, 2)), (None, 4)),
+    (lambda: Reshape("r", (-1, 4)), (None, None)), (lambda: Index("r", [1]), (None, 4)),
+    (lambda: Index("r", [(1, None, None)]), (None, 4)), (lambda: Scale("r"), (None, 4)),
+    (lambda: Slice("r", 1, [2]), (None, 4)),
+    (lambda: Conv1D("r", 2, padding_mode="reflect"), (4, None)),
+    (lambda: Conv1D("r", 2), (None, 4)),
+])  # fmt: skip
+def test_what_depends_on_the_extent_is_refused(make, shape):
+    with pytest.raises(ShapeError, match="layer 'r'"):
+        make().build(shape)
+
+
+def test_sequences_that_do_not_fit_are_told_when_they_come():
+    net = FeedForwardNet([Conv1D("near", 2, 4, border_mode="valid", input_sample_shape=(1, None))])
+    assert net.forward(False, np.ones((1, 1, 4), np.float32)).shape == (1, 2, 1)
+    with pytest.raises(ShapeError, match="at least as long as the kernel 4"):
+        net.forward(False, np.ones((1, 1, 3), np.float32))
+    a, b = Input("a", (None, 3)), Input("b", (None, 3))
+    for layer in (MatMul("m", transpose_a=True), Concat("m", 2)):
+        net = FeedForwardNet(inputs=[a, b], outputs=layer([a, b]))
+        x = {"a": np.ones((2, 4, 3), np.float32), "b": np.ones((2, 5, 3), np.float32)}
+        with pytest.raises(ShapeError, match="layer 'm'"):
+            net.forward(False, x)
 
 
 @pytest.mark.parametrize("length", [1, 6])

@@ -40,6 +40,10 @@ from singanet.program.prediction.constant import Constant
 from singanet.program.prediction.order import numbered, order_of
 
 
+def ops_of_cpu():
+    return singanet.device.cpu().ops
+
+
 def small_net(loss=None):
     net = singanet.FeedForwardNet(loss or SoftmaxCrossEntropy(), seed=1)
     net.add(Dense("one", 8, input_sample_shape=(5,)))
@@ -270,6 +274,74 @@ def test_any_net_predicts_as_its_layers_do(net, batch):
                 close(made[name], wanted[name])
         else:
             close(made, wanted)
+
+
+def sums(again):
+    """A block whose shortcut is read by its sum, and after it as ``again`` says."""
+    x = Input("x", (16, 6, 6))
+    h = Conv2D("c0", 16, 3)(x)
+    y = Add("s1")([Conv2D("c2", 16, 3)(Conv2D("c1", 16, 3)(h)), h])
+    if again == "later":
+        y = Add("s2")([Conv2D("c3", 16, 1)(Activation("a2")(y)), h])
+    elif again == "by itself":
+        y = Add("s2")([Conv2D("c3", 16, 1)(y), y])
+    elif again == "the input":
+        y = Add("s2")([Conv2D("c3", 16, 1)(y), x])
+    outputs = [h, y] if again == "handed out" else y
+    return singanet.FeedForwardNet(inputs=x, outputs=outputs, seed=4)
+
+
+@pytest.mark.parametrize("again", ["never", "later", "by itself", "the input", "handed out"])
+def test_a_sum_takes_the_memory_of_a_shortcut_that_nobody_needs(again):
+    net = sums(again)
+    x = np.random.default_rng(1).standard_normal((2, 16, 6, 6)).astype(np.float32)
+    wanted, given, predictor = by_layers(net, x), x.copy(), net.predictor()
+    kept = []
+    for _ in range(3):
+        made = predictor(x)
+        for name in made if isinstance(made, dict) else [None]:
+            close(*((made, wanted) if name is None else (made[name], wanted[name])))
+        kept.append(made)
+    np.testing.assert_array_equal(x, given)
+    if again == "never":
+        np.testing.assert_array_equal(kept[0], kept[2])
+
+
+@pytest.mark.skipif(ops_of_cpu().name != "onednn", reason="NumPy adds in a call of its own")
+def test_a_shortcut_is_copied_where_it_is_needed():
+    def copies(again):
+        predictor = sums(again).predictor()
+        predictor(np.ones((2, 16, 6, 6), np.float32))
+        (report,) = predictor.reports()
+        pairs = {(kernel.reads, kernel.writes) for kernel in report.kernels
+                 if kernel.name == "positive"}  # fmt: skip
+        taken = set(report.layout.in_place)
+        return sum((reads[0], writes[0]) not in taken for reads, writes in pairs)
+
+    assert copies("never") == 0
+    assert [copies(again) for again in ("later", "by itself", "handed out")] == [1, 1, 1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.booleans(), st.booleans()), min_size=1, max_size=4),
+    st.integers(1, 5),
+)
+@settings(max_examples=25, deadline=None)
+def test_products_do_the_relu_after_them(layers, batch):
+    net = singanet.FeedForwardNet(seed=3)
+    for k, (size, bias, relu) in enumerate(layers):
+        first = {"input_sample_shape": (7,)} if k == 0 else {}
+        net.add(Dense(f"d{k}", size, use_bias=bias, **first))
+        if relu:
+            net.add(Activation(f"a{k}"))
+    stir(net)
+    x = np.random.default_rng(batch).standard_normal((batch, 7)).astype(np.float32)
+    predictor = net.predictor()
+    close(predictor(x), by_layers(net, x))
+    x[-1, 3] = np.nan
+    got, clean = predictor(x), by_layers(net, x)
+    assert np.isnan(got[-1]).any()
+    np.testing.assert_allclose(got[:-1], clean[:-1], rtol=0, atol=1e-5)
 
 
 # -- NaN ------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -19,10 +21,10 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import cpu_ops, numpy_ops
-from singanet.ops.onednn import route_file
+from singanet.ops.onednn import OneDnnOps, route_file
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
-from singanet.tuning import tune
+from singanet.tuning import timing
 from tests.program.twins import Twins
 
 USUAL = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
@@ -49,7 +51,13 @@ def batch(size=4, seed=0):
     return x, rng.integers(0, 5, size)
 
 
-def test_every_convolution_is_measured_by_every_open_route(path):
+@pytest.fixture
+def every_route(monkeypatch):
+    """All that is open is measured, whatever is estimated."""
+    monkeypatch.setattr(timing, "_WORTH", math.inf)
+
+
+def test_every_convolution_is_measured_by_every_open_route(path, every_route):
     report = make().tune_kernels(4)
     rows = {(row.case.kernel, row.case.weight): row for row in report.rows}
     usual, single = {"direct", "winograd", "numpy", "product"}, {"direct", "numpy", "product"}
@@ -85,13 +93,13 @@ def test_the_net_is_left_as_it_was(path):
 
 
 def fixed_times(monkeypatch, times):
-    """Let every case take ``times`` by route."""
-
-    def seconds(net, feed, record, threads):
-        heard = tune.open_routes(net, record)
-        return {route: dict.fromkeys(heard.cases, (1, taken)) for route, taken in times.items()}
-
-    monkeypatch.setattr(tune, "seconds_in_net", seconds)
+    """Let every case take ``times`` by route, whatever is estimated."""
+    monkeypatch.setattr(timing, "_WORTH", math.inf)
+    monkeypatch.setattr(
+        timing.Stopwatch,
+        "seconds",
+        lambda watch, case, met: {route: times[route] for route in met.routes},
+    )
 
 
 @pytest.mark.parametrize("route", ["direct", "winograd", "product", "numpy"])
@@ -117,6 +125,23 @@ def test_a_difference_within_the_noise_leaves_the_estimate(path, monkeypatch):
     assert report.chosen_seconds == report.estimated_seconds
 
 
+def test_what_estimates_tell_apart_is_not_run(path, monkeypatch):
+    monkeypatch.setattr(timing.Stopwatch, "__init__", lambda watch, ops, threads: None)
+    asked = []
+
+    def seconds(watch, case, met):
+        asked.append(met)
+        return dict.fromkeys(met.routes, 1.0)
+
+    monkeypatch.setattr(timing.Stopwatch, "seconds", seconds)
+    report = make().tune_kernels(4)
+    assert len(report.rows) == len(asked)
+    for met in asked:
+        least = min(met.estimates.values())
+        assert len(met.routes) > 1
+        assert all(met.estimates[route] <= 1.3 * least for route in met.routes)
+
+
 def test_programs_of_other_nets_are_recorded_anew(path, monkeypatch):
     x, _ = batch()
     other = make()
@@ -137,7 +162,7 @@ def test_known_cases_are_not_measured_again_unless_asked(path, monkeypatch):
         raise AssertionError("something was measured")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tune, "seconds_in_net", refuse)
+        patch.setattr(timing.Stopwatch, "seconds", refuse)
         second = make().tune_kernels(4)
     assert (second.rows, second.known) == ((), len(first.rows))
     assert "0 convolution kernels measured" in str(second)
@@ -145,7 +170,7 @@ def test_known_cases_are_not_measured_again_unless_asked(path, monkeypatch):
     assert [row.case for row in third.rows] == [row.case for row in first.rows]
 
 
-def test_what_is_written_elsewhere_meanwhile_stays(path):
+def test_what_is_written_elsewhere_meanwhile_stays(path, every_route):
     make().tune_kernels(4)
     version = cpu_ops().runtime().library.version
     (kept,) = route_file.read(version).values()
@@ -157,7 +182,7 @@ def test_what_is_written_elsewhere_meanwhile_stays(path):
     assert set(kept) < set(both[cpu_ops().runtime().threads])
 
 
-def test_a_predictor_is_measured_too(path):
+def test_a_predictor_is_measured_too(path, every_route):
     net, (x, _) = make(), batch()
     predictor = net.predictor()
     before = predictor(x)
@@ -195,7 +220,7 @@ class SaysPure(Own):
 
 
 @pytest.mark.parametrize("kind", [Own, SaysPure])
-def test_a_layer_of_ones_own_goes_as_estimated(path, kind):
+def test_a_layer_of_ones_own_goes_as_estimated(path, every_route, kind):
     net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=3)
     net.add(Conv2D("first", 4, 3, input_sample_shape=(3, 8, 8)))
     net.add(kind("own"))
@@ -210,7 +235,7 @@ def test_a_layer_of_ones_own_goes_as_estimated(path, kind):
     assert report.known == 0
 
 
-def test_the_report_is_a_table(path):
+def test_the_report_is_a_table(path, every_route):
     report = make().tune_kernels(4)
     head, rule, *lines = str(report).splitlines()
     assert head.split()[:6] == ["kernel", "images", "weight", "stride", "groups", "calls"]
@@ -242,7 +267,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(path,
     def refuse(*arguments):
         raise AssertionError("something was measured")
 
-    monkeypatch.setattr(tune, "seconds_in_net", refuse)
+    monkeypatch.setattr(timing.Stopwatch, "seconds", refuse)
     path.write_text("")
     monkeypatch.setenv("SINGANET_ROUTES", str(path / "below"))
     settings = cpu_ops().settings()
@@ -264,4 +289,13 @@ def test_other_kernels_go_one_way():
     net = make()
     net.device = singanet.device.Device("cpu", numpy_ops)
     with pytest.raises(BackendError, match=r"received the kernels 'numpy' on cpu; .*onednn"):
+        net.tune_kernels(4)
+
+
+def test_routes_of_bfloat16_are_not_measured():
+    if not (isinstance(cpu_ops(), OneDnnOps) and cpu_ops().library().bfloat16):
+        pytest.skip("no products of bfloat16 here")
+    net = make()
+    net.as_type("bfloat16")
+    with pytest.raises(BackendError, match="multiply bfloat16; its routes are as estimated"):
         net.tune_kernels(4)

@@ -18,6 +18,7 @@ from singanet.layers.pad import Cropping, EndPadding, Pad
 from singanet.layers.reduce import Expand, Reduce, RepeatVector
 from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.slice import Slice
+from singanet.layers.top_indices import TopIndices
 from singanet.layers.weight import Weight
 from singanet.onnx.forms.graph import FAR, Form, Graph, Value
 
@@ -57,10 +58,12 @@ def _index(g: Graph, layer: Index, xs: list[Value]) -> Value:
     ranges, gone = [], []
     for k, (place, size) in enumerate(zip(layer.index, shape, strict=False), 1):
         if isinstance(place, int):
-            at = place % size
-            ranges.append((k, at, at + 1, 1))
+            at = place if size == -1 else place % size
+            ranges.append((k, at, -(FAR + 1) if at == -1 else at + 1, 1))
             gone.append(k)
-        elif place != (None, None, None):
+        elif size == -1 and place[2] == -1:
+            ranges.append((k, -1, FAR, -1))
+        elif size != -1 and place != (None, None, None):
             start, stop, step = slice(*place).indices(size)
             ranges.append((k, start, FAR if stop < 0 else stop, step))
     y = xs[0]
@@ -87,6 +90,17 @@ def _gather(g: Graph, layer: Gather, xs: list[Value]) -> Value:
         for value, shape in zip(xs, shapes, strict=True)
     )
     return g.node("GatherElements", x, g.cast(indices, np.int64), axis=axis)
+
+
+def _top_indices(g: Graph, layer: TopIndices, xs: list[Value]) -> Value:
+    shape: Any = layer.in_shapes
+    axis = layer._at(len(shape) + 1)
+    if layer.k == 1:
+        return g.node("ArgMax" if layer.largest else "ArgMin", xs[0], axis=axis, dtype=np.int64)
+    sides = (xs[0], g.ints([layer.k], "k"))
+    _, found = g.nodes_of("TopK", 2, *sides, axis=axis, largest=int(layer.largest))
+    found.dtype = np.dtype(np.int64)
+    return found
 
 
 def _cropping(g: Graph, layer: Cropping, xs: list[Value]) -> Value:
@@ -160,6 +174,7 @@ SHAPES: Mapping[type[Layer], Form] = {
     Reduce: _reduce,
     RepeatVector: _repeat,
     Reshape: _reshape,
+    TopIndices: _top_indices,
     Slice: _slice,
     Weight: _weight,
 }

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.operators.dense import product
 from singanet.onnx.operators.elementwise import compared, scaled
 from singanet.onnx.operators.moving import transposed
 from singanet.onnx.shaping import in_shape
+from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor
 
 _LOWEST = float(np.finfo(np.float32).min)

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from singanet import layers
-from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.heads import attention
 from singanet.onnx.operators.elementwise import scaled
 from singanet.onnx.operators.moving import transposed
+from singanet.onnx.shaping import over_last
+from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import Known, RefusedError, Tensor
 from singanet.types import Array
 
@@ -23,7 +24,7 @@ def dense(
     if whole is not None:
         return whole
     layer = layers.Dense(use.name(named), weight.shape[1], use_bias=bias is not None)
-    y = use.over_last(x, 1, layer)
+    y = over_last(use, x, 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})
     return y
 

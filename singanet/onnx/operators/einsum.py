@@ -7,11 +7,11 @@ from math import prod
 
 import numpy as np
 
-from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.operators.dense import dense, product
 from singanet.onnx.operators.moving import transposed
 from singanet.onnx.operators.reducing import reduced
 from singanet.onnx.shaping import in_shape
+from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor
 from singanet.types import Array
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from singanet import layers
 from singanet.onnx.arrays import DTYPES
-from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.shaping import in_shape
+from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis
 
 _BOOL = np.dtype(bool)
@@ -327,14 +327,6 @@ def _where(use: Use) -> Tensor:
     return a.like(use.draw(layers.Where(use.name()), condition, a, b), dtype)
 
 
-def _if(use: Use) -> list[Any]:
-    """The branch that is taken, where that is known: its nodes stand for the node."""
-    chosen = bool(use.needed(0).reshape(()))
-    graph = use.attribute("then_branch" if chosen else "else_branch")
-    use.drawing.draw_nodes(graph)
-    return [use.drawing.values[name] for name in graph.outputs]
-
-
 def _one_hot(use: Use) -> Tensor:
     """On − off at the index, + off; one out of range is nowhere, a negative one counts back."""
     depth = int(use.needed(1).reshape(-1)[0])
@@ -399,6 +391,6 @@ ELEMENTWISE: Mapping[str, Converter] = {
     "Mean": _mean, "Mod": _modulo, "Clip": _clip, "HardSigmoid": _hard_sigmoid, "Gelu": _gelu,
     "Selu": _selu, "Swish": _swish, "ThresholdedRelu": _thresholded, "PRelu": _prelu,
     "Neg": _negate, "Not": _not, "IsInf": _is_inf, "Cast": _cast, "CastLike": _cast,
-    "Where": _where, "Identity": _same, "OneHot": _one_hot, "If": _if, "Dropout": _dropout,
+    "Where": _where, "Identity": _same, "OneHot": _one_hot, "Dropout": _dropout,
     "Shrink": _shrink,
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.onnx.drawing import Converter, Use, perm_of
 from singanet.onnx.fold import slices, split_sizes
 from singanet.onnx.shaping import in_shape
-from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis, resolved
-from singanet.types import Array
+from singanet.onnx.use import Converter, Use
+from singanet.onnx.values import BATCHES, STEPS, Known, RefusedError, Tensor, norm_axis, resolved
 
 
-def _moved(use: Use) -> Tensor:
+def moved(use: Use) -> Tensor:
     """The input as it is, whole numbers included."""
     value = use.value(0)
     if not isinstance(value, Tensor):
@@ -26,7 +25,7 @@ def _moved(use: Use) -> Tensor:
 
 
 def _reshape(use: Use) -> Tensor:
-    x, shape = _moved(use), use.value(1)
+    x, shape = moved(use), use.value(1)
     if "shape" in use.node.attributes:
         targets = [use.attribute("shape")] * 2
     elif isinstance(shape, Known):
@@ -34,7 +33,7 @@ def _reshape(use: Use) -> Tensor:
     else:
         raise RefusedError("a shape that is known", "what depends on an input of the net")
     zeros = bool(use.attribute("allowzero", 0)) and 0 in targets[0]
-    fixed = use.drawing.fixed_batch
+    fixed = use.sheet.fixed_batch
     plain = x.axis == 0 and targets[0] == targets[1] and len(targets[0]) > 0
     if plain and fixed is not None and targets[0][0] == fixed:
         rest = targets[0][1:]
@@ -50,7 +49,7 @@ def _reshape(use: Use) -> Tensor:
 
 
 def _flatten(use: Use) -> Tensor:
-    x = _moved(use)
+    x = moved(use)
     axis = use.attribute("axis", 1)
     axis += x.rank if axis < 0 else 0
     if axis == 1 and x.axis == 0 and not x.folds and len(x.sample) > 1:
@@ -60,7 +59,7 @@ def _flatten(use: Use) -> Tensor:
 
 
 def _squeeze(use: Use) -> Tensor:
-    x = _moved(use)
+    x = moved(use)
     given = use.setting("axes", 1)
     ones = [k for k, size in enumerate(x.dims(BATCHES[0])) if size == 1 and k != x.axis]
     axes = ones if given is None else [norm_axis(k, x.rank) for k in np.atleast_1d(given).tolist()]
@@ -72,7 +71,7 @@ def _squeeze(use: Use) -> Tensor:
 
 
 def _unsqueeze(use: Use) -> Tensor:
-    x = _moved(use)
+    x = moved(use)
     given = np.atleast_1d(use.setting("axes", 1)).tolist()
     axes = {norm_axis(k, x.rank + len(given)) for k in given}
     shapes = []
@@ -86,15 +85,20 @@ def transposed(use: Use, x: Tensor, perm: Sequence[int]) -> Tensor:
     """The axes of the graph's array in the order ``perm``."""
     if sorted(perm) != list(range(x.rank)):
         raise RefusedError(f"each of {x.rank} axes once", f"{list(perm)}")
-    axis, order = perm_of(x, perm)
+    order: list[int] = []
+    for axis in perm:
+        if axis == x.axis:
+            order += [x.axis + 1 + k for k in range(len(x.folds))]
+        else:
+            order.append(x.place(axis))
     symbol = x.symbol
     if order != sorted(order):
         symbol = use.draw(layers.Permute(use.name(), order), x)
-    return replace(x, symbol=symbol, axis=axis)
+    return replace(x, symbol=symbol, axis=None if x.axis is None else list(perm).index(x.axis))
 
 
 def _transpose(use: Use) -> Tensor:
-    x = _moved(use)
+    x = moved(use)
     return transposed(use, x, use.attribute("perm") or list(range(x.rank))[::-1])
 
 
@@ -106,17 +110,11 @@ def part(use: Use, x: Tensor, ranges: Sequence[slice | int]) -> Tensor:
         if chosen == slice(None):
             continue
         if axis == x.axis:
-            whole = isinstance(chosen, slice) and all(
-                range(*chosen.indices(n)) == range(n)
-                for n in (x.before * n * x.after for n in BATCHES)
-            )
-            if not whole:
-                raise RefusedError("all samples", f"{chosen} along their axis")
-            continue
+            raise RefusedError("all samples", f"{chosen} along their axis")
         k = x.place(axis) - 1
         size = x.sample[k]
         if isinstance(chosen, slice):
-            if range(*chosen.indices(size)) != range(size):
+            if size == -1 or range(*chosen.indices(size)) != range(size):
                 places[k] = (chosen.start, chosen.stop, chosen.step)
         else:
             places[k] = int(chosen)
@@ -128,7 +126,7 @@ def part(use: Use, x: Tensor, ranges: Sequence[slice | int]) -> Tensor:
 
 
 def _slice(use: Use) -> Tensor:
-    x = _moved(use)
+    x = moved(use)
     found = []
     for k, n in enumerate(BATCHES):
         given = []
@@ -142,14 +140,14 @@ def _slice(use: Use) -> Tensor:
         found.append(slices(x.dims(n), *given))
     chosen: list[slice | int] = []
     for axis, pair in enumerate(zip(*found, strict=True)):
-        if axis == x.axis:
-            whole = all(
-                range(*s.indices(x.dims(n)[axis])) == range(x.dims(n)[axis])
-                for s, n in zip(pair, BATCHES, strict=True)
-            )
-            if not whole:
-                raise RefusedError("all samples", "a part of them")
+        sizes = [x.dims(n)[axis] for n in BATCHES]
+        taken = [range(*s.indices(size)) for s, size in zip(pair, sizes, strict=True)]
+        if taken == [range(size) for size in sizes]:
             chosen.append(slice(None))
+        elif axis == x.axis:
+            raise RefusedError("all samples", "a part of them")
+        elif sizes[0] != sizes[1] and taken == [range(size)[::-1] for size in sizes]:
+            chosen.append(slice(None, None, -1))
         elif pair[0] != pair[1]:
             raise RefusedError("ranges that are known", f"{pair}")
         else:
@@ -157,80 +155,18 @@ def _slice(use: Use) -> Tensor:
     return part(use, x, chosen)
 
 
-def _gather(use: Use) -> Tensor:
-    data, indices = use.value(0), use.value(1)
-    if isinstance(data, Known):
-        return _looked_up(use, data, indices)
-    if not isinstance(data, Tensor) or not isinstance(indices, Known):
-        raise RefusedError("a constant table, or constant indices", "parts of the net as both")
-    axis = norm_axis(use.attribute("axis", 0), data.rank)
-    size, wanted = data.sample[data.place(axis) - 1], indices.array
-    if wanted.size == 0 or wanted.min() < -size or wanted.max() >= size:
-        raise RefusedError(f"indices from 0 to {size - 1}", f"{wanted.tolist()}"[:80])
-    if wanted.ndim == 0:
-        return part(
-            use, data, [int(wanted) if k == axis else slice(None) for k in range(data.rank)]
-        )
-    flat = (wanted.reshape(-1) % size).tolist()
-    layer = layers.Gather(use.name(), data.place(axis), flat)
-    made = replace(data, symbol=use.draw(layer, data))
-    if wanted.ndim == 1:
-        return made
-    return in_shape(
-        use,
-        made,
-        [[*d[:axis], *wanted.shape, *d[axis + 1 :]] for d in (made.dims(n) for n in BATCHES)],
-    )
-
-
-def _gather_elements(use: Use) -> Tensor:
-    """Each sample's own elements."""
-    data, indices = use.value(0), use.value(1)
-    if not isinstance(data, Tensor) or not isinstance(indices, Tensor):
-        raise RefusedError("inputs of the net as both", "a constant")
-    place = data.place(norm_axis(use.attribute("axis", 0), data.rank))
-    others = [
-        sizes for k, sizes in enumerate(zip(data.sample, indices.sample, strict=True), 1)
-        if k != place
-    ]  # fmt: skip
-    if (data.axis, data.folds) != (indices.axis, indices.folds) or any(a != b for a, b in others):
-        raise RefusedError("indices of the samples' shape", f"{indices.sample}")
-    if not indices.whole:
-        indices = replace(indices, symbol=_integers(use, indices), whole=True)
-    layer = layers.Gather(use.name(), place)
-    return replace(data, symbol=use.draw(layer, data, indices))
-
-
-def _integers(use: Use, x: Tensor) -> Any:
-    name = use.drawing.name_of(f"{use.node.name.strip('/') or use.node.op.lower()}.indices")
-    return layers.Cast(name, "int64")(x.symbol)
-
-
-def _looked_up(use: Use, data: Known, indices: Any) -> Tensor:
-    """Rows of a constant: an `Embedding`."""
-    table, axis = data.array, norm_axis(use.attribute("axis", 0), data.array.ndim)
-    if axis != 0 or table.dtype.kind != "f":
-        raise RefusedError("rows of a table of floats", f"axis {axis} of {table.dtype}")
-    rows = table.reshape(len(table), -1)
-    layer = layers.Embedding(use.name(0), *rows.shape)
-    if not indices.whole:
-        indices = replace(indices, symbol=_integers(use, indices), whole=True)
-    # A table of one column is what it is.
-    symbol = use.draw(layer, indices, weight=rows)
-    made = indices.like(symbol, table.dtype)
-    return replace(made, symbol=use.reshaped(made, (*indices.sample, *table.shape[1:])))
-
-
 def _concat(use: Use) -> Tensor:
     tensors = use.together()
     place = tensors[0].place(use.attribute("axis", 1))
     if len(tensors) == 1:
         return tensors[0]
+    if any(each.sample[place - 1] == -1 for each in tensors):
+        raise RefusedError("as many steps as come in, where they may be any number", "more of them")
     return tensors[0].like(use.draw(layers.Concat(use.name(), place), *tensors))
 
 
 def _split(use: Use) -> list[Tensor]:
-    x = _moved(use)
+    x = moved(use)
     place = x.place(use.attribute("axis", 0))
     sizes = split_sizes(x.sample[place - 1], use.setting("split", 1), len(use.node.outputs))
     if len(sizes) == 1:
@@ -255,6 +191,8 @@ def _expand(use: Use) -> Tensor:
         if axis == x.axis:
             if [w[axis] for w in wanted] != [x.dims(n)[axis] for n in BATCHES]:
                 raise RefusedError("as many samples as come in", f"{wanted[0]}")
+        elif sizes == set(STEPS) and x.sample[x.place(axis) - 1] == -1:
+            sample[x.place(axis) - 1] = -1
         elif len(sizes) > 1:
             raise RefusedError("a shape that is known", f"{wanted[0]}")
         else:
@@ -270,8 +208,8 @@ def _tile(use: Use) -> Tensor:
         if count == 1:
             continue
         place = x.place(axis)
-        if not 1 <= count <= 1000:
-            raise RefusedError("from 1 to 1000 repeats", f"{count}")
+        if not 1 <= count <= 1000 or x.sample[place - 1] == -1:
+            raise RefusedError("from 1 to 1000 repeats of a known extent", f"{count}")
         x = x.like(use.draw(layers.Concat(use.name(), place), *[x] * count))
     return x
 
@@ -345,61 +283,10 @@ def _triangle(use: Use) -> Tensor:
     return x.like(use.draw(layers.Where(use.name(), b=0.0), condition, x))
 
 
-def _put_elements(use: Use, numbers: Array, more: Array) -> Array:
-    found = numbers.copy()
-    np.put_along_axis(found, use.needed(1), more, use.attribute("axis", 0))
-    return found
-
-
-def _put_slices(use: Use, numbers: Array, more: Array) -> Array:
-    found = numbers.copy()
-    found[tuple(np.moveaxis(use.needed(1), -1, 0))] = more
-    return found
-
-
-def _take_slices(use: Use, numbers: Array, more: Array) -> Array:
-    return numbers[tuple(np.moveaxis(use.needed(1), -1, 0))]
-
-
-def _compressed(use: Use, numbers: Array, more: Array) -> Array:
-    axis = use.attribute("axis")
-    return np.compress(use.needed(1), numbers, axis)
-
-
-def _by_numbers(move: Callable[[Use, Array, Array], Array]) -> Converter:
-    """What a node with constant indices moves, found out on numbers: one `Gather` does it."""
-
-    def convert(use: Use) -> Tensor:
-        x = use.tensor()
-        if x.axis is not None or use.attribute("reduction", "none") != "none":
-            raise RefusedError("whole arrays as samples, without reduction", f"axis {x.axis}")
-        if use.attribute("batch_dims", 0):
-            raise RefusedError("batch_dims 0", f"{use.attribute('batch_dims')}")
-        parts = [x] if len(use.values) < 3 else [x, use.tensor(2)]
-        sizes = [prod(part.sample) for part in parts]
-        if sum(sizes) > 1 << 16:
-            raise RefusedError("at most 65536 elements", f"{sum(sizes)}")
-        flat = [each.like(use.reshaped(each, (k,))) for each, k in zip(parts, sizes, strict=True)]
-        numbers = np.arange(sizes[0]).reshape(x.sample)
-        more = sizes[0] + np.arange(sizes[-1]).reshape(parts[-1].sample)
-        found = np.asarray(move(use, numbers, more))
-        both = flat[0]
-        if len(flat) > 1:
-            both = both.like(use.draw(layers.Concat(use.name(), 1), *flat))
-        layer = layers.Gather(use.name(), 1, found.reshape(-1).tolist())
-        made = x.like(use.draw(layer, both))
-        return made.like(use.reshaped(made, found.shape))
-
-    return convert
-
-
 MOVING: Mapping[str, Converter] = {
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze,
-    "Transpose": _transpose, "Slice": _slice, "Gather": _gather, "Concat": _concat,
+    "Transpose": _transpose, "Slice": _slice, "Concat": _concat,
     "Split": _split, "Expand": _expand, "Tile": _tile, "Pad": _pad,
-    "GatherElements": _gather_elements, "GatherND": _by_numbers(_take_slices),
-    "ScatterElements": _by_numbers(_put_elements), "ScatterND": _by_numbers(_put_slices),
-    "Scatter": _by_numbers(_put_elements), "Compress": _by_numbers(_compressed),
     "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth,
     "Trilu": _triangle,
 }  # fmt: skip

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.operators.elementwise import scaled
 from singanet.onnx.operators.reducing import reduced
-from singanet.onnx.shaping import in_shape
+from singanet.onnx.shaping import in_shape, over_last
+from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import BATCHES, RefusedError, Tensor, norm_axis
 from singanet.types import Array
 
@@ -32,7 +32,7 @@ def _batch(use: Use) -> list[Any]:
     if x.rank not in (2, 4):
         tail = x.sample[len(x.sample) - x.rank + 2 :]
         y = in_shape(use, x, [[*d[:2], 1, prod(tail)] for d in shape])
-    y = use.over_last(y, min(y.rank - 1, 3), layer)
+    y = over_last(use, y, min(y.rank - 1, 3), layer)
     use.fill(layer, {"gamma": scale, "beta": bias, "mean": mean, "var": var})
     return [in_shape(use, y, shape)]
 
@@ -41,7 +41,7 @@ def _layer(use: Use) -> list[Any]:
     x, axis = use.tensor(), norm_axis(use.attribute("axis", -1), use.tensor().rank)
     gamma, beta, epsilon = use.array(1), use.array(2), use.attribute("epsilon", 1e-5)
     found = [normalised(use, x, axis, gamma, beta, epsilon)]
-    if any(use.drawing.readers.get(name) for name in use.node.outputs[1:]):
+    if any(use.sheet.readers.get(name) for name in use.node.outputs[1:]):
         axes = list(range(axis, x.rank))
         mean = reduced(use, x, "mean", axes, keep=True)
         square = use.make(layers.Power, use.make(layers.Subtract, x, mean), exponent=2.0)
@@ -91,7 +91,7 @@ def _rms(use: Use) -> Tensor:
 def _instance(use: Use) -> Tensor:
     x = use.tensor()
     layer = layers.InstanceNorm(use.name(1), epsilon=use.attribute("epsilon", 1e-5))
-    y = use.over_last(x, x.rank - 1, layer)
+    y = over_last(use, x, x.rank - 1, layer)
     use.fill(layer, {"gamma": use.needed(1), "beta": use.needed(2)})
     return y
 
@@ -102,7 +102,7 @@ def _group(use: Use) -> Tensor:
     if len(gamma) == groups != x.sample[-x.rank + 1] and use.opset < 21:
         gamma, beta = (np.repeat(a, x.sample[-x.rank + 1] // groups) for a in (gamma, beta))
     layer = layers.GroupNorm(use.name(1), groups, epsilon=use.attribute("epsilon", 1e-5))
-    y = use.over_last(x, x.rank - 1, layer)
+    y = over_last(use, x, x.rank - 1, layer)
     use.fill(layer, {"gamma": gamma, "beta": beta})
     return y
 
@@ -114,7 +114,7 @@ def _local_response(use: Use) -> Tensor:
         use.name(), size, use.attribute("alpha", 1e-4) / size, use.attribute("beta", 0.75),
         k=use.attribute("bias", 1.0),
     )  # fmt: skip
-    return use.over_last(x, x.rank - 1, layer)
+    return over_last(use, x, x.rank - 1, layer)
 
 
 def _softmax(kind: Any) -> Converter:

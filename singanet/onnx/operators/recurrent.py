@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.operators.moving import transposed
-from singanet.onnx.values import Known, RefusedError, Tensor
+from singanet.onnx.use import Converter, Use
+from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor
 from singanet.types import Array
 
 _ORDERS = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
@@ -75,10 +75,18 @@ def _mode(use: Use, kind: str, ways: int) -> str:
     relu = kind == "RNN" and named == ["relu"] * ways
     if named != usual and not relu:
         raise RefusedError(f"the activations {_USUAL[kind]}", f"{names}"[:80])
-    if use.attribute("clip") or use.attribute("input_forget", 0) or use.value(7) is not None:
-        raise RefusedError("plain cells", "clip, input_forget or peepholes")
-    if kind == "GRU" and not use.attribute("linear_before_reset", 0):
-        raise RefusedError("linear_before_reset=1", "0, which is another formula")
+    peepholes = use.value(7)
+    unlike = {
+        "clip": use.attribute("clip"),
+        "input_forget=1, gates that are joined": use.attribute("input_forget", 0),
+        "peepholes, input 8": peepholes is not None
+        and (isinstance(peepholes, Tensor) or bool(peepholes.at[0].any())),
+        "linear_before_reset=0, a reset before the product with the state": kind == "GRU"
+        and not use.attribute("linear_before_reset", 0),
+    }
+    for what, given in unlike.items():
+        if given:
+            raise RefusedError(f"the cell of cuDNN, PyTorch and Keras, as {kind} has it", what)
     return {"LSTM": "lstm", "GRU": "gru", "RNN": "relu" if relu else "tanh"}[kind]
 
 
@@ -99,7 +107,8 @@ def _run(
         if use.attribute("direction", "forward") == "reverse":
             raise RefusedError("sequences of one length in reverse", "lengths")
         if not isinstance(lengths, Tensor):
-            if any(bool((a != x.sample[0]).any()) for a in lengths.at):
+            steps = [x.dims(n)[1] for n in BATCHES]
+            if any(bool((a != t).any()) for a, t in zip(lengths.at, steps, strict=True)):
                 lengths = use.weight(lengths, replace(x, axis=0))
             else:
                 lengths = None

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from singanet import layers
-from singanet.onnx.drawing import Converter, Use
 from singanet.onnx.operators.elementwise import scaled
 from singanet.onnx.shaping import in_shape
+from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import BATCHES, RefusedError, Tensor, norm_axis
 
 Step = Callable[[Use, Tensor], Tensor]

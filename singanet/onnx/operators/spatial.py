@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.onnx.drawing import Converter, Use
-from singanet.onnx.values import RefusedError, Tensor
+from singanet.onnx.shaping import over_last
+from singanet.onnx.use import Converter, Use
+from singanet.onnx.values import STEPS, RefusedError, Tensor
 from singanet.types import Array
 
 Pads = list[tuple[int, int]]
@@ -82,7 +83,9 @@ def _conv(use: Use) -> Tensor:
         layer = layers.DepthwiseConv2D(name, depth_multiplier=len(weight) // channels, **given)
     else:
         layer = _kind("Conv", axes)(name, len(weight), groups=groups, **given)
-    y = use.over_last(x, axes + 1, layer)
+    if axes == 1 and x.sample[-1] == -1 and any(layer.window.out_size(1, n)[1] != n for n in STEPS):
+        raise RefusedError("as many steps as come in, where they may be any number", "others")
+    y = over_last(use, x, axes + 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})
     return y
 
@@ -123,7 +126,7 @@ def _conv_transpose(use: Use) -> Tensor:
     )  # fmt: skip
     if any(e >= s for e, s in zip(extra, stride, strict=True)):
         raise RefusedError("output_padding below the strides", f"{extra}")
-    y = use.over_last(x, 3, layer)
+    y = over_last(use, x, 3, layer)
     use.fill(layer, {"weight": weight, "bias": bias})
     cut = [(b - i, a - i) for (b, a), i in zip(pads, inside, strict=True)]
     if any(value < 0 for pair in cut for value in pair):
@@ -168,7 +171,7 @@ def _pool(kind: str) -> Converter:
         layer = _kind(f"{kind}Pooling", axes)(
             use.name(), _plain(kernel), _plain(stride), pad=_plain(pads), **given
         )
-        y = use.over_last(x, axes + 1, layer)
+        y = over_last(use, x, axes + 1, layer)
         if len(x.sample) == len(sample):
             return y
         return y.like(
@@ -223,7 +226,7 @@ def _resize(use: Use) -> Tensor:
             "whole factors of height and width, nearest (asymmetric, floor) or linear (half_pixel)",
             f"scales {list(scales)}, {mode}, {where}, {rounding}"[:160],
         )
-    return use.over_last(x, 3, layers.Upsampling2D(use.name(), tuple(factors), how))
+    return over_last(use, x, 3, layers.Upsampling2D(use.name(), tuple(factors), how))
 
 
 SPATIAL: Mapping[str, Converter] = {

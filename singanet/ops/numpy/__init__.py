@@ -66,6 +66,12 @@ class NumpyOps:
         """How many lanes so much work is worth."""
         return lanes.count(samples, multiplications) if self.on_host else 1
 
+    def sweep(
+        self, function: Any, size: int, number: bool, scaled: tuple[bool, ...], work: int
+    ) -> Any:
+        """See `Ops`: NumPy has no other form."""
+        return None
+
     def settings(self) -> Hashable:
         """See `Ops`: the number of threads may have been set anew."""
         return changes()

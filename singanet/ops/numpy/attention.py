@@ -33,7 +33,7 @@ def attention_weights(
     groups, keys = k.shape[1:3]
     # The queries that share keys are one matrix: no key is copied, and the products are larger.
     rows = q.reshape(n, groups, heads // groups * queries, size)
-    weights: Array = xp.matmul(rows, k.swapaxes(2, 3)).reshape(n, heads, queries, keys)
+    weights: Array = ops.matmul(rows, k.swapaxes(2, 3)).reshape(n, heads, queries, keys)
     if not weights.size:
         return weights
     xp.multiply(weights, scale, out=weights)
@@ -76,8 +76,8 @@ def attention_backward(
     groups, keys = k.shape[1:3]
     together = heads // groups * queries
     dscores = dweights.reshape(n, groups, together, keys)
-    dq: Array = xp.matmul(dscores, k).reshape(q.shape)
-    dk: Array = xp.matmul(dscores.swapaxes(2, 3), q.reshape(n, groups, together, size))
+    dq: Array = ops.matmul(dscores, k).reshape(q.shape)
+    dk: Array = ops.matmul(dscores.swapaxes(2, 3), q.reshape(n, groups, together, size))
     return dq, dk
 
 

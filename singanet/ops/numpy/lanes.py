@@ -16,6 +16,9 @@ from singanet.types import Array
 LEAST = 1 << 24
 """Multiplications below which a kernel is done before a second thread has woken."""
 
+SWEEP = 16
+"""Multiplications of a product in the time in which a value passes through memory."""
+
 
 def count(samples: int, multiplications: int) -> int:
     """How many lanes so much work on NumPy's arrays is worth."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.types import Array
@@ -14,22 +16,53 @@ def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
         # A column and a row, as the gradient of a weight at batch 1: NumPy's product takes
         # four times as long, element by element.
         return ops.xp.multiply(a, b, out=out)
-    return ops.xp.matmul(a, b, out=out)
+    return in_lanes(ops, a, b, out)
 
 
 @kernel(half="lift")
 def affine(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
     """See `Ops`."""
-    y: Array = ops.xp.matmul(x, weight)
+    y = in_lanes(ops, x, weight)
     if bias is not None:
         ops.xp.add(y, bias, out=y)
     return y
 
 
 @kernel(half="lift")
-def affine_constant(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
+def affine_constant(
+    ops: Ops, x: Array, weight: Array, bias: Array | None, relu: bool = False
+) -> Array:
     """See `Ops`."""
-    return ops.affine(x, weight, bias)
+    y = ops.affine(x, weight, bias)
+    return ops.xp.maximum(y, 0, out=y) if relu else y
+
+
+def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
+    """The product, of which each lane makes some rows, or columns where these are more.
+
+    Of stacks that are alike each makes some of the products.
+    """
+    xp, ahead = ops.xp, a.shape[:-2]
+    flat = a.ndim == b.ndim == 2
+    work = prod(ahead) * a.shape[-2] * a.shape[-1] * b.shape[-1] if a.ndim > 1 < b.ndim else 0
+    if not flat and ahead != b.shape[:-2]:
+        work = 0
+    wide = flat and b.shape[1] > len(a)
+    count = b.shape[1] if wide else len(a)
+    for lane in ops.lanes(count, work):
+        if lane == slice(0, count):
+            break
+        if out is None:
+            out = xp.empty((*ahead, a.shape[-2], b.shape[-1]), a.dtype)
+        if wide:
+            xp.matmul(a, b[:, lane], out=out[:, lane])
+        else:
+            xp.matmul(a[lane], b if flat else b[lane], out=out[lane])
+    else:
+        assert out is not None
+        return out
+    product: Array = xp.matmul(a, b, out=out)
+    return product
 
 
 @kernel(half="lift")

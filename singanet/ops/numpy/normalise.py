@@ -10,6 +10,7 @@ from typing import Any
 
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
+from singanet.ops.numpy.lanes import SWEEP, sum_of
 from singanet.ops.numpy.windows import blocks, scratch_bytes
 from singanet.types import Array
 
@@ -26,15 +27,16 @@ def batch_norm_statistics(ops: Ops, x: Array) -> tuple[Array, Array]:
     xp, images, scratch = ops.xp, _channels_last(x), scratch_bytes(ops, _BLOCK_BYTES)
     width = images.shape[2]
     means, spreads, counts = [], [], []
-    for samples in _blocks(images, scratch):
-        lines = _lines(xp, images[samples])
-        count = lines.size // x.shape[1]
-        mean = _sum(xp, lines, width) / count
-        centred = xp.subtract(lines, *_wide(xp, images, mean))
-        xp.square(centred, out=centred)
-        means.append(mean)
-        spreads.append(_sum(xp, centred, width))
-        counts.append(count)
+    for lane in _lanes(ops, images):
+        for samples in _blocks(images[lane], scratch):
+            lines = _lines(xp, images[lane][samples])
+            count = lines.size // x.shape[1]
+            mean = _sum(xp, lines, width) / count
+            centred = xp.subtract(lines, *_wide(xp, images, mean))
+            xp.square(centred, out=centred)
+            means.append(mean)
+            spreads.append(_sum(xp, centred, width))
+            counts.append(count)
     if len(means) == 1:
         return means[0], spreads[0] / counts[0]
     weights = xp.asarray(counts, x.dtype)[:, None] / sum(counts)
@@ -63,10 +65,11 @@ def batch_norm(
     # One pass less than by way of x - mean, and no less exact than x is itself.
     scale, shift = _wide(xp, images, by_x, beta - mean * by_x)
     y: Array = xp.empty(_line_shape(images), x.dtype)
-    for samples in _blocks(images, scratch):
-        part = y[samples]
-        xp.multiply(_lines(xp, images[samples]), scale, out=part)
-        xp.add(part, shift, out=part)
+    for lane in _lanes(ops, images):
+        for samples in _blocks(images[lane], scratch):
+            part = y[lane][samples]
+            xp.multiply(_lines(xp, images[lane][samples]), scale, out=part)
+            xp.add(part, shift, out=part)
     return _like(x, y.reshape(images.shape)), inverse
 
 
@@ -87,27 +90,33 @@ def batch_norm_backward(
     """See `Ops`."""
     xp, images, slopes = ops.xp, _channels_last(x), _channels_last(dy)
     scratch = scratch_bytes(ops, _BLOCK_BYTES)
-    dgamma, dbeta = xp.zeros_like(gamma), xp.zeros_like(gamma)
+    dgammas, dbetas = [], []
     width, scale = images.shape[2], gamma * inverse
     (centre,) = _wide(xp, images, mean)
-    for samples in _blocks(images, scratch):
-        given = _lines(xp, slopes[samples])
-        product = xp.subtract(_lines(xp, images[samples]), centre)
-        xp.multiply(product, given, out=product)
-        dgamma += _sum(xp, product, width)
-        dbeta += _sum(xp, given, width)
+    for lane in _lanes(ops, images):
+        dgamma, dbeta = xp.zeros_like(gamma), xp.zeros_like(gamma)
+        for samples in _blocks(images[lane], scratch):
+            given = _lines(xp, slopes[lane][samples])
+            product = xp.subtract(_lines(xp, images[lane][samples]), centre)
+            xp.multiply(product, given, out=product)
+            dgamma += _sum(xp, product, width)
+            dbeta += _sum(xp, given, width)
+        dgammas.append(dgamma)
+        dbetas.append(dbeta)
+    dgamma, dbeta = sum_of(ops, dgammas), sum_of(ops, dbetas)
     dgamma *= inverse
     count = max(x.size // x.shape[1], 1)
     by_x = scale * inverse * dgamma / count
     constant = scale * dbeta / count - by_x * mean
     scale, by_x, constant = _wide(xp, images, scale, by_x, constant)
     dx: Array = xp.empty(_line_shape(images), dy.dtype)
-    for samples in _blocks(images, scratch):
-        part = dx[samples]
-        xp.multiply(_lines(xp, slopes[samples]), scale, out=part)
-        if not fixed:
-            part -= constant
-            part -= xp.multiply(_lines(xp, images[samples]), by_x)
+    for lane in _lanes(ops, images):
+        for samples in _blocks(images[lane], scratch):
+            part = dx[lane][samples]
+            xp.multiply(_lines(xp, slopes[lane][samples]), scale, out=part)
+            if not fixed:
+                part -= constant
+                part -= xp.multiply(_lines(xp, images[lane][samples]), by_x)
     return _like(x, dx.reshape(images.shape)), dgamma, dbeta
 
 
@@ -145,6 +154,11 @@ def batch_norm_relu_backward(
     """See `Ops`."""
     slopes = ops.activation_backward("relu", dy, mask)
     return ops.batch_norm_backward(slopes, x, gamma, mean, inverse, fixed)
+
+
+def _lanes(ops: Ops, images: Array) -> Iterator[slice]:
+    """Lanes of the samples, over which two or three operands pass twice."""
+    return ops.lanes(len(images), 2 * SWEEP * images.size)
 
 
 def _blocks(images: Array, scratch: int) -> Iterator[slice]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
+from singanet.ops.numpy.lanes import SWEEP
 from singanet.ops.numpy.windows import blocks, channels_first, meetings, scratch_bytes
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
@@ -28,7 +29,7 @@ def max_pool(ops: Ops, x: Array, window: Window, keep: bool) -> tuple[Array, Arr
     where: Array | None = None
     if keep:
         where = xp.zeros(y.shape, np.min_scalar_type(prod(window.kernel) - 1))
-    for samples in _sample_blocks(x.shape, x.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
+    for samples in _sample_blocks(ops, x.shape, x.itemsize):
         rows = ops.channels_last(x[samples])
         for k, pixels, outputs in meetings(window, size, out):
             best, given = y[samples][outputs], rows[pixels]
@@ -47,7 +48,7 @@ def max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape, window:
     xp, n, c, size = ops.xp, x_shape[0], x_shape[1], x_shape[2:]
     disjoint = all(s >= k for s, k in zip(window.stride, window.extent, strict=True))
     dx: Array = xp.zeros((n, *size, c), dy.dtype)
-    for samples in _sample_blocks(x_shape, dy.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
+    for samples in _sample_blocks(ops, x_shape, dy.itemsize):
         rows, target = ops.channels_last(dy[samples]), dx[samples]
         for k, pixels, outputs in meetings(window, size, dy.shape[2:]):
             mine = xp.equal(where[samples][outputs], k)
@@ -65,7 +66,7 @@ def avg_pool(ops: Ops, x: Array, window: Window, count_pads: bool = False) -> Ar
     out = window.out_size(*size)
     y: Array = xp.zeros((n, *out, c), x.dtype)
     counts = _counts(xp, x.shape, window, count_pads, x.dtype)
-    for samples in _sample_blocks(x.shape, x.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
+    for samples in _sample_blocks(ops, x.shape, x.itemsize):
         rows = ops.channels_last(x[samples])
         for _, pixels, outputs in meetings(window, size, out):
             total = y[samples][outputs]
@@ -82,7 +83,7 @@ def avg_pool_backward(
     xp, n, c, size = ops.xp, x_shape[0], x_shape[1], x_shape[2:]
     counts = _counts(xp, x_shape, window, count_pads, dy.dtype)
     dx: Array = xp.zeros((n, *size, c), dy.dtype)
-    for samples in _sample_blocks(x_shape, dy.itemsize, scratch_bytes(ops, _BLOCK_BYTES)):
+    for samples in _sample_blocks(ops, x_shape, dy.itemsize):
         share = xp.divide(ops.channels_last(dy[samples]), counts)
         for _, pixels, outputs in meetings(window, size, dy.shape[2:]):
             dx[samples][pixels] += share[outputs]
@@ -123,9 +124,12 @@ def global_max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape) 
     return _channels_first(full, x_shape)
 
 
-def _sample_blocks(x_shape: Shape, itemsize: int, scratch: int) -> Iterator[slice]:
-    for samples, _ in blocks(x_shape[0], 1, prod(x_shape[1:]) * itemsize, scratch):
-        yield samples
+def _sample_blocks(ops: Ops, x_shape: Shape, itemsize: int) -> Iterator[slice]:
+    """Slices of samples, lane by lane, whose values fit a block."""
+    scratch, size = scratch_bytes(ops, _BLOCK_BYTES), prod(x_shape[1:])
+    for lane in ops.lanes(x_shape[0], 2 * SWEEP * x_shape[0] * size):
+        for samples, _ in blocks(lane.stop - lane.start, 1, size * itemsize, scratch):
+            yield slice(lane.start + samples.start, lane.start + samples.stop)
 
 
 def _counts(xp: Any, x_shape: Shape, window: Window, count_pads: bool, dtype: Any) -> Array:

@@ -11,6 +11,7 @@ from singanet.ops.onednn import (
     pool,
     products,
     scores,
+    sweeps,
 )
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.calibration import measured
@@ -32,6 +33,7 @@ class OneDnnOps(OneDnnBase):
 
     calibrate = staticmethod(measured)
     written = written
+    sweep = sweeps.sweep
     combine = eltwise.combine
     matmul = products.matmul
     affine = products.affine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,22 @@ class OneDnnBase(NumpyOps):
     def pass_on_nan(self, y: Array, x: Array) -> None:
         """See `Ops`: into the first element of the sample."""
         if self.serves(1, x, y) and is_dense(x) and is_dense(y):
-            self._copy_nan(in_memory_order(y), in_memory_order(x))
+            self.where_nan(_mark, in_memory_order(y), in_memory_order(x))
+
+    def where_nan(self, repair: Callable[[Array, Array], None], y: Array, seen: Array) -> None:
+        """Let ``repair(y, seen)`` change ``y`` if the C-ordered ``seen`` holds NaN.
+
+        Hardly ever: a look takes a fraction of what it takes to change nothing.
+        """
+        self.repair_nan(y, repair, seen)
+
+    @staticmethod
+    def repair_nan(y: Array, repair: Callable[[Array, Array], None], seen: Array) -> None:
+        """See `where_nan`."""
+        # The place of the first NaN, where there is one: the quickest look that NumPy has.
+        least = seen.item(seen.argmin())
+        if least != least:
+            repair(y, seen)
 
     def _copy_nan(self, y: Array, x: Array) -> None:
         # Nothing here depends on values, so that it can be recorded.
@@ -167,6 +182,12 @@ class OneDnnBase(NumpyOps):
         xp.sign(least, out=least)
         xp.multiply(least, 0.0, out=least)
         xp.add(first, least, out=first)
+
+
+def _mark(y: Array, x: Array) -> None:
+    """Put NaN into the first element of each sample of ``y`` whose sample of ``x`` holds one."""
+    n = len(x)
+    y.reshape(n, -1)[np.isnan(x).reshape(n, -1).any(axis=1), 0] = np.nan
 
 
 def is_dense(x: Array) -> bool:

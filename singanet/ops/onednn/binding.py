@@ -52,8 +52,8 @@ class Arg(IntEnum):
     SHIFT = 52
     WORKSPACE = 64
     SCRATCHPAD = 80
-    POST_OP_SRC = 1 << 14 | 2
-    POST_OP_SRC_LATER = 1 << 15 | 2
+    SCALE_OF_SRC = 1 << 12 | 1
+    SCALE_OF_SRC_1 = 1 << 12 | 2
     DIFF_SRC = 129
     DIFF_SRC_ITER = 130
     DIFF_SRC_ITER_C = 131
@@ -86,7 +86,6 @@ class Query(IntEnum):
     DIFF_DST = 134
     WORKSPACE = 135
     SCRATCHPAD = 136
-    EXEC_ARG = 255
 
 
 class Prop(IntEnum):
@@ -104,6 +103,7 @@ class Algorithm(IntEnum):
     RELU = 0x20
     TANH = 0x21
     ELU = 0x22
+    SQUARE_ROOT = 0x25
     SOFT_RELU = 0x27
     LOGISTIC = 0x29
     SWISH = 0x2C
@@ -116,6 +116,9 @@ class Algorithm(IntEnum):
     POOLING_AVG_EXCLUDE_PADDING = 0x3FF
     LRN_ACROSS_CHANNELS = 0xAFF
     BINARY_ADD = 0x1FFF0
+    BINARY_MULTIPLY = 0x1FFF1
+    BINARY_DIVIDE = 0x1FFF4
+    BINARY_SUBTRACT = 0x1FFF5
     SOFTMAX_ACCURATE = 0x30000
 
 
@@ -170,12 +173,13 @@ _SIGNATURES: dict[str, list[Any]] = {
     "memory_create": [_out, _descriptor, c_void_p, c_void_p],
     "memory_set_data_handle": [_handle, c_void_p],
     "memory_destroy": [_handle],
+    "primitive_attr_clone": [_out, _handle],
     "primitive_attr_create": [_out],
     "primitive_attr_destroy": [_handle],
     "primitive_attr_set_fpmath_mode": [_handle, c_int],
     "primitive_attr_set_post_ops": [_handle, c_void_p],
+    "primitive_attr_set_scales_mask": [_handle, c_int, c_int],
     "primitive_attr_set_scratchpad_mode": [_handle, c_int],
-    "post_ops_append_binary": [_handle, c_int, _descriptor],
     "post_ops_append_eltwise": [_handle, c_int, c_float, c_float],
     "post_ops_append_sum": [_handle, c_float, c_int32, c_int],
     "post_ops_create": [_out],
@@ -183,7 +187,6 @@ _SIGNATURES: dict[str, list[Any]] = {
     "primitive_desc_query": [_descriptor, c_int, c_int, c_void_p],
     "primitive_desc_destroy": [_descriptor],
     "primitive_create": [_out, _descriptor],
-    "primitive_execute": [_handle, c_void_p, c_int, POINTER(ExecArg)],
     "primitive_destroy": [_handle],
 }
 # What follows the result and the engine, and comes before the attributes.
@@ -243,6 +246,24 @@ def check(status: int, what: str) -> None:
             received=_STATUS.get(status, f"status {status}"),
             advice="set SINGANET_OPS=numpy to do without oneDNN",
         )
+
+
+def executing(c: Any, brief: bool) -> Any:
+    """``dnnl_primitive_execute`` for arguments of ctypes' types; it raises where it fails.
+
+    A ``brief`` one keeps the interpreter's lock: to give it up and to get it back takes longer
+    than a small kernel.
+    """
+    library = ctypes.PyDLL(c._name, handle=c._handle) if brief else c
+    function = library["dnnl_primitive_execute"]
+    # Called with what the function returns, which is what takes the least time.
+    function.restype = _expect_success
+    return function
+
+
+def _expect_success(status: int) -> None:
+    if status:
+        check(status, "a kernel")
 
 
 def dims(values: Any) -> Any:

@@ -17,9 +17,16 @@ class Builder(Descriptors):
     Operands are numbered in the order in which the plan's caller will give their addresses.
     """
 
-    def __init__(self, place: Place, attributes: Any, threads: int, factors: int = F32) -> None:
+    def __init__(
+        self,
+        place: Place,
+        attributes: Any,
+        threads: int,
+        factors: int = F32,
+        brief: bool = False,
+    ) -> None:
         super().__init__(place, attributes, factors)
-        self.threads = threads
+        self.threads, self._brief = threads, brief
         self._stages: list[Stage] = []
         self._operands: dict[int, Memory] = {}
         self._sizes: dict[int, int] = {}
@@ -37,13 +44,18 @@ class Builder(Descriptors):
         return memory
 
     def packed_output(
-        self, number: int, plain: Any, made: Any
+        self, number: int, plain: Any, made: Any, adds: bool = False
     ) -> tuple[Memory, Callable[[], None]]:
-        """A memory in the layout ``made`` for the operand ``number``, and what brings it there."""
+        """A memory in the layout ``made`` for the operand ``number``, and what brings it there.
+
+        With ``adds`` what the operand holds, and is to be added to, comes into that memory first.
+        """
         target = self.operand(number, plain)
         if self.same(plain, made):
             return target, lambda: None
         packed = self.inner(made)
+        if adds:
+            self.reorder(plain, target, made, packed)
         return packed, lambda: self.reorder(made, packed, plain, target)
 
     def operands(self, arguments: Sequence[Arg], layouts: Sequence[Any]) -> dict[Arg, Memory]:
@@ -136,7 +148,7 @@ class Builder(Descriptors):
             products=self.products,
         )
         self._finished = True
-        return Plan(self._place, recipe, self.threads)
+        return Plan(self._place, recipe, self.threads, self._brief)
 
     def close(self) -> None:
         """Destroy the descriptors, which a plan does not need, and the rest where none was made."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from singanet.ops.onednn.binding import (
@@ -11,7 +11,6 @@ from singanet.ops.onednn.binding import (
     FORMAT_ANY,
     NOT_OFFERED,
     QUERY_IMPLEMENTATION,
-    SCRATCHPAD_USER,
     Algorithm,
     Arg,
     Query,
@@ -80,31 +79,33 @@ class Descriptors:
         self._undo.append((self.c.dnnl_memory_desc_destroy, made))
         return made
 
-    def post_ops(self, add: bool = False, relu: bool = False, other: Any = None) -> Any:
-        """Attributes of a primitive: ``add`` to what is there, or an ``other`` operand; ``relu``.
-
-        The layout of ``other`` is given; `argument_of_other` tells which argument it is.
-        """
+    def post_ops(self, add: bool = False, relu: bool = False) -> Any:
+        """Attributes of a primitive: ``add`` to what is there, then ``relu``; None for neither."""
+        if not (add or relu):
+            return None
         chain, attributes, c = ctypes.c_void_p(), ctypes.c_void_p(), self.c
-        check(c.dnnl_primitive_attr_create(ctypes.byref(attributes)), "making attributes")
+        status = c.dnnl_primitive_attr_clone(ctypes.byref(attributes), self._attributes)
+        check(status, "making attributes")
         self._undo.append((c.dnnl_primitive_attr_destroy, attributes))
         check(c.dnnl_post_ops_create(ctypes.byref(chain)), "making post-ops")
         self._undo.append((c.dnnl_post_ops_destroy, chain))
         if add:
             check(c.dnnl_post_ops_append_sum(chain, 1.0, 0, F32), "appending a sum")
-        if other is not None:
-            kind = int(Algorithm.BINARY_ADD)
-            check(c.dnnl_post_ops_append_binary(chain, kind, other), "appending an operand")
         if relu:
             check(c.dnnl_post_ops_append_eltwise(chain, int(Algorithm.RELU), 0.0, 0.0), "a relu")
         check(c.dnnl_primitive_attr_set_post_ops(attributes, chain), "setting post-ops")
-        check(c.dnnl_primitive_attr_set_scratchpad_mode(attributes, SCRATCHPAD_USER), "scratch")
         return attributes
 
-    def argument_of_other(self, primitive_desc: Any) -> Arg:
-        """The argument that the first post-op reads, whose number differs by oneDNN's version."""
-        known = self.size(self.layout(primitive_desc, Query.EXEC_ARG, int(Arg.POST_OP_SRC)))
-        return Arg.POST_OP_SRC if known else Arg.POST_OP_SRC_LATER
+    def scaled(self, arguments: Iterable[Arg]) -> Any:
+        """Attributes of a primitive whose ``arguments`` are multiplied by a number each."""
+        attributes, c = ctypes.c_void_p(), self.c
+        status = c.dnnl_primitive_attr_clone(ctypes.byref(attributes), self._attributes)
+        check(status, "making attributes")
+        self._undo.append((c.dnnl_primitive_attr_destroy, attributes))
+        for argument in arguments:
+            status = c.dnnl_primitive_attr_set_scales_mask(attributes, int(argument), 0)
+            check(status, "setting scales")
+        return attributes
 
     def primitive_desc(
         self, kind: str, *arguments: Any, slow: bool = False, attributes: Any = None

@@ -149,8 +149,6 @@ def _backward(build: Builder, size: int, forward: int, backward: int, alpha: flo
 
 def _sum(build: Builder, size: int, relu: bool) -> None:
     line = build.rows((size,))
-    attributes = build.post_ops(relu=True) if relu else None
-    desc = build.primitive_desc(
-        "binary", int(Alg.BINARY_ADD), line, line, line, attributes=attributes
-    )
+    attributes, algorithm = build.post_ops(relu=relu), int(Alg.BINARY_ADD)
+    desc = build.primitive_desc("binary", algorithm, line, line, line, attributes=attributes)
     build.stage(desc, build.operands((Arg.DST, Arg.SRC, Arg.SRC_1), [line] * 3))

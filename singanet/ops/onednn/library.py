@@ -13,12 +13,12 @@ from typing import Any
 
 from singanet.errors import BackendError
 from singanet.ops.onednn.binding import Version, declare
-from singanet.ops.onednn.openmp import short_waits
+from singanet.ops.onednn.openmp import long_waits
 
 PATH_VARIABLE = "SINGANET_ONEDNN"
 """The environment variable with the path of a oneDNN library."""
 
-INSTALL = "run: pip install onednn-cpu-gomp threadpoolctl"
+INSTALL = "run: pip install onednn-cpu-gomp"
 
 MAJOR = 3
 """The C interface that the binding speaks: oneDNN 3.x."""
@@ -74,7 +74,7 @@ def find_library() -> str | None:
 def load_library(path: str) -> Library:
     """Load and check the library. Errors: `BackendError` that names the file and its version."""
     try:
-        with short_waits():
+        with long_waits():
             c = ctypes.CDLL(path)
     except OSError as error:
         raise _refused(path, "a library that can be loaded", str(error)) from error

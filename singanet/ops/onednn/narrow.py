@@ -1,8 +1,8 @@
 """Kernels that multiply bfloat16: float32 arrays outside, factors rounded in scratch memory.
 
 Convolutions and large products round what they multiply to bfloat16, which has float32's range and
-8 of its 24 bits, and sum in float32; recurrent kernels let oneDNN do so block by block. Everything
-else stays as it is, and so do all arrays: parameters and updates, activations, gradients.
+8 of its 24 bits, and sum in float32; recurrent ones the state h of each step too. Everything else
+stays as it is, and so do all arrays: parameters and updates, activations, gradients.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from typing import Any
 
 from singanet.errors import BackendError
 from singanet.ops.interface import Ops
+from singanet.ops.kernel import cheapest
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.cases import Case
-from singanet.ops.onednn.choices import direct
 from singanet.ops.onednn.library import INSTALL
 
 
-class Direct:
-    """Takes oneDNN's own convolution wherever it is open: the other routes multiply float32."""
+class Estimated:
+    """Takes the cheapest of the routes that multiply bfloat16, where one is open."""
 
     version = 0
 
     def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
         """See `Chooser`."""
-        return direct(estimates)
+        return cheapest({k: v for k, v in estimates.items() if k in _ROUTES} or estimates)
+
+
+_ROUTES = ("direct", "product")
 
 
 def narrowed(ops: Ops, where: str) -> Ops:
@@ -53,5 +56,5 @@ def narrowed(ops: Ops, where: str) -> Ops:
 
 def _narrow(ops: OneDnnBase) -> OneDnnBase:
     made = copy.copy(ops)
-    made.narrow, made.chooser, made._local = True, Direct(), threading.local()
+    made.narrow, made.chooser, made._local = True, Estimated(), threading.local()
     return made

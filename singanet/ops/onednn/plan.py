@@ -6,6 +6,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from singanet.ops.onednn.binding import ExecArg, check
@@ -55,12 +56,18 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Place:
-    """Where plans run: the library's functions, an engine and a stream, its threads."""
+    """Where plans run: the library's functions, an engine and a stream, its threads.
+
+    ``execute`` runs a primitive, ``execute_briefly`` one that is done before another thread of
+    Python could do much.
+    """
 
     c: Any
     engine: Any
     stream: Any
     use_threads: Callable[[int], None]
+    execute: Callable[..., None]
+    execute_briefly: Callable[..., None]
 
 
 class Calls:
@@ -70,29 +77,37 @@ class Calls:
     and costs an execution a stage.
     """
 
-    __slots__ = ("__weakref__", "_calls", "_execute", "_primitives", "_stream", "_threads", "_use")
+    __slots__ = ("__weakref__", "_primitives", "_use", "parts", "threads")
 
     def __init__(
-        self, place: Place, stages: Sequence[Stage], threads: int, of: Mapping[Memory, Memory]
+        self,
+        place: Place,
+        stages: Sequence[Stage],
+        threads: int,
+        brief: bool,
+        of: Mapping[Memory, Memory],
     ) -> None:
         """``of`` tells the memory object to take for each that the stages name."""
         weakref.finalize(self, release, place.c, tuple(of.values())).atexit = False
-        self._execute: Callable[..., int] = place.c.dnnl_primitive_execute
-        self._stream = place.stream
-        self._use, self._threads = place.use_threads, threads
+        self._use, self.threads = partial(place.use_threads, threads), threads
         self._primitives = [stage.primitive for stage in stages]
-        self._calls: list[tuple[int, int, Any]] = []
+        execute = place.execute_briefly if brief else place.execute
+        self.parts: list[Callable[[], None]] = []
         for stage in stages:
             pairs = [ExecArg(arg, of[memory]) for arg, memory in stage.memories.items()]
-            self._calls.append((stage.primitive.handle, len(pairs), (ExecArg * len(pairs))(*pairs)))
+            given = (ExecArg * len(pairs))(*pairs)
+            handle, count = ctypes.c_void_p(stage.primitive.handle), ctypes.c_int(len(pairs))
+            self.parts.append(partial(execute, handle, place.stream, count, given))
 
     def __call__(self) -> None:
         """Run the stages."""
-        self._use(self._threads)
-        for primitive, count, arguments in self._calls:
-            status = self._execute(primitive, self._stream, count, arguments)
-            if status:
-                check(status, "a kernel")
+        self._use()
+        for call in self.parts:
+            call()
+
+    def after(self, threads: int) -> list[Callable[[], None]]:
+        """What running comes down to, where the last kernel used so many ``threads``; 0: any."""
+        return self.parts if threads == self.threads else [self._use, *self.parts]
 
 
 class Runnable(Protocol):
@@ -125,19 +140,20 @@ class Plan:
     """Stages that run one after the other on the operands' addresses.
 
     A plan belongs to the thread that made it, since its memories are pointed at the operands of
-    one call. It needs ``scratch`` bytes of working memory, and uses ``threads``.
+    one call. It needs ``scratch`` bytes of working memory, and uses ``threads``. A ``brief`` one
+    lets no other thread of Python run meanwhile.
     """
 
-    def __init__(self, place: Place, recipe: Recipe, threads: int) -> None:
+    def __init__(self, place: Place, recipe: Recipe, threads: int, brief: bool = False) -> None:
         self.place = place
         self.recipe = recipe
-        self.threads = threads
+        self.threads, self.brief = threads, brief
         self.scratch, self.sizes = recipe.scratch, recipe.sizes
         self.reads, self.writes = recipe.reads, recipe.writes
         self._point: Callable[..., int] = place.c.dnnl_memory_set_data_handle
         self._base = 0
         own = [*recipe.operands, *(memory for memory, _ in recipe.inside)]
-        self._calls = Calls(place, recipe.stages, threads, {memory: memory for memory in own})
+        self._calls = Calls(place, recipe.stages, threads, brief, {each: each for each in own})
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
         """Run on the operands at ``addresses``, with `scratch` bytes to use at ``scratch``."""
@@ -155,7 +171,7 @@ class Plan:
         places = list(zip(recipe.operands, addresses, strict=True))
         places += [(memory, scratch + offset) for memory, offset in recipe.inside]
         copies = {memory: self._copied(memory, at) for memory, at in places}
-        return Calls(self.place, recipe.stages, self.threads, copies)
+        return Calls(self.place, recipe.stages, self.threads, self.brief, copies)
 
     def _copied(self, memory: Memory, address: int) -> Memory:
         """Another memory object of the same layout, at ``address``."""

@@ -10,10 +10,12 @@ import numpy as np
 
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import linear as by_numpy
+from singanet.ops.onednn import stacks
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import F32, Arg, Query
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.runtime import SHARED
+from singanet.ops.onednn.speeds import BUILT_IN
 from singanet.types import Array
 
 _LEAST = 1 << 18
@@ -34,21 +36,32 @@ _ADDS_A_PASS = 32
 _ROUNDED = 1024
 """How often a number has to be multiplied for rounding it beforehand to pay, and not in blocks."""
 
+_HANDED = 12_000
+"""Nanoseconds of a prediction's product from which it is shared; its neighbours are no training's.
+
+Waking a thread takes a few microseconds where it has just been at work.
+"""
+
+_READ = 0.1
+"""Nanoseconds to read a number from beyond a core's own cache."""
+
 _LEAST_CONSTANT = 1 << 14
-"""Multiply-adds from which a product with its bias takes less than NumPy's product and sum."""
+"""Multiply-adds from which a product alone takes less than NumPy's: with what follows any does."""
 
 
 def _matmul(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> Array | None:
-    return _multiplied(ops, a, b, None, out)
+    return _multiplied(ops, a, b, None, out) if a.ndim == 2 else stacks.product(ops, a, b, out)
 
 
 def _affine(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None) -> Array | None:
     return _multiplied(ops, x, weight, bias, None)
 
 
-def _is_large(
-    ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None, *, out: Array | None = None
-) -> bool:
+def _pays(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> bool:
+    return _is_large(ops, a, b) or stacks.pays(ops, a, b)
+
+
+def _is_large(ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None) -> bool:
     """Whether it is a product of two matrices, as large as oneDNN's are."""
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != len(b):
         return False
@@ -76,7 +89,9 @@ def _multiplied(
     return y if done else None
 
 
-def _affine_constant(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None) -> Array | None:
+def _affine_constant(
+    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, relu: bool = False
+) -> Array | None:
     rest = [] if bias is None else [bias]
     turned = not weight.flags.c_contiguous
     plain = weight.T if turned else weight
@@ -84,8 +99,8 @@ def _affine_constant(ops: OneDnnBase, x: Array, weight: Array, bias: Array | Non
         return None
     (m, k), n = x.shape, weight.shape[1]
     # The layout may depend on the number of threads: it has to be the same for both calls.
-    passes = SHARED if x.size * (1 + n // _ADDS_A_PASS) >= SHARED else 0
-    key = (m, k, n, turned, bias is not None)
+    passes = SHARED if _is_worth_threads(ops, m, weight.size) else 0
+    key = (m, k, n, turned, bias is not None, relu)
     packed = ops.room(_pack, key, 0, weight, passes)
     if not packed.size:
         return None
@@ -93,10 +108,12 @@ def _affine_constant(ops: OneDnnBase, x: Array, weight: Array, bias: Array | Non
     ops.runs(_pack, key, packed, plain, passes=passes)
     given = (ops.ordered(x), y, packed, *map(ops.ordered, rest))
     ops.runs(_product_packed, key, *given, passes=passes)
+    if ops.prepared is not None:
+        ops.prepared.drops_nan |= relu
     return y
 
 
-matmul = in_order(Route("onednn", _matmul, _is_large), last=by_numpy.matmul)
+matmul = in_order(Route("onednn", _matmul, _pays), last=by_numpy.matmul)
 
 affine = in_order(Route("onednn", _affine, _is_large), last=by_numpy.affine)
 
@@ -104,10 +121,21 @@ affine_constant = in_order(
     Route(
         "onednn",
         _affine_constant,
-        lambda ops, x, weight, bias: x.ndim == 2 and len(x) * weight.size >= _LEAST_CONSTANT,
+        lambda ops, x, weight, bias, relu=False: (
+            x.ndim == 2 and (bias is not None or relu or len(x) * weight.size >= _LEAST_CONSTANT)
+        ),
     ),
     last=by_numpy.affine_constant,
 )
+
+
+def _is_worth_threads(ops: OneDnnBase, rows: int, weight: int) -> bool:
+    """Whether a product with so many numbers of a constant weight is to be shared.
+
+    With few rows the time goes into reading it, of which every core has its part in its own cache.
+    """
+    speeds = ops.speeds() if ops.threads > 1 else BUILT_IN
+    return weight * (rows * speeds.products + _READ) >= _HANDED
 
 
 def _turned(matrix: Array) -> bool | None:
@@ -137,23 +165,26 @@ def _product(
     build.stage(desc, memories)
 
 
-def _desc(build: Builder, m: int, k: int, n: int, bias: bool) -> object:
+def _desc(build: Builder, m: int, k: int, n: int, bias: bool, relu: bool) -> object:
     line = build.rows((1, n)) if bias else None
     given = (build.rows((m, k), build.factors), build.free((k, n), build.factors))
-    return build.primitive_desc("matmul", *given, line, build.rows((m, n)))
+    after = build.post_ops(relu=relu)
+    return build.primitive_desc("matmul", *given, line, build.rows((m, n)), attributes=after)
 
 
-def _pack(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool) -> None:
+def _pack(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool, relu: bool) -> None:
     """Operands: the matrix as the product wants it, and as it is."""
-    wanted = build.layout(_desc(build, m, k, n, bias), Query.WEIGHTS)
+    wanted = build.layout(_desc(build, m, k, n, bias, relu), Query.WEIGHTS)
     plain = build.strided((k, n), (1, k) if turned else (n, 1))
     packed, weight = build.operand(0, wanted), build.operand(1, plain)
     build.reorder(plain, weight, wanted, packed)
 
 
-def _product_packed(build: Builder, m: int, k: int, n: int, turned: bool, bias: bool) -> None:
+def _product_packed(
+    build: Builder, m: int, k: int, n: int, turned: bool, bias: bool, relu: bool
+) -> None:
     """Operands: the rows, the products, the packed matrix, the bias."""
-    desc = _desc(build, m, k, n, bias)
+    desc = _desc(build, m, k, n, bias, relu)
     memories = {
         Arg.SRC: build.packed_input(0, build.rows((m, k)), build.layout(desc, Query.SRC)),
         Arg.DST: build.operand(1, build.rows((m, n))),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.ops.blas import stand_aside
 from singanet.ops.onednn.binding import (
     BF16,
     CPU,
@@ -17,12 +18,12 @@ from singanet.ops.onednn.binding import (
     FPMATH_BF16,
     SCRATCHPAD_USER,
     check,
+    executing,
 )
-from singanet.ops.onednn.blas import stand_aside
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
-from singanet.ops.onednn.openmp import Team
+from singanet.ops.onednn.openmp import Team, watch
 from singanet.ops.onednn.plan import Place, Runnable
 from singanet.ops.threads import changes
 from singanet.types import Array
@@ -56,10 +57,14 @@ class Runtime:
         self.changes = changes()
         engine = self._made("engine_create", CPU, 0)
         stream = self._made("stream_create", engine, DEFAULT_STREAM)
-        self.team = Team(library.c.omp_set_num_threads if library.runtime == "OpenMP" else None)
+        by_openmp, near = library.runtime == "OpenMP", None
         if threads > 1:
             stand_aside()
-        self._place = Place(library.c, engine, stream, self.team.use)
+            near = watch(library.c) if by_openmp else None
+        tell = library.c.omp_set_num_threads if by_openmp else None
+        self.team = Team(tell, None if near is None else near.look)
+        executes = (executing(library.c, brief) for brief in (False, True))
+        self._place = Place(library.c, engine, stream, self.team.use, *executes)
         # Scratch is ours to give, so that it is counted, shared by all plans, and kept aligned.
         self._attributes = self._made("primitive_attr_create")
         set_mode = library.c.dnnl_primitive_attr_set_scratchpad_mode
@@ -82,7 +87,8 @@ class Runtime:
         """The plan that ``build(builder, *key)`` makes, or None where oneDNN offers none.
 
         Little ``work`` is one thread's: waking the others takes longer, and where other processes
-        have their cores, much longer. A plan runs with the threads that it was made for.
+        have their cores, much longer. It keeps Python's lock. A plan runs with the threads that
+        it was made for.
         """
         full = (build, key)
         try:
@@ -97,10 +103,11 @@ class Runtime:
 
     def built(self, build: Build, key: tuple[Any, ...], work: int) -> Runnable | None:
         """As `plan`, made now and kept by the caller alone."""
-        threads = self.threads if work >= SHARED else 1
+        brief = work < SHARED
+        threads = 1 if brief else self.threads
         self.team.use(threads)
         for factors in self._factors:
-            builder = Builder(self._place, self._attributes, threads, factors)
+            builder = Builder(self._place, self._attributes, threads, factors, brief)
             try:
                 return build(builder, *key) or builder.plan()
             except NotOfferedError:

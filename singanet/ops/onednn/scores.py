@@ -25,11 +25,19 @@ def _softmax(ops: OneDnnBase, x: Array, axis: int = -1) -> Array | None:
     y: Array = ops.xp.empty(rows.shape, np.float32)
     if not ops.runs(_forward, (_flat(rows),), rows, y):
         return None
+    if ops.prepared is not None:
+        ops.where_nan(_spread, y, y)
+        return y
     # A row with NaN or infinity has zeros beside its NaN, which goes to all of it by the sum.
     total = ops.xp.sum(y, axis=-1, keepdims=True)
     ops.xp.multiply(total, 0.0, out=total)
     ops.xp.add(y, total, out=y)
     return y
+
+
+def _spread(y: Array, seen: Array) -> None:
+    """NaN throughout the rows that hold one."""
+    y[np.isnan(seen).any(axis=-1)] = np.nan
 
 
 def _softmax_backward(ops: OneDnnBase, dy: Array, y: Array, axis: int = -1) -> Array | None:

@@ -13,6 +13,7 @@ import numpy as np
 from singanet.base.sizes import bytes_text
 from singanet.engine.feeds import check_feed
 from singanet.program.array_tree import map_arrays, root_of
+from singanet.program.bind_call import Ready, chained
 from singanet.program.compile import Recording, compiled
 from singanet.program.ir import NotRecordableError
 from singanet.program.layout.arena import ALIGNMENT
@@ -139,6 +140,7 @@ class Prediction:
         self.notes = notes
         self.arena_bytes = recording.layout.nbytes + ALIGNMENT
         self._bound: Bound | None = None
+        self._calls: list[Ready] = []
 
     @property
     def outside(self) -> list[Array]:
@@ -147,15 +149,16 @@ class Prediction:
 
     def forget(self) -> None:
         """Drop the arrays of the arena it was bound to."""
-        self._bound = None
+        self._bound, self._calls = None, []
 
     def run(self, arena: Array, x: Any) -> Any:
         """What is predicted of ``x``, a dict or the array of a single input."""
         bound = self._bound
         if bound is None or bound.arena is not arena:
             bound = self._bound = Bound(self._recording, arena)
+            self._calls = chained(bound.feed.calls)
         bound.fill(x)
-        for call in bound.feed.calls:
+        for call in self._calls:
             call()
         assert bound.outputs is not None
         found = bound.outputs.arrays[0][""]

@@ -59,17 +59,19 @@ class FoldedConvolution(Layer):
 
 
 class ConstantDense(Layer):
-    """A fully connected layer whose weight is laid out for the product."""
+    """A fully connected layer whose weight is laid out for the product, and a relu after it."""
 
     def __init__(self, name: str, transposed: bool, params: Mapping[str, Param]) -> None:
         super().__init__(name)
         self.transposed = transposed
         self.params = dict(params)
+        self.relu = False
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The outputs."""
         weight = ctx.params["weight"].T if self.transposed else ctx.params["weight"]
-        y: Array = ctx.ops.affine_constant(as_rows(x), weight, ctx.params.get("bias"))
+        bias = ctx.params.get("bias")
+        y: Array = ctx.ops.affine_constant(as_rows(x), weight, bias, self.relu)
         return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
 
 
@@ -106,7 +108,8 @@ def fuse(plan: Plan) -> Plan:
     for step in plan.steps:
         layer: Any = step.layer
         if _is_one_of(step, Dense) and not step.many_in and sparse.isdisjoint(step.in_slots):
-            made.put([step], ConstantDense(step.name, layer.W_transpose, layer.params))
+            dense = ConstantDense(step.name, layer.W_transpose, layer.params)
+            made.put(_with_relu(readers, [step], dense), dense)
         elif _is_convolution(step, FoldedConvolution):
             members, folded = [step], FoldedConvolution(step.name, layer.window, layer.params)
             after = readers.only(step, Add)
@@ -114,12 +117,19 @@ def fuse(plan: Plan) -> Plan:
                 folded.sum_layer = after.layer  # type: ignore[assignment]
                 sums.add(after)
                 members.append(after)
-            relu = readers.only(members[-1], Activation)
-            if relu is not None and relu.layer.mode == "relu":  # type: ignore[attr-defined]
-                folded.relu = True
-                members.append(relu)
-            made.put(members, folded)
+            made.put(_with_relu(readers, members, folded), folded)
     return made.plan()
+
+
+def _with_relu(
+    readers: _Readers, members: list[Step], layer: FoldedConvolution | ConstantDense
+) -> list[Step]:
+    """``members`` with the relu after them, which ``layer`` then does as well."""
+    after = readers.only(members[-1], Activation)
+    if after is None or after.layer.mode != "relu":  # type: ignore[attr-defined]
+        return members
+    layer.relu = True
+    return [*members, after]
 
 
 class _Readers:

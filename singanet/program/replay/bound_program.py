@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from singanet.program.array_tree import address, map_leaves
-from singanet.program.bind_call import Ready, ready_call
+from singanet.program.bind_call import Ready
 from singanet.program.compile import Recording
 from singanet.program.ir import MarkName, Ref
 from singanet.program.layout.arena import ALIGNMENT
+from singanet.program.share_sweeps import ready_in_parts
 from singanet.program.trace.python_pass import copy_into
 from singanet.types import Array
 
@@ -46,7 +47,7 @@ class Bound:
         self.segments: list[Segment] = []
         for at, end in pairwise([*marks, len(recording.calls)]):
             mark: Any = recording.calls[at]
-            calls = [ready_call(call, self.array) for call in recording.calls[at + 1 : end]]
+            calls = [ready_in_parts(call, self.array) for call in recording.calls[at + 1 : end]]
             self.segments.append(Segment(mark.name, self._filled(mark.arguments), tuple(calls)))
         named = {segment.name: segment for segment in self.segments}
         self.feed = named["feed"]

@@ -70,6 +70,13 @@ class RecordingKernels(NumpyOps):
         record_plan(tape, plan, arrays, build.__name__.strip("_"), passes, written)
         return True
 
+    def where_nan(self, repair: Callable[[Array, Array], None], y: Array, seen: Array) -> None:
+        """Looked for at each replay, by one call."""
+        tape, library = recording(), cast("Any", self)
+        look = library.repair_nan
+        tape.evaluator.run(look, plain(y), repair, plain(seen))
+        tape.add(look, (repair, seen), {}, (y,), "first", changes=True, name="look for NaN")
+
     def room(
         self, build: Any, key: tuple[Any, ...], operand: int, first: Array, passes: int = 1
     ) -> Array:
@@ -159,7 +166,7 @@ class Look:
 
 def take_rows(table: Array, indices: Array, out: Array) -> None:
     """Copy the rows of ``table`` at ``indices``, which were checked."""
-    np.take(table, indices, 0, out, "clip")
+    table.take(indices, 0, out, "clip")
 
 
 def record_plan(

@@ -59,6 +59,7 @@ class Recorder:
     def __init__(self, net: Net, evaluator: ConcreteEvaluator, plan: Plan | None = None) -> None:
         self.tape = Tape(evaluator)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
+        self.tape.backend = net.device.ops
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
         self.net: Net = proxy

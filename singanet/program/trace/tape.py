@@ -62,7 +62,9 @@ class Tape:
         self.lane: tuple[int, int] | None = None
         self.allowed: frozenset[int] | None = None
         self.phase: Phase = "forward"
+        # The kernels that write what they do on this tape, and those themselves.
         self.ops: Any = None
+        self.backend: Any = None
         self.refine: Callable[[SingaNetError], SingaNetError] | None = None
         # What the passes are to do: gradients to lay into others, from which byte on; whether a
         # caller runs between the calls; whether results may be dropped; what to make of constants.

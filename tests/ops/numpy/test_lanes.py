@@ -1,9 +1,11 @@
-"""Convolutions whose samples are shared among lanes: the same sums, whatever the number."""
+"""Kernels whose samples are shared among lanes: the same sums, whatever the number."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops, threads
 from singanet.ops.numpy import lanes
@@ -70,3 +72,55 @@ def test_threads_are_those_that_were_set(monkeypatch):
     threads.set_threads(1)
     assert numpy_ops.lane_count(8, lanes.LEAST) == 1
     assert numpy_ops.lane_count(8, lanes.LEAST - 1) == 1
+
+
+def normalised(samples, rng):
+    x, dy = rng.standard_normal((2, samples, 6, 9, 8)) + 3.0
+    gamma, beta = rng.standard_normal((2, 6))
+    y, mean, var, inverse = numpy_ops.batch_norm_train(x, gamma, beta, 1e-5)
+    return y, mean, var, *numpy_ops.batch_norm_backward(dy, x, gamma, mean, inverse, False)
+
+
+def pooled(samples, rng):
+    x, window = rng.standard_normal((samples, 6, 9, 8)), Window((3, 3), (2, 2), ((1, 1), (0, 1)))
+    y, where = numpy_ops.max_pool(x, window, True)
+    means = numpy_ops.avg_pool(x, window)
+    dy = rng.standard_normal(y.shape)
+    back = numpy_ops.max_pool_backward(dy, where, x.shape, window)
+    return y, means, back, numpy_ops.avg_pool_backward(dy, x.shape, window)
+
+
+def multiplied(samples, rng):
+    a, b, c = (rng.standard_normal(shape) for shape in ((samples, 7), (7, 3), (3, samples, 7)))
+    stacks = numpy_ops.matmul(c, c.swapaxes(1, 2))
+    return numpy_ops.matmul(a, b), numpy_ops.matmul(a.T, a), numpy_ops.affine(a, b, b[0]), stacks
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5])
+@pytest.mark.parametrize("made", [normalised, pooled, multiplied])
+def test_so_it_is_with_all_that_is_cut(several, made, samples):
+    several(1)
+    wanted = made(samples, np.random.default_rng(0))
+    for count in (2, 3):
+        several(count)
+        for one, other in zip(made(samples, np.random.default_rng(0)), wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+@given(
+    rows=st.integers(1, 9),
+    inner=st.integers(1, 9),
+    columns=st.integers(1, 9),
+    cores=st.sampled_from([1, 2, 3]),
+)
+def test_products_in_lanes_are_numpys(rows, inner, columns, cores):
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((rows, inner)), rng.standard_normal((inner, columns))
+    room = np.empty((rows, columns))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "LEAST", 1)
+        patch.setattr(lanes, "default_threads", lambda: cores)
+        made = numpy_ops.matmul(a, b, out=room)
+        assert made is room
+        np.testing.assert_allclose(numpy_ops.matmul(a, b), a @ b, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(room, a @ b, rtol=1e-12, atol=1e-12)

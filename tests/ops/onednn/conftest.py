@@ -14,7 +14,7 @@ from singanet.ops.onednn.choices import Measured
 def library_path():
     path = find_library()
     if path is None:
-        pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp threadpoolctl")
+        pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp")
     try:
         load_library(path)
     except BackendError as error:

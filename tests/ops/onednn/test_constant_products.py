@@ -15,12 +15,13 @@ def draw(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def check(ops, m, k, n, bias=True, turned=False):
+def check(ops, m, k, n, bias=True, turned=False, relu=False):
     x, b = draw(m, k), draw(n, seed=2) if bias else None
     weight = draw(n, k, seed=1).T if turned else draw(k, n, seed=1)
     before = x.copy(), weight.copy()
     wanted = x.astype(np.float64) @ weight.astype(np.float64) + (0.0 if b is None else b)
-    got = ops.affine_constant(x, weight, b)
+    wanted = np.maximum(wanted, 0) if relu else wanted
+    got = ops.affine_constant(x, weight, b, relu)
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * abs(wanted).max())
     np.testing.assert_array_equal(x, before[0])
@@ -31,8 +32,9 @@ def check(ops, m, k, n, bias=True, turned=False):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("m", "k", "n"), SIZES)
 def test_every_ending(ops, m, k, n, bias, turned):
-    check(ops, m, k, n, bias, turned)
-    check(numpy_ops, m, k, n, bias, turned)
+    for relu in (False, True):
+        check(ops, m, k, n, bias, turned, relu)
+        check(numpy_ops, m, k, n, bias, turned, relu)
 
 
 @pytest.mark.skipif(threads.cores() < 2, reason="one core")
@@ -45,8 +47,11 @@ def test_two_threads(library_path, monkeypatch, m, k, n):
 
 def test_small_products_are_numpys(ops, plans):
     before = plans()
-    check(ops, 1, 64, 64)
+    check(ops, 1, 64, 64, bias=False)
     assert plans() == before
+    # With what follows, one call is quicker than two.
+    check(ops, 1, 64, 64)
+    assert plans() > before
 
 
 def test_other_types_and_layouts_are_numpys(ops, plans):

@@ -12,6 +12,8 @@ from singanet.layers import LSTM, Conv2D, Dense, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.conv import product
 from singanet.ops.onednn.narrow import narrowed
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
@@ -22,7 +24,7 @@ def narrow():
     ops = cpu().ops
     library = ops.library() if isinstance(ops, OneDnnBase) else None
     if library is None:
-        pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp threadpoolctl")
+        pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp")
     if not library.bfloat16:
         pytest.skip("this processor does not multiply bfloat16")
     return narrowed(ops, "test")
@@ -95,6 +97,33 @@ def test_gradients_of_a_convolution_are_those_of_the_rounded_one(narrow, rng):
     expect_sums(dx, convolved(rounded(dy), rounded(turned), 1, 1), 1)
     exact = convolved(rounded(x).transpose(1, 0, 2, 3), rounded(dy).transpose(1, 0, 2, 3), 1, 1)
     expect_sums(dw, exact.transpose(1, 0, 2, 3), 4)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_weights_of_small_images_have_their_gradient_by_a_product(narrow, rng, stride):
+    window = Window((3, 3), (stride, stride), ((1, 1), (1, 1)))
+    x = rng.standard_normal((9, 2, 2, 40), np.float32).transpose(0, 3, 1, 2)
+    shape = (96, 40, 3, 3)
+    size = window.out_size(2, 2)
+    dy = rng.standard_normal((9, *size, 96), np.float32).transpose(0, 3, 1, 2)
+    case = Case("weights", x.shape, shape, window, 1)
+    assert product.estimate(narrow, case) < 1
+    made = narrow.conv2d_backward_weights(x, dy, shape, window)
+    expect_sums(made, weights_gradient(rounded(x), rounded(dy), stride), 4)
+
+
+def weights_gradient(x, dy, stride):
+    """By its definition, for windows of 3 x 3 with a border of 1."""
+    full = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    h, w = dy.shape[2:]
+    return np.stack(
+        [
+            np.einsum("nfhw,nchw->fc", dy, full[:, :, i::stride, j::stride][:, :, :h, :w])
+            for i in range(3)
+            for j in range(3)
+        ],
+        axis=-1,
+    ).reshape(dy.shape[1], x.shape[1], 3, 3)
 
 
 def small_net():

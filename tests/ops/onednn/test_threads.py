@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -56,19 +57,107 @@ def test_more_threads_than_cores(setting, monkeypatch):
         assert threads.default_threads() == cores
 
 
-def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch):
+def test_how_long_threads_wait_awake_is_the_users_to_say(monkeypatch):
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
-    with openmp.short_waits():
+    with openmp.long_waits():
         assert int(os.environ["GOMP_SPINCOUNT"]) > 0
     assert "GOMP_SPINCOUNT" not in os.environ
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    with openmp.short_waits():
+    with openmp.long_waits():
         assert "GOMP_SPINCOUNT" not in os.environ
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    with openmp.short_waits():
+    with openmp.long_waits():
         assert os.environ["GOMP_SPINCOUNT"] == "7"
     assert os.environ["GOMP_SPINCOUNT"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("max 100000", 1 << 20), ("250000 100000", 2), ("50000 100000", 1), ("odd", 1 << 20)],
+)
+def test_a_control_groups_share_of_the_time_counts(monkeypatch, tmp_path, text, count):
+    (tmp_path / "cpu.max").write_text(text)
+    monkeypatch.setattr(threads, "_GROUPS", tmp_path)
+    assert threads._granted.__wrapped__() == count
+
+
+class Waits:
+    """What a watch asks the system and OpenMP: shares of the time waited, and teams begun."""
+
+    def __init__(self, monkeypatch):
+        self.now = self.waited = 1
+        self.begun = []
+        monkeypatch.setattr(openmp, "perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr(openmp, "_waited", lambda: self.waited)
+        self.watch = openmp.Neighbours(self)
+        self.watch.look()
+
+    def begin(self, count):
+        self.begun.append(count)
+
+    def pass_by(self, looks, share, step=1):
+        for _ in range(looks):
+            self.now += step * openmp._LOOK
+            self.waited += share * step * openmp._LOOK
+            self.watch.look()
+        return self.watch.near
+
+
+def test_threads_stay_awake_only_while_nobody_else_wants_their_cores(monkeypatch):
+    waits = Waits(monkeypatch)
+    assert not waits.pass_by(50, 0.02)
+    assert not waits.pass_by(1, 0.5), "a moment is no neighbour"
+    assert not waits.pass_by(1, 0.0)
+    assert not waits.pass_by(9, 0.9, step=50), "nobody ran kernels: threads of others waited"
+    assert waits.pass_by(2, 0.4)
+    held = [thread for thread in threading.enumerate() if thread.name == openmp.KEPT]
+    assert len(held) == 1
+    assert waits.pass_by(9, 0.0)
+    assert waits.pass_by(1, 0.4), "it was another one's pause"
+    assert not waits.pass_by(10, 0.0)
+    held[0].join(10)
+    assert not held[0].is_alive()
+    assert waits.begun == [max(2, threads.cores() - threads.default_threads() + 2)]
+
+
+@pytest.fixture
+def region(library_path):
+    c = ctypes.CDLL(library_path)
+    if not hasattr(c, "GOMP_parallel"):
+        pytest.skip("another OpenMP than GNU's")
+    return openmp.Region(c)
+
+
+def test_parts_are_done_by_openmps_threads(region):
+    met, both = set(), threading.Barrier(2)
+    done = []
+
+    def work(part):
+        both.wait(60)
+        met.add(threading.get_native_id())
+        done.append((part, np.geterr()["divide"]))
+
+    with np.errstate(divide="raise"):
+        region.side_by_side([[lambda: work(0)], [lambda: work(1)]])
+    assert sorted(done) == [(0, "raise"), (1, "raise")]
+    assert len(met) == 2
+    assert threading.get_native_id() in met
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_errors_of_parts_come_out(region, error):
+    def fail():
+        raise error("here")
+
+    with pytest.raises(error, match="here"):
+        region.side_by_side([[lambda: None], [fail], [lambda: None]])
+
+
+def test_more_parts_than_threads_are_all_done(region):
+    done = []
+    region.side_by_side([[lambda k=k: done.append(k)] for k in range(40)])
+    assert sorted(done) == list(range(40))
 
 
 def test_several_threads_at_once(ops):

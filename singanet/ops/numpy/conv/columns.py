@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.conv.products import (
-    is_stacked,
     laid_out,
     rows_product,
     summed_product,
-    sums_are_stacked,
 )
 from singanet.ops.numpy.lanes import sum_of
 from singanet.ops.numpy.windows import as_columns, band_by_group, blocks, scratch_bytes
@@ -28,13 +26,12 @@ def conv2d(
     oh, ow = window.out_size(*x.shape[2:])
     kernels = laid_out(ops, _matrices(weight, groups), len(x) * oh * ow)
     y: Array = ops.xp.empty((len(x), oh, ow, f), x.dtype)
-    work = y.size * weight[0].size if is_stacked(ops, kernels) else 0
-    for lane in ops.lanes(len(x), work):
+    for lane in ops.lanes(len(x), y.size * weight[0].size):
         mine = y[lane]
         pieces = _column_blocks(ops, x[lane], weight.shape, window, groups)
         for samples, rows, columns in pieces:
             part = mine[samples, rows]
-            rows_product(ops, columns, kernels, by_group(part, groups))
+            rows_product(ops, columns, kernels, by_group(part, groups), len(x) == 1)
             if bias is not None:
                 ops.xp.add(part, bias, out=part)
     return y.transpose(0, 3, 1, 2)
@@ -46,13 +43,12 @@ def conv2d_backward_weights(
 ) -> Array:
     """See `Ops`."""
     f, cg, kh, kw = weight_shape
-    work = dy.size * cg * kh * kw if sums_are_stacked(ops, f * cg * kh * kw) else 0
     totals: list[Array] = []
-    for lane in ops.lanes(len(x), work):
+    for lane in ops.lanes(len(x), dy.size * cg * kh * kw):
         total: Array | None = None
         for samples, rows, columns in _column_blocks(ops, x[lane], weight_shape, window, groups):
             part = by_group(ops.channels_last(dy[lane][samples, :, rows]), groups)
-            product = summed_product(ops, columns, part)
+            product = summed_product(ops, columns, part, len(x) == 1)
             total = product if total is None else ops.xp.add(total, product, out=total)
         totals += [] if total is None else [total]
     if not totals:

@@ -9,9 +9,9 @@ Products of (G, M, K) with (G, K, N), whose rows M are many.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from singanet.ops.interface import Ops
+from singanet.ops.numpy.linear import in_lanes
 from singanet.types import Array
 
 _SMALL = 1_000_000
@@ -37,23 +37,23 @@ def laid_out(ops: Ops, kernels: Array, rows: int) -> Array:
     return ops.xp.ascontiguousarray(parts)
 
 
-def is_stacked(ops: Ops, kernels: Array) -> bool:
-    """Whether products with ``kernels``, as laid out, are small: BLAS shares large ones."""
-    return _FEWEST_ROWS * kernels.shape[2] * kernels.shape[3] <= _SMALL
+def rows_product(ops: Ops, rows: Array, kernels: Array, out: Array, alone: bool = False) -> None:
+    """``rows`` (G, M, K) times ``kernels``, as `laid_out` has them, into (G, M, N).
 
-
-def sums_are_stacked(ops: Ops, values: int) -> bool:
-    """Whether sums of so many values are made in stacks, where the rows are many."""
-    return 2 * values <= _MOST_SUMS
-
-
-def rows_product(ops: Ops, rows: Array, kernels: Array, out: Array) -> None:
-    """``rows`` (G, M, K) times ``kernels``, as `laid_out` has them, into (G, M, N)."""
+    Products of a sample that is ``alone`` have lanes of their own, as for `summed_product`.
+    """
     (groups, m, k), (_, parts, _, width) = rows.shape, kernels.shape
     most = _SMALL // (k * width)
     if parts == 1 and (not ops.on_host or not _FEWEST_ROWS <= most < m):
-        ops.xp.matmul(rows, kernels[:, 0], out=out)
+        _product(ops, rows, kernels[:, 0], out, alone)
         return
+    for lane in ops.lanes(m, groups * m * k * parts * width if alone else 0):
+        _stacked(ops, rows[:, lane], kernels, out[:, lane], most)
+
+
+def _stacked(ops: Ops, rows: Array, kernels: Array, out: Array, most: int) -> None:
+    """The same in pieces of at most so many rows."""
+    (groups, m, k), (_, parts, _, width) = rows.shape, kernels.shape
     piece = _piece(m, most)
     whole = m // piece * piece
     for rest, size in ((slice(0, whole), piece), (slice(whole, m), m - whole)):
@@ -63,18 +63,18 @@ def rows_product(ops: Ops, rows: Array, kernels: Array, out: Array) -> None:
             ops.xp.matmul(stack, kernels[:, :, None], out=target.transpose(0, 3, 1, 2, 4))
 
 
-def summed_product(ops: Ops, rows: Array, others: Array) -> Array:
+def summed_product(ops: Ops, rows: Array, others: Array, alone: bool = False) -> Array:
     """The sums over M of ``others`` (G, M, N) times ``rows`` (G, M, K): (G, N, K).
 
     Where the rows lie column by column the product is the transposed one, which BLAS
     computes faster then.
     """
     if rows.strides[1] < rows.strides[2]:
-        return _summed(ops, rows, others).transpose(0, 2, 1)
-    return _summed(ops, others, rows)
+        return _summed(ops, rows, others, alone).transpose(0, 2, 1)
+    return _summed(ops, others, rows, alone)
 
 
-def _summed(ops: Ops, left: Array, right: Array) -> Array:
+def _summed(ops: Ops, left: Array, right: Array, alone: bool) -> Array:
     """The sums over M of ``left`` (G, M, K) times ``right`` (G, M, N): (G, K, N)."""
     xp, (groups, m, k), n = ops.xp, left.shape, right.shape[2]
     high, width = _part(k, 64), _part(n, 48)
@@ -82,7 +82,7 @@ def _summed(ops: Ops, left: Array, right: Array) -> Array:
     whole = m // piece * piece
     much = groups * (whole // piece) * k * n > _MOST_SUMS
     if not ops.on_host or much or piece < _FEWEST_SUMMED or m * k * n <= _SMALL:
-        return _plain(xp, left, right)
+        return _plain(ops, left, right, alone)
     stack = left[:, :whole].reshape(groups, -1, piece, k // high, high)
     others = right[:, :whole].reshape(groups, -1, piece, n // width, width)
     sums = xp.empty((groups, whole // piece, k, n), left.dtype)
@@ -94,13 +94,19 @@ def _summed(ops: Ops, left: Array, right: Array) -> Array:
     )
     total: Array = sums[:, 0] if whole == piece else sums.sum(axis=1)
     if whole < m:
-        xp.add(total, _plain(xp, left[:, whole:], right[:, whole:]), out=total)
+        xp.add(total, _plain(ops, left[:, whole:], right[:, whole:], alone), out=total)
     return total
 
 
-def _plain(xp: Any, left: Array, right: Array) -> Array:
-    product: Array = xp.matmul(left.transpose(0, 2, 1), right)
-    return product
+def _plain(ops: Ops, left: Array, right: Array, alone: bool) -> Array:
+    return _product(ops, left.transpose(0, 2, 1), right, None, alone)
+
+
+def _product(ops: Ops, a: Array, b: Array, out: Array | None, alone: bool) -> Array:
+    if not alone or len(a) > 1:
+        made: Array = ops.xp.matmul(a, b, out=out)
+        return made
+    return in_lanes(ops, a[0], b[0], None if out is None else out[0])[None]
 
 
 @lru_cache(maxsize=1024)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.conv.columns import by_group
-from singanet.ops.numpy.conv.products import is_stacked, laid_out, rows_product
+from singanet.ops.numpy.conv.products import laid_out, rows_product
 from singanet.ops.numpy.windows import blocks, scratch_bytes
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
@@ -30,19 +30,23 @@ def scatter(
     kernels = [laid_out(ops, matrix, n * oh * ow) for matrix in matrices]
     dx: Array = ops.xp.zeros((n, h, w, groups, cg), dy.dtype)
     row_bytes, scratch = ow * max(c * kw * (1 + sh), f) * dy.itemsize, weight.nbytes
-    work = dy.size * cg * kh * kw if is_stacked(ops, kernels[0]) else 0
-    for lane in ops.lanes(n, work):
+    for lane in ops.lanes(n, dy.size * cg * kh * kw):
         given, mine = dy[lane], dx[lane]
         for samples, rows in blocks(len(given), oh, row_bytes, scratch_bytes(ops, least=scratch)):
             part = by_group(ops.channels_last(given[samples, :, rows]), groups)
             size = (samples.stop - samples.start, rows.stop - rows.start, ow)
-            sums = _sum_rows(ops, part, kernels, window, size)
+            sums = _sum_rows(ops, part, kernels, window, size, n == 1)
             _add_columns(ops, mine[samples], sums, window, rows.start)
     return dx.reshape(n, h, w, c).transpose(0, 3, 1, 2)
 
 
 def _sum_rows(
-    ops: Ops, part: Array, kernels: list[Array], window: Window, size: tuple[int, int, int]
+    ops: Ops,
+    part: Array,
+    kernels: list[Array],
+    window: Window,
+    size: tuple[int, int, int],
+    alone: bool,
 ) -> Array:
     """The products of ``part`` (groups, N·H'·W', F/groups) with each kernel row's ``kernels``.
 
@@ -57,7 +61,7 @@ def _sum_rows(
     sums[:, :, reach + first - 1 if first else 0 :] = 0
     products = ops.xp.empty((groups, m, width), part.dtype)
     for a in range(kh):
-        rows_product(ops, part, kernels[a], products)
+        rows_product(ops, part, kernels[a], products, alone)
         target = sums[:, :, a * dh : a * dh + reach : sh]
         found = products.reshape(target.shape)
         if a < first:

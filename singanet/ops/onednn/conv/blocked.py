@@ -1,7 +1,8 @@
 """Convolutions of few pixels by large weights, with images in the layout that oneDNN likes best.
 
-On channels-last images its kernels go over the whole weight for each image; on blocks of channels
-they take several images at once. Bringing so few pixels there and back is little work.
+On channels-last images its kernels for windows go over the whole weight for each image; on blocks
+of channels they take several images at once. Bringing so few pixels there and back is little work.
+Windows of one pixel are products over all images, whatever the layout.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ constant = partial(constant_way, own=True)
 
 
 def fits(ops: OneDnnBase, case: Case) -> bool:
-    """Whether the weight is larger than a core's cache, and the images are small."""
+    """Whether windows of small images meet a weight that is larger than a core's cache."""
     pixels = prod(case.window.out_size(*case.x[2:]))
-    return case.groups == 1 and is_read_often(pixels, prod(case.weight))
+    windows = case.groups == 1 and case.window.kernel != (1, 1)
+    return windows and is_read_often(pixels, prod(case.weight))
 
 
 def estimate(ops: OneDnnBase, case: Case) -> float:

@@ -42,8 +42,10 @@ def constant(
     if not prod(shape) or not packed.size:
         return None
     y: Array = ops.xp.empty(shape, np.float32)
+    if add is not None:
+        # The kernel adds to what is there: in a program `add` itself, where nobody needs it after.
+        ops.xp.positive(ops.channels_last(add), out=y)
     rest = [] if bias is None else [ops.ordered(bias)]
-    rest += [] if add is None else [ops.channels_last(add)]
     ops.runs(_pack, key, packed, ops.ordered(weight), passes=passes)
     ops.runs(_forward_packed, key, images, y, packed, *rest, passes=passes)
     if ops.prepared is not None:
@@ -62,8 +64,7 @@ def _desc(
     add: bool,
     own: bool,
 ) -> object:
-    other = build.images(outputs) if add else None
-    attributes = build.post_ops(relu=relu, other=other) if relu or add else None
+    attributes = build.post_ops(add, relu)
     return forward_desc(build, images, outputs, window, groups, bias, own, attributes)
 
 
@@ -88,9 +89,10 @@ def _forward_packed(
     add: bool,
     own: bool,
 ) -> None:
-    """Operands: images, outputs, the packed weight, the bias, what is added."""
+    """Operands: images, outputs, to which is added, the packed weight, the bias."""
     desc = _desc(build, images, outputs, window, groups, bias, relu, add, own)
-    y, bring = build.packed_output(1, build.images(outputs), build.layout(desc, Query.DST))
+    made = build.layout(desc, Query.DST)
+    y, bring = build.packed_output(1, build.images(outputs), made, add)
     memories = {
         Arg.SRC: build.packed_input(0, build.images(images), build.layout(desc, Query.SRC)),
         Arg.DST: y,
@@ -98,7 +100,5 @@ def _forward_packed(
     }
     if bias:
         memories[Arg.BIAS] = build.operand(3, build.rows(outputs[3:]))
-    if add:
-        memories[build.argument_of_other(desc)] = build.operand(3 + bias, build.images(outputs))
-    build.stage(desc, memories)
+    build.stage(desc, memories, adds_to=[Arg.DST] if add else ())
     bring()

@@ -97,7 +97,9 @@ def gradients(
     xp, (h, firsts, lasts, notes) = ops.xp, made
     given = [ops.ordered(array) for array in parameters]
     slopes = xp.zeros((sizes.steps, sizes.n, sizes.width), x.dtype) if dy is None else dy
-    found: list[Array] = [xp.empty(like.shape, like.dtype) for like in (x, *ends, *given)]
+    found: list[Array] = [xp.empty(like.shape, like.dtype) for like in (x, *ends)]
+    # Kernels that round what they multiply add to these.
+    found += [(xp.zeros if ops.narrow else xp.empty)(like.shape, like.dtype) for like in given]
     before = [ops.ordered(x), h[direction.start], *firsts, *given]
     after = [direction.afters(h), h[direction.end], *lasts, *notes]
     from_above = [ops.ordered(slopes), *map(ops.ordered, ends)]

@@ -7,10 +7,10 @@ from math import prod
 
 import numpy as np
 
+from singanet.ops import winograd as wg
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.cases import Case
-from singanet.ops.onednn.winograd import transforms as wg
 from singanet.ops.onednn.winograd.plan import POINTS, Area, Stage, WinogradPlan, in_steps
 from singanet.ops.onednn.winograd.products import (
     enter_kernels,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from singanet.ops import winograd as wg
 from singanet.ops.onednn.plan import Plan, rounded
-from singanet.ops.onednn.winograd import transforms as wg
 from singanet.ops.workers import Work, side_by_side
 from singanet.types import Array, Shape
 

@@ -21,7 +21,7 @@ def products(
     for (g, m, k), swap in zip(sizes, turned, strict=True):
         memory.append(build.strided((g, m, k), (m * k, 1, m) if swap else (m * k, k, 1)))
     y = build.rows((POINTS, rows, cols))
-    attributes = build.post_ops(add=True) if adds else None
+    attributes = build.post_ops(add=adds)
     desc = build.primitive_desc("matmul", *memory, None, y, attributes=attributes)
     memories = build.operands((Arg.DST, Arg.SRC, Arg.WEIGHTS), [y, *memory])
     build.stage(desc, memories, adds_to=(Arg.DST,) if adds else ())

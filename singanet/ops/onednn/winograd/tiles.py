@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from singanet.ops.onednn.winograd import transforms as wg
+from singanet.ops import winograd as wg
 from singanet.ops.onednn.winograd.plan import POINTS, Area, filled, in_steps
 from singanet.ops.workers import Work
 from singanet.types import Array

@@ -74,6 +74,9 @@ def test_it_is_for_several_small_images_and_weights_beyond_the_cache(ops, monkey
     assert not blocked.fits(ops, case(8, 8, large))
     assert not blocked.fits(ops, case(8, 4, large // 2))
     assert not blocked.fits(ops, case(8, 4, large, groups=2))
+    one = Window((1, 1), (1, 1), ((0, 0), (0, 0)))
+    pixels = Case("forward", (8, 9 * large, 4, 4), (large, 9 * large, 1, 1), one, 1)
+    assert not blocked.fits(ops, pixels), "a product over all images reads the weight once"
     monkeypatch.setattr(OneDnnOps, "speeds", lambda self: MINE)
     assert blocked.estimate(ops, case(8, 2, large)) < 1
     assert blocked.estimate(ops, case(8, 2, large)) < blocked.estimate(ops, case(8, 4, large))

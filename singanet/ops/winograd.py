@@ -9,6 +9,7 @@ powers shared between a point and its negative.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,17 +40,40 @@ def _weights() -> Array:
     return 1.0 / np.array([[value] for value in [*apart, 1.0]])
 
 
-def of_kernels(turned: bool) -> Array:
+def of_kernels(turned: bool, kind: Any = np.float32) -> Array:
     """(36, 9): what makes the 36 values of a 3×3 kernel, or of the kernel ``turned`` around."""
     line = _weights() * _powers(3)
     line = line[:, ::-1] if turned else line
-    return np.ascontiguousarray(np.kron(line, line), np.float32)
+    return np.ascontiguousarray(np.kron(line, line), kind)
 
 
-def to_kernels() -> Array:
+def to_kernels(kind: Any = np.float32) -> Array:
     """(36, 9): what makes the gradient of a 3×3 kernel of its 36 values."""
     line = _weights() * _powers(3)
-    return np.ascontiguousarray(np.kron(line, line), np.float32)
+    return np.ascontiguousarray(np.kron(line, line), kind)
+
+
+@lru_cache(maxsize=8)
+def of_inputs_at_once(kind: Any) -> Array:
+    """(36, 36): what makes the 36 values of a tile of 6×6 inputs."""
+    # For each point the polynomial that is 0 at the other ones, for infinity at all.
+    rows = [np.poly([q for q in _POINTS if q != p])[::-1] for p in _POINTS]
+    line = np.array([*(np.append(row, 0.0) for row in rows), np.poly(_POINTS)[::-1]])
+    return np.kron(line, line).astype(kind)
+
+
+@lru_cache(maxsize=8)
+def to_outputs_at_once(kind: Any) -> Array:
+    """(16, 36): what makes a tile of 4×4 outputs of 36 values."""
+    line = _powers(TILE).T
+    return np.ascontiguousarray(np.kron(line, line), kind)
+
+
+@lru_cache(maxsize=8)
+def of_slopes_at_once(kind: Any) -> Array:
+    """(36, 16): what makes 36 values of the gradients of a tile of 4×4 outputs."""
+    line = _powers(TILE)
+    return np.ascontiguousarray(np.kron(line, line), kind)
 
 
 def of_inputs(d: Sequence[Array], v: Sequence[Array], t: Sequence[Array]) -> list[Step]:

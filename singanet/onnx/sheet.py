@@ -1,0 +1,76 @@
+"""What is drawn of a graph so far: the value of each array, the layers' names, what fills them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from singanet.base.arguments import name_trouble
+from singanet.layers.layer import Layer
+from singanet.layers.symbol import Symbol
+from singanet.onnx.read import Node
+from singanet.onnx.values import Tensor, Value
+from singanet.params.param import Param
+from singanet.types import Array
+
+_NO_LETTERS = re.compile(r"[^\w.\-]+")
+
+
+class Names:
+    """Names of layers, each given once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def take(self, wanted: str) -> str:
+        """``wanted`` as a name that no other layer has."""
+        plain = _NO_LETTERS.sub(".", wanted).strip(".")[:120] or "it"
+        plain = "it" if name_trouble(plain) else plain
+        name, count = plain, 1
+        while name in self._taken:
+            count += 1
+            name = f"{plain}_{count}"
+        self._taken.add(name)
+        return name
+
+    def free(self, names: Iterable[str]) -> None:
+        """Let others have the names."""
+        self._taken.difference_update(names)
+
+
+@dataclass
+class Sheet:
+    """What converters read and add to while a graph is drawn; arrays go by their names in it."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    makers: dict[str, Node] = field(default_factory=dict)
+    readers: dict[str, int] = field(default_factory=dict)
+    """How many nodes and outputs read each array."""
+    names: Names = field(default_factory=Names)
+    drawn_by: dict[str, list[str]] = field(default_factory=dict)
+    """The layers drawn for a node, by its first output."""
+    fills: list[tuple[Param, Array]] = field(default_factory=list)
+    """The values of parameters, which have shapes alone until the net is made."""
+    frozen: list[Layer] = field(default_factory=list)
+    inputs: list[Symbol] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    """The inputs that have an axis of any extent."""
+    casts: dict[int, Tensor] = field(default_factory=dict)
+    """What became floats, by the symbol it was."""
+    fixed_batch: int | None = None
+    """The number of samples for which the file was exported, where it has one."""
+
+    def read(self, names: Iterable[str]) -> None:
+        """Count one more reader of each array."""
+        for name in filter(None, names):
+            self.readers[name] = self.readers.get(name, 0) + 1
+
+    def forget(self, outputs: Iterable[str]) -> None:
+        """Free the names of layers drawn for nodes that a pattern stands for."""
+        for output in outputs:
+            self.names.free(self.drawn_by.pop(output, ()))
+
+    def single_reader(self, name: str) -> bool:
+        """Whether one node alone reads the array, which is no output."""
+        return self.readers.get(name, 0) == 1

@@ -1,0 +1,259 @@
+"""Arithmetic of large arrays, element by element, as kernels of the backend, to NumPy's bits.
+
+What an optimizer's rule does to as many elements becomes one call, which goes through all of it
+block by block: what one kernel leaves the next finds in the cache. A sum of what was multiplied by
+numbers is one kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+
+from singanet.ops import Ops
+from singanet.program.array_tree import address
+from singanet.program.bind_call import Ready
+from singanet.program.ir import Call, Ref, Token
+from singanet.types import Array
+
+Operand = Ref | Array
+"""An array of the program, or a number: one without axes, the program's or a constant."""
+
+_F32 = np.dtype(np.float32)
+
+_BLOCK = 1 << 17
+"""Elements a thread of which three arrays lie in the cache of a core."""
+
+_LINE = 16
+"""Elements of a line of the cache, of which no block has a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """``out`` = ``function`` of ``operands`` that are alike in memory; the second may be a number.
+
+    ``scales`` are the numbers by which operands are multiplied before, where they are.
+    """
+
+    call: Call
+    function: np.ufunc
+    out: Ref
+    operands: tuple[Operand, ...]
+    scales: tuple[Operand | None, ...]
+
+    @property
+    def size(self) -> int:
+        """How many elements it goes over."""
+        return math.prod(self.out.shape)
+
+    @property
+    def arrays(self) -> list[Operand]:
+        """All that it works on, in the order in which kernels count it."""
+        return [self.out, *self.operands, *(scale for scale in self.scales if scale is not None)]
+
+    def kernel(self, ops: Ops, size: int, work: int) -> Any:
+        """The kernel for ``size`` elements, see `Ops.sweep`."""
+        scaled = tuple(scale is not None for scale in self.scales)
+        return ops.sweep(self.function, size, not self.operands[-1].shape, scaled, work)
+
+    def addresses(self, array_of: Callable[[Ref], Array], start: int) -> list[int]:
+        """Where its arrays lie, from the element ``start`` on."""
+        return [
+            address(array_of(each) if type(each) is Ref else each)
+            + (start * _F32.itemsize if each.shape else 0)
+            for each in self.arrays
+        ]
+
+
+def with_sweeps_lowered(calls: Sequence[Call], tokens: Sequence[Token], ops: Ops) -> list[Call]:
+    """``calls`` with the sweeps among them in the form of the backend's kernels."""
+    found = [_sweep_of(call) for call in calls]
+    sweeps = [each if each and each.kernel(ops, each.size, each.size) else None for each in found]
+    made: list[Call] = []
+
+    def kind(k: int) -> tuple[int, str]:
+        sweep = sweeps[k]
+        if sweep is None or sweep.call.phase != "update":
+            return -1 - k, ""
+        return sweep.size, sweep.call.layer
+
+    for _, places in groupby(range(len(calls)), key=kind):
+        group = [*places]
+        members = [sweep for k in group if (sweep := sweeps[k]) is not None]
+        if not members:
+            made.append(calls[group[0]])
+            continue
+        members = _with_products_fused(members, calls[group[-1] + 1 :], tokens)
+        made.append(_one(members[0], ops) if len(members) == 1 else _several(members, ops))
+    return made
+
+
+def _sweep_of(call: Call) -> Sweep | None:
+    """``call`` as a sweep, if it is one."""
+    function, operands = call.function, call.arguments
+    plain = call.bind is None and call.lane is None and not call.barrier
+    if not plain or not isinstance(function, np.ufunc) or call.keywords.keys() != {"out"}:
+        return None
+    out = call.keywords["out"]
+    if type(out) is not Ref or len(operands) != function.nin or not _is_dense(out):
+        return None
+    if function in (np.add, np.multiply) and _is_number(operands[0]):
+        operands = operands[::-1]
+    first, *rest = operands
+    if not _is_like(first, out) or not all(_is_like(b, out) or _is_number(b) for b in rest):
+        return None
+    given = [first, *(b if type(b) is Ref else np.asarray(b, _F32) for b in rest)]
+    return Sweep(call, function, out, tuple(given), (None,) * len(given))
+
+
+def _is_like(value: Any, out: Ref) -> bool:
+    return type(value) is Ref and value[2:] == out[2:]
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it has no axes and is a float32, or becomes one."""
+    if isinstance(value, (Ref, np.ndarray)):
+        return value.shape == () and value.dtype == _F32
+    return type(value) in (int, float)
+
+
+def _is_dense(ref: Ref) -> bool:
+    """Whether it is float32 without gaps, in whatever order of the axes."""
+    expected = _F32.itemsize
+    for stride, size in sorted(zip(ref.strides, ref.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return ref.dtype == _F32
+
+
+def _with_products_fused(
+    sweeps: Sequence[Sweep], later: Sequence[Call], tokens: Sequence[Token]
+) -> list[Sweep]:
+    """``sweeps`` with the products by numbers that a sum alone reads as scales of this."""
+    made: list[Sweep] = []
+    for k, sweep in enumerate(sweeps):
+        if sweep.function in (np.add, np.subtract) and sweep.operands[1].shape:
+            rest = [*(other.call for other in sweeps[k + 1 :]), *later]
+            for side in (0, 1):
+                sweep = _with_product(sweep, side, made, rest, tokens)
+        made.append(sweep)
+    return made
+
+
+def _with_product(
+    total: Sweep, side: int, made: list[Sweep], later: Sequence[Call], tokens: Sequence[Token]
+) -> Sweep:
+    """``total`` with the product among ``made`` that it reads on that ``side``, which leaves."""
+    operand = total.operands[side]
+    if type(operand) is not Ref or operand == total.operands[1 - side]:
+        return total
+    token, at = operand.token, len(made) - 1
+    while at >= 0 and token not in made[at].call.writes:
+        if token in made[at].call.reads:
+            return total
+        at -= 1
+    if at < 0:
+        return total
+    product, between = made[at], {token for other in made[at + 1 :] for token in other.call.writes}
+    if (
+        product.function is not np.multiply
+        or product.operands[1].shape
+        or product.out != operand
+        or not between.isdisjoint(product.call.reads)
+        or not (operand == total.out or _is_over(token, total.call, later, tokens))
+    ):
+        return total
+    del made[at]
+    operands, scales = [*total.operands], [*total.scales]
+    operands[side], scales[side] = product.operands
+    read = dict.fromkeys((*total.call.reads, *product.call.reads))
+    if token not in product.call.reads:
+        del read[token]
+    call = replace(total.call, reads=tuple(read))
+    return replace(total, call=call, operands=tuple(operands), scales=tuple(scales))
+
+
+def _is_over(token: int, call: Call, later: Iterable[Call], tokens: Sequence[Token]) -> bool:
+    """Whether nobody reads ``token`` after ``call`` before it is written anew."""
+    if tokens[token].held is not None or token in call.writes:
+        return False
+    for other in later:
+        if token in other.reads or token in other.partly:
+            return False
+        if token in other.writes:
+            return True
+    return True
+
+
+def _one(sweep: Sweep, ops: Ops) -> Call:
+    size = sweep.size
+
+    def bind(array_of: Callable[[Ref], Array]) -> Ready:
+        bound: Ready = sweep.kernel(ops, size, size).bound(sweep.addresses(array_of, 0), 0)
+        return bound
+
+    return replace(sweep.call, bind=bind)
+
+
+def _several(sweeps: Sequence[Sweep], ops: Ops) -> Call:
+    """One call that makes ``sweeps`` one after the other in each block."""
+    calls, size = [sweep.call for sweep in sweeps], sweeps[0].size
+    work = size * len(sweeps)
+    count = -(-size // (_BLOCK * sweeps[0].kernel(ops, size, work).threads))
+    edges = [*(size * k // count // _LINE * _LINE for k in range(count)), size]
+
+    def bind(array_of: Callable[[Ref], Array]) -> Ready:
+        kernels = [
+            sweep.kernel(ops, end - start, work).bound(sweep.addresses(array_of, start), 0)
+            for start, end in pairwise(edges)
+            for sweep in sweeps
+        ]
+        return partial(_one_by_one, kernels)
+
+    reads: dict[int, None] = {}
+    writes: dict[int, None] = {}
+    for call in calls:
+        reads.update(dict.fromkeys(token for token in call.reads if token not in writes))
+        writes.update(dict.fromkeys(call.writes))
+    refs = dict.fromkeys(each for s in sweeps for each in s.arrays if type(each) is Ref)
+    return Call(
+        _one_by_one,
+        (tuple(refs),),
+        {},
+        tuple(reads),
+        tuple(writes),
+        tuple(token for token in writes if token in reads),
+        _in_place(calls),
+        calls[0].layer,
+        "update",
+        "sweeps",
+        bind=bind,
+        passes=len(calls),
+        once=any(call.once for call in calls),
+        parts=len(calls),
+    )
+
+
+def _in_place(calls: Sequence[Call]) -> tuple[tuple[int, int], ...]:
+    """The pairs of ``calls`` that hold for all of them together, done block by block."""
+    pairs: dict[int, int] = {}
+    for k, call in enumerate(calls):
+        before, after = calls[:k], calls[k + 1 :]
+        for read, written in call.in_place:
+            touched = any(read in (*other.reads, *other.writes) for other in after)
+            made = any(written in other.writes or read in other.writes for other in before)
+            if not touched and not made:
+                pairs.setdefault(read, written)
+    return tuple(pairs.items())
+
+
+def _one_by_one(kernels: Sequence[Ready]) -> None:
+    for kernel in kernels:
+        kernel()

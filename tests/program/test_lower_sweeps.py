@@ -1,0 +1,202 @@
+"""Arithmetic of large arrays by the backend's kernels: fewer calls, to the bits of the layers."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from singanet import FeedForwardNet
+from singanet.device import Device
+from singanet.layers import Activation, Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.ops.numpy import NumpyOps
+from singanet.optimizer import SGD, Adam, AdamW, ElementWise, Lion, NAdam, RMSProp
+from singanet.program import lower_sweeps
+from singanet.training import Callback
+from tests.program.twins import Twins
+
+FUNCTIONS = (np.add, np.subtract, np.multiply, np.divide)
+
+
+class Kernel:
+    """A sweep by its definition, on memory at addresses."""
+
+    threads, scratch = 2, 0
+
+    def __init__(self, function, size, number, scaled):
+        self.function, self.size, self.number, self.scaled = function, size, number, scaled
+
+    def bound(self, addresses, scratch):
+        sizes = [self.size] * (1 + self.function.nin) + [0] * sum(self.scaled)
+        if self.number:
+            sizes[self.function.nin] = 0
+        out, *rest = map(at, addresses, sizes)
+        operands, factors = rest[: self.function.nin], iter(rest[self.function.nin :])
+        scales = [next(factors) if is_it else None for is_it in self.scaled]
+
+        def run():
+            pairs = zip(operands, scales, strict=True)
+            self.function(*[a if scale is None else a * scale for a, scale in pairs], out=out)
+
+        return run
+
+
+def at(address, size):
+    """As many float32 as ``size`` there; one without axes for 0."""
+    raw = (ctypes.c_float * max(size, 1)).from_address(address)
+    array = np.frombuffer(raw, np.float32)
+    return array if size else array.reshape(())
+
+
+class Sweeping(NumpyOps):
+    """NumPy's kernels, and sweeps of whatever size."""
+
+    def sweep(self, function, size, number, scaled, work):
+        known = function in FUNCTIONS or function is np.sqrt
+        return Kernel(function, size, number, scaled) if known else None
+
+
+def net_of(ops):
+    net = FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+    net.add(Dense("fc1", 12, input_sample_shape=(7,)))
+    net.add(Activation("relu"))
+    net.add(Dense("fc2", 5))
+    net.device = Device("cpu", ops)
+    return net
+
+
+def steps(optimizer, count=4, ops=None):
+    """Steps by the layers and by a program, which are compared to the bit."""
+    rng = np.random.default_rng(0)
+    twins = Twins(lambda: net_of(ops or Sweeping(np)), optimizer)
+    for _ in range(count):
+        twins.step(rng.standard_normal((3, 7), np.float32), rng.integers(0, 5, 3))
+    return twins
+
+
+def names_of(twins):
+    return [kernel.name for kernel in twins.nets[0].programs.reports()[-1].kernels]
+
+
+@pytest.fixture(params=[1 << 17, 16], ids=["whole", "in blocks"])
+def block(request, monkeypatch):
+    monkeypatch.setattr(lower_sweeps, "_BLOCK", request.param)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        partial(SGD, lr=lambda step: 0.1 / (1 + step)),
+        partial(SGD, lr=0.1, momentum=0.9),
+        partial(SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3),
+        partial(SGD, lr=0.1, momentum=0.9, dampening=0.5, constraint=0.1),
+        partial(Adam, lr=0.01),
+        partial(AdamW, lr=0.01, weight_decay=0.1),
+        partial(RMSProp, lr=0.01),
+        partial(Lion, lr=0.01),
+        partial(NAdam, lr=0.01),
+    ],
+)
+def test_updates_have_the_bits_of_the_layers(block, optimizer):
+    names = names_of(steps(optimizer))
+    assert names.count("sweeps") + names.count("subtract") >= 1
+
+
+def test_a_step_of_momentum_is_two_kernels_a_block(block):
+    bound = []
+
+    class Counting(Sweeping):
+        def sweep(self, function, size, number, scaled, work):
+            kernel = super().sweep(function, size, number, scaled, work)
+            if kernel is not None:
+                kernel.bound = lambda *given: (
+                    bound.append((function, scaled)) or (Kernel.bound(kernel, *given))
+                )
+            return kernel
+
+    steps(partial(SGD, lr=0.1, momentum=0.9), ops=Counting(np))
+    assert {(np.add, (True, True)), (np.subtract, (False, False))} <= {*bound}
+
+
+class Drawn(ElementWise):
+    """A rule of whatever arithmetic."""
+
+    slots = ("one", "two")
+
+    def __init__(self, program):
+        super().__init__(lr=0.1)
+        self.program = program
+
+    def _scalars(self, state, rate):
+        return rate, 0.5 + 0.1 * state.step
+
+    def _rule(self, xp, w, g, arrays, s, *numbers):
+        mine = [w, *arrays, s]
+        xp.multiply(g, numbers[0], out=s)
+        for function, out, a, b, swapped in self.program:
+            operand = [*mine, g, *numbers, 0.25][b]
+            given = (operand, mine[a]) if swapped else (mine[a], operand)
+            function(*given, out=mine[out])
+
+
+LINES = st.tuples(
+    st.sampled_from((np.add, np.subtract, np.multiply)),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.integers(0, 7),
+    st.booleans(),
+)
+
+
+@given(program=st.lists(LINES, max_size=9), blocks=st.sampled_from([16, 1 << 17]))
+@settings(max_examples=15, deadline=None)
+def test_any_arithmetic_has_the_bits_of_the_layers(program, blocks):
+    known = lower_sweeps._BLOCK
+    lower_sweeps._BLOCK = blocks
+    try:
+        with np.errstate(all="ignore"):
+            steps(lambda: Drawn(program), count=3)
+    finally:
+        lower_sweeps._BLOCK = known
+
+
+class Keeping(SGD):
+    """A user's, which keeps what it is given."""
+
+    def __init__(self):
+        super().__init__(lr=0.1, momentum=0.9)
+        self.kept = []
+
+    def update(self, names, values, grads, scale=1.0):
+        self.kept += [(grad, grad.copy()) for grad in grads]
+        super().update(names, values, grads, scale)
+
+
+def test_gradients_that_a_users_optimizer_keeps_stay():
+    twins = steps(Keeping)
+    assert all(np.array_equal(*pair) for rule in twins.optimizers for pair in rule.kept)
+
+
+class Doubling(Callback):
+    """A user's, which looks at gradients and changes them before the update."""
+
+    def on_layer_gradients(self, names, values, grads):
+        for grad in grads:
+            grad *= 2
+
+
+def test_a_users_callback_changes_gradients_before():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((12, 7), np.float32), rng.integers(0, 5, 12)
+    values = []
+    for ops in (Sweeping(np), NumpyOps(np)):
+        net = net_of(ops)
+        net.compile(SGD(lr=0.1, momentum=0.9), SoftmaxCrossEntropy())
+        net.fit(x, y, batch_size=3, epochs=2, callbacks=[Doubling()], verbose=False, shuffle=False)
+        values.append([param.value for param in net.params()])
+    assert all(map(np.array_equal, *values))
