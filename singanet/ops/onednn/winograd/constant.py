@@ -12,7 +12,7 @@ from singanet.ops import winograd as wg
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.cases import Case
-from singanet.ops.onednn.winograd.convolution import expect_tiles
+from singanet.ops.onednn.winograd.convolution import READ, expect_tiles
 from singanet.ops.onednn.winograd.plan import POINTS, Area, Stage, WinogradPlan
 from singanet.ops.onednn.winograd.products import enter_kernels, most_scratch, products
 from singanet.ops.onednn.winograd.tiles import Tiles
@@ -21,9 +21,6 @@ from singanet.ops.workers import Work
 from singanet.types import Array
 
 _ZERO = np.float32(0)
-
-_READ = 0.5
-"""The share of a kernel's time that is left to read it."""
 
 _HANDOVER = 100_000
 """Nanoseconds to hand work to another thread and to wait for it."""
@@ -67,7 +64,7 @@ def estimate(ops: OneDnnBase, case: Case) -> float:
     multiplied = speeds.products * POINTS * count * c * f
     transforms = POINTS * speeds.value * count * (c + f) / 2
     handed = _HANDOVER * (tiles.workers - 1)
-    read = POINTS * _READ * speeds.kernel * c * f
+    read = POINTS * READ * speeds.kernel * c * f * tiles.blocks_each
     taken = (multiplied + transforms) / tiles.workers + read + handed
     return _GAIN * taken / direct
 
