@@ -27,6 +27,7 @@ class Builder(Descriptors):
     ) -> None:
         super().__init__(place, attributes, factors)
         self.threads, self._brief = threads, brief
+        self.side_by_side = place.side_by_side
         self._stages: list[Stage] = []
         self._operands: dict[int, Memory] = {}
         self._sizes: dict[int, int] = {}

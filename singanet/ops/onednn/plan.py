@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from singanet.ops.onednn.binding import ExecArg, check
+from singanet.ops.workers import Parts
 
 _PAGE = 4096
 
@@ -59,7 +60,7 @@ class Place:
     """Where plans run: the library's functions, an engine and a stream, its threads.
 
     ``execute`` runs a primitive, ``execute_briefly`` one that is done before another thread of
-    Python could do much.
+    Python could do much. ``side_by_side`` has parts made of Python done by its threads.
     """
 
     c: Any
@@ -68,6 +69,7 @@ class Place:
     use_threads: Callable[[int], None]
     execute: Callable[..., None]
     execute_briefly: Callable[..., None]
+    side_by_side: Callable[[Parts], None]
 
 
 class Calls:

@@ -23,9 +23,10 @@ from singanet.ops.onednn.binding import (
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
-from singanet.ops.onednn.openmp import Team, watch
+from singanet.ops.onednn.openmp import Team, neighbours_of, region_of
 from singanet.ops.onednn.plan import Place, Runnable
 from singanet.ops.threads import changes
+from singanet.ops.workers import side_by_side
 from singanet.types import Array
 
 Build = Callable[..., Runnable | None]
@@ -57,14 +58,17 @@ class Runtime:
         self.changes = changes()
         engine = self._made("engine_create", CPU, 0)
         stream = self._made("stream_create", engine, DEFAULT_STREAM)
-        by_openmp, near = library.runtime == "OpenMP", None
+        self.team, shared = Team(None), side_by_side
+        if library.runtime == "OpenMP":
+            region = region_of(library.c) if threads > 1 else None
+            near = None if region is None else neighbours_of(region)
+            self.team = Team(library.c.omp_set_num_threads, None if near is None else near.look)
+            shared = side_by_side if region is None else region.side_by_side
         if threads > 1:
             stand_aside()
-            near = watch(library.c) if by_openmp else None
-        tell = library.c.omp_set_num_threads if by_openmp else None
-        self.team = Team(tell, None if near is None else near.look)
-        executes = (executing(library.c, brief) for brief in (False, True))
-        self._place = Place(library.c, engine, stream, self.team.use, *executes)
+        execute, briefly = (executing(library.c, brief) for brief in (False, True))
+        use = self.team.use
+        self._place = Place(library.c, engine, stream, use, execute, briefly, shared)
         # Scratch is ours to give, so that it is counted, shared by all plans, and kept aligned.
         self._attributes = self._made("primitive_attr_create")
         set_mode = library.c.dnnl_primitive_attr_set_scratchpad_mode

@@ -77,7 +77,7 @@ def enter(build: Builder, kernels: int) -> WinogradPlan:
         values, taps = areas[0].operand(0, POINTS, kernels), areas[0].operand(1, kernels, 9)
         return [[[areas[0].product(plan, values, matrix, taps)]]]
 
-    return WinogradPlan(lay, {"product": plan.scratch}, 2, 0, 1)
+    return WinogradPlan(build.side_by_side, lay, {"product": plan.scratch}, 2, 0, 1)
 
 
 def forward_entered(
@@ -109,7 +109,9 @@ def forward_entered(
     buffers = {name: size for name, size in tiles.buffers().items() if name != "kernels"}
     scratch = most_scratch(plans.values())
     operands = 3 + bias + add
-    return WinogradPlan(lay, {**buffers, "product": scratch}, operands, 0, tiles.workers)
+    return WinogradPlan(
+        build.side_by_side, lay, {**buffers, "product": scratch}, operands, 0, tiles.workers
+    )
 
 
 def _after(y: Array, bias: Array | None, other: Array | None, relu: bool) -> list[Work]:

@@ -155,7 +155,9 @@ def forward_plan(build: Builder, tiles: Tiles, back: bool) -> WinogradPlan:
         return [first_stage, parts]
 
     scratch = most_scratch([*plans.values(), *enter.values()])
-    return WinogradPlan(lay, {**tiles.buffers(), "product": scratch}, 3, 0, tiles.workers)
+    return WinogradPlan(
+        build.side_by_side, lay, {**tiles.buffers(), "product": scratch}, 3, 0, tiles.workers
+    )
 
 
 def _backward_weights(build: Builder, tiles: Tiles) -> WinogradPlan:
@@ -187,4 +189,6 @@ def _backward_weights(build: Builder, tiles: Tiles) -> WinogradPlan:
         return [parts, end]
 
     scratch = most_scratch([*plans.values(), *leave.values()])
-    return WinogradPlan(lay, {**tiles.buffers(), "product": scratch}, 3, 2, tiles.workers)
+    return WinogradPlan(
+        build.side_by_side, lay, {**tiles.buffers(), "product": scratch}, 3, 2, tiles.workers
+    )
