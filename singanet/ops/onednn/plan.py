@@ -43,6 +43,7 @@ class Recipe:
     A memory belongs to an operand by its number, or lies in scratch at an offset. ``sizes`` are
     the bytes of the operands, ``reads`` and ``writes`` numbers of operands; one that is changed
     in part is in both. ``products`` says that the library's own matrix products run inside.
+    ``open`` are the operands that may lie in bfloat16, ``rounded`` those that are brought to it.
     """
 
     stages: Sequence[Stage]
@@ -53,6 +54,8 @@ class Recipe:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     products: bool = False
+    open: frozenset[int] = frozenset()
+    rounded: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,7 @@ class Plan:
         self.threads, self.brief = threads, brief
         self.scratch, self.sizes = recipe.scratch, recipe.sizes
         self.reads, self.writes = recipe.reads, recipe.writes
+        self.open, self.rounded = recipe.open, recipe.rounded
         self._point: Callable[..., int] = place.c.dnnl_memory_set_data_handle
         self._base = 0
         own = [*recipe.operands, *(memory for memory, _ in recipe.inside)]

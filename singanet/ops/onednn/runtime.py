@@ -87,31 +87,48 @@ class Runtime:
         check(status, function)
         return made
 
-    def plan(self, build: Build, key: tuple[Any, ...], work: int) -> Runnable | None:
+    def plan(
+        self,
+        build: Build,
+        key: tuple[Any, ...],
+        work: int,
+        stored: frozenset[int] = frozenset(),
+    ) -> Runnable | None:
         """The plan that ``build(builder, *key)`` makes, or None where oneDNN offers none.
 
+        ``stored`` are the operands that lie in bfloat16, of those that its recipe has open.
         Little ``work`` is one thread's: waking the others takes longer, and where other processes
         have their cores, much longer. It keeps Python's lock. A plan runs with the threads that
         it was made for.
         """
-        full = (build, key)
+        full = (build, key, stored)
         try:
             plan = self._plans[full]
         except KeyError:
-            plan = self._plans[full] = self.built(build, key, work)
+            plan = self._plans[full] = self.built(build, key, work, stored)
             if len(self._plans) > _CAPACITY:
                 self._plans.popitem(last=False)
             return plan
         self._plans.move_to_end(full)
         return plan
 
-    def built(self, build: Build, key: tuple[Any, ...], work: int) -> Runnable | None:
+    def rounding(self, size: int) -> Runnable | None:
+        """The plan that rounds ``size`` numbers of its operand 0 to bfloat16 in operand 1."""
+        return self.plan(_rounding, (size,), size)
+
+    def built(
+        self,
+        build: Build,
+        key: tuple[Any, ...],
+        work: int,
+        stored: frozenset[int] = frozenset(),
+    ) -> Runnable | None:
         """As `plan`, made now and kept by the caller alone."""
         brief = work < SHARED
         threads = 1 if brief else self.threads
         self.team.use(threads)
         for factors in self._factors:
-            builder = Builder(self._place, self._attributes, threads, factors, brief)
+            builder = Builder(self._place, self._attributes, threads, factors, brief, stored)
             try:
                 return build(builder, *key) or builder.plan()
             except NotOfferedError:
@@ -141,3 +158,8 @@ class Runtime:
             start = self._buffer.ctypes.data
             self._base = start + -start % _ALIGNMENT
         plan.run([array.__array_interface__["data"][0] for array in arrays], self._base)
+
+
+def _rounding(build: Builder, size: int) -> None:
+    source, target = build.rows((size,)), build.rows((size,), BF16)
+    build.reorder(source, build.operand(0, source), target, build.operand(1, target))
