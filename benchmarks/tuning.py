@@ -24,8 +24,8 @@ from report import interleaved, publish, spread, table  # noqa: E402
 
 import singanet  # noqa: E402
 
-ROWS = ["lenet:32", "resnet20:32", "vgg11:1", "vgg11:8", "vgg11:32", "googlenet:8", "resnet50:2"]
-ROUNDS = 11
+ROWS = ["lenet:32", "resnet20:32", "vgg11:8", "vgg11:32", "resnet50:2", "resnet50:8"]
+ROUNDS = 7
 
 
 def stepper(model: str, batch: int) -> Callable[[], object]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-import singanet
 from twins.plain import CharRNN, alexnet, lenet, mlp, small, vgg11
 from twins.residual import resnet20, resnet50, resnet152
 from twins.transformer import Transformer
 from twins.wide_deep import WideDeep
+
+if TYPE_CHECKING:
+    import singanet
 
 __all__ = ["build", "copy_weights"]
 
@@ -30,9 +33,9 @@ _BUILDERS = {
 }
 
 
-def build(model: str) -> nn.Module:
+def build(model: str, **options: Any) -> nn.Module:
     """The twin of `cases.build`."""
-    return _BUILDERS[model]()
+    return _BUILDERS[model](**options)
 
 
 def copy_weights(net: singanet.FeedForwardNet, twin: nn.Module) -> None:

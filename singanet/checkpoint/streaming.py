@@ -8,12 +8,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from singanet.base.budget import checked_shape
-from singanet.checkpoint.checksum import Beside, Checksum
+from singanet.checkpoint.checksum import PIECE, Beside, Checksum
 from singanet.checkpoint.entry import Entry
 from singanet.errors import ChecksumError, FileFormatError
 from singanet.types import Array, Shape
-
-_PIECE = 1 << 20
 
 
 def bytes_of(array: Array) -> memoryview:
@@ -44,8 +42,8 @@ def write_pieces(stream: BinaryIO, pieces: Iterable[memoryview], beside: Beside)
 def read_bytes(stream: BinaryIO, data: memoryview, beside: Beside, where: str) -> bytes:
     """Fill ``data`` from ``stream``; return its checksum. Errors: the file ends before."""
     checksum = Checksum()
-    for start in range(0, len(data), _PIECE):
-        piece = data[start : start + _PIECE]
+    for start in range(0, len(data), PIECE):
+        piece = data[start : start + PIECE]
         read_exactly(stream, piece, where)
         beside.update(checksum, piece)
     beside.wait()

@@ -52,7 +52,7 @@ def test_up_to_three_changed_bytes_are_found(data, changes):
 
 @pytest.mark.parametrize("at_once", [1 << 10, 1 << 40])
 def test_sums_in_a_second_thread_are_the_same(monkeypatch, path, at_once):
-    """As without zlib-ng, which is fast enough to be waited for."""
+    """As of large arrays that are written, and without zlib-ng of all but small ones."""
     monkeypatch.setattr(checksum, "_AT_ONCE", at_once)
     array = np.random.default_rng(0).standard_normal(600_000).astype("f4")
     write_state(path, {"small": array[:9], "large": array})

@@ -1,4 +1,8 @@
-"""Peak memory: the largest array and 16 MB, however large the state."""
+"""Peak memory: the largest array and 16 MB, however large the state; here half of that.
+
+What is allowed beside the largest array is less than the 16 MB that are promised: so small arrays
+tell whether a second one was made.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,9 @@ from singanet.net import FeedForwardNet
 from tests.mutation.watching import Peak
 
 # More than the allowance, so that a second copy of one array would be seen.
-LARGEST = 24 << 20
-ALLOWED = LARGEST + (16 << 20)
+LARGEST = 12 << 20
+BESIDE = 10 << 20
+ALLOWED = LARGEST + BESIDE
 
 
 @pytest.fixture
@@ -56,7 +61,7 @@ def test_writing_what_is_there(path, peak, order):
     state = {f"w{i}": np.ones((1024, LARGEST // 4096), "f4", order) for i in range(3)}
     peak()
     write_state(path, state)
-    assert peak() <= (16 << 20) + (LARGEST if order == "F" else 0)
+    assert peak() <= BESIDE + (LARGEST if order == "F" else 0)
 
 
 def test_reading_and_verifying(path, peak):
@@ -84,7 +89,7 @@ def test_reading_what_others_wrote(tmp_path, peak, name):
     elif name == "big-endian.npz":
         np.savez(tmp_path / name, **{f"a{i}": array.astype(">f4") for i in range(3)})
     else:
-        state = {f"a{i}": array[:, : 1 << 10].copy() for i in range(5)}
+        state = {f"a{i}": array[:, : 1 << 9].copy() for i in range(5)}
         (tmp_path / name).write_bytes(pickle.dumps(state, 0))
     peak()
     with open_state(tmp_path / name) as reader:
@@ -98,7 +103,9 @@ def test_reading_gzipped_hdf5(tmp_path, peak):
 
     with h5py.File(tmp_path / "m.h5", "w") as file:
         for i in range(3):
-            file.create_dataset(f"a{i}", data=np.ones((512, 4096), "f4"), compression="gzip")
+            file.create_dataset(
+                f"a{i}", data=np.ones((512, LARGEST // 2048), "f4"), compression="gzip"
+            )
     peak()
     with open_state(tmp_path / "m.h5") as reader:
         for _, read in reader:
@@ -143,8 +150,8 @@ def system_peak(task):
     "name", ["m", "m.pickle", "m.h5", "m.npz", "m.safetensors", "m.weights.h5", "legacy"]
 )
 def test_a_net(tmp_path, name):
-    """Its parameters are there before and after; what else there is of 150 MB is extra."""
+    """Its parameters are there before and after; what else there is of 100 MB is extra."""
     net, format = wide_net(), "keras-legacy" if name == "legacy" else None
     net.save(tmp_path / f"warm{name}", format=format)
-    assert system_peak(lambda: net.save(tmp_path / name, format=format)) <= 16 << 20
+    assert system_peak(lambda: net.save(tmp_path / name, format=format)) <= BESIDE
     assert system_peak(lambda: net.load(tmp_path / name)) <= ALLOWED

@@ -161,14 +161,13 @@ class _Scanner:
         return data
 
     def _varint(self) -> tuple[bytes, int]:
-        raw = b""
-        value = 0
-        while len(raw) < LONGEST:
-            byte = self._bytes(1)
+        raw = self._bytes(1)
+        value = raw[0] & 0x7F
+        while raw[-1] >= 0x80 and len(raw) < LONGEST:
+            value |= ((byte := self._bytes(1))[0] & 0x7F) << 7 * len(raw)
             raw += byte
-            value |= (byte[0] & 0x7F) << 7 * (len(raw) - 1)
-            if byte[0] < 0x80:
-                return raw, value
+        if raw[-1] < 0x80:
+            return raw, value
         raise self.broken("a number of more than ten bytes")
 
     def broken(self, what: str) -> FileFormatError:
