@@ -63,8 +63,8 @@ class TopIndices(Layer):
         if self.k == 1:
             first = x.argmax(at) if self.largest else x.argmin(at)
             return first.reshape(*x.shape[:at], 1, *x.shape[at + 1 :])
-        order = ctx.ops.xp.negative(x) if self.largest else x
-        found: Array = order.argsort(axis=at, kind="stable")
+        xp = ctx.ops.xp
+        found: Array = xp.argsort(xp.negative(x) if self.largest else x, axis=at, kind="stable")
         return found[(*(slice(None),) * at, slice(self.k))]
 
     def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Array]]:

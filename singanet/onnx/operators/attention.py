@@ -43,6 +43,8 @@ def _continued(use: Use, x: Tensor, k: int) -> Tensor:
     if use.value(k) is None:
         return x
     past = use.tensor(k)
+    if -1 in (*x.sample, *past.sample):
+        raise RefusedError("numbers of steps that are known, for keys and values of before", "any")
     return x.like(use.draw(layers.Concat(use.name(), x.place(2)), past, x))
 
 
@@ -81,8 +83,11 @@ def _where(use: Use, seen: Tensor, x: Tensor, other: float) -> Tensor:
 def _window(use: Use, scores: Tensor, past: int) -> Tensor | None:
     """Which keys the attributes let each query see."""
     rows, columns = scores.sample[-2:]
+    bounds = use.attribute("left_window_size", -1), use.attribute("right_window_size", -1)
+    if -1 in (rows, columns) and (use.attribute("is_causal", 0) or max(bounds) >= 0):
+        raise RefusedError("a number of steps that is known, for is_causal and windows", "any")
     distance = np.arange(columns) - np.arange(rows)[:, None] - past
-    left, right = use.attribute("left_window_size", -1), use.attribute("right_window_size", -1)
+    left, right = bounds
     seen = distance >= -left if left >= 0 else np.ones_like(distance, bool)
     if right >= 0:
         seen &= distance <= right

@@ -42,9 +42,10 @@ def _ordered(use: Use, x: Tensor, term: str, wanted: Sequence[str]) -> Tensor:
     return in_shape(use, x, shapes)
 
 
-def _split(use: Use, y: Tensor, kept: int, sizes: Sequence[int]) -> Tensor:
-    """The axes behind the first ``kept`` ones with these extents."""
-    return in_shape(use, y, [[*y.dims(batch)[:kept], *sizes] for batch in BATCHES])
+def _split(use: Use, y: Tensor, kept: int, sizes: Sequence[Sequence[int]]) -> Tensor:
+    """The axes behind the first ``kept`` ones with these extents, for each of `BATCHES`."""
+    shapes = [[*y.dims(n)[:kept], *more] for n, more in zip(BATCHES, sizes, strict=True)]
+    return in_shape(use, y, shapes)
 
 
 def by_matrix(
@@ -61,7 +62,7 @@ def by_matrix(
     matrix = array.reshape(-1, prod(sizes))
     row = None if bias is None else np.broadcast_to(bias, sizes).reshape(-1)
     flat = _ordered(use, x, term, [*kept, "".join(summed)])
-    y = _split(use, dense(use, flat, matrix, row), len(kept), sizes)
+    y = _split(use, dense(use, flat, matrix, row), len(kept), [sizes] * 2)
     return transposed(use, y, [(kept + made).index(each) for each in out])
 
 
@@ -92,10 +93,11 @@ def _einsum(use: Use) -> Tensor:
     summed = "".join(each for each in a if each in b and each not in out)
     rows = "".join(each for each in a if each not in b)
     columns = "".join(each for each in b if each not in a)
-    sizes = dict(zip(a + b, x.dims(BATCHES[0]) + y.dims(BATCHES[0]), strict=True))
+    found = [dict(zip(a + b, x.dims(n) + y.dims(n), strict=True)) for n in BATCHES]
+    sizes = [[extents[each] for each in rows + columns] for extents in found]
     x = _ordered(use, x, a, [*both, rows, summed])
     y = _ordered(use, y, b, [*both, summed, columns])
-    z = _split(use, product(use, x, y), len(both), [sizes[each] for each in rows + columns])
+    z = _split(use, product(use, x, y), len(both), sizes)
     return transposed(use, z, [[*both, *rows, *columns].index(each) for each in out])
 
 
