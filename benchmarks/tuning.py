@@ -61,4 +61,5 @@ def row(name: str) -> list[str]:
 if __name__ == "__main__":
     head = ["net", "ms estimated", "ms measured", "ratio", "go another way", "s to tune"]
     lines = [row(name) for name in sys.argv[1:] or ROWS]
-    publish("tuning", "Routes of convolutions by measuring", table(head, lines))
+    load = f"Load of the machine at the end: {os.getloadavg()[0]:.1f}."
+    publish("tuning", "Routes of convolutions by measuring", f"{table(head, lines)}\n\n{load}")

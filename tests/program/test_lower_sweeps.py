@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from functools import partial
 
 import numpy as np
@@ -200,3 +201,28 @@ def test_a_users_callback_changes_gradients_before():
         net.fit(x, y, batch_size=3, epochs=2, callbacks=[Doubling()], verbose=False, shuffle=False)
         values.append([param.value for param in net.params()])
     assert all(map(np.array_equal, *values))
+
+
+def test_nets_in_several_threads_are_as_alone():
+    rng = np.random.default_rng(0)
+    batches = [(rng.standard_normal((3, 7), np.float32), rng.integers(0, 5, 3)) for _ in range(6)]
+
+    def trained(made, k):
+        net = FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+        net.add(Dense("fc1", 256, input_sample_shape=(7,)))
+        net.add(Dense("fc2", 256))
+        net.add(Dense("fc3", 5))
+        optimizer = Adam(lr=0.01)
+        for batch in batches:
+            net.step(*batch, optimizer)
+        made[k] = b"".join(param.value.tobytes() for param in net.params())
+
+    made = {}
+    threads = [threading.Thread(target=trained, args=(made, k)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    trained(made, "alone")
+    assert len(set(made.values())) == 1
+    assert len(made) == 5

@@ -131,11 +131,13 @@ def test_large_parameters_are_updated_alone_and_few_wait(rng):
     twins = Twins(wide, momentum)
     for _ in range(4):
         twins.step(*batch(rng))
-    alone = [layer for name, layer in updates(twins.recorded) if name == "multiply" and layer]
-    assert alone == ["wide", "wide"]
+    # By NumPy two products, of which oneDNN makes one kernel with the rest.
+    alone = [layer for name, layer in updates(twins.recorded) if name != "add" and layer]
+    assert set(alone) == {"wide"}
     report = twins.recorded.programs.reports()[-1]
     sizes = [b.nbytes for b in report.buffers]
-    written = {k.writes[0] for k in report.kernels if k.phase == "update" and not k.layer}
+    joint = [k for k in report.kernels if k.phase == "update" and not k.layer]
+    written = {buffer for kernel in joint for buffer in kernel.writes}
     assert max(sizes[b] for b in written) <= 1 << 17
     # Each sweep writes the momentum and one more: there are more than two sweeps.
     assert len(written) > 4
