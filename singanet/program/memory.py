@@ -61,7 +61,7 @@ def planned_memory(
     expect_alone("net.memory", optimizer)
     programs = programs_of(net)
     level = programs.level("net.memory", recompute)
-    at_once = programs.at_once or level != "none"
+    at_once = programs.records_at_once(net) or level != "none"
     with net.unfilled() as filling:
         step = planned_step(net, size, optimizer, extent, level, at_once)
     return step.memory.after(filling)

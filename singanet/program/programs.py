@@ -102,6 +102,11 @@ class Programs:
 
         return self.recompute if value is None else checked_recompute(where, value)
 
+    def records_at_once(self, net: Net) -> bool:
+        """Whether a call is recorded when it first comes."""
+        # The layers would not round what programs store.
+        return self.at_once or getattr(net.device.ops, "stores", False)
+
     def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
         """As `Executor`: replayed where a program is there."""
         found = None
@@ -261,8 +266,7 @@ class Programs:
         found = self._known_to_hold(net, key)
         if found is not None:
             return found
-        # A call by the layers would not round what programs store.
-        at_once = at_once or self.at_once or getattr(net.device.ops, "stores", False)
+        at_once = at_once or self.records_at_once(net)
         this = key, case
         if self._is_refused(this):
             return None

@@ -119,6 +119,11 @@ def test_stored_so_it_takes_less_memory_and_gives_the_same_bits_each_time():
         net = chain(kinds, precision)
         losses(net)
         bytes_of[precision] = net.programs.reports()[-1].layout.nbytes
+        planned = net.memory(BATCH, optimizer=SGD(lr=1e-4)).parts
+        assert planned["arena"] == pytest.approx(bytes_of[precision], rel=0.1)
+        if precision == "bfloat16":
+            # It is recorded at once: no step by the layers takes more.
+            assert not planned.get("first step")
     assert bytes_of["bfloat16"] < 0.75 * bytes_of["float32"]
     assert losses(chain(kinds, "bfloat16"), 4) == losses(chain(kinds, "bfloat16"), 4)
 
