@@ -204,7 +204,9 @@ def main() -> None:
         split.append(parts)
     with tempfile.TemporaryDirectory() as folder:
         fresh = [
-            timed("singanet", cases("lenet")[0], given, {**env, "SINGANET_ROUTES": f"{folder}/{k}"})
+            timed(
+                "singanet", cases("resnet20")[0], given, {**env, "SINGANET_ROUTES": f"{folder}/{k}"}
+            )
             for k in range(given.rounds)
         ]
     header = ["net", "batch"]
@@ -218,8 +220,8 @@ def main() -> None:
         "time, medians with half the distance between the quartiles; SGD with momentum, no metric. "
         "Keras' twins are layer for layer or from `keras.applications`, and train as many numbers "
         "within 1 %, PyTorch's exactly. Recording: the second "
-        "step less a replay; by layers: a step that is not recorded, warm. "
-        f"First use on a processor: LeNet's first step after {middle(fresh, 'step 1'):.2f} s. "
+        "step less a replay, imports included; by layers: a step that is not recorded, warm. "
+        f"First use on a processor: ResNet-20's first step after {middle(fresh, 'step 1'):.2f} s. "
         f"Load of the machine at the end: {os.getloadavg()[0]:.1f}."
     )
     if missing:
