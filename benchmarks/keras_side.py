@@ -1,8 +1,8 @@
 """One side of `keras_vs_singanet.py`: a process that trains a net, an epoch a line that it reads.
 
-Arguments: side ("singanet", or Keras' backend with ":" and the data format), net, samples, batch.
-It answers with the number of parameters after its first step, with seconds after each epoch, and
-at the end with the peak of its resident memory in bytes.
+Arguments: side ("singanet:" and its kernels, or Keras' backend with ":" and the data format), net,
+samples, batch. It answers with the number of parameters after its first step, with seconds after
+each epoch, and at the end with the peak of its resident memory in bytes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _layers(layers: object, name: str) -> list:
 def main() -> None:
     """Train as often as a line comes."""
     side, name, samples, batch = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    first, epoch, parameters = ours(name) if side == "singanet" else theirs(name, side)
+    first, epoch, parameters = ours(name) if side.startswith("singanet") else theirs(name, side)
     x, y = data(samples)
     first(x[:batch], y[:batch])
     print(parameters, flush=True)

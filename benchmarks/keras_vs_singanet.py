@@ -1,9 +1,9 @@
 """The same LeNet and MLP trained by Keras 3 and by singanet, each with its own `fit`.
 
-Seconds from the start of the interpreter to the end of the first step, seconds an epoch, and the
-peak of resident memory. Each side is a process of its own; all take their epochs in turn, round by
-round. Keras is tried with every backend that is found; others are named with the interpreter that
-has them:
+singanet with NumPy's kernels, and with oneDNN's where its library is found. Seconds from the start
+of the interpreter to the end of the first step, seconds an epoch, and the peak of resident memory.
+Each side is a process of its own; all take their epochs in turn, round by round. Keras is tried
+with every backend that is found; others are named with the interpreter that has them:
 
     python benchmarks/keras_vs_singanet.py --threads 1
     python benchmarks/keras_vs_singanet.py --python jax=VENV/bin/python tensorflow=VENV/bin/python
@@ -22,12 +22,16 @@ from pathlib import Path
 
 from report import publish, spread, table
 
+from singanet.ops.onednn.library import find_library
+
 SIDE = Path(__file__).with_name("keras_side.py")
 FORMS = {
     "torch": ("channels_first", "channels_last"),
     "jax": ("channels_last", "channels_first"),
     "tensorflow": ("channels_last",),  # it has no kernels for the other on a CPU
 }
+NETS = "lenet,mlp"
+OURS = ("singanet:numpy", "singanet:onednn")
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
            "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")  # fmt: skip
 
@@ -66,6 +70,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--samples", type=int, default=2048)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--forms", type=int, default=2, help="data formats a backend")
+    parser.add_argument("--nets", default=NETS)
     parser.add_argument("--python", nargs="*", default=[], metavar="BACKEND=PATH")
     return parser.parse_args()
 
@@ -81,7 +88,7 @@ def started(name: str, python: str, net: str, given: argparse.Namespace) -> Side
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, **threads},
+        env={**os.environ, **threads, "SINGANET_OPS": name.partition(":")[2]},
     )
     side = Side(name, process)
     side.parameters = int(side.answer())
@@ -95,7 +102,8 @@ def pythons(given: argparse.Namespace) -> dict[str, str]:
     found = {}
     for backend in FORMS:
         python = named.get(backend, sys.executable)
-        code = f"import keras, {backend}"
+        # Asked for without imports, which take TensorFlow many seconds.
+        code = f"import importlib.util as u; assert all(map(u.find_spec, ('keras', {backend!r})))"
         env = {**os.environ, "KERAS_BACKEND": backend}
         done = subprocess.run([python, "-c", code], env=env, capture_output=True, text=True)
         if done.returncode == 0:
@@ -109,10 +117,12 @@ def pythons(given: argparse.Namespace) -> dict[str, str]:
 
 def measured(net: str, found: dict[str, str], given: argparse.Namespace) -> list[Side]:
     """All sides on ``net``, singanet first."""
-    wanted = [("singanet", sys.executable)]
-    wanted += [(f"{name}:{form}", found[name]) for name in found for form in FORMS[name]]
+    wanted = [(name, sys.executable) for name in OURS[: 1 + (find_library() is not None)]]
+    wanted += [
+        (f"{name}:{form}", found[name]) for name in found for form in FORMS[name][: given.forms]
+    ]
     firsts: dict[str, list[float]] = {}
-    for _ in range(2):  # the first start reads files from the disk
+    for _ in range(given.starts - 1):  # the first start reads files from the disk
         for name, python in wanted:
             side = started(name, python, net, given)
             side.ask("")
@@ -125,31 +135,32 @@ def measured(net: str, found: dict[str, str], given: argparse.Namespace) -> list
                 side.epochs.append(seconds)
     for side in sides:
         side.peak = int(side.ask(""))
-        side.first = statistics.median([side.first, *firsts[side.name]])
+        side.first = statistics.median([side.first, *firsts.get(side.name, [])])
     return sides
 
 
 def rows(net: str, sides: list[Side]) -> list[list[str]]:
-    """Lines of the table; ratios are Keras' figure by singanet's."""
-    own = sides[0]
+    """Lines of the table; ratios are a side's figure by singanet's, with each of its kernels."""
+    own = [side for side in sides if side.name in OURS]
     lines = []
     for side in sides:
-        if side.parameters != own.parameters:
-            raise SystemExit(f"{side.name} trains {side.parameters} of {own.parameters}")
-        pairs = zip(side.epochs, own.epochs, strict=True)
-        ratio = statistics.median(theirs / ours for theirs, ours in pairs)
-        name = "singanet" if side is own else "Keras, " + side.name.replace(":", ", ")
+        if side.parameters != own[0].parameters:
+            raise SystemExit(f"{side.name} trains {side.parameters} of {own[0].parameters}")
+        ratios = ["", ""]
+        for k, mine in enumerate(own):
+            pairs = zip(side.epochs, mine.epochs, strict=True)
+            ratios[k] = f"{statistics.median(theirs / ours for theirs, ours in pairs):.2f}"
         lines.append(
             [
                 net,
-                name,
+                ("" if side in own else "Keras, ") + side.name.replace(":", ", "),
                 f"{statistics.median(side.epochs):.3f}",
                 spread(side.epochs),
-                f"{ratio:.2f}",
+                *ratios,
                 f"{side.first:.2f}",
-                f"{side.first / own.first:.1f}",
+                f"{side.first / own[0].first:.1f}",
                 f"{side.peak / 2**20:.0f}",
-                f"{side.peak / own.peak:.1f}",
+                f"{side.peak / own[0].peak:.1f}",
             ]
         )
     return lines
@@ -159,22 +170,26 @@ def main() -> None:
     """Print and keep the table."""
     given = options()
     found = pythons(given)
-    lines = [line for net in ("lenet", "mlp") for line in rows(net, measured(net, found, given))]
-    header = ["net", "side", "s an epoch", "spread", "ratio", "s to the first step", "ratio",
-              "peak MiB", "ratio"]  # fmt: skip
+    lines = [
+        line for net in given.nets.split(",") for line in rows(net, measured(net, found, given))
+    ]
+    header = ["net", "side", "s an epoch", "spread", "by NumPy's", "by oneDNN's",
+              "s to the first step", "ratio", "peak MiB", "ratio"]  # fmt: skip
     missing = [backend for backend in FORMS if backend not in found]
     notes = (
         f"{given.samples} samples of 28 × 28, batch {given.batch}, SGD with momentum, accuracy, "
-        f"{given.rounds} epochs after one to warm up, {given.threads} thread(s). Ratios: Keras' "
-        "figure by singanet's, above 1 where singanet needs less; that of epochs is the median "
-        "over rounds. The first step is counted from the start of the interpreter, its import "
-        "included. Peak: resident memory of the whole process. Load of the machine at the end: "
+        f"{given.rounds} epochs after one to warm up, {given.threads} thread(s). By NumPy's, by "
+        "oneDNN's: the side's time by that of singanet with such kernels, above 1 where singanet "
+        "needs less, the median over rounds; the other ratios are to singanet's with NumPy's. The "
+        "first step is counted from the start of the interpreter, its import included. Peak: "
+        "resident memory of the whole process. Load of the machine at the end: "
         f"{os.getloadavg()[0]:.1f}."
     )
     if missing:
         notes += f" Backends of Keras that were not there: {', '.join(missing)}."
     body = f"{table(header, lines)}\n\n{notes}"
-    publish(f"keras_vs_singanet_{given.threads}t", "Keras 3 and singanet side by side", body)
+    some = "" if given.nets == NETS else "_" + given.nets.replace(",", "_")
+    publish(f"keras_vs_singanet_{given.threads}t{some}", "Keras 3 and singanet side by side", body)
 
 
 if __name__ == "__main__":

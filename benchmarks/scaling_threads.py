@@ -29,7 +29,7 @@ PARSER.add_argument("--peer", action="store_true", help="PyTorch, beside a busy 
 OPTIONS = settled(PARSER)
 
 # Libraries read the number of threads when they are loaded, each rival's its own.
-from apart import Entrant, apart, on_threads  # noqa: E402
+from apart import Entrant, Taken, apart, on_threads  # noqa: E402
 
 OURS, THEIRS = "singanet", EAGER
 _BUSY = "while True: pass"
@@ -87,72 +87,55 @@ def compared(given: argparse.Namespace, what: str) -> None:
     from report import publish, table
 
     most, make = given.threads, make_step if what == "train" else make_prediction
-    forms = (OURS, *(() if given.beside_busy and not given.peer else THEIRS))
-    names = [f"{form} {threads}" for form in forms for threads in (1, most)]
-    rows = chosen(given.rows)
+    sides = {"singanet": [OURS]}
+    if given.peer or not given.beside_busy:
+        sides["PyTorch"] = [*THEIRS]
+    names = [f"{form} {count}" for forms in sides.values() for form in forms for count in (1, most)]
+    rows, whole = chosen(given.rows), 60 * given.minutes
     with neighbour(given.beside_busy):
-        measured = apart(
-            make, names, rows, given.rounds, given.seconds, imports, 60 * given.minutes
-        )
-    lines: list[list[str]] = []
-    gains: dict[str, list[float]] = {"ours": [], "theirs": []}
-    failures: list[str] = []
+        measured = apart(make, names, rows, given.rounds, given.seconds, imports, whole)
+    header, lines, notes = ["net", "batch"], [], []
+    gains: dict[str, list[float]] = {side: [] for side in sides}
+    for side in sides:
+        header += [f"{side}, 1, ms", f"{most}, ms", "speed-up", "(spread)"]
     for row, taken in zip(rows, measured, strict=False):
         case = CASES[row]
         cells = [case.model, str(case.batch)]
-        for who, those in (("ours", [OURS]), ("theirs", [form for form in forms if form != OURS])):
-            best = {
-                threads: min(
-                    (taken[f"{form} {threads}"].seconds for form in those
-                     if taken[f"{form} {threads}"].seconds),
-                    key=statistics.median, default=[],
-                )
-                for threads in (1, most)
-            }  # fmt: skip
-            if not all(best.values()):
-                cells += ["", "", "", ""] if those else []
-                continue
-            low, middle, high = gain(best[1], best[most])
-            gains[who].append(middle)
-            cells += [f"{1e3 * statistics.median(best[k]):.3g}" for k in (1, most)]
-            cells += [f"{middle:.2f}", f"{low:.2f} to {high:.2f}"]
-        failures += [
-            f"{case.name}, {name}: {result.failure}."
-            for name, result in taken.items()
-            if result.failure not in ("", "not tried")
-        ]
+        for side, forms in sides.items():
+            one, several = (_fastest(taken, forms, count) for count in (1, most))
+            cells += _cells(one, several, gains[side]) if one and several else [""] * 4
+        failed = {name: each.failure for name, each in taken.items() if each.failure}
+        notes += [f"{case.name}, {k}: {v}." for k, v in failed.items() if v != "not tried"]
         lines.append(cells)
-    means = [statistics.geometric_mean(found) for found in gains.values() if found]
-    lines.append(
-        ["**geometric mean**", ""] + [c for m in means for c in ("", "", f"**{m:.2f}**", "")]
-    )
-    header = ["net", "batch"]
-    for who in ("singanet", "PyTorch")[: len(means)]:
-        header += [f"{who}, 1, ms", f"{most}, ms", "speed-up", "(spread)"]
+    last = ["**geometric mean**", ""]
+    for found in gains.values():
+        last += ["", "", f"**{statistics.geometric_mean(found):.2f}**" if found else "", ""]
     text = (
-        "Speed-up: the time with one thread by that with "
-        f"{most}; median of the rounds, and the quartiles. Of PyTorch the faster eager form with "
-        f"each number. At most {given.rounds} rounds, {given.seconds:.0f} s a row after three. "
+        f"Speed-up: the time with one thread by that with {most}; median of the rounds, and the "
+        "quartiles. Of PyTorch the faster eager form with each number. The least of singanet's: "
+        f"{min(gains['singanet'], default=0):.2f}. At most {given.rounds} rounds, "
+        f"{given.seconds:.0f} s a row after three. "
         f"Load of the machine at the end: {os.getloadavg()[0]:.1f}."
     )
-    if given.beside_busy:
-        text += (
-            f" Another process is busy all the time; the rows' least is {min(gains['ours']):.2f}."
-        )
+    beside, mark = (" beside a busy process", "_busy") if given.beside_busy else ("", "")
     kind = "a training step" if what == "train" else "a prediction"
-    beside = " beside a busy process" if given.beside_busy else ""
-    file = f"scaling_threads_{what}_{given.ops}{'_busy' if given.beside_busy else ''}"
+    file = f"scaling_threads_{what}_{given.ops}{mark}" + ("_part" if given.rows else "")
     title = f"What {most} threads gain in {kind}{beside}: {given.ops} kernels"
-    publish(
-        file + ("_part" if given.rows else ""),
-        title,
-        "\n".join([table(header, lines), "", text, "", *failures]),
-    )
+    publish(file, title, "\n".join([table(header, [*lines, last]), "", text, "", *notes]))
 
 
-def gain(one: Sequence[float], several: Sequence[float]) -> list[float]:
-    """The quartiles of the speed-up, round by round."""
-    return statistics.quantiles([a / b for a, b in zip(one, several, strict=False)], n=4)
+def _fastest(taken: dict[str, Taken], forms: Sequence[str], threads: int) -> list[float]:
+    """The rounds of the form that is the fastest with so many threads; none where all failed."""
+    rounds = [taken[f"{form} {threads}"].seconds for form in forms]
+    return min(filter(None, rounds), key=statistics.median, default=[])
+
+
+def _cells(one: Sequence[float], several: Sequence[float], gains: list[float]) -> list[str]:
+    ratios = [a / b for a, b in zip(one, several, strict=False)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    gains.append(middle)
+    times = [f"{1e3 * statistics.median(each):.3g}" for each in (one, several)]
+    return [*times, f"{middle:.2f}", f"{low:.2f} to {high:.2f}"]
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from report import interleaved, publish, spread, table  # noqa: E402
 
 import singanet  # noqa: E402
 
-ROWS = ["lenet:32", "resnet20:32", "vgg11:1", "vgg11:8", "vgg11:32", "googlenet:8", "resnet50:2"]
-ROUNDS = 11
+ROWS = ["lenet:32", "resnet20:32", "vgg11:8", "vgg11:32", "resnet50:2", "resnet50:8"]
+ROUNDS = 7
 
 
 def stepper(model: str, batch: int) -> Callable[[], object]:
@@ -61,4 +61,5 @@ def row(name: str) -> list[str]:
 if __name__ == "__main__":
     head = ["net", "ms estimated", "ms measured", "ratio", "go another way", "s to tune"]
     lines = [row(name) for name in sys.argv[1:] or ROWS]
-    publish("tuning", "Routes of convolutions by measuring", table(head, lines))
+    load = f"Load of the machine at the end: {os.getloadavg()[0]:.1f}."
+    publish("tuning", "Routes of convolutions by measuring", f"{table(head, lines)}\n\n{load}")

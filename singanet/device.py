@@ -39,15 +39,16 @@ class Device:
         with self.scope():
             return self.ops.xp.asarray(array)
 
-    def narrowed(self, where: str) -> Device:
+    def narrowed(self, where: str, stores: bool = True) -> Device:
         """The device with kernels that round what they multiply to bfloat16.
 
+        With ``stores`` programs keep in bfloat16 what only kernels of oneDNN read and write.
         Errors: `BackendError` where kernels or processor have no such products.
         """
         # Imported when asked for, as oneDNN is.
         from singanet.ops.onednn.narrow import narrowed
 
-        ops = narrowed(self.ops, where)
+        ops = narrowed(self.ops, where, stores)
         return self if ops is self.ops else Device(self.name, ops, self.index)
 
     def widened(self) -> Device:

@@ -72,9 +72,10 @@ class FeedForwardNet(Net):
         list of them, which are called ``<output>_accuracy``.
         ``weighted_metrics`` are metrics that the weights of samples and classes count in.
         ``mixed_precision`` "float16", or a `MixedPrecision`, turns the net to that type.
-        "bfloat16" and "float32_fast" leave it float32, and let convolutions, products and recurrent
-        kernels round what they multiply to bfloat16 and sum in float32, on processors that have
-        such products; "auto" does so where there are some. `as_type` turns back. Errors: anything
+        "float32_fast" leaves it float32, and lets convolutions, products and recurrent kernels
+        round what they multiply to bfloat16 and sum in float32, on processors that have such
+        products; with "bfloat16" recorded steps also keep in that type what only oneDNN's kernels
+        touch. "auto" is this where it can be. `as_type` turns back. Errors: anything
         that is no optimizer, loss or metric, `BackendError` for a precision that is not there; the
         net is then as it was.
         """

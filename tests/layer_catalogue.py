@@ -12,6 +12,12 @@ VOLUME = (2, 4, 3, 4)
 
 CATALOGUE = {
     "Activation": (lambda n: layers.Activation(n, "leaky_relu", alpha=0.2), [(5,)]),
+    "AdaptiveAvgPooling1D": (lambda n: layers.AdaptiveAvgPooling1D(n, 4), [(2, 6)]),
+    "AdaptiveAvgPooling2D": (lambda n: layers.AdaptiveAvgPooling2D(n, (2, None)), [IMAGE]),
+    "AdaptiveAvgPooling3D": (lambda n: layers.AdaptiveAvgPooling3D(n, 2), [VOLUME]),
+    "AdaptiveMaxPooling1D": (lambda n: layers.AdaptiveMaxPooling1D(n, 4), [(2, 6)]),
+    "AdaptiveMaxPooling2D": (lambda n: layers.AdaptiveMaxPooling2D(n, (2, None)), [IMAGE]),
+    "AdaptiveMaxPooling3D": (lambda n: layers.AdaptiveMaxPooling3D(n, 2), [VOLUME]),
     "Add": (layers.Add, [(5,), (5,)]),
     "AlphaDropout": (lambda n: layers.AlphaDropout(n, 0.3), [(5,)]),
     "Average": (layers.Average, [(5,), (5,)]),
@@ -33,6 +39,7 @@ CATALOGUE = {
     ),
     "Conv2DTranspose": (lambda n: layers.Conv2DTranspose(n, 3, 3, stride=2), [IMAGE]),
     "Conv3D": (lambda n: layers.Conv3D(n, 3, (3, 2, 1), (1, 2, 1)), [VOLUME]),
+    "Conv3DTranspose": (lambda n: layers.Conv3DTranspose(n, 3, (2, 1, 3), 2), [VOLUME]),
     "Cropping": (lambda n: layers.Cropping(n, (1, (0, 2))), [IMAGE]),
     "Dense": (
         lambda n: layers.Dense(n, 3, W_specs={"init": "gaussian", "mean": 0.0, "std": 0.1}),
@@ -93,6 +100,7 @@ CATALOGUE = {
     "RNN": (lambda n: layers.RNN(n, 3, "tanh", return_state=True), [SEQUENCE]),
     "Reshape": (lambda n: layers.Reshape(n, (3, -1)), [IMAGE]),
     "Scale": (layers.Scale, [IMAGE]),
+    "SeparableConv1D": (lambda n: layers.SeparableConv1D(n, 3, 3, 2), [(2, 6)]),
     "SeparableConv2D": (lambda n: layers.SeparableConv2D(n, 3, 3, 2), [IMAGE]),
     "SinusoidalPosition": (layers.SinusoidalPosition, [(4, 6)]),
     "Slice": (lambda n: layers.Slice(n, 1, [2, 3]), [(5,)]),

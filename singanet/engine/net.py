@@ -278,11 +278,12 @@ class Net(GraphBuilder):
     def as_type(self, dtype: Any) -> None:
         """Convert every parameter, and compute in this float type from now on.
 
-        "bfloat16" is float32 in all arrays, with convolutions and products that round what they
-        multiply. Errors: `ArgumentError` for no float type, `BackendError` for bfloat16 where the
-        kernels or the processor have no such products.
+        "float32_fast" is float32 in all arrays, with convolutions and products that round what they
+        multiply to bfloat16; with "bfloat16" programs also keep so what only such kernels touch.
+        Errors: `ArgumentError` for no float type, `BackendError` for these two where the kernels or
+        the processor have no such products.
         """
-        narrow = isinstance(dtype, str) and dtype == "bfloat16"
+        narrow = isinstance(dtype, str) and dtype in ("bfloat16", "float32_fast")
         try:
             wanted = np.dtype(np.float32 if narrow else dtype)
         except TypeError:
@@ -292,9 +293,12 @@ class Net(GraphBuilder):
                 "net.as_type",
                 expected="a float type of NumPy",
                 received=repr(dtype) if wanted is None else str(wanted),
-                advice="use 'float32', 'float64', 'float16' or 'bfloat16'",
+                advice="use 'float32', 'float64', 'float16', 'bfloat16' or 'float32_fast'",
             )
-        device = self.device.narrowed("net.as_type") if narrow else self.device.widened()
+        if narrow:
+            device = self.device.narrowed("net.as_type", stores=dtype == "bfloat16")
+        else:
+            device = self.device.widened()
         params = self.params()
         expect_in_memory(self.params(), "net.as_type")
         self.run_on(device, wanted)

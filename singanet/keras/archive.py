@@ -118,7 +118,7 @@ def _placed(net: FeedForwardNet, drawing: Drawing) -> list[LayerDescription]:
         made = drawing.places[layer.name]
         if made.fixed is None:
             kind = made.kind or layer.kind
-            found.append(replace(layer, kind=kind, place=made.group, first=made.first))
+            found.append(replace(layer, kind=kind, place=made.group))
     return found
 
 

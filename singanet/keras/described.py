@@ -30,13 +30,12 @@ WHOLE: Axes = {(0,): None}
 
 @dataclass(frozen=True)
 class Made:
-    """Where the arrays of one of our layers are: in a group, from a number on, as of ``kind``.
+    """Where the arrays of one of our layers are: in a group, as of ``kind``.
 
     An empty ``kind`` is the layer's own. ``fixed`` are arrays that the description has instead.
     """
 
     group: str
-    first: int = 0
     kind: str = ""
     fixed: Mapping[str, Any] | None = None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from singanet import layers
-from singanet.keras.described import WHOLE, Described, Made
+from singanet.keras.described import WHOLE, Described
 from singanet.layers.layer import Layer
 
 Pads = list[tuple[int, int]]
@@ -50,39 +50,37 @@ def _conv1d(d: Described) -> list[Layer]:
 
 
 def _depthwise1d(d: Described) -> list[Layer]:
-    conv = _of_each_channel(d, d.name, bool(d.config["use_bias"]))
-    return [*_signal(d, conv), *d.activation()]
-
-
-def _of_each_channel(d: Described, name: str, use_bias: bool) -> Layer:
     causal = d.config["padding"] == "causal"
-    return layers.DepthwiseConv1D(
-        name,
+    conv = layers.DepthwiseConv1D(
+        d.name,
         _one(d, "kernel_size"),
         _one(d, "strides"),
         "causal" if causal else "valid",
         d.config["depth_multiplier"],
-        use_bias,
+        bool(d.config["use_bias"]),
         d.specs("depthwise", {(0, 1): 1}),
-        d.specs("bias", WHOLE) if use_bias else None,
+        d.specs("bias", WHOLE),
         None if causal else _ends(d, "kernel_size"),
         dilation=_one(d, "dilation_rate"),
     )
+    return [*_signal(d, conv), *d.activation()]
 
 
 def _separable1d(d: Described) -> list[Layer]:
-    """A depthwise layer, and a pointwise one that has the layer's name."""
-    point = layers.Conv1D(
+    conv = layers.SeparableConv1D(
         d.name,
         d.config["filters"],
-        1,
+        _one(d, "kernel_size"),
+        _one(d, "strides"),
+        depth_multiplier=d.config["depth_multiplier"],
         use_bias=bool(d.config["use_bias"]),
-        W_specs=d.specs("pointwise", {(0, 1): 1}),
+        depthwise_specs=d.specs("depthwise", {(0, 1): 1}),
+        pointwise_specs=d.specs("pointwise", {(0, 1): 1}),
         b_specs=d.specs("bias", WHOLE),
+        pad=_ends(d, "kernel_size"),
+        dilation=_one(d, "dilation_rate"),
     )
-    d.marks[d.name] = Made("", first=1)
-    both = [_of_each_channel(d, f"{d.name}_depthwise", False), point]
-    return [*_signal(d, *both), *d.activation()]
+    return [*_signal(d, conv), *d.activation()]
 
 
 def _depthwise(d: Described) -> list[Layer]:
@@ -250,6 +248,14 @@ def _global(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
     return lambda d: [kind(d.name, keepdims=bool(d.config["keepdims"]))]
 
 
+def _adaptive(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
+    return lambda d: [kind(d.name, d.config["output_size"])]
+
+
+def _adaptive1d(kind: Callable[..., Layer]) -> Callable[[Described], list[Layer]]:
+    return lambda d: _signal(d, kind(d.name, _one(d, "output_size")))
+
+
 def _mean_of_steps(d: Described) -> list[Layer]:
     axis = 2 if d.config["data_format"] == "channels_first" else 1
     return [layers.Reduce(d.name, "mean", axis, bool(d.config["keepdims"]))]
@@ -283,6 +289,10 @@ SPATIAL: dict[str, Callable[[Described], list[Layer]]] = {
     "DepthwiseConv2D": _depthwise,
     "SeparableConv1D": _separable1d,
     "SeparableConv2D": _separable,
+    "AdaptiveAveragePooling1D": _adaptive1d(layers.AdaptiveAvgPooling1D),
+    "AdaptiveAveragePooling2D": _adaptive(layers.AdaptiveAvgPooling2D),
+    "AdaptiveMaxPooling1D": _adaptive1d(layers.AdaptiveMaxPooling1D),
+    "AdaptiveMaxPooling2D": _adaptive(layers.AdaptiveMaxPooling2D),
     "MaxPooling1D": _pooling1d(layers.MaxPooling1D),
     "MaxPooling2D": _pooling(layers.MaxPooling2D),
     "AveragePooling1D": _pooling1d(layers.AvgPooling1D),

@@ -1,6 +1,14 @@
 """Where each public layer stands."""
 
 from singanet.layers.activation import Activation
+from singanet.layers.adaptive_pooling import (
+    AdaptiveAvgPooling1D,
+    AdaptiveAvgPooling2D,
+    AdaptiveAvgPooling3D,
+    AdaptiveMaxPooling1D,
+    AdaptiveMaxPooling2D,
+    AdaptiveMaxPooling3D,
+)
 from singanet.layers.arithmetic import Clip, Index, Power
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.cache import Cache
@@ -8,10 +16,10 @@ from singanet.layers.cast import Cast
 from singanet.layers.class_token import ClassToken
 from singanet.layers.concat import Concat
 from singanet.layers.context import Context
-from singanet.layers.conv1d import Conv1D, Conv1DTranspose, DepthwiseConv1D
+from singanet.layers.conv1d import Conv1D, Conv1DTranspose, DepthwiseConv1D, SeparableConv1D
 from singanet.layers.conv2d import Conv2D
 from singanet.layers.conv2d_transpose import Conv2DTranspose
-from singanet.layers.conv3d import Conv3D
+from singanet.layers.conv3d import Conv3D, Conv3DTranspose
 from singanet.layers.dense import Dense
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.dropout import AlphaDropout, Dropout, GaussianNoise, SpatialDropout
@@ -82,6 +90,12 @@ __all__ = [
     "LSTM",
     "RNN",
     "Activation",
+    "AdaptiveAvgPooling1D",
+    "AdaptiveAvgPooling2D",
+    "AdaptiveAvgPooling3D",
+    "AdaptiveMaxPooling1D",
+    "AdaptiveMaxPooling2D",
+    "AdaptiveMaxPooling3D",
     "Add",
     "AlphaDropout",
     "Average",
@@ -101,6 +115,7 @@ __all__ = [
     "Conv2D",
     "Conv2DTranspose",
     "Conv3D",
+    "Conv3DTranspose",
     "Cropping",
     "Dense",
     "DepthwiseConv1D",
@@ -151,6 +166,7 @@ __all__ = [
     "Reshape",
     "RotaryEmbedding",
     "Scale",
+    "SeparableConv1D",
     "SeparableConv2D",
     "SinusoidalPosition",
     "Slice",

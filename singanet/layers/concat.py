@@ -15,7 +15,8 @@ from singanet.types import Array, Shape, Shapes
 class Concat(Layer):
     """The inputs one after the other along ``axis``, which counts the batch axis.
 
-    Axis 0 stacks batches; axis 1 is the first axis of the sample, the channels of an image.
+    Axis 0 stacks batches; axis 1 is the first axis of the sample, the channels of an image. Behind
+    it, where steps are joined with steps, a mask of theirs goes on.
     """
 
     moves_only = True
@@ -28,6 +29,7 @@ class Concat(Layer):
         self.axis = expect_int(
             name, "axis", axis, least=0, advice="axis=1 joins along the first axis of the samples"
         )
+        self.masks = "keeps" if self.axis > 1 else ""
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shapes that agree but for ``axis`` → one."""

@@ -9,6 +9,7 @@ from singanet.layers.conv2d_transpose import Conv2DTranspose
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.geometry import OneAxis, one_row
 from singanet.layers.layer import ParamSpecs
+from singanet.layers.separable_conv2d import SeparableConv2D
 from singanet.types import Shape
 
 
@@ -127,6 +128,46 @@ class DepthwiseConv1D(OneAxis, DepthwiseConv2D):
             depth_multiplier=depth_multiplier,
             use_bias=use_bias,
             W_specs=W_specs,
+            b_specs=b_specs,
+            input_sample_shape=input_sample_shape,
+            **one_row(name, kernel, stride, border_mode, pad, dilation),
+        )
+
+
+class SeparableConv1D(OneAxis, SeparableConv2D):
+    """`SeparableConv2D` of sequences (C, L), or (L,) of one channel: the output is (F, L').
+
+    ``depthwise_weight`` has shape (C·M, k), ``pointwise_weight`` (F, C·M), ``bias`` (F,). Other
+    arguments are as for `Conv1D`.
+    """
+
+    keeps_channels = False
+    any_extent = True
+
+    def __init__(
+        self,
+        name: str,
+        nb_kernels: int,
+        kernel: int = 3,
+        stride: int = 1,
+        border_mode: str = "same",
+        depth_multiplier: int = 1,
+        use_bias: bool = True,
+        depthwise_specs: ParamSpecs = None,
+        pointwise_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        pad: Any = None,
+        input_sample_shape: Shape | None = None,
+        *,
+        dilation: int = 1,
+    ) -> None:
+        super().__init__(
+            name,
+            nb_kernels,
+            depth_multiplier=depth_multiplier,
+            use_bias=use_bias,
+            depthwise_specs=depthwise_specs,
+            pointwise_specs=pointwise_specs,
             b_specs=b_specs,
             input_sample_shape=input_sample_shape,
             **one_row(name, kernel, stride, border_mode, pad, dilation),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
+from typing import Any, ClassVar
 
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.geometry import expect_groups, expect_image, make_window, pair
+from singanet.layers.geometry import expect_groups, expect_image, make_window, sizes
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, Shape, Shapes
 
@@ -19,6 +20,8 @@ class Conv2DTranspose(Layer):
     ``output_padding`` is stride - 1 with border_mode='same', so that the size becomes in·stride,
     and else 0. ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,). Zeiler et al., 2010.
     """
+
+    axes: ClassVar[int] = 2
 
     def __init__(
         self,
@@ -40,12 +43,12 @@ class Conv2DTranspose(Layer):
         super().__init__(name, input_sample_shape)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.groups = expect_int(name, "groups", groups)
-        self.window = make_window(name, kernel, stride, border_mode, pad, dilation)
+        self.window = make_window(name, kernel, stride, border_mode, pad, dilation, self.axes)
         strides = self.window.stride
         if output_padding is None:
             full = pad is None and border_mode == "same"
-            output_padding = (strides[0] - 1, strides[1] - 1) if full else 0
-        self.output_padding = pair(name, "output_padding", output_padding, least=0)
+            output_padding = tuple(s - 1 for s in strides) if full else 0
+        self.output_padding = sizes(name, "output_padding", output_padding, self.axes, 0)
         if any(extra >= s for extra, s in zip(self.output_padding, strides, strict=True)):
             raise ArgumentError(
                 f"layer {name!r}, argument output_padding",
@@ -59,36 +62,39 @@ class Conv2DTranspose(Layer):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, H, W) → (nb_kernels, H', W')."""
-        shape = expect_image(self, in_shapes)
+        shape = expect_image(self, in_shapes, self.axes)
         expect_groups(self, shape[0], self.nb_kernels, self.groups)
-        height, width = (self._size(k, shape[k + 1]) for k in (0, 1))
-        if min(height, width) < 1:
+        out = self._sizes(shape[1:])
+        if min(out) < 1:
             raise self.shape_error(
                 f"images that padding {self.window.pads} leaves something of",
-                f"sample shape {shape}, of which {(height, width)} would be left",
+                f"sample shape {shape}, of which {out} would be left",
                 "use less padding",
             )
-        taps = self.window.kernel[0] * self.window.kernel[1]
+        taps = prod(self.window.kernel)
         per_input = self.nb_kernels // self.groups * taps
         fans = (shape[0] // self.groups * taps, per_input)
         self.add_param("weight", (shape[0], per_input), self.W_specs, fans=fans)
         if self.use_bias:
             self.add_param("bias", (self.nb_kernels,), self.b_specs)
-        return (self.nb_kernels, height, width)
+        return (self.nb_kernels, *out)
 
-    def _size(self, k: int, size: int) -> int:
+    def _sizes(self, given: Shape) -> Shape:
         window = self.window
-        extent = window.dilation[k] * (window.kernel[k] - 1) + 1
-        grown = (size - 1) * window.stride[k] + extent
-        return grown - sum(window.pads[k]) + self.output_padding[k]
+        return tuple(
+            (size - 1) * stride + extent - sum(ends) + extra
+            for size, stride, extent, ends, extra in zip(
+                given, window.stride, window.extent, window.pads, self.output_padding, strict=True
+            )
+        )
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, H, W) → (N, F, H', W')."""
         ctx.save(x=x)
         ops, bias = ctx.ops, ctx.params.get("bias")
-        shape = (len(x), self.nb_kernels, *(self._size(k, x.shape[2 + k]) for k in (0, 1)))
+        shape = (len(x), self.nb_kernels, *self._sizes(x.shape[2:]))
         y = ops.conv2d_backward_data(x, self._kernels(ctx), shape, self.window, self.groups)
-        return y if bias is None else ops.add(y, bias[:, None, None], out=y)
+        return y if bias is None else ops.add(y, bias.reshape(-1, *(1,) * self.axes), out=y)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
         """Gradients of x, weight and bias; x is the only array kept."""

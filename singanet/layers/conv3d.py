@@ -1,10 +1,11 @@
-"""Three-dimensional convolution."""
+"""Three-dimensional convolutions."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from singanet.layers.conv2d import Conv2D
+from singanet.layers.conv2d_transpose import Conv2DTranspose
 from singanet.layers.layer import ParamSpecs
 from singanet.types import Shape
 
@@ -50,3 +51,13 @@ class Conv3D(Conv2D):
             groups=groups,
             padding_mode=padding_mode,
         )
+
+
+class Conv3DTranspose(Conv2DTranspose):
+    """`Conv2DTranspose` of (C, D, H, W) volumes: the output is (F, D', H', W').
+
+    ``weight`` has shape (C, F/groups·kd·kh·kw), ``bias`` (F,). Sizes are ints or (depth, height,
+    width).
+    """
+
+    axes = 3

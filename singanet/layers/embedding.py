@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -30,6 +32,29 @@ class ZeroRow(Initializer):
         values = self.other(rng, shape, fans)
         values[self.row] = 0.0
         return values
+
+
+class _ExpectRows:
+    """The check that indices are rows of a layer's table."""
+
+    def __init__(self, layer: Embedding) -> None:
+        self._layer = layer
+
+    def __call__(self, x: Array) -> None:
+        self._layer._expect_rows(x)
+
+    def at(self, x: Array) -> Callable[[], None]:
+        """The check of whatever stands in ``x`` when it is called."""
+        if not (x.flags.c_contiguous and x.size):
+            return partial(self, x)
+        seen = x.view(f"u{x.dtype.itemsize}").reshape(-1)
+        largest, size = seen.argmax, self._layer.vocabulary_size
+
+        def look() -> None:
+            if seen[largest()] >= size:
+                self(x)
+
+        return look
 
 
 class Embedding(Layer):
@@ -105,7 +130,7 @@ class Embedding(Layer):
         Errors: indices that are no integers or out of range. On a GPU the check waits for it.
         """
         self._expect_integers(x)
-        ctx.ops.check(self._expect_rows, x)
+        ctx.ops.check(_ExpectRows(self), x)
         ctx.save(x=x)
         rows = self.params["weight"].served
         if rows is None:

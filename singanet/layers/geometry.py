@@ -23,7 +23,11 @@ __all__ = [
     "sizes",
 ]
 
-_AXES = {2: "(channels, height, width)", 3: "(channels, depth, height, width)"}
+_AXES = {
+    1: "(channels, length)",
+    2: "(channels, height, width)",
+    3: "(channels, depth, height, width)",
+}
 
 
 def sizes(layer: str, what: str, value: Any, axes: int = 2, least: int = 1) -> Sizes:

@@ -17,6 +17,8 @@ class PReLU(Layer):
     ``a`` has shape (C,), or (1,) with ``channel_shared``, and starts at 0.25. He et al., 2015.
     """
 
+    masks = "keeps"
+
     def __init__(
         self,
         name: str,

@@ -263,7 +263,7 @@ class Ops(Protocol):
         k: Array,
         scale: float,
     ) -> tuple[Array, Array]:
-        """Gradients of q and k from that of the weights, which is overwritten."""
+        """Gradients of q and k from that of the weights, which may be overwritten."""
 
     def rotate(self, x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
         """Pairs (a, b) of the last axis turned to (a cos - b sin, b cos + a sin).

@@ -14,26 +14,8 @@ Work = Callable[[], object]
 Parts = Sequence[Sequence[Work]]
 
 
-class _Team:
-    """Who does parts side by side; None for threads of Python's own."""
-
-    run: Callable[[Parts], None] | None = None
-
-
-def let_do(run: Callable[[Parts], None]) -> None:
-    """Have `side_by_side` done by a library's threads: two teams would wait for each other."""
-    _Team.run = run
-
-
 def side_by_side(parts: Parts) -> None:
-    """Do the parts, each in one thread, the first here or all; return when all are done."""
-    if len(parts) == 1:
-        do(parts[0])
-    else:
-        (_Team.run or _by_pool)(parts)
-
-
-def _by_pool(parts: Parts) -> None:
+    """Do the first part here and each other in a thread of its own; return when all are done."""
     # In the caller's context, which holds NumPy's error state.
     others = [_pool(len(parts) - 1).submit(copy_context().run, do, part) for part in parts[1:]]
     try:
@@ -47,7 +29,7 @@ def _by_pool(parts: Parts) -> None:
 
 
 def do(part: Sequence[Work]) -> None:
-    """Do the part, one thing after the other."""
+    """Do one thing after the other."""
     for work in part:
         work()
 

@@ -218,7 +218,7 @@ class ScaledUpdates(Wrapper):
 
 
 FACTORS = ("bfloat16", "float32_fast", "auto")
-"""Precisions that leave all arrays float32, and round what convolutions and products multiply."""
+"""Precisions that leave arrays float32, and round what convolutions and products multiply."""
 
 
 def as_precision(given: Any) -> MixedPrecision | None:

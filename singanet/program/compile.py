@@ -14,6 +14,7 @@ from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
 from singanet.program.join_lanes import kernels_of, with_lanes_joined
 from singanet.program.layout.arena import Layout, plan_arena
 from singanet.program.lower_sweeps import with_sweeps_lowered
+from singanet.program.narrow import narrowed
 from singanet.program.recompute.choice import Recompute
 from singanet.program.recompute.choice import recomputed as chosen
 from singanet.program.recompute.kept_parameters import with_kept_parameters
@@ -101,6 +102,11 @@ def compute_constants(draft: Draft) -> list[Call]:
     return tape.calls
 
 
+def narrow(draft: Draft) -> list[Call]:
+    """With bfloat16 in the memory that none but kernels of it touch."""
+    return narrowed(draft.calls, draft.tape.tokens, draft.tape.stores)
+
+
 def join_gradients(draft: Draft) -> list[Call]:
     """With the gradients side by side that are updated together."""
     moves = draft.tape.moves
@@ -177,6 +183,7 @@ PASSES: tuple[Callable[[Draft], list[Call]], ...] = (
     compute_constants,
     # What these alone have read.
     drop_unread,
+    narrow,
     join_gradients,
     fold_fills,
     keep_parameters,

@@ -261,7 +261,8 @@ class Programs:
         found = self._known_to_hold(net, key)
         if found is not None:
             return found
-        at_once = at_once or self.at_once
+        # A call by the layers would not round what programs store.
+        at_once = at_once or self.at_once or getattr(net.device.ops, "stores", False)
         this = key, case
         if self._is_refused(this):
             return None

@@ -122,7 +122,7 @@ def compile_net(
             received=f"a {type(net).__name__}" + " on several" * isinstance(net, Net),
             advice="leave it out: this kind of net computes in float32",
         )
-    narrow = isinstance(net, Net) and _is_narrow(net, mixed_precision)
+    narrow = _narrow_type(net, mixed_precision) if isinstance(net, Net) else None
     if isinstance(net, Net):
         # A net that is not whole yet is looked at when it trains.
         with suppress(GraphError, CallOrderError):
@@ -136,9 +136,9 @@ def compile_net(
         _turn(net, precision, narrow)
 
 
-def _turn(net: Net, precision: MixedPrecision | None, narrow: bool) -> None:
-    if narrow:
-        net.as_type("bfloat16")
+def _turn(net: Net, precision: MixedPrecision | None, narrow: str | None) -> None:
+    if narrow is not None:
+        net.as_type(narrow)
     if precision is not None:
         # The masters begin as what is there now, not as what is left of it after rounding.
         for param in net.params():
@@ -148,17 +148,20 @@ def _turn(net: Net, precision: MixedPrecision | None, narrow: bool) -> None:
         net.to_device(half_device(net.device))
 
 
-def _is_narrow(net: Net, mixed_precision: Any) -> bool:
-    """Whether ``net`` is to multiply bfloat16. Errors: it is, and cannot."""
+def _narrow_type(net: Net, mixed_precision: Any) -> str | None:
+    """The type for `Net.as_type` by which it multiplies bfloat16; None where it is not to.
+
+    Errors: it is, and cannot.
+    """
     if mixed_precision is None or mixed_precision not in FACTORS:
-        return False
+        return None
     try:
         net.device.narrowed("net.compile, mixed_precision")
     except BackendError:
         if mixed_precision == "auto":
-            return False
+            return None
         raise
-    return True
+    return "bfloat16" if mixed_precision == "auto" else str(mixed_precision)
 
 
 def expect_compiled(net: Model, where: str) -> Compiled:

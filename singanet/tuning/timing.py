@@ -152,7 +152,7 @@ class Stopwatch:
             rounds += 1
             best |= {route: min(best[route], seconds) for route, seconds in taken.items()}
             most = _BEHIND * min(best.values())
-            # Another has to be faster by as much as this one may be slower.
+            # What is slower than the estimate's will hardly be as much faster as it has to be.
             others = min(most, GAIN * best[estimate])
             runs = {r: runs[r] for r in runs if best[r] <= (most if r == estimate else others)}
         return best

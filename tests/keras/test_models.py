@@ -52,9 +52,22 @@ CALLS = {
     "causal": (STEPS, lambda: kl.Conv1D(5, 3, padding="causal", dilation_rate=2)),
     "DepthwiseConv1D": (STEPS, lambda: kl.DepthwiseConv1D(3, 2, "same", 2)),
     "SeparableConv1D": (STEPS, lambda: kl.SeparableConv1D(5, 3, padding="same", activation="relu")),
+    "SeparableConv1D without bias": (
+        STEPS, lambda: kl.SeparableConv1D(5, 3, 2, depth_multiplier=2, use_bias=False),
+    ),
     "Conv1DTranspose": (STEPS, lambda: kl.Conv1DTranspose(5, 3, 2, "same")),
     "pooling of steps": (
         STEPS, lambda: lambda x: kl.AveragePooling1D(2)(kl.MaxPooling1D(3, 2, "same")(x)),
+    ),
+    "adaptive pooling of steps": (
+        STEPS,
+        lambda: lambda x: kl.AdaptiveAveragePooling1D(3)(kl.AdaptiveMaxPooling1D(5)(x)),
+    ),
+    "adaptive pooling": (
+        IMAGE,
+        lambda: lambda x: kl.Dense(3)(kl.Flatten()(
+            kl.AdaptiveAveragePooling2D((2, 3))(kl.AdaptiveMaxPooling2D(5)(x))
+        )),
     ),
     "mean of steps": (STEPS, lambda: kl.GlobalAveragePooling1D(keepdims=True)),
     "largest of steps": (STEPS, lambda: kl.GlobalMaxPooling1D()),

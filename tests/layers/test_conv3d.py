@@ -7,7 +7,7 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.layers import AvgPooling3D, Context, Conv3D, MaxPooling3D
+from singanet.layers import AvgPooling3D, Context, Conv3D, Conv3DTranspose, MaxPooling3D
 from singanet.ops import numpy_ops, ops_for
 from singanet.testing import LayerCase
 
@@ -49,6 +49,47 @@ class TestConv3DOfEverything(LayerCase):
         weight = params["weight"].reshape(2, 2, 2, 2, 1)
         y = np.einsum("ngijkabd,gmabd->ngmijk", seen, weight)
         return y.reshape(len(x), 4, *y.shape[3:])
+
+
+class TestConv3DTranspose(LayerCase):
+    in_shapes = (4, 2, 3, 2)
+
+    def make(self):
+        return Conv3DTranspose("up", 6, (2, 3, 1), (2, 1, 3), "valid", groups=2)
+
+    def expected(self, params, x):
+        weight = params["weight"].reshape(2, 2, 3, 2, 3, 1)
+        y = np.zeros((len(x), 2, 3, 4, 5, 4))
+        for i, j, k in np.ndindex(2, 3, 2):
+            spread = np.einsum(
+                "ngc,gcfabd->ngfabd", x.reshape(-1, 2, 2, 2, 3, 2)[..., i, j, k], weight
+            )
+            y[..., 2 * i : 2 * i + 2, j : j + 3, 3 * k : 3 * k + 1] += spread
+        return y.reshape(len(x), 6, 4, 5, 4) + params["bias"][:, None, None, None]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_transposed_agrees_with_pytorch(dtype):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    given = {"stride": (2, 1, 3), "output_padding": (1, 0, 2), "dilation": (1, 2, 1), "groups": 2}
+    x = rng.standard_normal((2, 4, 3, 4, 5)).astype(dtype)
+    theirs = torch.nn.ConvTranspose3d(4, 6, (3, 2, 3), padding=(1, 0, 1), **given)
+    theirs.to(getattr(torch, x.dtype.name))
+    leaf = torch.tensor(x, requires_grad=True)
+    wanted = theirs(leaf)
+    dy = rng.standard_normal(wanted.shape).astype(dtype)
+    wanted.backward(torch.tensor(dy))
+    layer = Conv3DTranspose("up", 6, (3, 2, 3), pad=(1, 0, 1), **given)
+    layer.build(x.shape[1:])
+    weight, bias = (p.detach().numpy() for p in (theirs.weight, theirs.bias))
+    params = {"weight": weight.reshape(4, -1), "bias": bias}
+    peers = [wanted.detach(), leaf.grad, theirs.weight.grad.reshape(4, -1), theirs.bias.grad]
+    for ops in (numpy_ops, ops_for(x)):
+        y, dx, grads = run(layer, ops, x, dy, params)
+        for got, want in zip([y, dx, grads["weight"], grads["bias"]], peers, strict=True):
+            assert got.dtype == dtype
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-4)
 
 
 class TestMaxPooling3D(LayerCase):

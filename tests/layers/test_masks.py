@@ -13,6 +13,7 @@ from singanet.layers import (
     LSTM,
     Activation,
     Add,
+    Concat,
     Conv1D,
     Dense,
     Dropout,
@@ -23,6 +24,7 @@ from singanet.layers import (
     Masking,
     Merge,
     MultiHeadAttention,
+    PReLU,
     Reduce,
     SinusoidalPosition,
 )
@@ -130,6 +132,25 @@ def test_a_mask_at_the_end_is_for_the_loss_or_is_taken_off():
     assert FeedForwardNet(inputs=x, outputs=y).nodes()
     with pytest.raises(ArgumentError, match="goes along in lists and on symbols"):
         FeedForwardNet().add(Embedding("e", 4, 2, mask_index=0, input_sample_shape=(3,)))
+
+
+def test_features_that_are_joined_keep_the_mask_of_their_steps_and_steps_that_are_joined_none():
+    x = Masking("there")(Input("x", (6, 3)))
+    wide = Concat("wide", 2)([PReLU("bent")(x), Dense("more", 2)(x), Input("z", (6, 1))])
+    assert wide.mask is x.mask
+    last = GRU("last", 3, return_sequences=False)(wide)
+    net = FeedForwardNet(inputs=[x, wide.call.inputs[2]], outputs=last, seed=0)
+    rng = np.random.default_rng(0)
+    feed = {"x": rng.standard_normal((2, 6, 3)), "z": rng.standard_normal((2, 6, 1))}
+    feed["x"][0, 4:] = 0
+    found = net.forward(False, feed)
+    feed["z"][0, 4:] = 7
+    np.testing.assert_array_equal(net.forward(False, feed), found)
+    feed["z"][0, 3:] = 7
+    assert (net.forward(False, feed)[0] != found[0]).any()
+    for axis in (0, 1):
+        with pytest.raises(GraphError, match="'long'.*expected inputs without a mask"):
+            Concat("long", axis)([x, x])
 
 
 def test_two_masks_are_not_guessed_at():

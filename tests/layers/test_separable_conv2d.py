@@ -7,7 +7,7 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.layers import SeparableConv2D
+from singanet.layers import SeparableConv1D, SeparableConv2D
 from singanet.testing import LayerCase
 
 
@@ -23,6 +23,19 @@ class TestSeparableConv2D(LayerCase):
         inner = np.einsum("ncijab,cmab->ncmij", seen, depthwise)
         pointwise = params["pointwise_weight"].reshape(3, 2, 2)
         return np.einsum("ncmij,fcm->nfij", inner, pointwise) + params["bias"][:, None, None]
+
+
+class TestSeparableConv1D(LayerCase):
+    in_shapes = (2, 5)
+
+    def make(self):
+        return SeparableConv1D("sep", 3, 2, 1, "causal", 2, dilation=2)
+
+    def expected(self, params, x):
+        seen = np.stack([np.pad(x, ((0, 0), (0, 0), (2, 0)))[..., k : k + 5] for k in (0, 2)])
+        inner = np.einsum("kncl,cmk->ncml", seen, params["depthwise_weight"].reshape(2, 2, 2))
+        pointwise = params["pointwise_weight"].reshape(3, 2, 2)
+        return np.einsum("ncml,fcm->nfl", inner, pointwise) + params["bias"][:, None]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -28,8 +28,11 @@ from singanet.layers import (
     Dropout,
     Embedding,
     Flatten,
+    GlobalAvgPooling1D,
+    GlobalAvgPooling2D,
     Layer,
     MaxPooling2D,
+    Permute,
 )
 from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy
 from singanet.metric import Accuracy
@@ -274,6 +277,24 @@ def test_any_net_predicts_as_its_layers_do(net, batch):
                 close(made[name], wanted[name])
         else:
             close(made, wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"), [((16, 6, 6), "2D"), ((7, 9), "1D"), ((4, 40, 9), "2D")]
+)
+def test_means_of_all_positions(shape, kind):
+    x = Input("x", shape)
+    pool = {"1D": GlobalAvgPooling1D, "2D": GlobalAvgPooling2D}[kind]
+    made = [pool("as it lies")(x)]
+    if kind == "2D":
+        made.append(pool("channels last")(Conv2D("c", 8, 3)(x)))
+    else:
+        made.append(pool("turned")(Permute("p", (2, 1))(x)))
+    net = singanet.FeedForwardNet(inputs=x, outputs=made, seed=1)
+    given = np.random.default_rng(0).standard_normal((3, *shape)).astype(np.float32)
+    wanted, got = by_layers(net, given), net.predictor()(given)
+    for name in wanted:
+        close(got[name], wanted[name])
 
 
 def sums(again):

@@ -50,6 +50,10 @@ KINDS = {
         layers.Conv3D("it", 6, (3, 1, 2), pad=(1, 0, 0)),
         nn.Conv3d(4, 6, (3, 1, 2), padding=(1, 0, 0)), (4, 3, 4, 5),
     ),
+    "ConvTranspose3d": (
+        layers.Conv3DTranspose("it", 6, (3, 1, 2), border_mode="valid"),
+        nn.ConvTranspose3d(4, 6, (3, 1, 2)), (4, 3, 4, 5),
+    ),
     "ConvTranspose1d": (
         layers.Conv1DTranspose("it", 6, 3, 2, pad=1), nn.ConvTranspose1d(4, 6, 3, 2, 1), SIGNAL,
     ),

@@ -18,7 +18,7 @@ class LayerDescription:
     ``settings`` holds what the conversion of some kinds depends on, such as ``kernel``.
     ``uses`` says in which order Keras has what the layer reads and yields; without it the order is
     ours. ``fixed`` are the suffixes that no optimizer trains. ``place`` is the group in a file of
-    Keras', where it is known, and ``first`` the number of the first array in it.
+    Keras', where it is known.
     """
 
     kind: str
@@ -28,7 +28,6 @@ class LayerDescription:
     uses: Uses = field(default_factory=lambda: Uses([], []))
     fixed: frozenset[str] = frozenset()
     place: str = ""
-    first: int = 0
 
     def full(self, suffix: str) -> str:
         """The name of the parameter ``suffix`` in the net."""

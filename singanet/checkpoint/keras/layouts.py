@@ -125,9 +125,10 @@ def separable(layer: LayerDescription) -> list[Variable]:
     """depthwise_kernel (kh, kw, in, multiplier), pointwise_kernel (1, 1, in·multiplier, out)."""
     taps, many = _taps(layer), layer.settings["depth_multiplier"]
     out, between = layer.shape("pointwise_weight")
+    ones, behind = (1,) * len(taps), range(2, 2 + len(taps))
     found = [
-        _turned(layer, 0, "depthwise", (between // many, many, *taps), (2, 3, 0, 1)),
-        _turned(layer, 1, "pointwise", (out, between, 1, 1), (2, 3, 1, 0)),
+        _turned(layer, 0, "depthwise", (between // many, many, *taps), (*behind, 0, 1)),
+        _turned(layer, 1, "pointwise", (out, between, *ones), (*behind, 1, 0)),
     ]
     if "bias" in layer.params:
         found.append(same("vars/2", "bias", layer.shape("bias"), "bias"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from singanet.checkpoint.keras.layer import LayerDescription, Variable
 from singanet.checkpoint.keras.layouts import (
@@ -32,8 +31,10 @@ TABLE: dict[str, tuple[str, Callable[[LayerDescription], list[Variable]]]] = {
     "Conv3D": ("Conv3D", conv),
     "Conv1DTranspose": ("Conv1DTranspose", conv_transpose),
     "Conv2DTranspose": ("Conv2DTranspose", conv_transpose),
+    "Conv3DTranspose": ("Conv3DTranspose", conv_transpose),
     "DepthwiseConv1D": ("DepthwiseConv1D", depthwise),
     "DepthwiseConv2D": ("DepthwiseConv2D", depthwise),
+    "SeparableConv1D": ("SeparableConv1D", separable),
     "SeparableConv2D": ("SeparableConv2D", separable),
     "BatchNormalization": (
         "BatchNormalization",
@@ -76,15 +77,7 @@ def keras_class(layer: LayerDescription) -> str:
 def variables(layer: LayerDescription) -> list[Variable]:
     """The arrays of the Keras layer, in its order. Errors: as for `keras_class`."""
     keras_class(layer)
-    found = TABLE[layer.kind][1](layer)
-    if not layer.first:
-        return found
-    return [replace(each, path=_shifted(each.path, layer.first)) for each in found]
-
-
-def _shifted(path: str, by: int) -> str:
-    group, _, number = path.rpartition("/")
-    return f"{group}/{int(number) + by}"
+    return TABLE[layer.kind][1](layer)
 
 
 def groups(layers: Sequence[LayerDescription]) -> list[str]:

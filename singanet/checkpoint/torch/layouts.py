@@ -142,6 +142,7 @@ _TABLE: Mapping[str, Variables] = {
     "Conv3D": _kernel,
     "Conv1DTranspose": _kernel,
     "Conv2DTranspose": _kernel,
+    "Conv3DTranspose": _kernel,
     "DepthwiseConv1D": _kernel,
     "DepthwiseConv2D": _kernel,
     "BatchNormalization": _named(

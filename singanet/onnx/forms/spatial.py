@@ -6,10 +6,20 @@ from collections.abc import Mapping, Sequence
 from math import inf, prod
 from typing import Any
 
-from singanet.layers.conv1d import Conv1D, Conv1DTranspose, DepthwiseConv1D
+import numpy as np
+
+from singanet.layers.adaptive_pooling import (
+    AdaptiveAvgPooling1D,
+    AdaptiveAvgPooling2D,
+    AdaptiveAvgPooling3D,
+    AdaptiveMaxPooling1D,
+    AdaptiveMaxPooling2D,
+    AdaptiveMaxPooling3D,
+)
+from singanet.layers.conv1d import Conv1D, Conv1DTranspose, DepthwiseConv1D, SeparableConv1D
 from singanet.layers.conv2d import Conv2D
 from singanet.layers.conv2d_transpose import Conv2DTranspose
-from singanet.layers.conv3d import Conv3D
+from singanet.layers.conv3d import Conv3D, Conv3DTranspose
 from singanet.layers.depthwise_conv2d import DepthwiseConv2D
 from singanet.layers.geometry import OneAxis
 from singanet.layers.global_pooling import (
@@ -94,7 +104,7 @@ def _convolved(g: Graph, layer: Any, x: Value, suffix: str, *bias: Value) -> Val
 
 def _separable_conv(g: Graph, layer: SeparableConv2D, xs: list[Value]) -> Value:
     inner = _convolved(g, layer, xs[0], "depthwise_weight")
-    shape = (*layer.params["pointwise_weight"].shape, 1, 1)
+    shape = (*layer.params["pointwise_weight"].shape, *(1 for _ in _axes(layer)))
     bias = [g.param(layer, "bias")] if layer.use_bias else []
     return g.node("Conv", inner, g.param(layer, "pointwise_weight", shape), *bias)
 
@@ -150,6 +160,24 @@ def _global_pool(op: str) -> Form:
     return put
 
 
+def _adaptive_windows(g: Graph, layer: Any, x: Value) -> Value:
+    """(N, C, positions of the output, positions of each)."""
+    flat = g.reshape(x, (0, layer.in_shapes[0], -1))
+    places = g.constant(layer._places, "places", np.int64)
+    return g.node("Gather", flat, places, axis=2)
+
+
+def _adaptive_mean(g: Graph, layer: Any, xs: list[Value]) -> Value:
+    shares = g.constant(layer._shares, "shares")
+    y = g.node("Mul", _adaptive_windows(g, layer, xs[0]), shares)
+    return g.reshape(g.reduce("Sum", y, [3], keepdims=False), (0, *layer.out_shapes))
+
+
+def _adaptive_max(g: Graph, layer: Any, xs: list[Value]) -> Value:
+    y = g.reduce("Max", _adaptive_windows(g, layer, xs[0]), [3], keepdims=False)
+    return g.reshape(y, (0, *layer.out_shapes))
+
+
 def _lrn(g: Graph, layer: LRN, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
     # Runtimes know images alone; the window lies over the channels.
@@ -176,6 +204,7 @@ SPATIAL: Mapping[type[Layer], Form] = {
     AvgPooling3D: _average_pool,
     Conv1D: _conv,
     Conv1DTranspose: _conv_transpose,
+    Conv3DTranspose: _conv_transpose,
     Conv2D: _conv,
     Conv2DTranspose: _conv_transpose,
     Conv3D: _conv,
@@ -192,6 +221,13 @@ SPATIAL: Mapping[type[Layer], Form] = {
     MaxPooling1D: _max_pool,
     MaxPooling2D: _max_pool,
     MaxPooling3D: _max_pool,
+    SeparableConv1D: _separable_conv,
     SeparableConv2D: _separable_conv,
+    **dict.fromkeys(
+        (AdaptiveAvgPooling1D, AdaptiveAvgPooling2D, AdaptiveAvgPooling3D), _adaptive_mean
+    ),
+    **dict.fromkeys(
+        (AdaptiveMaxPooling1D, AdaptiveMaxPooling2D, AdaptiveMaxPooling3D), _adaptive_max
+    ),
     Upsampling2D: _upsampling,
 }

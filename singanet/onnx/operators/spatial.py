@@ -47,9 +47,9 @@ def _plain(values: Sequence[Any]) -> Any:
     return tuple(values) if len(values) > 1 else values[0]
 
 
-def _kind(name: str, axes: int) -> Any:
+def _kind(name: str, axes: int, more: str = "") -> Any:
     """The class of layers over so many axes. Errors: that there is none."""
-    kind = getattr(layers, f"{name}{axes}D", None)
+    kind = getattr(layers, f"{name}{axes}D{more}", None)
     if kind is None:
         raise RefusedError("sequences or images", f"{axes} axes behind the channels")
     return kind
@@ -118,7 +118,7 @@ def _conv_transpose(use: Use) -> Tensor:
         pads = [(0, 0), *pads]
     # What the layer would have to leave out unevenly is cut off behind it, or put there.
     inside = [max(min(p), 0) for p in pads]
-    layer = layers.Conv2DTranspose(
+    layer = _kind("Conv", max(axes, 2), "Transpose")(
         use.name(1), weight.shape[1] * groups, tuple(kernel), tuple(stride),
         use_bias=bias is not None, pad=tuple(inside),
         output_padding=tuple(e if e < s else 0 for e, s in zip(extra, stride, strict=True)),
@@ -126,7 +126,7 @@ def _conv_transpose(use: Use) -> Tensor:
     )  # fmt: skip
     if any(e >= s for e, s in zip(extra, stride, strict=True)):
         raise RefusedError("output_padding below the strides", f"{extra}")
-    y = over_last(use, x, 3, layer)
+    y = over_last(use, x, max(axes, 2) + 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})
     cut = [(b - i, a - i) for (b, a), i in zip(pads, inside, strict=True)]
     if any(value < 0 for pair in cut for value in pair):

@@ -68,14 +68,12 @@ def attention_backward(
 ) -> tuple[Array, Array]:
     """See `Ops`."""
     xp = ops.xp
-    inner = xp.multiply(dweights, weights).sum(axis=3, keepdims=True)
-    xp.subtract(dweights, inner, out=dweights)
-    xp.multiply(dweights, weights, out=dweights)
-    xp.multiply(dweights, scale, out=dweights)
+    dscores: Array = ops.softmax_backward(dweights, weights)
+    xp.multiply(dscores, scale, out=dscores)
     n, heads, queries, size = q.shape
     groups, keys = k.shape[1:3]
     together = heads // groups * queries
-    dscores = dweights.reshape(n, groups, together, keys)
+    dscores = dscores.reshape(n, groups, together, keys)
     dq: Array = ops.matmul(dscores, k).reshape(q.shape)
     dk: Array = ops.matmul(dscores.swapaxes(2, 3), q.reshape(n, groups, together, size))
     return dq, dk

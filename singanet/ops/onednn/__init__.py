@@ -33,6 +33,7 @@ class OneDnnOps(OneDnnBase):
 
     calibrate = staticmethod(measured)
     written = written
+    add_all = eltwise.add_all
     sweep = sweeps.sweep
     combine = eltwise.combine
     matmul = products.matmul

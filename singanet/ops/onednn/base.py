@@ -11,6 +11,7 @@ import numpy as np
 from singanet.errors import BackendError
 from singanet.ops.kernel import Chooser
 from singanet.ops.numpy import NumpyOps
+from singanet.ops.onednn import nan
 from singanet.ops.onednn.choices import Calibration, Measured
 from singanet.ops.onednn.library import Library, load_library
 from singanet.ops.onednn.runtime import Build, Runtime
@@ -32,6 +33,8 @@ class OneDnnBase(NumpyOps):
     chooser: Chooser
     narrow = False
     """Whether kernels may multiply bfloat16, see `singanet.ops.onednn.narrow`."""
+    stores = False
+    """Whether programs keep in bfloat16 what none but such kernels touch."""
 
     def __init__(self, path: str, required: bool, xp: Any = np) -> None:
         super().__init__(xp)
@@ -75,7 +78,7 @@ class OneDnnBase(NumpyOps):
 
     def settings(self) -> Hashable:
         """See `Ops`: routes may have been measured in the meantime."""
-        return changes(), self.chooser.version, self.narrow
+        return changes(), self.chooser.version, self.narrow, self.stores
 
     def speeds(self) -> Speeds:
         """By which routes are estimated: those of this processor, kept in the file of routes."""
@@ -175,13 +178,26 @@ class OneDnnBase(NumpyOps):
 
     def _copy_nan(self, y: Array, x: Array) -> None:
         # Nothing here depends on values, so that it can be recorded.
-        xp, n = self.xp, len(x)
-        least = xp.min(x.reshape(n, -1), axis=1, keepdims=True)
-        first = y.reshape(n, -1)[:, :1]
+        xp, n, values = self.xp, len(x), x.size // len(x)
+        found: Array = xp.empty((n, 1), np.float32)
+        if not (self.narrow and self.runs(nan.sums, (n, values), found, x, passes=values)):
+            found = xp.min(x.reshape(n, -1), axis=1, keepdims=True)
+        self.show_nan_of(y, found)
+
+    def show_nan_of(self, y: Array, rows: Array) -> None:
+        """Put NaN into the first values of each sample of ``y`` where its row has one.
+
+        ``rows`` are new, one for each sample or for all.
+        """
+        xp, n, count = self.xp, len(y), rows.shape[-1]
+        key = (n, y.size // n, rows.size // count, count)
+        if self.narrow and self.runs(nan.marked, key, rows, y):
+            return
         # Zero for any number, infinity too.
-        xp.sign(least, out=least)
-        xp.multiply(least, 0.0, out=least)
-        xp.add(first, least, out=first)
+        xp.sign(rows, out=rows)
+        xp.multiply(rows, 0.0, out=rows)
+        first = y.reshape(n, -1)[:, :count]
+        xp.add(first, rows, out=first)
 
 
 def _mark(y: Array, x: Array) -> None:

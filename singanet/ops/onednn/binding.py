@@ -119,6 +119,7 @@ class Algorithm(IntEnum):
     BINARY_MULTIPLY = 0x1FFF1
     BINARY_DIVIDE = 0x1FFF4
     BINARY_SUBTRACT = 0x1FFF5
+    REDUCTION_SUM = 0x2FFF4
     SOFTMAX_ACCURATE = 0x30000
 
 
@@ -213,6 +214,7 @@ _PRIMITIVES: dict[str, list[Any]] = {
     "lbr_gru_backward": [c_int, c_int, *[_D] * 14, c_uint, _H],
     "vanilla_rnn_forward": [c_int, c_int, c_int, *[_D] * 7, c_uint, c_float, c_float],
     "vanilla_rnn_backward": [c_int, c_int, c_int, *[_D] * 14, c_uint, c_float, c_float, _H],
+    "reduction": [c_int, _D, _D, c_float, c_float],
     "softmax_forward": [c_int, c_int, _D, _D, c_int],
     "softmax_backward": [c_int, _D, _D, _D, c_int, _H],
 }

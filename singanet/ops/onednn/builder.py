@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from singanet.ops.onednn.binding import F32, MADE_BACKWARD, MADE_FORWARD, Arg, Query, check
+from singanet.ops.onednn.binding import BF16, F32, MADE_BACKWARD, MADE_FORWARD, Arg, Query, check
 from singanet.ops.onednn.descriptors import Descriptors
 from singanet.ops.onednn.plan import Memory, Place, Plan, Primitive, Recipe, Stage, release, rounded
 
@@ -24,9 +25,15 @@ class Builder(Descriptors):
         threads: int,
         factors: int = F32,
         brief: bool = False,
+        stored: Collection[int] = (),
     ) -> None:
+        """``stored`` are the numbers of operands that lie in bfloat16."""
         super().__init__(place, attributes, factors)
         self.threads, self._brief = threads, brief
+        self.side_by_side = place.side_by_side
+        self._stored, self.stores = stored, bool(stored)
+        self._open: set[int] = set()
+        self._rounded: set[int] = set()
         self._stages: list[Stage] = []
         self._operands: dict[int, Memory] = {}
         self._sizes: dict[int, int] = {}
@@ -42,6 +49,18 @@ class Builder(Descriptors):
         memory = self._operands[number] = self._memory(descriptor)
         self._sizes[number] = self.size(descriptor)
         return memory
+
+    def kind(self, number: int) -> int:
+        """The type of the operand ``number``, which may lie in bfloat16 as well as in float32."""
+        self._open.add(number)
+        return BF16 if number in self._stored else F32
+
+    def factor(self, number: int) -> int:
+        """As `kind`, of one that is rounded to the type of factors where it is not stored so."""
+        kind = self.kind(number)
+        if kind != self.factors:
+            self._rounded.add(number)
+        return kind
 
     def packed_output(
         self, number: int, plain: Any, made: Any, adds: bool = False
@@ -62,6 +81,40 @@ class Builder(Descriptors):
         """Memories for the operands 0, 1, ..., by the argument that each is."""
         pairs = enumerate(zip(arguments, layouts, strict=True))
         return {arg: self.operand(number, layout) for number, (arg, layout) in pairs}
+
+    def alike(self, describe: Callable[[int], Any], *numbers: int) -> tuple[list[Any], Any]:
+        """Layouts of operands, each of its `kind`, and the one for a kernel that has one type.
+
+        That is float32 unless all of them lie in bfloat16.
+        """
+        kinds = [self.kind(number) for number in numbers]
+        return [describe(kind) for kind in kinds], describe(F32 if F32 in kinds else BF16)
+
+    def stage_on(
+        self,
+        primitive_desc: Any,
+        order: Sequence[Arg],
+        plain: Sequence[Any],
+        wanted: Sequence[Any],
+        fills: Collection[Arg] = (),
+        others: Mapping[Arg, Memory] = MappingProxyType({}),
+    ) -> None:
+        """As `stage`, on the operands 0, 1, ... for the arguments in ``order``, and ``others``.
+
+        What is not as ``wanted`` is brought there first, or comes from there.
+        """
+        made = MADE_BACKWARD if Arg.DIFF_DST in order else MADE_FORWARD
+        memories: dict[Arg, Memory] = {}
+        after = []
+        for number, (arg, here, there) in enumerate(zip(order, plain, wanted, strict=True)):
+            if arg in made:
+                memories[arg], bring = self.packed_output(number, here, there)
+                after.append(bring)
+            else:
+                memories[arg] = self.packed_input(number, here, there)
+        self.stage(primitive_desc, {**memories, **others}, fills)
+        for bring in after:
+            bring()
 
     def inner(self, descriptor: Any) -> Memory:
         """A memory in scratch."""
@@ -146,6 +199,8 @@ class Builder(Descriptors):
             reads=tuple(sorted(self._reads)),
             writes=tuple(sorted(self._writes)),
             products=self.products,
+            open=frozenset(self._open),
+            rounded=frozenset(self._rounded),
         )
         self._finished = True
         return Plan(self._place, recipe, self.threads, self._brief)

@@ -6,10 +6,12 @@ Memory without gaps is gone over from end to end, whatever the order of its axes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import activations as by_numpy
 from singanet.ops.numpy import combining as combine_by_numpy
+from singanet.ops.numpy.elementwise import add_all as add_all_by_numpy
 from singanet.ops.onednn.base import OneDnnBase, in_memory_order, is_dense
 from singanet.ops.onednn.binding import Algorithm as Alg
 from singanet.ops.onednn.binding import Arg, Prop
@@ -86,6 +88,18 @@ def _combine(
     return y
 
 
+def _add_all(ops: OneDnnBase, arrays: Sequence[Array]) -> Array | None:
+    total: Array | None = arrays[0]
+    for other in arrays[1:]:
+        total = None if total is None else _combine(ops, "add", (total, other), total.shape)
+    return total
+
+
+def _are_sums(ops: OneDnnBase, arrays: Sequence[Array]) -> bool:
+    first = arrays[0]
+    return all(_is_sum(ops, "add", (first, other), first.shape) for other in arrays[1:])
+
+
 def _is_sum(
     ops: OneDnnBase, mode: str, arrays: Sequence[Array], shape: Shape, relu: bool = False
 ) -> bool:
@@ -130,25 +144,29 @@ sigmoid = in_order(
     last=by_numpy.sigmoid,
 )
 
+add_all = in_order(Route("onednn", _add_all, _are_sums), last=add_all_by_numpy)
+
 combine = in_order(Route("onednn", _combine, _is_sum), last=combine_by_numpy.combine)
 
 
 def _forward(build: Builder, size: int, algorithm: int, alpha: float) -> None:
-    line, prop = build.rows((size,)), int(Prop.FORWARD_TRAINING)
+    plain, line = build.alike(partial(build.rows, (size,)), 0, 1)
+    prop = int(Prop.FORWARD_TRAINING)
     desc = build.primitive_desc("eltwise_forward", prop, algorithm, line, line, alpha, 0.0)
-    build.stage(desc, build.operands((Arg.SRC, Arg.DST), [line] * 2))
+    build.stage_on(desc, (Arg.SRC, Arg.DST), plain, [line] * 2)
 
 
 def _backward(build: Builder, size: int, forward: int, backward: int, alpha: float) -> None:
-    line, prop = build.rows((size,)), int(Prop.FORWARD_TRAINING)
+    plain, line = build.alike(partial(build.rows, (size,)), 0, 1, 2)
+    prop = int(Prop.FORWARD_TRAINING)
     hint = build.primitive_desc("eltwise_forward", prop, backward, line, line, alpha, 0.0)
     desc = build.primitive_desc("eltwise_backward", backward, line, line, line, alpha, 0.0, hint)
     kept = Arg.SRC if forward == backward else Arg.DST
-    build.stage(desc, build.operands((Arg.DIFF_SRC, Arg.DIFF_DST, kept), [line] * 3))
+    build.stage_on(desc, (Arg.DIFF_SRC, Arg.DIFF_DST, kept), plain, [line] * 3)
 
 
 def _sum(build: Builder, size: int, relu: bool) -> None:
-    line = build.rows((size,))
+    plain, line = build.alike(partial(build.rows, (size,)), 0, 1, 2)
     attributes, algorithm = build.post_ops(relu=relu), int(Alg.BINARY_ADD)
     desc = build.primitive_desc("binary", algorithm, line, line, line, attributes=attributes)
-    build.stage(desc, build.operands((Arg.DST, Arg.SRC, Arg.SRC_1), [line] * 3))
+    build.stage_on(desc, (Arg.DST, Arg.SRC, Arg.SRC_1), plain, [line] * 3)

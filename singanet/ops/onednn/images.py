@@ -33,5 +33,6 @@ channels_last = in_order(Route("onednn", _channels_last, _is_worth_it), last=by_
 
 def _reorder(build: Builder, n: int, c: int, h: int, w: int) -> None:
     shape: Shape = (n, h, w, c)
-    source, target = build.rows((n, c, h, w)), build.images(shape)
+    source = build.rows((n, c, h, w), build.kind(0))
+    target = build.images(shape, build.kind(1))
     build.reorder(source, build.operand(0, source), target, build.operand(1, target))

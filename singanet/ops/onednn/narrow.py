@@ -1,8 +1,8 @@
 """Kernels that multiply bfloat16: float32 arrays outside, factors rounded in scratch memory.
 
 Convolutions and large products round what they multiply to bfloat16, which has float32's range and
-8 of its 24 bits, and sum in float32; recurrent ones the state h of each step too. Everything else
-stays as it is, and so do all arrays: parameters and updates, activations, gradients.
+8 of its 24 bits, and sum in float32; recurrent ones the state h of each step too. All arrays that
+they are called with are float32. What a program stores in bfloat16: `singanet.program.narrow`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ class Estimated:
 _ROUTES = ("direct", "product")
 
 
-def narrowed(ops: Ops, where: str) -> Ops:
+def narrowed(ops: Ops, where: str, stores: bool = True) -> Ops:
     """``ops`` with factors of bfloat16, and plans of its own; itself where it is so already.
+
+    ``stores`` lets programs keep so what they can.
 
     Errors: `BackendError` for kernels, or on a processor, without them.
     """
@@ -45,7 +47,7 @@ def narrowed(ops: Ops, where: str) -> Ops:
         received = "oneDNN on a processor without such products"
         advice = "use a processor with AVX-512 BF16 or AMX"
     else:
-        return ops if ops.narrow else _narrow(ops)
+        return ops if ops.narrow and ops.stores == stores else _narrow(ops, stores)
     raise BackendError(
         where,
         expected="kernels that multiply bfloat16",
@@ -54,7 +56,8 @@ def narrowed(ops: Ops, where: str) -> Ops:
     )
 
 
-def _narrow(ops: OneDnnBase) -> OneDnnBase:
+def _narrow(ops: OneDnnBase, stores: bool) -> OneDnnBase:
     made = copy.copy(ops)
+    made.stores = stores
     made.narrow, made.chooser, made._local = True, Estimated(), threading.local()
     return made

@@ -6,6 +6,8 @@ note, a bit for each value.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from singanet.ops.interface import Statistics
@@ -222,10 +224,7 @@ def _show_nan_of(ops: OneDnnBase, y: Array, *vectors: Array) -> None:
     total = ops.xp.add(vectors[0], vectors[1])
     for vector in vectors[2:]:
         ops.xp.add(total, vector, out=total)
-    ops.xp.sign(total, out=total)
-    ops.xp.multiply(total, 0.0, out=total)
-    first = y.reshape(len(y), -1, y.shape[-1])[:, 0]
-    ops.xp.add(first, total, out=first)
+    ops.show_nan_of(y, total)
 
 
 def _images(ops: OneDnnBase, x: Array) -> Array:
@@ -238,10 +237,9 @@ def _like(x: Array, images: Array) -> Array:
 
 
 def _batch_desc(
-    build: Builder, shape: Shape, epsilon: float, flags: int, prop: Prop = Prop.FORWARD_TRAINING
+    build: Builder, x: object, epsilon: float, flags: int, prop: Prop = Prop.FORWARD_TRAINING
 ) -> object:
-    x, y = build.images(shape), build.images(shape)
-    return build.primitive_desc("batch_normalization_forward", int(prop), x, y, epsilon, flags)
+    return build.primitive_desc("batch_normalization_forward", int(prop), x, x, epsilon, flags)
 
 
 def _forward_stage(
@@ -250,14 +248,14 @@ def _forward_stage(
     """Operands: x, y, mean, variance, scale, shift, and the mask of training with relu."""
     # With given statistics no mask is made: y tells as much.
     prop = Prop.FORWARD_INFERENCE if flags & Norm.USE_GLOBAL_STATS else Prop.FORWARD_TRAINING
-    desc = _batch_desc(build, shape, epsilon, flags, prop)
-    images, vector = build.images(shape), build.rows(shape[3:])
+    plain, images = build.alike(partial(build.images, shape), 0, 1)
+    desc = _batch_desc(build, images, epsilon, flags, prop)
     order = [Arg.SRC, Arg.DST, Arg.MEAN, Arg.VARIANCE, Arg.SCALE, Arg.SHIFT]
-    layouts = [images] * 2 + [vector] * 4
-    memories = build.operands(order, layouts)
+    vectors = [build.rows(shape[3:])] * 4
+    mask = {}
     if flags & Norm.FUSE_RELU and prop is Prop.FORWARD_TRAINING:
-        memories[Arg.WORKSPACE] = build.operand(6, build.layout(desc, Query.WORKSPACE))
-    build.stage(desc, memories, fills)
+        mask[Arg.WORKSPACE] = build.operand(6, build.layout(desc, Query.WORKSPACE))
+    build.stage_on(desc, order, plain + vectors, [images] * 2 + vectors, fills, mask)
 
 
 def _train(build: Builder, shape: Shape, epsilon: float) -> None:
@@ -274,16 +272,17 @@ def _backward(build: Builder, shape: Shape, fixed: bool) -> None:
 
 def _backward_stage(build: Builder, shape: Shape, flags: int) -> None:
     """Operands: dx, dy, x, mean, variance, scale, dscale, dshift, and the mask with relu."""
-    hint = _batch_desc(build, shape, 0.0, flags)
-    images, vector = build.images(shape), build.rows(shape[3:])
+    plain, images = build.alike(partial(build.images, shape), 0, 1, 2)
+    hint = _batch_desc(build, images, 0.0, flags)
     kind, prop = "batch_normalization_backward", int(Prop.BACKWARD)
     desc = build.primitive_desc(kind, prop, images, images, images, 0.0, flags, hint)
     order = [Arg.DIFF_SRC, Arg.DIFF_DST, Arg.SRC, Arg.MEAN, Arg.VARIANCE]
     order += [Arg.SCALE, Arg.DIFF_SCALE, Arg.DIFF_SHIFT]
-    memories = build.operands(order, [images] * 3 + [vector] * 5)
+    vectors = [build.rows(shape[3:])] * 5
+    mask = {}
     if flags & Norm.FUSE_RELU:
-        memories[Arg.WORKSPACE] = build.operand(8, build.layout(hint, Query.WORKSPACE))
-    build.stage(desc, memories)
+        mask[Arg.WORKSPACE] = build.operand(8, build.layout(hint, Query.WORKSPACE))
+    build.stage_on(desc, order, plain + vectors, [images] * 3 + vectors, others=mask)
 
 
 def _train_relu(build: Builder, shape: Shape, epsilon: float) -> None:

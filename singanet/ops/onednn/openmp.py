@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from singanet.ops.threads import cores, default_threads
-from singanet.ops.workers import Parts, do, let_do
+from singanet.ops.workers import Parts, do
 
 _SPINS = "GOMP_SPINCOUNT"
 _BY_USER = ("OMP_WAIT_POLICY", _SPINS)
@@ -71,7 +71,14 @@ class Region:
         self._nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
 
     def side_by_side(self, parts: Parts) -> None:
-        """Do the parts, each in whichever thread comes first. Errors: the first of theirs."""
+        """Do the parts, each in whichever thread comes first. Errors: the first of theirs.
+
+        As `workers.side_by_side`, whose threads of Python would be a second team: it would find
+        its core taken by a thread of the first that waits awake.
+        """
+        if len(parts) == 1:
+            do(parts[0])
+            return
         left, errors = iter(parts), []
         contexts = iter([copy_context() for _ in parts])
 
@@ -147,15 +154,14 @@ class Neighbours:
 
 
 @lru_cache(maxsize=8)
-def watch(c: Any) -> Neighbours | None:
-    """Have Python's parts done by the OpenMP in ``c``, where it is GNU's, and watch who is near.
+def region_of(c: Any) -> Region | None:
+    """That of the OpenMP in ``c``; None where it is not GNU's."""
+    return Region(c) if hasattr(c, "GOMP_parallel") else None
 
-    None where the user says how long threads stay awake, or another OpenMP does.
-    """
-    if not hasattr(c, "GOMP_parallel"):
-        return None
-    region = Region(c)
-    let_do(region.side_by_side)
+
+@lru_cache(maxsize=8)
+def neighbours_of(region: Region) -> Neighbours | None:
+    """The one watch of this process; None where the user says how long threads stay awake."""
     return None if any(name in os.environ for name in _BY_USER) else Neighbours(region)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from singanet.ops.onednn.binding import ExecArg, check
+from singanet.ops.workers import Parts
 
 _PAGE = 4096
 
@@ -42,6 +43,7 @@ class Recipe:
     A memory belongs to an operand by its number, or lies in scratch at an offset. ``sizes`` are
     the bytes of the operands, ``reads`` and ``writes`` numbers of operands; one that is changed
     in part is in both. ``products`` says that the library's own matrix products run inside.
+    ``open`` are the operands that may lie in bfloat16, ``rounded`` those that are brought to it.
     """
 
     stages: Sequence[Stage]
@@ -52,6 +54,8 @@ class Recipe:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     products: bool = False
+    open: frozenset[int] = frozenset()
+    rounded: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Place:
     """Where plans run: the library's functions, an engine and a stream, its threads.
 
     ``execute`` runs a primitive, ``execute_briefly`` one that is done before another thread of
-    Python could do much.
+    Python could do much. ``side_by_side`` has parts made of Python done by its threads.
     """
 
     c: Any
@@ -68,6 +72,7 @@ class Place:
     use_threads: Callable[[int], None]
     execute: Callable[..., None]
     execute_briefly: Callable[..., None]
+    side_by_side: Callable[[Parts], None]
 
 
 class Calls:
@@ -150,6 +155,7 @@ class Plan:
         self.threads, self.brief = threads, brief
         self.scratch, self.sizes = recipe.scratch, recipe.sizes
         self.reads, self.writes = recipe.reads, recipe.writes
+        self.open, self.rounded = recipe.open, recipe.rounded
         self._point: Callable[..., int] = place.c.dnnl_memory_set_data_handle
         self._base = 0
         own = [*recipe.operands, *(memory for memory, _ in recipe.inside)]

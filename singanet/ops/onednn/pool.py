@@ -7,6 +7,8 @@ the least finite number for its maximum.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import pool as by_numpy
 from singanet.ops.numpy.windows import channels_first
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.binding import U8, Algorithm, Arg, Prop, Query, dims
+from singanet.ops.onednn.binding import F32, U8, Algorithm, Arg, Prop, Query, dims
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.window import Window
@@ -110,12 +112,26 @@ def _outputs(images: Shape, window: Window) -> Shape:
 
 
 def _forward_desc(
-    build: Builder, images: Shape, window: Window, algorithm: int, keep: bool
+    build: Builder,
+    images: Shape,
+    window: Window,
+    algorithm: int,
+    keep: bool,
+    layouts: Sequence[Any],
 ) -> object:
     prop = Prop.FORWARD_TRAINING if keep else Prop.FORWARD_INFERENCE
-    x, y = build.images(images), build.images(_outputs(images, window))
     geometry = _geometry(window, images)
-    return build.primitive_desc("pooling_forward", int(prop), algorithm, x, y, *geometry)
+    return build.primitive_desc("pooling_forward", int(prop), algorithm, *layouts, *geometry)
+
+
+def _alike(build: Builder, images: Shape, window: Window) -> tuple[list[Any], list[Any]]:
+    """Images and outputs, the operands 0 and 1, as they lie and as one kernel has them."""
+    plain, made = [], []
+    kinds = [build.kind(0), build.kind(1)]
+    for shape, kind in zip((images, _outputs(images, window)), kinds, strict=True):
+        plain.append(build.images(shape, kind))
+        made.append(build.images(shape, F32 if F32 in kinds else kind))
+    return plain, made
 
 
 def _geometry(window: Window, images: Shape) -> list[object]:
@@ -129,28 +145,20 @@ def _geometry(window: Window, images: Shape) -> list[object]:
 
 
 def _max_forward(build: Builder, images: Shape, window: Window, keep: bool) -> None:
-    desc = _forward_desc(build, images, window, _MAX, keep)
-    out = _outputs(images, window)
-    memories = {
-        Arg.SRC: build.operand(0, build.images(images)),
-        Arg.DST: build.operand(1, build.images(out)),
-    }
+    plain, made = _alike(build, images, window)
+    desc, where = _forward_desc(build, images, window, _MAX, keep, made), {}
     if keep:
-        memories[Arg.WORKSPACE] = build.operand(2, _where(build, desc, out))
-    build.stage(desc, memories)
+        where[Arg.WORKSPACE] = build.operand(2, _where(build, desc, _outputs(images, window)))
+    build.stage_on(desc, (Arg.SRC, Arg.DST), plain, made, others=where)
 
 
 def _max_backward(build: Builder, images: Shape, window: Window) -> None:
-    hint = _forward_desc(build, images, window, _MAX, keep=True)
-    out = _outputs(images, window)
-    dx, dy = build.images(images), build.images(out)
-    desc = build.primitive_desc("pooling_backward", _MAX, dx, dy, *_geometry(window, images), hint)
-    memories = {
-        Arg.DIFF_SRC: build.operand(0, dx),
-        Arg.DIFF_DST: build.operand(1, dy),
-        Arg.WORKSPACE: build.operand(2, _where(build, desc, out)),
-    }
-    build.stage(desc, memories)
+    plain, made = _alike(build, images, window)
+    hint = _forward_desc(build, images, window, _MAX, True, made)
+    geometry = _geometry(window, images)
+    desc = build.primitive_desc("pooling_backward", _MAX, *made, *geometry, hint)
+    where = {Arg.WORKSPACE: build.operand(2, _where(build, desc, _outputs(images, window)))}
+    build.stage_on(desc, (Arg.DIFF_SRC, Arg.DIFF_DST), plain, made, others=where)
 
 
 def _where(build: Builder, desc: object, outputs: Shape) -> object:
@@ -162,16 +170,14 @@ def _where(build: Builder, desc: object, outputs: Shape) -> object:
 
 
 def _mean_forward(build: Builder, images: Shape, window: Window, count_pads: bool) -> None:
-    desc = _forward_desc(build, images, window, _MEANS[count_pads], keep=False)
-    x = build.operand(0, build.images(images))
-    y = build.operand(1, build.images(_outputs(images, window)))
-    build.stage(desc, {Arg.SRC: x, Arg.DST: y})
+    plain, made = _alike(build, images, window)
+    desc = _forward_desc(build, images, window, _MEANS[count_pads], False, made)
+    build.stage_on(desc, (Arg.SRC, Arg.DST), plain, made)
 
 
 def _mean_backward(build: Builder, images: Shape, window: Window, count_pads: bool) -> None:
-    algorithm = _MEANS[count_pads]
-    hint = _forward_desc(build, images, window, algorithm, keep=True)
-    dx, dy = build.images(images), build.images(_outputs(images, window))
+    algorithm, (plain, made) = _MEANS[count_pads], _alike(build, images, window)
+    hint = _forward_desc(build, images, window, algorithm, True, made)
     geometry = _geometry(window, images)
-    desc = build.primitive_desc("pooling_backward", algorithm, dx, dy, *geometry, hint)
-    build.stage(desc, {Arg.DIFF_SRC: build.operand(0, dx), Arg.DIFF_DST: build.operand(1, dy)})
+    desc = build.primitive_desc("pooling_backward", algorithm, *made, *geometry, hint)
+    build.stage_on(desc, (Arg.DIFF_SRC, Arg.DIFF_DST), plain, made)

@@ -148,11 +148,14 @@ def _turned(matrix: Array) -> bool | None:
 def _product(
     build: Builder, m: int, k: int, n: int, a_turned: bool, b_turned: bool, bias: bool
 ) -> None:
-    a = build.strided((m, k), (1, m) if a_turned else (k, 1))
-    b = build.strided((k, n), (1, k) if b_turned else (n, 1))
+    large = min(m, n) >= _ROUNDED
+    # Rounded beforehand a smaller product would sum in another order.
+    kind = build.factor if large else build.kind
+    a = build.strided((m, k), (1, m) if a_turned else (k, 1), kind(1))
+    b = build.strided((k, n), (1, k) if b_turned else (n, 1), kind(2))
     y, line = build.rows((m, n)), build.rows((1, n))
     wanted = [a, b]
-    if build.factors != F32 and min(m, n) >= _ROUNDED:
+    if build.factors != F32 and (large or build.stores):
         wanted = [build.rows((m, k), build.factors), build.free((k, n), build.factors)]
     desc = build.primitive_desc("matmul", *wanted, line if bias else None, y)
     memories = {

@@ -23,9 +23,10 @@ from singanet.ops.onednn.binding import (
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
-from singanet.ops.onednn.openmp import Team, watch
+from singanet.ops.onednn.openmp import Team, neighbours_of, region_of
 from singanet.ops.onednn.plan import Place, Runnable
 from singanet.ops.threads import changes
+from singanet.ops.workers import side_by_side
 from singanet.types import Array
 
 Build = Callable[..., Runnable | None]
@@ -57,14 +58,17 @@ class Runtime:
         self.changes = changes()
         engine = self._made("engine_create", CPU, 0)
         stream = self._made("stream_create", engine, DEFAULT_STREAM)
-        by_openmp, near = library.runtime == "OpenMP", None
+        self.team, shared = Team(None), side_by_side
+        if library.runtime == "OpenMP":
+            region = region_of(library.c) if threads > 1 else None
+            near = None if region is None else neighbours_of(region)
+            self.team = Team(library.c.omp_set_num_threads, None if near is None else near.look)
+            shared = side_by_side if region is None else region.side_by_side
         if threads > 1:
             stand_aside()
-            near = watch(library.c) if by_openmp else None
-        tell = library.c.omp_set_num_threads if by_openmp else None
-        self.team = Team(tell, None if near is None else near.look)
-        executes = (executing(library.c, brief) for brief in (False, True))
-        self._place = Place(library.c, engine, stream, self.team.use, *executes)
+        execute, briefly = (executing(library.c, brief) for brief in (False, True))
+        use = self.team.use
+        self._place = Place(library.c, engine, stream, use, execute, briefly, shared)
         # Scratch is ours to give, so that it is counted, shared by all plans, and kept aligned.
         self._attributes = self._made("primitive_attr_create")
         set_mode = library.c.dnnl_primitive_attr_set_scratchpad_mode
@@ -83,31 +87,48 @@ class Runtime:
         check(status, function)
         return made
 
-    def plan(self, build: Build, key: tuple[Any, ...], work: int) -> Runnable | None:
+    def plan(
+        self,
+        build: Build,
+        key: tuple[Any, ...],
+        work: int,
+        stored: frozenset[int] = frozenset(),
+    ) -> Runnable | None:
         """The plan that ``build(builder, *key)`` makes, or None where oneDNN offers none.
 
+        ``stored`` are the operands that lie in bfloat16, of those that its recipe has open.
         Little ``work`` is one thread's: waking the others takes longer, and where other processes
         have their cores, much longer. It keeps Python's lock. A plan runs with the threads that
         it was made for.
         """
-        full = (build, key)
+        full = (build, key, stored)
         try:
             plan = self._plans[full]
         except KeyError:
-            plan = self._plans[full] = self.built(build, key, work)
+            plan = self._plans[full] = self.built(build, key, work, stored)
             if len(self._plans) > _CAPACITY:
                 self._plans.popitem(last=False)
             return plan
         self._plans.move_to_end(full)
         return plan
 
-    def built(self, build: Build, key: tuple[Any, ...], work: int) -> Runnable | None:
+    def rounding(self, size: int) -> Runnable | None:
+        """The plan that rounds ``size`` numbers of its operand 0 to bfloat16 in operand 1."""
+        return self.plan(_rounding, (size,), size)
+
+    def built(
+        self,
+        build: Build,
+        key: tuple[Any, ...],
+        work: int,
+        stored: frozenset[int] = frozenset(),
+    ) -> Runnable | None:
         """As `plan`, made now and kept by the caller alone."""
         brief = work < SHARED
         threads = 1 if brief else self.threads
         self.team.use(threads)
         for factors in self._factors:
-            builder = Builder(self._place, self._attributes, threads, factors, brief)
+            builder = Builder(self._place, self._attributes, threads, factors, brief, stored)
             try:
                 return build(builder, *key) or builder.plan()
             except NotOfferedError:
@@ -137,3 +158,8 @@ class Runtime:
             start = self._buffer.ctypes.data
             self._base = start + -start % _ALIGNMENT
         plan.run([array.__array_interface__["data"][0] for array in arrays], self._base)
+
+
+def _rounding(build: Builder, size: int) -> None:
+    source, target = build.rows((size,)), build.rows((size,), BF16)
+    build.reorder(source, build.operand(0, source), target, build.operand(1, target))

@@ -46,7 +46,7 @@ class ConstantNet:
         plan, self.loss = _copied(
             net.execution_plan() if norms is None else net.planned(), net.loss
         )
-        self._link = None if self.loss is None or is_own(self.loss) else self.loss.link
+        self.link = None if self.loss is None or is_own(self.loss) else self.loss.link
         if norms is None:
             # A kernel for several layers would hide a parameter that is NaN.
             norms = {} if _constants(plan).hold_nan() else foldable(plan)
@@ -100,10 +100,6 @@ class ConstantNet:
         made = self._finished(ops, feed, map_arrays(outputs, lambda y: y.view(kind)))[""]
         return map_arrays(made, np.asarray)
 
-    def linked(self, out: Any) -> Any:
-        """``out`` through the link of a user's loss, which is done after all else."""
-        return out if self._link is None else self._link(out)
-
     def _prepared(self) -> Prepared | None:
         """Kernels for several layers would hide a parameter that is NaN already."""
         return None if self.has_nan else Prepared()
@@ -117,7 +113,7 @@ class ConstantNet:
         made: Any = map_arrays(outputs, _widened)
         if len(self.execution_plan().outputs) == 1:
             made = made[self.execution_plan().outputs[0]]
-        if self.loss is not None and self._link is None:
+        if self.loss is not None and self.link is None:
             made = self.loss.link(made)
         return {"": made}
 

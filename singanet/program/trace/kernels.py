@@ -13,8 +13,8 @@ import numpy as np
 from singanet.base.written import Ranges
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops
-from singanet.program.array_tree import address
-from singanet.program.ir import NotRecordableError
+from singanet.program.ir import Call, NotRecordableError
+from singanet.program.narrow import PAGE, Planned, bind_to
 from singanet.program.trace.module import TracingModule
 from singanet.program.trace.sparse_rows import (
     record_add_rows,
@@ -25,8 +25,6 @@ from singanet.program.trace.sparse_rows import (
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, new, plain, recording
 from singanet.types import Array, RowSparse, Shape
-
-_PAGE = 4096
 
 
 class RecordingKernels(NumpyOps):
@@ -67,7 +65,11 @@ class RecordingKernels(NumpyOps):
         tape = recording()
         tape.evaluator.run(runtime.run, plan, tuple(plain(array) for array in arrays))
         written = library.written(build, key, passes) if tape.watched else {}
-        record_plan(tape, plan, arrays, build.__name__.strip("_"), passes, written)
+        call = record_plan(tape, plan, arrays, build.__name__.strip("_"), passes, written)
+        if library.narrow and getattr(plan, "open", ()):
+            what = runtime, (build, key, arrays[0].size * passes), plan
+            scratch = call.writes[-1] if plan.scratch else None
+            call.planned = Planned(*what, tuple(map(tape.ref, arrays)), scratch)
         return True
 
     def where_nan(self, repair: Callable[[Array, Array], None], y: Array, seen: Array) -> None:
@@ -176,30 +178,25 @@ def record_plan(
     name: str,
     passes: int,
     written: Mapping[int, Ranges] = MappingProxyType({}),
-) -> None:
+) -> Call:
     """Write down a plan of oneDNN's on ``arrays``, one for each operand, for its `Call.passes`.
 
     ``written`` are the bytes of operands that it does not write as a whole; scratch comes last.
     """
     working: list[Array] = []
     if plan.scratch:
-        working = [np.empty(plan.scratch + _PAGE, np.uint8)]
+        working = [np.empty(plan.scratch + PAGE, np.uint8)]
         tape.adopt_working(working[0], written.get(len(arrays)))
     for number in written.keys() & {*range(len(arrays))}:
         tape.write(arrays[number], written[number])
-    places = [tape.ref(array) for array in (*arrays, *working)]
+    places = [tape.ref(array) for array in arrays]
     reads = tuple(arrays[k] for k in plan.reads)
     writes = [arrays[k] for k in plan.writes]
     changes = bool(set(plan.reads) & set(plan.writes))
     call = tape.add(plan.run, reads, {}, [*writes, *working], "hidden", changes=changes, name=name)
-
-    def bind(array_of: Callable[[Any], Array]) -> Callable[[], object]:
-        addresses = [address(array_of(place)) for place in places]
-        work = addresses.pop() if plan.scratch else 0
-        bound: Callable[[], object] = plan.bound(addresses, work + -work % _PAGE)
-        return bound
-
-    call.bind, call.passes = bind, passes
+    call.bind = bind_to(plan, places, tape.ref(working[0]) if working else None)
+    call.passes = passes
+    return call
 
 
 def recording_kernels(ops: Ops, tape: Tape) -> Ops:
@@ -207,6 +204,7 @@ def recording_kernels(ops: Ops, tape: Tape) -> Ops:
     made = copy.copy(ops)
     made.__class__ = _recording_class(f"Recording{type(ops).__name__}", type(ops))
     made.xp = TracingModule(tape)
+    tape.stores = getattr(ops, "stores", False)
     return made
 
 

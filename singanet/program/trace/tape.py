@@ -67,9 +67,10 @@ class Tape:
         self.backend: Any = None
         self.refine: Callable[[SingaNetError], SingaNetError] | None = None
         # What the passes are to do: gradients to lay into others, from which byte on; whether a
-        # caller runs between the calls; whether results may be dropped; what to make of constants.
+        # caller runs between the calls; whether results may be dropped, or stored in bfloat16;
+        # what to make of constants.
         self.moves: dict[int, tuple[int, int]] = {}
-        self.interrupted = self.drops_unread = False
+        self.interrupted = self.drops_unread = self.stores = False
         self.make_constants: Callable[[Tape], None] | None = None
         # What carries on sums with other processes between the calls.
         self.carry_on: Callable[[], None] | None = None

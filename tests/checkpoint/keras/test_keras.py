@@ -93,6 +93,18 @@ CASES = {
         (3, 9),
         True,
     ),
+    "conv3d transpose": pair(
+        lambda s: ours.Conv3DTranspose("c", 4, (3, 2, 1), 1, "valid", input_sample_shape=s),
+        lambda: kl.Conv3DTranspose(4, (3, 2, 1)),
+        (3, 5, 4, 6),
+        True,
+    ),
+    "separable1d": pair(
+        lambda s: ours.SeparableConv1D("c", 4, 3, 1, "valid", 2, input_sample_shape=s),
+        lambda: kl.SeparableConv1D(4, 3, depth_multiplier=2),
+        (3, 9),
+        True,
+    ),
     "conv3d": pair(
         lambda s: ours.Conv3D("c", 4, (3, 2, 1), border_mode="valid", input_sample_shape=s),
         lambda: kl.Conv3D(4, (3, 2, 1)),

@@ -149,6 +149,9 @@ def test_borders_of_what_is_there(mode, path):
         (lambda: layers.Conv1DTranspose("it", 3, 3, stride=2, groups=1), (9,)),
         (lambda: layers.Conv1DTranspose("it", 4, 4, stride=3, groups=2, pad=1), (2, 9)),
         (lambda: layers.SeparableConv2D("it", 5, 2, depth_multiplier=2, use_bias=False), IMAGE),
+        (lambda: layers.Conv3DTranspose("it", 4, 3, stride=(2, 1, 2), groups=2), (2, 3, 4, 5)),
+        (lambda: layers.SeparableConv1D("it", 5, 3, stride=2), (9,)),
+        (lambda: layers.AdaptiveMaxPooling2D("it", (5, 3)), IMAGE),
         (lambda: layers.SeparableConv2D("it", 5, 3, stride=2, dilation=(1, 2)), IMAGE),
     ],
 )  # fmt: skip

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from singanet.ops import NumpyOps, numpy_ops
-from singanet.ops.kernel import by_cost, routes_of
-from singanet.ops.onednn import OneDnnOps, route_file
+from singanet.ops.kernel import by_cost, cheapest, routes_of
+from singanet.ops.onednn import OneDnnOps, route_file, speeds
 from singanet.ops.onednn.cases import ROUTES, Case
 from singanet.ops.onednn.conv import product
+from singanet.ops.onednn.speeds import BUILT_IN
 from singanet.ops.window import Window
 
 USUAL = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
@@ -94,6 +95,65 @@ def test_switched_off_the_estimate_decides(ops, path, taken, monkeypatch):
     monkeypatch.setenv("SINGANET_ROUTES", "off")
     run(ops, "forward")
     assert taken == ["direct"]
+
+
+LARGE = ((2, 64, 16, 16), (64, 64, 3, 3))
+
+
+def large(library_path):
+    """Kernels as a new process has them, and what they make of a convolution with many channels."""
+    ops = OneDnnOps(library_path, required=True)
+    x, weight = draw(*LARGE[0]), draw(*LARGE[1], seed=1)
+    made = [
+        ops.conv2d(x, weight, None, USUAL),
+        ops.conv2d_backward_data(x, weight, x.shape, USUAL),
+        ops.conv2d_backward_weights(x, x, weight.shape, USUAL),
+    ]
+    return b"".join(array.tobytes() for array in made)
+
+
+def test_the_same_file_gives_the_same_bits(library_path, path, monkeypatch):
+    """Whatever a processor would be measured to be by another process."""
+    tiles_pay = BUILT_IN._replace(direct=16 * BUILT_IN.direct)
+    monkeypatch.setattr(OneDnnOps, "calibrate", staticmethod(lambda library: tiles_pay))
+    first = large(library_path)
+    monkeypatch.setattr(OneDnnOps, "calibrate", staticmethod(lambda library: BUILT_IN))
+    assert large(library_path) == first
+    path.unlink()
+    assert large(library_path) != first
+
+
+def test_switched_off_no_processor_counts(library_path, monkeypatch):
+    """Neither what was measured nor the size of a cache: choices are the same on all."""
+    monkeypatch.setenv("SINGANET_ROUTES", "off")
+    monkeypatch.setattr(OneDnnOps, "calibrate", None)
+    cases = [
+        Case(kernel, (n, channels, size, size), (channels, channels, 3, 3), USUAL, 1)
+        for kernel in ("forward", "data", "weights")
+        for n in (1, 8, 32)
+        for channels, size in ((64, 28), (256, 8), (512, 4), (512, 2))
+    ]
+
+    def chosen():
+        ops = OneDnnOps(library_path, required=True)
+        routes = {
+            "forward": routes_of(OneDnnOps.conv2d),
+            "data": routes_of(OneDnnOps.conv2d_backward_data),
+            "weights": routes_of(OneDnnOps.conv2d_backward_weights),
+        }
+        open_to = [[route for route in routes[c.kernel] if route.fits(ops, c)] for c in cases]
+        costs = [
+            {route.name: route.estimate(ops, case) for route in fitting}
+            for case, fitting in zip(cases, open_to, strict=True)
+        ]
+        return [cheapest(each) for each in costs]
+
+    found = []
+    for cache in (1 << 18, 1 << 24):
+        monkeypatch.setattr(speeds, "cache_size", lambda cache=cache: cache)
+        found.append(chosen())
+    assert found[0] == found[1]
+    assert {"direct", "winograd"} <= {*found[0]}
 
 
 def test_the_file_is_read_once_at_the_first_convolution(ops, path, taken):

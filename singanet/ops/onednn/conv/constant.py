@@ -10,9 +10,10 @@ from math import prod
 import numpy as np
 
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.binding import Arg, Query
+from singanet.ops.onednn.binding import F32, Arg, Query
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.conv.direct import forward_desc, kernel_shape, passes_over
+from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.runtime import SHARED
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
@@ -63,9 +64,10 @@ def _desc(
     relu: bool,
     add: bool,
     own: bool,
+    made: int = F32,
 ) -> object:
     attributes = build.post_ops(add, relu)
-    return forward_desc(build, images, outputs, window, groups, bias, own, attributes)
+    return forward_desc(build, images, outputs, window, groups, bias, own, made, attributes)
 
 
 def _pack(
@@ -90,13 +92,21 @@ def _forward_packed(
     own: bool,
 ) -> None:
     """Operands: images, outputs, to which is added, the packed weight, the bias."""
-    desc = _desc(build, images, outputs, window, groups, bias, relu, add, own)
-    made = build.layout(desc, Query.DST)
-    y, bring = build.packed_output(1, build.images(outputs), made, add)
+    # What is added to is float32.
+    made = F32 if add else build.kind(1)
+    given = (build, images, outputs, window, groups, bias, relu, add, own)
+    desc = _desc(*given, made)
+    wanted = build.layout(desc, Query.WEIGHTS)
+    if not build.same(wanted, build.layout(_desc(*given), Query.WEIGHTS)):
+        # It was packed for outputs of float32.
+        raise NotOfferedError("convolution")
+    plain = build.images(outputs, made)
+    y, bring = build.packed_output(1, plain, build.layout(desc, Query.DST), add)
+    x = build.images(images, build.factor(0))
     memories = {
-        Arg.SRC: build.packed_input(0, build.images(images), build.layout(desc, Query.SRC)),
+        Arg.SRC: build.packed_input(0, x, build.layout(desc, Query.SRC)),
         Arg.DST: y,
-        Arg.WEIGHTS: build.operand(2, build.layout(desc, Query.WEIGHTS)),
+        Arg.WEIGHTS: build.operand(2, wanted),
     }
     if bias:
         memories[Arg.BIAS] = build.operand(3, build.rows(outputs[3:]))

@@ -103,12 +103,16 @@ def forward_desc(
     groups: int,
     bias: bool,
     own: bool = False,
+    made: int = F32,
     attributes: Any = None,
 ) -> object:
-    """The forward convolution, with weights as oneDNN likes them, and with ``own`` images too."""
+    """The forward convolution, with weights as oneDNN likes them, and with ``own`` images too.
+
+    ``made`` is the type of the outputs.
+    """
     weight = build.free(kernel_shape(images, outputs, window, groups), build.factors)
     b = build.rows(outputs[-1:]) if bias else None
-    x, y = _images(build, images, build.factors, own), _images(build, outputs, F32, own)
+    x, y = _images(build, images, build.factors, own), _images(build, outputs, made, own)
     geometry = _geometry(window)
     given = (_TRAINING, _DIRECT, x, weight, b, y, *geometry)
     return build.primitive_desc("convolution_forward", *given, attributes=attributes)
@@ -129,11 +133,13 @@ def forward_plan(
     own: bool = False,
 ) -> None:
     """Operands: images, outputs, the weight, the bias."""
-    desc = forward_desc(build, images, outputs, window, groups, bias, own)
+    made = build.kind(1)
+    desc = forward_desc(build, images, outputs, window, groups, bias, own, made)
     plain = build.rows(kernel_shape(images, outputs, window, groups))
-    y, bring = build.packed_output(1, build.images(outputs), build.layout(desc, Query.DST))
+    y, bring = build.packed_output(1, build.images(outputs, made), build.layout(desc, Query.DST))
+    x = build.images(images, build.factor(0))
     memories = {
-        Arg.SRC: build.packed_input(0, build.images(images), build.layout(desc, Query.SRC)),
+        Arg.SRC: build.packed_input(0, x, build.layout(desc, Query.SRC)),
         Arg.DST: y,
         Arg.WEIGHTS: build.packed_input(2, plain, build.layout(desc, Query.WEIGHTS)),
     }
@@ -148,16 +154,17 @@ def _backward_data(
 ) -> None:
     hint = forward_desc(build, images, outputs, window, groups, bias=False, own=own)
     shape = kernel_shape(images, outputs, window, groups)
-    x, y = _images(build, images, F32, own), _images(build, outputs, build.factors, own)
+    made = build.kind(0)
+    x, y = _images(build, images, made, own), _images(build, outputs, build.factors, own)
     weight = build.free(shape, build.factors)
     geometry = _geometry(window)
     desc = build.primitive_desc("convolution_backward_data", _DIRECT, x, weight, y, *geometry, hint)
-    dx, bring = build.packed_output(0, build.images(images), build.layout(desc, Query.DIFF_SRC))
-    dy = build.layout(desc, Query.DIFF_DST)
+    wanted = [build.layout(desc, of) for of in (Query.DIFF_SRC, Query.DIFF_DST, Query.WEIGHTS)]
+    dx, bring = build.packed_output(0, build.images(images, made), wanted[0])
     memories = {
         Arg.DIFF_SRC: dx,
-        Arg.DIFF_DST: build.packed_input(1, build.images(outputs), dy),
-        Arg.WEIGHTS: build.packed_input(2, build.rows(shape), build.layout(desc, Query.WEIGHTS)),
+        Arg.DIFF_DST: build.packed_input(1, build.images(outputs, build.factor(1)), wanted[1]),
+        Arg.WEIGHTS: build.packed_input(2, build.rows(shape), wanted[2]),
     }
     build.stage(desc, memories)
     bring()
@@ -176,8 +183,8 @@ def _backward_weights(
     made = build.layout(desc, Query.DIFF_WEIGHTS)
     packed, bring = build.packed_output(2, build.rows(shape), made)
     memories = {
-        Arg.SRC: build.packed_input(0, build.images(images), x),
-        Arg.DIFF_DST: build.packed_input(1, build.images(outputs), y),
+        Arg.SRC: build.packed_input(0, build.images(images, build.factor(0)), x),
+        Arg.DIFF_DST: build.packed_input(1, build.images(outputs, build.factor(1)), y),
         Arg.DIFF_WEIGHTS: packed,
     }
     build.stage(desc, memories)

@@ -24,7 +24,8 @@ _FEW_PIXELS = {True: 512, False: 64}
 """Outputs of a channel up to which the product is faster, for single pixels and for windows.
 
 Windows have to be copied out of the images first. For these numbers `net.tune_kernels` measured
-vgg11, resnet18, resnet50, googlenet, mobilenet at batch sizes from 1 to 32.
+vgg11, resnet18, resnet50, googlenet, mobilenet at batch sizes from 1 to 32. They are of oneDNN's
+ways to go over a weight: processors as unlike as an EPYC and a Xeon with AMX agree on them.
 """
 
 _A_PIXEL = 1 << 13
@@ -33,8 +34,11 @@ _A_PIXEL = 1 << 13
 oneDNN sums it in an order of its own, and rearranges the whole of it at the end.
 """
 
-_TOUCHED = 3
-"""Sums of an image that oneDNN adds to while one number is copied, for bfloat16."""
+_TOUCHED = {True: 3, False: 8}
+"""Sums of an image that oneDNN adds to while one number is gone over, for bfloat16.
+
+NumPy copies windows, so that nothing of them can be stored in bfloat16.
+"""
 
 _FASTER = 0.99
 """The estimate where it is faster; by how much the numbers above do not say."""
@@ -100,7 +104,7 @@ def _is_summed_by_image(case: Case) -> bool:
     """
     size = prod(case.weight)
     copied = _pixels(case) * size // case.weight[0]
-    return case.x[0] * size > _TOUCHED * (copied + size)
+    return case.x[0] * size > _TOUCHED[_is_plain(case.window)] * (copied + size)
 
 
 def _pixels(case: Case) -> int:

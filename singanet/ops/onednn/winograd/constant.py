@@ -12,7 +12,7 @@ from singanet.ops import winograd as wg
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.cases import Case
-from singanet.ops.onednn.winograd.convolution import expect_tiles
+from singanet.ops.onednn.winograd.convolution import READ, expect_tiles
 from singanet.ops.onednn.winograd.plan import POINTS, Area, Stage, WinogradPlan
 from singanet.ops.onednn.winograd.products import enter_kernels, most_scratch, products
 from singanet.ops.onednn.winograd.tiles import Tiles
@@ -21,9 +21,6 @@ from singanet.ops.workers import Work
 from singanet.types import Array
 
 _ZERO = np.float32(0)
-
-_READ = 0.5
-"""The share of a kernel's time that is left to read it."""
 
 _HANDOVER = 100_000
 """Nanoseconds to hand work to another thread and to wait for it."""
@@ -67,7 +64,7 @@ def estimate(ops: OneDnnBase, case: Case) -> float:
     multiplied = speeds.products * POINTS * count * c * f
     transforms = POINTS * speeds.value * count * (c + f) / 2
     handed = _HANDOVER * (tiles.workers - 1)
-    read = POINTS * _READ * speeds.kernel * c * f
+    read = POINTS * READ * speeds.kernel * c * f * tiles.blocks_each
     taken = (multiplied + transforms) / tiles.workers + read + handed
     return _GAIN * taken / direct
 
@@ -80,7 +77,7 @@ def enter(build: Builder, kernels: int) -> WinogradPlan:
         values, taps = areas[0].operand(0, POINTS, kernels), areas[0].operand(1, kernels, 9)
         return [[[areas[0].product(plan, values, matrix, taps)]]]
 
-    return WinogradPlan(lay, {"product": plan.scratch}, 2, 0, 1)
+    return WinogradPlan(build.side_by_side, lay, {"product": plan.scratch}, 2, 0, 1)
 
 
 def forward_entered(
@@ -112,7 +109,9 @@ def forward_entered(
     buffers = {name: size for name, size in tiles.buffers().items() if name != "kernels"}
     scratch = most_scratch(plans.values())
     operands = 3 + bias + add
-    return WinogradPlan(lay, {**buffers, "product": scratch}, operands, 0, tiles.workers)
+    return WinogradPlan(
+        build.side_by_side, lay, {**buffers, "product": scratch}, operands, 0, tiles.workers
+    )
 
 
 def _after(y: Array, bias: Array | None, other: Array | None, relu: bool) -> list[Work]:

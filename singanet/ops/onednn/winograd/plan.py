@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.ops import winograd as wg
 from singanet.ops.onednn.plan import Plan, rounded
-from singanet.ops.workers import Work, side_by_side
+from singanet.ops.workers import Parts, Work
 from singanet.types import Array, Shape
 
 Stage = list[list[Work]]
@@ -47,18 +47,19 @@ class Area:
 class WinogradPlan:
     """A plan as `Plan` is one, made of NumPy's steps and of products that are plans themselves.
 
-    ``lay`` turns an area for each worker into stages.
+    ``lay`` turns an area for each worker into stages, which ``side_by_side`` has them do.
     """
 
     def __init__(
         self,
+        side_by_side: Callable[[Parts], None],
         lay: Callable[[list[Area]], list[Stage]],
         buffers: Mapping[str, int],
         operands: int,
         writes: int,
         workers: int,
     ) -> None:
-        self._lay = lay
+        self._side_by_side, self._lay = side_by_side, lay
         self._buffers = buffers
         self._each = sum(rounded(size) for size in buffers.values())
         self.sizes = (0,) * operands
@@ -75,10 +76,11 @@ class WinogradPlan:
         """See `Plan`."""
         places = [scratch + k * self._each for k in range(self.threads)]
         stages = self._lay([Area(addresses, place, self._buffers) for place in places])
+        shared = self._side_by_side
 
         def run() -> None:
             for stage in stages:
-                side_by_side(stage)
+                shared(stage)
 
         return run
 

@@ -14,6 +14,9 @@ from singanet.types import Array
 _BLOCK_BYTES = 1 << 21
 """Of the 36 values of a block of samples; what is made of them is read while it is cached."""
 
+_KERNELS_TO_BLOCK = 4
+"""A block has at least this part of what the kernels' values have, which each block reads anew."""
+
 T, S = wg.TILE, wg.SPAN
 
 
@@ -37,9 +40,21 @@ class Tiles:
 
     @property
     def step(self) -> int:
-        """Samples in a block."""
-        values = POINTS * prod(self.grid) * max(self.image[2], self.out[2]) * 4
-        return max(1, min(-(-self.n // self.workers), _BLOCK_BYTES // values))
+        """Samples in a block, the same in all of a worker's but for the last."""
+        return -(-self._share // self.blocks_each)
+
+    @property
+    def blocks_each(self) -> int:
+        """Blocks of a worker."""
+        c, f = self.image[2], self.out[2]
+        values = POINTS * prod(self.grid) * max(c, f) * 4
+        most = max(_BLOCK_BYTES, POINTS * c * f * 4 // _KERNELS_TO_BLOCK)
+        return -(-self._share // max(1, most // values))
+
+    @property
+    def _share(self) -> int:
+        """Samples of a worker."""
+        return -(-self.n // self.workers)
 
     @property
     def whole(self) -> bool:

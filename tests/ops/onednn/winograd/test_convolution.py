@@ -95,6 +95,14 @@ def test_fewer_samples_than_workers(ops, always, workers):
     check_all(ops, 2, 7, 5, 4, 4, SAME)
 
 
+@pytest.mark.parametrize(("samples", "threads"), [(5, 4), (4, 3), (9, 8)])
+def test_samples_that_cannot_be_shared_equally(ops, always, monkeypatch, samples, threads):
+    """No worker is left without a block: what it had not written was added to the gradient."""
+    monkeypatch.setattr(ops.runtime(), "threads", threads)
+    check_all(ops, 2 * threads, 8, 8, 4, 4, SAME)
+    check_all(ops, samples, 8, 8, 4, 4, SAME)
+
+
 def test_errors_of_workers_come_out_when_all_are_done():
     done = []
 
@@ -143,3 +151,22 @@ def test_where_it_is_taken(library_path, monkeypatch, threads):
     assert not takes(4, 28, 128, 128, Window((3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2)))
     assert not takes(4, 28, 128, 128, groups=2)
     assert not takes(4, 28, 128, 128, Window((5, 5), (1, 1), ((2, 2), (2, 2))))
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "channels", "workers", "blocks"),
+    [
+        (32, 4, 512, 1, [32]),  # 38 MB of kernels, which a second block would read again
+        (32, 4, 512, 2, [16]),
+        (32, 8, 256, 1, [16, 16]),
+        (8, 28, 128, 1, [2, 2, 2, 2]),
+        (9, 28, 128, 1, [2, 2, 2, 2, 1]),
+        (2, 56, 64, 1, [1, 1]),
+    ],
+)
+def test_blocks_are_equal_and_no_smaller_than_a_quarter_of_the_kernels(
+    n, size, channels, workers, blocks
+):
+    tiles = Tiles(n, (size, size, channels), (size, size, channels), (1, 1), workers)
+    assert [count for _, count in tiles.blocks()[0]] == blocks
+    assert len(blocks) == tiles.blocks_each

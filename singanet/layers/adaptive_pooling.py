@@ -1,0 +1,129 @@
+"""Pooling to so many positions, whatever the size."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from singanet.base.arguments import is_int
+from singanet.errors import ArgumentError
+from singanet.layers.context import Context
+from singanet.layers.geometry import expect_image
+from singanet.layers.layer import Layer
+from singanet.types import Array, Shape, Shapes
+
+
+class AdaptivePooling(Layer):
+    """(C, sizes...) → (C, output_size...): position i of o is of those from ⌊i n/o⌋ to ⌈(i+1) n/o⌉.
+
+    An int stands for all axes; None keeps the size along an axis. He et al., 2014.
+    """
+
+    axes: ClassVar[int] = 2
+
+    def __init__(
+        self, name: str, output_size: Any, input_sample_shape: Shape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        several = isinstance(output_size, (tuple, list))
+        sizes = tuple(output_size) if several else (output_size,) * self.axes
+        if len(sizes) != self.axes or not all(size is None or is_int(size) for size in sizes):
+            raise ArgumentError(
+                f"layer {name!r}, argument output_size",
+                expected=f"an int, or {self.axes} ints or Nones, for the axes behind the channels",
+                received=repr(output_size),
+                advice="None keeps the size along its axis",
+            )
+        self.output_size = sizes
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape (C, ...) → (C, *output_size)."""
+        shape = expect_image(self, in_shapes, self.axes)
+        wanted = zip(self.output_size, shape[1:], strict=True)
+        out = tuple(n if size is None else int(size) for size, n in wanted)
+        # Of every position of the output those it is of; the last fills up where they are fewer.
+        cells = [
+            [range(i * n // o, -(-(i + 1) * n // o)) for i in range(o)]
+            for o, n in zip(out, shape[1:], strict=True)
+        ]
+        places = np.arange(prod(shape[1:])).reshape(shape[1:])
+        found = [places[np.ix_(*each)].reshape(-1) for each in product(*cells)]
+        longest = max(map(len, found))
+        self._places = np.stack([np.pad(a, (0, longest - len(a)), mode="edge") for a in found])
+        self._shares = np.array([[(k < len(a)) / len(a) for k in range(longest)] for a in found])
+        return (shape[0], *out)
+
+    def _windows(self, ctx: Context, x: Array) -> Array:
+        """(N, C, sizes...) as (N, C, positions of the output, positions of each)."""
+        ctx.save(x_shape=x.shape)
+        flat = x.reshape(*x.shape[:2], prod(x.shape[2:]))
+        return flat.take(ctx.ops.xp.asarray(self._places), axis=2)
+
+    def _spread_back(self, ctx: Context, parts: Array) -> Array:
+        """The gradients of the windows added up where they came from."""
+        n, c, *sizes = ctx.saved["x_shape"]
+        dx = ctx.ops.zeros((n, c, prod(sizes)), parts)
+        ctx.ops.xp.add.at(dx, (slice(None), slice(None), ctx.ops.xp.asarray(self._places)), parts)
+        return dx.reshape(ctx.saved["x_shape"])
+
+
+class AdaptiveAvgPooling2D(AdaptivePooling):
+    """The mean of the positions."""
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, C, *output_size); keeps no array."""
+        shares = ctx.ops.xp.asarray(self._shares, x.dtype)
+        y = ctx.ops.multiply(self._windows(ctx, x), shares).sum(axis=3)
+        out: Any = self.out_shapes
+        return y.reshape(len(x), *out)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Each gradient is shared equally by its positions."""
+        shares = ctx.ops.xp.asarray(self._shares, dy.dtype)
+        flat = dy.reshape(*dy.shape[:2], len(self._places), 1)
+        return self._spread_back(ctx, ctx.ops.multiply(flat, shares)), {}
+
+
+class AdaptiveMaxPooling2D(AdaptivePooling):
+    """The largest of the positions; of equal values the first counts."""
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, C, *output_size); keeps one integer an output."""
+        windows = self._windows(ctx, x)
+        ctx.save(where=windows.argmax(axis=3))
+        out: Any = self.out_shapes
+        return windows.max(axis=3).reshape(len(x), *out)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Each gradient goes to the position of its maximum."""
+        xp = ctx.ops.xp
+        first = ctx.saved["where"][..., None] == xp.arange(self._places.shape[1])
+        flat = dy.reshape(*dy.shape[:2], len(self._places), 1)
+        return self._spread_back(ctx, ctx.ops.where(first, flat, 0.0)), {}
+
+
+class AdaptiveAvgPooling1D(AdaptiveAvgPooling2D):
+    """The mean of the positions of sequences: (C, L) → (C, output_size)."""
+
+    axes = 1
+
+
+class AdaptiveMaxPooling1D(AdaptiveMaxPooling2D):
+    """The largest of the positions of sequences: (C, L) → (C, output_size)."""
+
+    axes = 1
+
+
+class AdaptiveAvgPooling3D(AdaptiveAvgPooling2D):
+    """The mean of the positions of volumes: (C, D, H, W) → (C, *output_size)."""
+
+    axes = 3
+
+
+class AdaptiveMaxPooling3D(AdaptiveMaxPooling2D):
+    """The largest of the positions of volumes: (C, D, H, W) → (C, *output_size)."""
+
+    axes = 3
