@@ -433,7 +433,10 @@ def test_the_memory_told_is_what_steps_take(name, batch):
     parts = net.memory(batch, optimizer).parts
     # This is a later step; and tracemalloc does not see oneDNN's code.
     told = sum(size for name, size in parts.items() if name not in ("first step", "kernels"))
-    assert 0.95 * told <= measured <= 1.05 * told + 600_000
+    # What is told of the arena is what is ever written; tracemalloc sees what is asked for.
+    unwritten = net.programs.reports()[-1].layout.nbytes - parts["arena"]
+    assert unwritten >= 0
+    assert 0.95 * told <= measured <= 1.05 * (told + unwritten) + 600_000
 
 
 # -- small things (19) ----------------------------------------------------------------------
