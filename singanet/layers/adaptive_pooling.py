@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any, ClassVar
@@ -14,6 +15,22 @@ from singanet.layers.context import Context
 from singanet.layers.geometry import expect_image
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
+
+
+@lru_cache(maxsize=16)
+def _pooled(sizes: Shape, out: Shape) -> tuple[Array, Array]:
+    """Of every position of the output those it is of, and the share of each in their mean."""
+    cells = [
+        [range(i * n // o, -(-(i + 1) * n // o)) for i in range(o)]
+        for o, n in zip(out, sizes, strict=True)
+    ]
+    places = np.arange(prod(sizes)).reshape(sizes)
+    found = [places[np.ix_(*each)].reshape(-1) for each in product(*cells)]
+    longest = max(map(len, found))
+    # The last fills up where they are fewer, and has no share there.
+    filled = [np.pad(a, (0, longest - len(a)), mode="edge") for a in found]
+    shares = [[(k < len(a)) / len(a) for k in range(longest)] for a in found]
+    return np.stack(filled), np.array(shares)
 
 
 class AdaptivePooling(Layer):
@@ -43,30 +60,25 @@ class AdaptivePooling(Layer):
         """Sample shape (C, ...) → (C, *output_size)."""
         shape = expect_image(self, in_shapes, self.axes)
         wanted = zip(self.output_size, shape[1:], strict=True)
-        out = tuple(n if size is None else int(size) for size, n in wanted)
-        # Of every position of the output those it is of; the last fills up where they are fewer.
-        cells = [
-            [range(i * n // o, -(-(i + 1) * n // o)) for i in range(o)]
-            for o, n in zip(out, shape[1:], strict=True)
-        ]
-        places = np.arange(prod(shape[1:])).reshape(shape[1:])
-        found = [places[np.ix_(*each)].reshape(-1) for each in product(*cells)]
-        longest = max(map(len, found))
-        self._places = np.stack([np.pad(a, (0, longest - len(a)), mode="edge") for a in found])
-        self._shares = np.array([[(k < len(a)) / len(a) for k in range(longest)] for a in found])
-        return (shape[0], *out)
+        return (shape[0], *(n if size is None else int(size) for size, n in wanted))
+
+    def _tables(self, sizes: Shape) -> tuple[Array, Array]:
+        """Those of `_pooled`, when there is an image: a file may promise output without end."""
+        out: Any = self.out_shapes
+        return _pooled(tuple(sizes), out[1:])
 
     def _windows(self, ctx: Context, x: Array) -> Array:
         """(N, C, sizes...) as (N, C, positions of the output, positions of each)."""
         ctx.save(x_shape=x.shape)
         flat = x.reshape(*x.shape[:2], prod(x.shape[2:]))
-        return flat.take(ctx.ops.xp.asarray(self._places), axis=2)
+        return flat.take(ctx.ops.xp.asarray(self._tables(x.shape[2:])[0]), axis=2)
 
     def _spread_back(self, ctx: Context, parts: Array) -> Array:
         """The gradients of the windows added up where they came from."""
         n, c, *sizes = ctx.saved["x_shape"]
         dx = ctx.ops.zeros((n, c, prod(sizes)), parts)
-        ctx.ops.xp.add.at(dx, (slice(None), slice(None), ctx.ops.xp.asarray(self._places)), parts)
+        places = ctx.ops.xp.asarray(self._tables(sizes)[0])
+        ctx.ops.xp.add.at(dx, (slice(None), slice(None), places), parts)
         return dx.reshape(ctx.saved["x_shape"])
 
 
@@ -75,15 +87,15 @@ class AdaptiveAvgPooling2D(AdaptivePooling):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, C, *output_size); keeps no array."""
-        shares = ctx.ops.xp.asarray(self._shares, x.dtype)
+        shares = ctx.ops.xp.asarray(self._tables(x.shape[2:])[1], x.dtype)
         y = ctx.ops.multiply(self._windows(ctx, x), shares).sum(axis=3)
         out: Any = self.out_shapes
         return y.reshape(len(x), *out)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient is shared equally by its positions."""
-        shares = ctx.ops.xp.asarray(self._shares, dy.dtype)
-        flat = dy.reshape(*dy.shape[:2], len(self._places), 1)
+        shares = ctx.ops.xp.asarray(self._tables(ctx.saved["x_shape"][2:])[1], dy.dtype)
+        flat = dy.reshape(*dy.shape[:2], len(shares), 1)
         return self._spread_back(ctx, ctx.ops.multiply(flat, shares)), {}
 
 
@@ -100,8 +112,9 @@ class AdaptiveMaxPooling2D(AdaptivePooling):
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient goes to the position of its maximum."""
         xp = ctx.ops.xp
-        first = ctx.saved["where"][..., None] == xp.arange(self._places.shape[1])
-        flat = dy.reshape(*dy.shape[:2], len(self._places), 1)
+        places, _ = self._tables(ctx.saved["x_shape"][2:])
+        first = ctx.saved["where"][..., None] == xp.arange(places.shape[1])
+        flat = dy.reshape(*dy.shape[:2], len(places), 1)
         return self._spread_back(ctx, ctx.ops.where(first, flat, 0.0)), {}
 
 
