@@ -19,7 +19,7 @@ from singanet.types import Array, Shape, Shapes
 
 @lru_cache(maxsize=16)
 def _pooled(sizes: Shape, out: Shape) -> tuple[Array, Array]:
-    """Of every position of the output those it is of, and the share of each in their mean."""
+    """See `AdaptivePooling.found`."""
     cells = [
         [range(i * n // o, -(-(i + 1) * n // o)) for i in range(o)]
         for o, n in zip(out, sizes, strict=True)
@@ -62,22 +62,25 @@ class AdaptivePooling(Layer):
         wanted = zip(self.output_size, shape[1:], strict=True)
         return (shape[0], *(n if size is None else int(size) for size, n in wanted))
 
-    def _tables(self, sizes: Shape) -> tuple[Array, Array]:
-        """Those of `_pooled`, when there is an image: a file may promise output without end."""
-        out: Any = self.out_shapes
-        return _pooled(tuple(sizes), out[1:])
+    def found(self) -> tuple[Array, Array]:
+        """Of every position of the output those it is of, and the share of each in their mean.
+
+        Made when there is an image, not in `setup`: a file may promise output without end.
+        """
+        shapes: Any = (self.in_shapes, self.out_shapes)
+        return _pooled(*(shape[1:] for shape in shapes))
 
     def _windows(self, ctx: Context, x: Array) -> Array:
         """(N, C, sizes...) as (N, C, positions of the output, positions of each)."""
         ctx.save(x_shape=x.shape)
         flat = x.reshape(*x.shape[:2], prod(x.shape[2:]))
-        return flat.take(ctx.ops.xp.asarray(self._tables(x.shape[2:])[0]), axis=2)
+        return flat.take(ctx.ops.xp.asarray(self.found()[0]), axis=2)
 
     def _spread_back(self, ctx: Context, parts: Array) -> Array:
         """The gradients of the windows added up where they came from."""
         n, c, *sizes = ctx.saved["x_shape"]
         dx = ctx.ops.zeros((n, c, prod(sizes)), parts)
-        places = ctx.ops.xp.asarray(self._tables(sizes)[0])
+        places = ctx.ops.xp.asarray(self.found()[0])
         ctx.ops.xp.add.at(dx, (slice(None), slice(None), places), parts)
         return dx.reshape(ctx.saved["x_shape"])
 
@@ -87,14 +90,14 @@ class AdaptiveAvgPooling2D(AdaptivePooling):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, C, *output_size); keeps no array."""
-        shares = ctx.ops.xp.asarray(self._tables(x.shape[2:])[1], x.dtype)
+        shares = ctx.ops.xp.asarray(self.found()[1], x.dtype)
         y = ctx.ops.multiply(self._windows(ctx, x), shares).sum(axis=3)
         out: Any = self.out_shapes
         return y.reshape(len(x), *out)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient is shared equally by its positions."""
-        shares = ctx.ops.xp.asarray(self._tables(ctx.saved["x_shape"][2:])[1], dy.dtype)
+        shares = ctx.ops.xp.asarray(self.found()[1], dy.dtype)
         flat = dy.reshape(*dy.shape[:2], len(shares), 1)
         return self._spread_back(ctx, ctx.ops.multiply(flat, shares)), {}
 
@@ -112,7 +115,7 @@ class AdaptiveMaxPooling2D(AdaptivePooling):
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Each gradient goes to the position of its maximum."""
         xp = ctx.ops.xp
-        places, _ = self._tables(ctx.saved["x_shape"][2:])
+        places, _ = self.found()
         first = ctx.saved["where"][..., None] == xp.arange(places.shape[1])
         flat = dy.reshape(*dy.shape[:2], len(places), 1)
         return self._spread_back(ctx, ctx.ops.where(first, flat, 0.0)), {}

@@ -163,12 +163,12 @@ def _global_pool(op: str) -> Form:
 def _adaptive_windows(g: Graph, layer: Any, x: Value) -> Value:
     """(N, C, positions of the output, positions of each)."""
     flat = g.reshape(x, (0, layer.in_shapes[0], -1))
-    places = g.constant(layer._places, "places", np.int64)
+    places = g.constant(layer.found()[0], "places", np.int64)
     return g.node("Gather", flat, places, axis=2)
 
 
 def _adaptive_mean(g: Graph, layer: Any, xs: list[Value]) -> Value:
-    shares = g.constant(layer._shares, "shares")
+    shares = g.constant(layer.found()[1], "shares")
     y = g.node("Mul", _adaptive_windows(g, layer, xs[0]), shares)
     return g.reshape(g.reduce("Sum", y, [3], keepdims=False), (0, *layer.out_shapes))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -202,16 +202,13 @@ def record_plan(
 def recording_kernels(ops: Ops, tape: Tape) -> Ops:
     """The kernels ``ops``, which write what they do on ``tape``."""
     made = copy.copy(ops)
-    made.__class__ = _recording_class(f"Recording{type(ops).__name__}", type(ops))
+    made.__class__ = _recording_class(type(ops))
     made.xp = TracingModule(tape)
     tape.stores = getattr(ops, "stores", False)
     return made
 
 
-def _recording_class(name: str, kind: Any) -> Any:
-    if name not in _classes:
-        _classes[name] = type(name, (RecordingKernels, kind), {})
-    return _classes[name]
-
-
-_classes: dict[str, Any] = {}
+@lru_cache(maxsize=64)
+def _recording_class(kind: type[Ops]) -> Any:
+    """That of a user's kernels is known by the class: two may carry the same name."""
+    return type(f"Recording{kind.__name__}", (RecordingKernels, kind), {})
