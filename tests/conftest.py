@@ -24,7 +24,10 @@ from hypothesis import settings
 
 from singanet.testing.device_like import device_like
 
-settings.register_profile("singanet", deadline=None, derandomize="CI" in os.environ)
+# Other examples in each run, so that many runs see many.
+settings.register_profile(
+    "singanet", max_examples=40, deadline=None, derandomize="CI" in os.environ
+)
 settings.load_profile("singanet")
 
 
