@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 
 from singanet.ops.onednn.openmp import BY_USER, Region
 from singanet.ops.threads import cores, default_threads
@@ -21,7 +21,7 @@ _SOON = 2_000_000
 """Those to the look after a pause, from which threads come back on one core."""
 
 _PAUSE = 4 * _LOOK
-"""Those without kernels after which nobody knows what the threads did."""
+"""Those after which nobody knows what the threads did, unless the caller was at work in them."""
 
 _CONTENDED = 0.2
 """The share of the time that threads wait for a core where others want it: some 0.3 to 0.9.
@@ -54,7 +54,7 @@ class Neighbours:
     def __init__(self, region: Region) -> None:
         self._region = region
         self._lock = threading.Lock()
-        self._next = self._since = self._waited = self._alike = 0
+        self._next = self._since = self._waited = self._worked = self._alike = 0
         self._free: threading.Event | None = None
 
     @property
@@ -68,12 +68,14 @@ class Neighbours:
         if now < self._next or not self._lock.acquire(blocking=False):
             return
         try:
-            waited, passed = _waited(), now - self._since
+            waited, worked, passed = _waited(), thread_time_ns(), now - self._since
             contended = waited - self._waited > _CONTENDED * passed
-            soon = passed >= _PAUSE or (contended and _put_apart())
+            # A kernel may take longer than a pause where its threads wait for each other.
+            paused = passed >= _PAUSE and not 2 * (worked - self._worked) > passed
+            soon = paused or (contended and _put_apart())
             if not soon and passed >= _LOOK:
                 self._judge(contended)
-            self._since, self._waited = now, waited
+            self._since, self._waited, self._worked = now, waited, worked
             self._next = now + (_SOON if soon else _LOOK)
         finally:
             self._lock.release()
