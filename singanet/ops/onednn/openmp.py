@@ -19,6 +19,7 @@ BY_USER = ("OMP_WAIT_POLICY", _SPINS)
 _BRIDGED = "100000"
 """Looks for work, in some 2 ms: what lies between two kernels that are shared."""
 
+
 @contextmanager
 def long_waits() -> Iterator[None]:
     """While OpenMP is loaded, tell it how long threads without work shall wait awake.

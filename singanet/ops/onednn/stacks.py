@@ -17,7 +17,7 @@ from singanet.types import Array, Shape
 _LEAST = 1 << 22
 """Multiply-adds from which waking oneDNN pays."""
 
-_LEAST_EACH, _LEAST_ROUNDED = 1 << 20, 1 << 16
+_LEAST_EACH, _LEAST_ROUNDED = 1 << 17, 1 << 16
 """Those of one product from which it is faster than NumPy's, and where it rounds its factors."""
 
 _ADDS_A_PASS = 32
