@@ -35,6 +35,9 @@ KEPT = "singanet neighbours"
 _TWICE, _CALM = 2, 10
 """Looks in a row that tell that others are near, and that they are gone."""
 
+_OFTEN = 4
+"""How much more often to look while they are near, since kernels are slow as long."""
+
 _STATE, _CORE = 0, 36
 """Where the file ``stat`` of a thread has them, behind its name."""
 
@@ -62,6 +65,10 @@ class Neighbours:
         """Whether they want the cores."""
         return self._free is not None
 
+    @property
+    def _pace(self) -> int:
+        return _LOOK // _OFTEN if self.near else _LOOK
+
     def look(self) -> None:
         """Look, if it is time to."""
         now = perf_counter_ns()
@@ -73,10 +80,10 @@ class Neighbours:
             # A kernel may take longer than a pause where its threads wait for each other.
             paused = passed >= _PAUSE and not 2 * (worked - self._worked) > passed
             soon = paused or (contended and _put_apart())
-            if not soon and passed >= _LOOK:
+            if not soon and passed >= self._pace:
                 self._judge(contended)
             self._since, self._waited, self._worked = now, waited, worked
-            self._next = now + (_SOON if soon else _LOOK)
+            self._next = now + (_SOON if soon else self._pace)
         finally:
             self._lock.release()
 
