@@ -18,8 +18,8 @@ from singanet.net import FeedForwardNet
 from tests.mutation.watching import Peak
 
 # More than the allowance, so that a second copy of one array would be seen.
-LARGEST = 6 << 20
-BESIDE = 5 << 20
+LARGEST = 12 << 20
+BESIDE = 10 << 20
 ALLOWED = LARGEST + BESIDE
 
 
