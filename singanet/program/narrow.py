@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.written import PAGE
 from singanet.program.array_tree import address
 from singanet.program.ir import Bind, Call, Ref, Token
-
-PAGE = 4096
 
 Place = tuple[int, int]
 """The number of a call, and of one of its operands."""

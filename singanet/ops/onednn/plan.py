@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from singanet.base.written import PAGE
 from singanet.ops.onednn.binding import ExecArg, check
 from singanet.ops.workers import Parts
-
-_PAGE = 4096
 
 Memory = int
 """The address of a oneDNN memory object."""
@@ -196,4 +195,4 @@ def release(c: Any, memories: Sequence[Memory]) -> None:
 
 def rounded(size: int) -> int:
     """``size`` up to whole pages, so that parts of the scratch do not share one."""
-    return -(-size // _PAGE) * _PAGE
+    return -(-size // PAGE) * PAGE

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from singanet.base.written import Ranges
+from singanet.base.written import PAGE, Ranges
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops
 from singanet.program.ir import Call, NotRecordableError
-from singanet.program.narrow import PAGE, Planned, bind_to
+from singanet.program.narrow import Planned, bind_to
 from singanet.program.trace.module import TracingModule
 from singanet.program.trace.sparse_rows import (
     record_add_rows,
