@@ -8,7 +8,7 @@ numbers is one kernel.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
@@ -75,6 +75,7 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: Sequence[Token], ops: Ops
     """``calls`` with the sweeps among them in the form of the backend's kernels."""
     found = [_sweep_of(call) for call in calls]
     sweeps = [each if each and each.kernel(ops, each.size, each.size) else None for each in found]
+    spent = _spent(calls, tokens)
     made: list[Call] = []
 
     def kind(k: int) -> tuple[int, str]:
@@ -89,7 +90,7 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: Sequence[Token], ops: Ops
         if not members:
             made.append(calls[group[0]])
             continue
-        members = _with_products_fused(members, calls[group[-1] + 1 :], tokens)
+        members = _with_products_fused(members, spent[group[0] : group[-1] + 1])
         made.append(_one(members[0], ops) if len(members) == 1 else _several(members, ops))
     return made
 
@@ -133,23 +134,29 @@ def _is_dense(ref: Ref) -> bool:
     return ref.dtype == _F32
 
 
-def _with_products_fused(
-    sweeps: Sequence[Sweep], later: Sequence[Call], tokens: Sequence[Token]
-) -> list[Sweep]:
+def _spent(calls: Sequence[Call], tokens: Sequence[Token]) -> list[set[int]]:
+    """For each call what it alone reads yet, of the memory inside: others write it anew first."""
+    needed: set[int] = set()
+    found = []
+    for call in reversed(calls):
+        found.append({token for token in call.reads if tokens[token].held is None} - needed)
+        needed.difference_update(call.writes)
+        needed.update(call.reads, call.partly)
+    return found[::-1]
+
+
+def _with_products_fused(sweeps: Sequence[Sweep], spent: Sequence[Collection[int]]) -> list[Sweep]:
     """``sweeps`` with the products by numbers that a sum alone reads as scales of this."""
     made: list[Sweep] = []
-    for k, sweep in enumerate(sweeps):
+    for sweep, over in zip(sweeps, spent, strict=True):
         if sweep.function in (np.add, np.subtract) and sweep.operands[1].shape:
-            rest = [*(other.call for other in sweeps[k + 1 :]), *later]
             for side in (0, 1):
-                sweep = _with_product(sweep, side, made, rest, tokens)
+                sweep = _with_product(sweep, side, made, over)
         made.append(sweep)
     return made
 
 
-def _with_product(
-    total: Sweep, side: int, made: list[Sweep], later: Sequence[Call], tokens: Sequence[Token]
-) -> Sweep:
+def _with_product(total: Sweep, side: int, made: list[Sweep], spent: Collection[int]) -> Sweep:
     """``total`` with the product among ``made`` that it reads on that ``side``, which leaves."""
     operand = total.operands[side]
     if type(operand) is not Ref or operand == total.operands[1 - side]:
@@ -167,7 +174,7 @@ def _with_product(
         or product.operands[1].shape
         or product.out != operand
         or not between.isdisjoint(product.call.reads)
-        or not (operand == total.out or _is_over(token, total.call, later, tokens))
+        or not (operand == total.out or (token in spent and token not in total.call.writes))
     ):
         return total
     del made[at]
@@ -178,18 +185,6 @@ def _with_product(
         del read[token]
     call = replace(total.call, reads=tuple(read))
     return replace(total, call=call, operands=tuple(operands), scales=tuple(scales))
-
-
-def _is_over(token: int, call: Call, later: Iterable[Call], tokens: Sequence[Token]) -> bool:
-    """Whether nobody reads ``token`` after ``call`` before it is written anew."""
-    if tokens[token].held is not None or token in call.writes:
-        return False
-    for other in later:
-        if token in other.reads or token in other.partly:
-            return False
-        if token in other.writes:
-            return True
-    return True
 
 
 def _one(sweep: Sweep, ops: Ops) -> Call:
