@@ -36,8 +36,8 @@ def ready_in_parts(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
 
 def _filled(call: Call) -> Ref | None:
     """What an element-wise call fills, where each value is made of those at its place alone."""
-    function, refs = call.function, refs_of(call)
-    if call.bind is not None or not refs:
+    function = call.function
+    if call.bind is not None:
         return None
     if function is np.copyto:
         out = call.arguments[0]
@@ -48,7 +48,7 @@ def _filled(call: Call) -> Ref | None:
     out = out[0] if type(out) is tuple else out
     if type(out) is not Ref or not out.shape or min(out.strides) < 0:
         return None
-    elsewhere = all(ref == out or ref.token != out.token for ref in refs)
+    elsewhere = all(ref == out or ref.token != out.token for ref in refs_of(call))
     return out if elsewhere else None
 
 

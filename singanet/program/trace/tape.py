@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
 from bisect import bisect_right, insort
@@ -31,11 +30,12 @@ _active = threading.local()
 class _Root(weakref.ref[Any]):
     """An array that owns its memory, for as long as it lives, and the token of that memory."""
 
-    __slots__ = ("blocks", "key", "nbytes", "token")
+    __slots__ = ("blocks", "key", "nbytes", "start", "token")
     blocks: list[tuple[int, int]]
     key: int
     token: int
     nbytes: int
+    start: int | None
 
 
 class _Part(NamedTuple):
@@ -183,6 +183,7 @@ class Tape:
     def _enter(self, root: Array, token: Token) -> _Root:
         known = _Root(root, self._forget)
         known.key, known.token, known.nbytes, known.blocks = id(root), len(self.tokens), 0, []
+        known.start = None
         self._known[known.key] = known
         self.tokens.append(token)
         return known
@@ -198,18 +199,21 @@ class Tape:
         known = self._known.get(id(owner))
         if known is None:
             known, owner = self._owner(array)
-        number, origin = known.token, known.start if type(known) is _Part else None
+        number = known.token
         if number in self._parts:
             parts = self._parts_in(number, array)
             if len(parts) == 1:
-                number, origin = parts[0].token, parts[0].start
+                known = parts[0]
+                number = known.token
         token = self.tokens[number]
         if token.poison:
             raise NotRecordableError(token.poison)
         # Addresses are slow to ask for, and mostly it is the whole memory.
         offset = 0
-        if (array.nbytes != token.nbytes or not array.flags.forc) and array.size:
-            offset = address(array) - (address(owner) if origin is None else origin)
+        if (array.nbytes != token.nbytes or not _is_dense(array)) and array.size:
+            if known.start is None:
+                known.start = address(owner)
+            offset = address(array) - known.start
         place = number, offset, array.shape, array.strides, array.dtype
         ref: Ref | None = self._same.get(place)
         if ref is None:
@@ -244,7 +248,7 @@ class Tape:
     def _touched(self, refs: Iterable[Ref]) -> tuple[int, ...]:
         """The tokens of ``refs``, each once, with the parts of buckets."""
         found = dict.fromkeys([ref.token for ref in refs])
-        if not self._parts.keys().isdisjoint(found):
+        if self._parts and not self._parts.keys().isdisjoint(found):
             for ref in refs:
                 if ref.token in self._parts:
                     parts = self._parts_in(ref.token, self.outside[ref])
@@ -275,7 +279,8 @@ class Tape:
         read: list[Ref] = []
         given = tuple([self._read(value, read) for value in arguments])
         named = {key: self._read(value, read) for key, value in keywords.items()}
-        filled = tuple([self._written(array) for array in outs])
+        partly: list[Ref] = []
+        filled = tuple([self._written(array, changes, partly) for array in outs])
         if place == "out":
             named["out"] = filled[0] if len(filled) == 1 else filled
         elif place != "hidden":
@@ -283,11 +288,9 @@ class Tape:
         elif not changes:
             # What is filled stands among the arguments, for the function to find it.
             read = [ref for ref in read if ref not in filled]
-        partly = [ref for ref in filled if changes or not self._covers(ref)]
         pairs: list[tuple[int, int]] = []
         if elementwise and len(filled) == 1 and not partly:
-            (out,) = filled
-            pairs = [(ref.token, out.token) for ref in read if self._may_share(ref, out)]
+            pairs = self._shared(read, filled[0])
         call = Call(
             function,
             given,
@@ -295,7 +298,7 @@ class Tape:
             self._touched(read),
             self._touched(filled),
             self._touched(partly) if partly else (),
-            tuple(dict.fromkeys(pairs)),
+            tuple(dict.fromkeys(pairs)) if pairs else (),
             self.layer,
             self.phase,
             name or getattr(function, "__name__", "call"),
@@ -314,22 +317,36 @@ class Tape:
             return map_arrays(value, lambda array: self._read(array, read))
         return value
 
-    def _written(self, array: Array) -> Ref:
+    def _written(self, array: Array, changes: bool, partly: list[Ref]) -> Ref:
+        """The place that is filled; in ``partly`` too, where some of its memory stays."""
         ref = self.ref(array)
         token = self.tokens[ref.token]
         if token.constant:
             raise NotRecordableError("a constant that is changed")
         token.writes += 1
+        if changes or array.nbytes != token.nbytes:
+            partly.append(ref)
         return ref
 
-    def _may_share(self, ref: Ref, out: Ref) -> bool:
-        same = ref[2:4] == out[2:4] and ref.dtype.itemsize == out.dtype.itemsize
-        return same and ref.token != out.token and self._covers(ref)
+    def _shared(self, read: Sequence[Ref], out: Ref) -> list[tuple[int, int]]:
+        """Which of ``read`` lie as ``out`` does, and are all of their memory as that is."""
+        number, _, shape, strides, dtype = out
+        nbytes, tokens = self.tokens[number].nbytes, self.tokens
+        return [
+            (ref.token, number)
+            for ref in read
+            if ref.token != number
+            and ref.shape == shape
+            and ref.strides == strides
+            and ref.dtype.itemsize == dtype.itemsize
+            and tokens[ref.token].nbytes == nbytes
+        ]
 
-    def _covers(self, ref: Ref) -> bool:
-        """Whether ``ref`` is all of its token's memory."""
-        size = math.prod(ref.shape) * ref.dtype.itemsize
-        return size == self.tokens[ref.token].nbytes
+
+def _is_dense(array: Array) -> bool:
+    """Whether its elements lie without gaps, in C order, its reverse, or channels last."""
+    flags = array.flags
+    return flags.forc or (array.ndim == 4 and array.transpose(0, 2, 3, 1).flags.c_contiguous)
 
 
 def _forgetting(tape: Tape) -> Callable[[Any], None]:
