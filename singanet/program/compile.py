@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,7 @@ _BETWEEN = 1 << 19
 """Bytes that calls go over between two looks at sums under way: about a tenth of a millisecond."""
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(NamedTuple):
     """The calls of a tape with their memory planned: ``place`` tells where each token lies.
 
     ``kept_bytes`` is what the arena would take if nothing ran again, ``decisions`` what does.
@@ -48,10 +47,10 @@ class Recording:
     layout: Layout
     place: dict[int, int]
     kept_bytes: int
-    decisions: Decisions = field(default_factory=Decisions)
+    decisions: Decisions = Decisions()
 
 
-@dataclass
+@dataclass(eq=False)
 class Draft:
     """What passes work on: the calls of a trace, and the arrays that these find ``outside``.
 
@@ -201,7 +200,7 @@ def recomputed(draft: Draft, kept: Recording) -> Recording:
     made, decisions = chosen(
         kept, draft.recompute, tape.tokens, tape.wishes, lambda calls: laid_out(draft, calls)
     )
-    return replace(made, kept_bytes=kept.layout.nbytes, decisions=Decisions(decisions))
+    return made._replace(kept_bytes=kept.layout.nbytes, decisions=Decisions(decisions))
 
 
 def carried_on(draft: Draft, recording: Recording) -> Recording:
@@ -224,7 +223,7 @@ def carried_on(draft: Draft, recording: Recording) -> Recording:
             calls.append(look)
             kernels.append(Kernel("test", (), (), "", "communication", barrier=True))
             since = 0
-    return replace(recording, calls=calls, kernels=kernels)
+    return recording._replace(calls=calls, kernels=kernels)
 
 
 def _numbers(calls: Sequence[Call]) -> dict[int, int]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,7 @@ _LINE = 16
 """Elements of a line of the cache, of which no block has a part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(NamedTuple):
     """``out`` = ``function`` of ``operands`` that are alike in memory; the second may be a number.
 
     ``scales`` are the numbers by which operands are multiplied before, where they are.
@@ -184,7 +183,7 @@ def _with_product(total: Sweep, side: int, made: list[Sweep], spent: Collection[
     if token not in product.call.reads:
         del read[token]
     call = replace(total.call, reads=tuple(read))
-    return replace(total, call=call, operands=tuple(operands), scales=tuple(scales))
+    return total._replace(call=call, operands=tuple(operands), scales=tuple(scales))
 
 
 def _one(sweep: Sweep, ops: Ops) -> Call:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ Place = tuple[int, int]
 """The number of a call, and of one of its operands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(NamedTuple):
     """What a call of oneDNN's was made of, to make it again with operands in bfloat16.
 
     ``places`` are its operands, ``working`` the token of its scratch memory.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +10,7 @@ import numpy.typing as npt
 from singanet.program.layout.liveness import Ints
 
 
-@dataclass(frozen=True)
-class Intervals:
+class Intervals(NamedTuple):
     """What is to be placed: needed from ``first`` to ``last``, both included, ``size`` bytes."""
 
     first: Ints

@@ -20,7 +20,6 @@ from singanet.program.layout.arena import ALIGNMENT
 from singanet.program.recompute.choice import Recompute
 from singanet.program.replay.bound_program import Bound
 from singanet.program.replay.python_share import PythonShare
-from singanet.program.report.report import ProgramReport
 from singanet.program.trace.python_pass import copied, copy_into
 from singanet.program.trace.recorder import no_collections
 from singanet.program.trace.update_scalars import refresh
@@ -28,6 +27,7 @@ from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
+    from singanet.program.report.report import ProgramReport
     from singanet.program.trace.recorder import Recorder
 
 Run = Callable[[Iterator[Ready]], None]
@@ -196,6 +196,8 @@ class Replay:
         self, seconds: Sequence[float] | None = None, traffic: Traffic | None = None
     ) -> ProgramReport:
         """What it consists of, with ``seconds`` of each call and ``traffic`` where measured."""
+        from singanet.program.report.report import ProgramReport
+
         recording = self.recording
         return ProgramReport(
             recording.kernels,

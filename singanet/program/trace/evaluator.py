@@ -126,10 +126,9 @@ def _without_reduced(given: Sequence[Any], named: dict[str, Any]) -> Sequence[An
 
     The result is as it would be but for its values.
     """
-    axis = named.get("axis", 0)
-    (array,) = given
     if named.get("where", True) is not True:
         return given
+    (array,), axis = given, named.get("axis", 0)
     gone = (
         range(array.ndim)
         if axis is None

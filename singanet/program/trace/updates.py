@@ -34,7 +34,7 @@ from singanet.program.trace.update_scalars import Numbers, has_own_schedules
 from singanet.types import Array, RowSparse
 
 
-@dataclass
+@dataclass(eq=False)
 class Member:
     """A parameter that recorded kernels update: its ``layer``, and where its gradient lies.
 
