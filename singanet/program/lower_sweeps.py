@@ -72,8 +72,9 @@ class Sweep(NamedTuple):
 
 def with_sweeps_lowered(calls: Sequence[Call], tokens: Sequence[Token], ops: Ops) -> list[Call]:
     """``calls`` with the sweeps among them in the form of the backend's kernels."""
-    found = [_sweep_of(call) for call in calls]
-    sweeps = [each if each and each.kernel(ops, each.size, each.size) else None for each in found]
+    sweeps = [_sweep_of(call, ops) for call in calls]
+    if not any(sweeps):
+        return list(calls)
     spent = _spent(calls, tokens)
     made: list[Call] = []
 
@@ -86,22 +87,24 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: Sequence[Token], ops: Ops
     for _, places in groupby(range(len(calls)), key=kind):
         group = [*places]
         members = [sweep for k in group if (sweep := sweeps[k]) is not None]
-        if not members:
-            made.append(calls[group[0]])
-            continue
-        members = _with_products_fused(members, spent[group[0] : group[-1] + 1])
-        made.append(_one(members[0], ops) if len(members) == 1 else _several(members, ops))
+        lowered = None
+        if members:
+            lowered = _lowered(_with_products_fused(members, [spent[k] for k in group]), ops)
+        made += [calls[k] for k in group] if lowered is None else [lowered]
     return made
 
 
-def _sweep_of(call: Call) -> Sweep | None:
-    """``call`` as a sweep, if it is one."""
+def _sweep_of(call: Call, ops: Ops) -> Sweep | None:
+    """``call`` as a sweep, if it is one of which ``ops`` may have a kernel."""
     function, operands = call.function, call.arguments
     plain = call.bind is None and call.lane is None and not call.barrier
     if not plain or not isinstance(function, np.ufunc) or call.keywords.keys() != {"out"}:
         return None
     out = call.keywords["out"]
-    if type(out) is not Ref or len(operands) != function.nin or not _is_dense(out):
+    if type(out) is not Ref or len(operands) != function.nin:
+        return None
+    size = math.prod(out.shape)
+    if not (size and ops.has_sweep(function, size) and _is_dense(out)):
         return None
     if function in (np.add, np.multiply) and _is_number(operands[0]):
         operands = operands[::-1]
@@ -186,31 +189,27 @@ def _with_product(total: Sweep, side: int, made: list[Sweep], spent: Collection[
     return total._replace(call=call, operands=tuple(operands), scales=tuple(scales))
 
 
-def _one(sweep: Sweep, ops: Ops) -> Call:
-    size = sweep.size
-
-    def bind(array_of: Callable[[Ref], Array]) -> Ready:
-        bound: Ready = sweep.kernel(ops, size, size).bound(sweep.addresses(array_of, 0), 0)
-        return bound
-
-    return replace(sweep.call, bind=bind)
-
-
-def _several(sweeps: Sequence[Sweep], ops: Ops) -> Call:
-    """One call that makes ``sweeps`` one after the other in each block."""
+def _lowered(sweeps: Sequence[Sweep], ops: Ops) -> Call | None:
+    """One call that makes ``sweeps`` one after the other in each block; None without kernels."""
     calls, size = [sweep.call for sweep in sweeps], sweeps[0].size
-    work = size * len(sweeps)
-    count = -(-size // (_BLOCK * sweeps[0].kernel(ops, size, work).threads))
-    edges = [*(size * k // count // _LINE * _LINE for k in range(count)), size]
+    work, blocks = size * len(sweeps), [(0, size)]
+    if len(sweeps) > 1:
+        blocks = _blocks(size, 1)
+        first = sweeps[0].kernel(ops, blocks[0][1], work)
+        blocks = blocks if first is None else _blocks(size, first.threads)
+    if not all(sweep.kernel(ops, end - start, work) for start, end in blocks for sweep in sweeps):
+        return None
 
     def bind(array_of: Callable[[Ref], Array]) -> Ready:
-        kernels = [
+        kernels: list[Ready] = [
             sweep.kernel(ops, end - start, work).bound(sweep.addresses(array_of, start), 0)
-            for start, end in pairwise(edges)
+            for start, end in blocks
             for sweep in sweeps
         ]
-        return partial(_one_by_one, kernels)
+        return kernels[0] if len(kernels) == 1 else partial(_one_by_one, kernels)
 
+    if len(sweeps) == 1:
+        return replace(calls[0], bind=bind)
     reads: dict[int, None] = {}
     writes: dict[int, None] = {}
     for call in calls:
@@ -233,6 +232,12 @@ def _several(sweeps: Sequence[Sweep], ops: Ops) -> Call:
         once=any(call.once for call in calls),
         parts=len(calls),
     )
+
+
+def _blocks(size: int, threads: int) -> list[tuple[int, int]]:
+    """From which to which of ``size`` elements so many threads work at a time."""
+    count = -(-size // (_BLOCK * threads))
+    return [*pairwise([*(size * k // count // _LINE * _LINE for k in range(count)), size])]
 
 
 def _in_place(calls: Sequence[Call]) -> tuple[tuple[int, int], ...]:

@@ -64,7 +64,7 @@ class Planned(NamedTuple):
         )
 
 
-def bind_to(plan: Any, places: Sequence[Ref], working: Ref | None) -> Bind:
+def bind_to(plan: Any, places: Sequence[Ref], working: Ref | None = None) -> Bind:
     """What makes ``plan`` ready to run on its operands and scratch memory."""
 
     def bind(array_of: Any) -> Any:
@@ -209,6 +209,6 @@ def _rounding(reader: Call, place: Ref, tokens: list[Token]) -> tuple[Call, Ref]
         layer=reader.layer,
         phase=reader.phase,
         name="round",
-        bind=bind_to(plan, (place, copy), None),
+        bind=bind_to(plan, (place, copy)),
     )
     return call, copy

@@ -28,8 +28,8 @@ class ConcreteEvaluator:
         return run(*map(_plain, given), **rest)
 
     def run(self, function: Callable[..., object], *arguments: Any, **keywords: Any) -> None:
-        """Call a function that fills arrays."""
-        function(*arguments, **keywords)
+        """Call a function that fills arrays, which may be traced."""
+        function(*_plain(arguments), **_plain(keywords))
 
     def copied(self, array: Array, dtype: Any, order: Any) -> Array:
         """A copy in that type and order."""
@@ -109,9 +109,7 @@ class AbstractEvaluator(ConcreteEvaluator):
 
 def _plain(value: Any) -> Any:
     """Without tracing, also inside of tuples, lists and dicts."""
-    if isinstance(value, np.ndarray):
-        return value.view(np.ndarray)
-    return map_arrays(value, _plain) if isinstance(value, (tuple, list, dict)) else value
+    return map_arrays(value, lambda array: array.view(np.ndarray))
 
 
 def _corner(value: Any) -> Any:

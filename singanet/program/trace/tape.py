@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from bisect import bisect_right, insort
@@ -145,7 +146,8 @@ class Tape:
         if self.heap is not None and not self._aside:
             known.blocks.append(self.heap.take(nbytes))
         self.live += nbytes
-        self._count()
+        if nbytes > 0:
+            self._count()
 
     def grow(self, nbytes: int) -> None:
         """Count state of the optimizer's, which is made now and stays."""
@@ -154,7 +156,9 @@ class Tape:
             self.heap.take(nbytes)
 
     def _count(self) -> None:
-        self.most_live = max(self.most_live, self.live + self._working)
+        now = self.live + self._working
+        if now > self.most_live:
+            self.most_live = now
 
     def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
         """Know ``array`` as memory from outside of the program."""
@@ -247,13 +251,14 @@ class Tape:
 
     def _touched(self, refs: Iterable[Ref]) -> tuple[int, ...]:
         """The tokens of ``refs``, each once, with the parts of buckets."""
-        found = dict.fromkeys([ref.token for ref in refs])
-        if self._parts and not self._parts.keys().isdisjoint(found):
+        tokens = [ref.token for ref in refs]
+        buckets = self._parts
+        if buckets and not buckets.keys().isdisjoint(tokens):
             for ref in refs:
-                if ref.token in self._parts:
+                if ref.token in buckets:
                     parts = self._parts_in(ref.token, self.outside[ref])
-                    found.update(dict.fromkeys([part.token for part in parts]))
-        return tuple(found)
+                    tokens += [part.token for part in parts]
+        return tuple(tokens) if len(tokens) < 2 else tuple(dict.fromkeys(tokens))
 
     # -- calls ------------------------------------------------------------------------------
 
@@ -262,7 +267,7 @@ class Tape:
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
         keywords: Mapping[str, Any],
-        outs: Sequence[Array],
+        outs: Sequence[Array | Ref],
         place: Place = "out",
         *,
         changes: bool = False,
@@ -271,6 +276,7 @@ class Tape:
     ) -> Call:
         """Write down a call that reads ``arguments`` and ``keywords`` and fills ``outs``.
 
+        Where places of arrays are known they may stand for these.
         ``place`` tells how it takes these: as the keyword out, as first or last arguments, or not
         at all. ``changes`` says that they are read as well. ``elementwise`` says that each element
         of the result depends on the same elements of the operands alone, so that it may take the
@@ -310,21 +316,22 @@ class Tape:
     def _read(self, value: Any, read: list[Ref]) -> Any:
         """``value`` with refs in the place of arrays, which are added to ``read``."""
         if isinstance(value, np.ndarray):
-            ref = self.ref(value)
-            read.append(ref)
-            return ref
+            value = self.ref(value)
+        if type(value) is Ref:
+            read.append(value)
+            return value
         if isinstance(value, (tuple, list, dict)):
             return map_arrays(value, lambda array: self._read(array, read))
         return value
 
-    def _written(self, array: Array, changes: bool, partly: list[Ref]) -> Ref:
+    def _written(self, filled: Array | Ref, changes: bool, partly: list[Ref]) -> Ref:
         """The place that is filled; in ``partly`` too, where some of its memory stays."""
-        ref = self.ref(array)
+        ref = filled if type(filled) is Ref else self.ref(filled)
         token = self.tokens[ref.token]
         if token.constant:
             raise NotRecordableError("a constant that is changed")
         token.writes += 1
-        if changes or array.nbytes != token.nbytes:
+        if changes or math.prod(ref.shape) * ref.dtype.itemsize != token.nbytes:
             partly.append(ref)
         return ref
 
