@@ -326,7 +326,7 @@ class Tape:
 
     def _written(self, filled: Array | Ref, changes: bool, partly: list[Ref]) -> Ref:
         """The place that is filled; in ``partly`` too, where some of its memory stays."""
-        ref = filled if type(filled) is Ref else self.ref(filled)
+        ref = filled if isinstance(filled, Ref) else self.ref(filled)
         token = self.tokens[ref.token]
         if token.constant:
             raise NotRecordableError("a constant that is changed")
