@@ -35,7 +35,7 @@ class Ref(NamedTuple):
         return np.ndarray(self.shape, self.dtype, memory, base + self.offset, self.strides)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Token:
     """A piece of memory met while recording.
 
@@ -57,7 +57,7 @@ Bind = Callable[[Callable[[Ref], Array]], Callable[[], object]]
 """What makes a call that is ready to run, given the arrays for its refs."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """One call with a `Ref` in the place of every array.
 
