@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -35,7 +34,7 @@ class TracedUnits(NamedTuple):
     def keeping(self, kernel: int) -> TracedUnits:
         """The same where the unit of ``kernel``, if it is one of these, does not run again."""
         units = [
-            replace(unit, again=False) if kernel in own else unit
+            unit._replace(again=False) if kernel in own else unit
             for unit, own in zip(self.units.units, self.kernels, strict=True)
         ]
         return self._replace(units=Units(units, self.units.sizes))
