@@ -95,6 +95,9 @@ class Ops(Protocol):
         depend on the number of lanes.
         """
 
+    def has_sweep(self, function: Any, size: int) -> bool:
+        """Whether `sweep` is worth asking for a ``function`` of ``size`` elements: it prepares."""
+
     def sweep(
         self, function: Any, size: int, number: bool, scaled: tuple[bool, ...], work: int
     ) -> Any:

@@ -68,10 +68,14 @@ class NumpyOps:
         """How many lanes so much work is worth."""
         return lanes.count(samples, multiplications) if self.on_host else 1
 
+    def has_sweep(self, function: Any, size: int) -> bool:
+        """See `Ops`: NumPy has no other form."""
+        return False
+
     def sweep(
         self, function: Any, size: int, number: bool, scaled: tuple[bool, ...], work: int
     ) -> Any:
-        """See `Ops`: NumPy has no other form."""
+        """See `Ops`."""
         return None
 
     def team(self) -> tuple[int, Callable[[Parts], None]]:

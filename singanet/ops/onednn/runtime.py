@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.written import PAGE
 from singanet.ops.blas import stand_aside
 from singanet.ops.onednn.binding import (
     BF16,
@@ -40,8 +41,6 @@ SHARED = 1 << 18
 Below, two threads gain less than waking one costs, which is 300 microseconds where the core had
 gone to sleep or has other work.
 """
-
-_ALIGNMENT = 4096
 
 
 class Runtime:
@@ -154,11 +153,11 @@ class Runtime:
 
     def run(self, plan: Runnable, arrays: tuple[Array, ...]) -> None:
         """Run ``plan`` on the memory of ``arrays``."""
-        if plan.scratch > len(self._buffer) - _ALIGNMENT:
+        if plan.scratch > len(self._buffer) - PAGE:
             self._buffer = np.empty(0, np.uint8)
-            self._buffer = np.empty(plan.scratch + _ALIGNMENT, np.uint8)
+            self._buffer = np.empty(plan.scratch + PAGE, np.uint8)
             start = self._buffer.ctypes.data
-            self._base = start + -start % _ALIGNMENT
+            self._base = start + -start % PAGE
         plan.run([array.__array_interface__["data"][0] for array in arrays], self._base)
 
 
