@@ -1,4 +1,4 @@
-"""3×3 and 5×5 convolutions by tiles against sums over windows written down, and where they are taken."""
+"""3×3 and 5×5 convolutions by tiles against sums over windows, and where they are taken."""
 
 from __future__ import annotations
 
