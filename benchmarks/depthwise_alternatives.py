@@ -140,11 +140,8 @@ def toeplitz_rows(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     for sample in range(n):
         full = np.pad(x[sample], ((0, 0), *same(k).pads))
         by_c, by_h, by_w = full.strides
-        shape, strides = (
-            (c, side // run, full.shape[1], run + k - 1),
-            (by_c, run * by_w, by_h, by_w),
-        )
-        rows = as_strided(full, shape, (*strides, by_h, by_w))
+        shape = (c, side // run, full.shape[1], run + k - 1)
+        rows = as_strided(full, shape, (by_c, run * by_w, by_h, by_w))
         sums = np.matmul(rows[:, :, :side], banded[:, :, 0])
         for i in range(1, k):
             np.add(sums, np.matmul(rows[:, :, i : i + side], banded[:, :, i]), out=sums)

@@ -57,7 +57,7 @@ def weights(
 
 
 def _wide(ops: Ops, weight: Array, groups: int, many: int) -> Array:
-    """The weight (F, C/groups, kh, kw) with ``many`` groups as one, zero but for each group's own."""
+    """The weight (F, C/groups, kh, kw) with ``many`` groups as one: zeros but for their own."""
     f, cg, *kernel = weight.shape
     split = weight.reshape(groups // many, many, f // groups, cg, *kernel)
     wide: Array = ops.xp.zeros((groups // many, many, f // groups, many, cg, *kernel), weight.dtype)
