@@ -8,6 +8,8 @@ h, each head of k serves h / h' heads of q that stand side by side (Ainslie et a
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from singanet.ops.interface import Ops
@@ -29,24 +31,9 @@ def attention_weights(
 ) -> Array:
     """See `Ops`."""
     xp = ops.xp
-    n, heads, queries, size = q.shape
-    groups, keys = k.shape[1:3]
-    # The queries that share keys are one matrix: no key is copied, and the products are larger.
-    rows = q.reshape(n, groups, heads // groups * queries, size)
-    weights: Array = ops.matmul(rows, k.swapaxes(2, 3)).reshape(n, heads, queries, keys)
+    weights, _ = seen_scores(ops, q, k, scale, causal, lengths, seen, added, first)
     if not weights.size:
         return weights
-    xp.multiply(weights, scale, out=weights)
-    if added is not None:
-        xp.add(weights, added, out=weights)
-    unseen = weights.dtype.type(-np.inf)
-    if causal:
-        xp.copyto(weights, unseen, where=~xp.tri(queries, keys, first, dtype=bool))
-    if lengths is not None:
-        absent = xp.arange(keys) >= lengths[:, None]
-        xp.copyto(weights, unseen, where=absent[:, None, None])
-    if seen is not None:
-        xp.copyto(weights, unseen, where=seen == 0)
     top = weights.max(axis=3, keepdims=True)
     # -inf - -inf is no number, so rows that see nothing are shifted by a finite value.
     xp.maximum(top, np.finfo(weights.dtype).min, out=top)
@@ -55,6 +42,41 @@ def attention_weights(
     # The largest weight is exp(0) = 1, so this only spares the rows that see nothing.
     xp.divide(weights, xp.maximum(weights.sum(axis=3, keepdims=True), 1), out=weights)
     return weights
+
+
+def seen_scores(
+    ops: Ops,
+    q: Array,
+    k: Array,
+    scale: float,
+    causal: bool,
+    lengths: Array | None,
+    seen: Array | None,
+    added: Array | None,
+    first: int,
+) -> tuple[Array, Array | None]:
+    """What `Ops.attention_weights` takes the softmax of, -inf for what is hidden; which that is."""
+    xp = ops.xp
+    n, heads, queries, size = q.shape
+    groups, keys = k.shape[1:3]
+    # The queries that share keys are one matrix: no key is copied, and the products are larger.
+    rows = q.reshape(n, groups, heads // groups * queries, size)
+    scores: Array = ops.matmul(rows, k.swapaxes(2, 3)).reshape(n, heads, queries, keys)
+    xp.multiply(scores, scale, out=scores)
+    if added is not None:
+        xp.add(scores, added, out=scores)
+    hidden: list[Array] = []
+    if causal:
+        hidden.append(~xp.tri(queries, keys, first, dtype=bool))
+    if lengths is not None:
+        hidden.append((xp.arange(keys) >= lengths[:, None])[:, None, None])
+    if seen is not None:
+        hidden.append(seen == 0)
+    if not hidden:
+        return scores, None
+    together = reduce(xp.logical_or, hidden)
+    xp.copyto(scores, scores.dtype.type(-np.inf), where=together)
+    return scores, together
 
 
 @kernel(half="lift")

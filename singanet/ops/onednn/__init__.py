@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from singanet.ops.onednn import (
+    attention,
     conv,
     eltwise,
     images,
@@ -42,6 +43,7 @@ class OneDnnOps(OneDnnBase):
     activation = eltwise.activation
     activation_backward = eltwise.activation_backward
     sigmoid = eltwise.sigmoid
+    attention_weights = attention.attention_weights
     softmax = scores.softmax
     softmax_backward = scores.softmax_backward
     conv2d = conv.conv2d

@@ -85,6 +85,12 @@ class OneDnnBase(NumpyOps):
         runtime = self.runtime()
         return BUILT_IN if runtime is None else self._calibration.speeds(runtime, self.calibrate)
 
+    def passes(self, adds: int) -> int:
+        """What so many multiply-adds for each number of the first array are, see `runs`."""
+        # In float32 none has to be measured for.
+        speeds = self.speeds() if self.narrow else BUILT_IN
+        return 1 + adds // speeds.adds_a_pass(self.narrow)
+
     @staticmethod
     def calibrate(library: Library) -> Speeds:
         """Measure the speeds of this processor."""

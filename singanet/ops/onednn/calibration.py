@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import prod
 
@@ -16,13 +17,15 @@ import numpy as np
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.conv.direct import forward_plan
 from singanet.ops.onednn.library import Library
-from singanet.ops.onednn.runtime import Build, Runtime
+from singanet.ops.onednn.products import product
+from singanet.ops.onednn.runtime import SHARED, Build, Runtime
 from singanet.ops.onednn.speeds import BUILT_IN, Speeds
 from singanet.ops.onednn.winograd.convolution import forward_plan as winograd_plan
 from singanet.ops.onednn.winograd.convolution import tiles_of
 from singanet.ops.onednn.winograd.plan import POINTS
 from singanet.ops.onednn.winograd.products import products
 from singanet.ops.onednn.winograd.tiles import Tiles
+from singanet.ops.threads import cores
 from singanet.ops.window import Window
 from singanet.types import Array
 
@@ -35,12 +38,21 @@ _TAPS = 9
 _IMAGES, _SIZE, _CHANNELS, _MANY, _LARGE = 4, 28, 64, 256, 512
 """Images and channels of the usual kernel; channels of many kernels, and of a large weight."""
 
+_ROWS, _FEW, _WIDTH, _PAIRS = 256, 64, 128, 100
+"""Rows of a large product and of a small one, its width, and how often that is made."""
+
 _FURTHEST = 16.0
 """Times that a measured speed may differ from the one built in; else the clock is no good."""
 
 
 def measured(library: Library) -> Speeds:
     """The speeds of this processor, in less than half a second; those built in if they are odd."""
+    # A thread of its own, since OpenMP keeps for each how many it uses.
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(_measured, library).result()
+
+
+def _measured(library: Library) -> Speeds:
     runtime = Runtime(library, 1)
     usual, many = _tiles(_IMAGES, _SIZE, _CHANNELS), _tiles(1, 4, _MANY)
     rows = _IMAGES * prod(usual.grid)
@@ -53,6 +65,7 @@ def measured(library: Library) -> Speeds:
             "products": _products(runtime, rows, _CHANNELS),
             "winograd": _winograd(runtime, usual, _CHANNELS),
             "kernels": _winograd(runtime, many, _MANY),
+            "narrow": _product(Runtime(library, 1, library.bfloat16), _ROWS, _LARGE),
         }
     )
     one, five = (taken[name] / (_TAPS * _LARGE**2) for name in ("one", "five"))
@@ -62,7 +75,10 @@ def measured(library: Library) -> Speeds:
     explained = POINTS * prod(many.grid) * (multiplied * _MANY**2 + value * _MANY)
     kernel = (taken["kernels"] - explained) / (POINTS * _MANY**2)
     distant = (five - one) / 4
-    found = Speeds(direct, one - distant, max(distant - 4 * direct, 0.0), multiplied, value, kernel)
+    narrow = taken["narrow"] / (_ROWS * _LARGE**2)
+    beyond = max(distant - 4 * direct, 0.0)
+    shared = _sharing(library) if cores() > 1 else BUILT_IN.shared
+    found = Speeds(direct, one - distant, beyond, multiplied, value, kernel, narrow, shared)
     pairs = zip(found, BUILT_IN, strict=True)
     sound = all(known / _FURTHEST < mine < known * _FURTHEST for mine, known in pairs if known)
     return found if sound else BUILT_IN
@@ -78,6 +94,30 @@ def _least(runs: Mapping[str, Run]) -> dict[str, float]:
             if not first:
                 taken[name] = min(taken[name], time.thread_time_ns() - start)
     return taken
+
+
+def _sharing(library: Library) -> float:
+    """See `Speeds.shared`: of a small product, each half of which is as long as that."""
+    one, two = (_product(Runtime(library, threads), _FEW, _WIDTH) for threads in (1, 2))
+    taken = [float("inf")] * 2
+    for _ in range(_PAIRS):
+        for k, run in enumerate((one, two)):
+            start = time.perf_counter_ns()
+            run()
+            taken[k] = min(taken[k], time.perf_counter_ns() - start)
+    least, most = BUILT_IN.shared / _FURTHEST, BUILT_IN.shared * _FURTHEST
+    # A moment without others is hard to find where they are many.
+    return min(max(taken[1] - taken[0] / 2, 1.01 * least), 0.99 * most)
+
+
+def _product(runtime: Runtime, rows: int, width: int) -> Run:
+    x, weight, y = (
+        np.full(shape, 0.001, np.float32)
+        for shape in ((rows, width), (width, width), (rows, width))
+    )
+    plan = runtime.built(product, (rows, width, width, False, False, False), SHARED)
+    assert plan is not None
+    return partial(runtime.run, plan, (y, x, weight))
 
 
 def _products(runtime: Runtime, rows: int, channels: int) -> Run:

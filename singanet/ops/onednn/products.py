@@ -15,7 +15,6 @@ from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import F32, Arg, Query
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.runtime import SHARED
-from singanet.ops.onednn.speeds import BUILT_IN
 from singanet.types import Array
 
 _LEAST = 1 << 18
@@ -31,16 +30,8 @@ _LEAST_OUTER = 1 << 16
 _FEW = 4
 """Rows below which the time goes into reading the matrix, which BLAS does best."""
 
-_ADDS_A_PASS = 32
-
 _ROUNDED = 1024
 """How often a number has to be multiplied for rounding it beforehand to pay, and not in blocks."""
-
-_HANDED = 12_000
-"""Nanoseconds of a prediction's product from which it is shared; its neighbours are no training's.
-
-Waking a thread takes a few microseconds where it has just been at work.
-"""
 
 _READ = 0.1
 """Nanoseconds to read a number from beyond a core's own cache."""
@@ -85,7 +76,7 @@ def _multiplied(
     if None in turned or not fits:
         return None
     key = (m, k, n, *turned, bias is not None)
-    done = ops.runs(_product, key, y, a, b, *rest, passes=1 + k // _ADDS_A_PASS)
+    done = ops.runs(product, key, y, a, b, *rest, passes=ops.passes(k))
     return y if done else None
 
 
@@ -134,8 +125,11 @@ def _is_worth_threads(ops: OneDnnBase, rows: int, weight: int) -> bool:
 
     With few rows the time goes into reading it, of which every core has its part in its own cache.
     """
-    speeds = ops.speeds() if ops.threads > 1 else BUILT_IN
-    return weight * (rows * speeds.products + _READ) >= _HANDED
+    if ops.threads == 1:
+        return False
+    speeds = ops.speeds()
+    multiplied = speeds.narrow if ops.narrow else speeds.products
+    return weight * (rows * multiplied + _READ) >= 2 * speeds.shared
 
 
 def _turned(matrix: Array) -> bool | None:
@@ -145,9 +139,10 @@ def _turned(matrix: Array) -> bool | None:
     return True if matrix.flags.f_contiguous else None
 
 
-def _product(
+def product(
     build: Builder, m: int, k: int, n: int, a_turned: bool, b_turned: bool, bias: bool
 ) -> None:
+    """Operands: the result, two matrices each as it is or the transpose of one, maybe a bias."""
     large = min(m, n) >= _ROUNDED
     # Rounded beforehand a smaller product would sum in another order.
     kind = build.factor if large else build.kind

@@ -22,7 +22,7 @@ VARIABLE = "SINGANET_ROUTES"
 OFF = "off"
 
 _FORMAT = "singanet routes"
-_VERSION = 1
+_VERSION = 2
 _MOST_BYTES = 1 << 26
 _DTYPE = "float32"
 

@@ -23,7 +23,8 @@ from singanet.ops.onednn.binding import (
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
-from singanet.ops.onednn.openmp import Team, neighbours_of, region_of
+from singanet.ops.onednn.neighbours import neighbours_of
+from singanet.ops.onednn.openmp import Team, region_of
 from singanet.ops.onednn.plan import Place, Runnable
 from singanet.ops.threads import changes
 from singanet.ops.workers import side_by_side

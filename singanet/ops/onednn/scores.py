@@ -35,6 +35,19 @@ def _softmax(ops: OneDnnBase, x: Array, axis: int = -1) -> Array | None:
     return y
 
 
+def in_place(ops: OneDnnBase, scores: Array) -> bool:
+    """Make the C-ordered ``scores`` probabilities; a row with NaN has some, and zeros.
+
+    False where oneDNN cannot.
+    """
+    return ops.runs(_forward_in_place, (_flat(scores),), scores)
+
+
+def pays(ops: OneDnnBase, size: int) -> bool:
+    """Whether oneDNN is faster for so many elements."""
+    return size >= (1 if ops.prepared else _LEAST)
+
+
 def _spread(y: Array, seen: Array) -> None:
     """NaN throughout the rows that hold one."""
     y[np.isnan(seen).any(axis=-1)] = np.nan
@@ -47,7 +60,7 @@ def _softmax_backward(ops: OneDnnBase, dy: Array, y: Array, axis: int = -1) -> A
 
 
 def _is_served(ops: OneDnnBase, x: Array, axis: int = -1) -> bool:
-    return axis in (-1, x.ndim - 1) and ops.serves(1 if ops.prepared else _LEAST, x)
+    return axis in (-1, x.ndim - 1) and ops.serves(1, x) and pays(ops, x.size)
 
 
 def _is_served_back(ops: OneDnnBase, dy: Array, y: Array, axis: int = -1) -> bool:
@@ -73,6 +86,11 @@ def _desc(build: Builder, shape: Shape) -> object:
 def _forward(build: Builder, shape: Shape) -> None:
     rows = build.rows(shape)
     build.stage(_desc(build, shape), build.operands((Arg.SRC, Arg.DST), [rows] * 2))
+
+
+def _forward_in_place(build: Builder, shape: Shape) -> None:
+    memory = build.operand(0, build.rows(shape))
+    build.stage(_desc(build, shape), {Arg.SRC: memory, Arg.DST: memory})
 
 
 def _backward(build: Builder, shape: Shape) -> None:

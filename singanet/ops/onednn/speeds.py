@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 _USUAL = 1 << 20
 
+_ADDS_A_PASS = 32
+
 _FEW_PIXELS = 49
 """Pixels of an image up to which oneDNN goes over the whole weight for each image."""
 
@@ -31,6 +33,14 @@ class Speeds(NamedTuple):
     """One of the 36 values of a tile and a channel."""
     kernel: float
     """One of the 36 values of a kernel, entered and read."""
+    narrow: float
+    """A multiplication of bfloat16, where the processor has such."""
+    shared: float
+    """What a kernel of two threads takes beyond half of its time with one."""
+
+    def adds_a_pass(self, narrow: bool) -> int:
+        """Multiply-adds that take as long as it takes to go over a number in memory."""
+        return round(_ADDS_A_PASS * max(1.0, self.direct / self.narrow)) if narrow else _ADDS_A_PASS
 
     def direct_time(self, images: int, pixels: int, weight: int, arranged: bool = False) -> float:
         """Nanoseconds of a convolution to ``pixels`` of each image, by so many numbers of weight.
@@ -55,7 +65,7 @@ def cache_size() -> int:
         return _USUAL
 
 
-BUILT_IN = Speeds(0.0162, 0.6, 0.0, 0.0182, 2.1, 0.74)
+BUILT_IN = Speeds(0.0162, 0.6, 0.0, 0.0182, 2.1, 0.74, 0.004, 15_000.0)
 """What fits `net.tune_kernels` of vgg11, resnet18, resnet20, resnet50, googlenet and wrn-16-4.
 
 On an AMD EPYC, 244 kernels, four of five within a quarter; elsewhere they are measured.

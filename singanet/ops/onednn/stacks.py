@@ -17,10 +17,8 @@ from singanet.types import Array, Shape
 _LEAST = 1 << 22
 """Multiply-adds from which waking oneDNN pays."""
 
-_LEAST_EACH, _LEAST_ROUNDED = 1 << 20, 1 << 16
+_LEAST_EACH, _LEAST_ROUNDED = 1 << 17, 1 << 16
 """Those of one product from which it is faster than NumPy's, and where it rounds its factors."""
-
-_ADDS_A_PASS = 32
 
 _AXES = range(3, 7)
 
@@ -43,9 +41,8 @@ def product(ops: OneDnnBase, a: Array, b: Array, out: Array | None) -> Array | N
     y: Array = ops.xp.empty(shape, np.float32) if out is None else out
     if y.shape != shape or y.dtype != a.dtype or not y.flags.c_contiguous:
         return None
-    done = ops.runs(
-        _products, (a.shape, b.shape, *lie), y, a, b, passes=1 + a.shape[-1] // _ADDS_A_PASS
-    )
+    key = (a.shape, b.shape, *lie)
+    done = ops.runs(_products, key, y, a, b, passes=ops.passes(a.shape[-1]))
     return y if done else None
 
 

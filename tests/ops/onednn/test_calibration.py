@@ -6,6 +6,7 @@ import json
 import os
 import time
 
+import numpy as np
 import pytest
 
 from singanet.ops.onednn import OneDnnOps, calibration, route_file
@@ -13,9 +14,10 @@ from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.speeds import BUILT_IN, Speeds, cache_size
 from singanet.ops.onednn.winograd import convolution as winograd
 from singanet.ops.onednn.winograd.plan import POINTS
+from singanet.ops.threads import cores
 from singanet.ops.window import Window
 
-MINE = Speeds(0.01, 0.5, 0.2, 0.012, 5.0, 1.5)
+MINE = Speeds(0.01, 0.5, 0.2, 0.012, 5.0, 1.5, 0.003, 9000.0)
 
 
 @pytest.fixture
@@ -137,14 +139,34 @@ def test_speeds_are_what_is_left_of_each_time(library, monkeypatch):
             "products": products,
             "winograd": products + MINE.value * tiles * 64,
             "kernels": few,
+            "narrow": MINE.narrow * 256 * 512**2,
         }
 
     monkeypatch.setattr(calibration, "_least", made)
+    monkeypatch.setattr(calibration, "_sharing", lambda library: MINE.shared)
+    monkeypatch.setattr(calibration, "cores", lambda: 2)
     found = calibration.measured(library)
     for mine, wanted in zip(found, MINE, strict=True):
         assert mine == pytest.approx(wanted)
     monkeypatch.setattr(calibration, "_least", lambda runs: dict.fromkeys(made(runs), 1.0))
     assert calibration.measured(library) == BUILT_IN
+
+
+def test_what_is_faster_in_bfloat16_is_shared_later(ops, path, monkeypatch):
+    assert ops.passes(320) == 11
+    ops.narrow = True
+    for narrow, passes in ((BUILT_IN.direct / 4, 3), (BUILT_IN.direct, 11), (1.0, 11)):
+        monkeypatch.setattr(OneDnnOps, "speeds", lambda self, n=narrow: BUILT_IN._replace(narrow=n))
+        assert ops.passes(320) == passes
+
+
+@pytest.mark.skipif(cores() < 2, reason="one core")
+def test_measuring_leaves_the_callers_threads_alone(library, ops):
+    x, w = np.ones((8, 16, 64, 64), np.float32), np.ones((16, 16, 3, 3), np.float32)
+    ops.conv2d(x, w, None, Window((3, 3), (1, 1), ((1, 1), (1, 1))))
+    before = library.c.omp_get_max_threads()
+    calibration.measured(library)
+    assert library.c.omp_get_max_threads() == before
 
 
 @pytest.fixture

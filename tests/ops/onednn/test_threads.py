@@ -82,47 +82,6 @@ def test_a_control_groups_share_of_the_time_counts(monkeypatch, tmp_path, text, 
     assert threads._granted.__wrapped__() == count
 
 
-class Waits:
-    """What a watch asks the system and OpenMP: shares of the time waited, and teams begun."""
-
-    def __init__(self, monkeypatch):
-        self.now = self.waited = 1
-        self.begun = []
-        monkeypatch.setattr(openmp, "perf_counter_ns", lambda: self.now)
-        monkeypatch.setattr(openmp, "_waited", lambda: self.waited)
-        self.watch = openmp.Neighbours(self)
-        self.watch.look()
-
-    def begin(self, count):
-        self.begun.append(count)
-
-    def pass_by(self, looks, share, step=1):
-        for _ in range(looks):
-            self.now += step * openmp._LOOK
-            self.waited += share * step * openmp._LOOK
-            self.watch.look()
-        return self.watch.near
-
-
-def test_threads_stay_awake_only_while_nobody_else_wants_their_cores(monkeypatch):
-    waits, before = Waits(monkeypatch), threading.enumerate()
-    assert not waits.pass_by(50, 0.02)
-    assert not waits.pass_by(1, 0.5), "a moment is no neighbour"
-    assert not waits.pass_by(1, 0.0)
-    assert not waits.pass_by(9, 0.9, step=50), "nobody ran kernels: threads of others waited"
-    assert waits.pass_by(2, 0.4)
-    # The tests' own process may have neighbours, too.
-    now = [thread for thread in threading.enumerate() if thread not in before]
-    held = [thread for thread in now if thread.name == openmp.KEPT]
-    assert len(held) == 1
-    assert waits.pass_by(9, 0.0)
-    assert waits.pass_by(1, 0.4), "it was another one's pause"
-    assert not waits.pass_by(10, 0.0)
-    held[0].join(10)
-    assert not held[0].is_alive()
-    assert waits.begun == [max(2, threads.cores() - threads.default_threads() + 2)]
-
-
 @pytest.fixture
 def region(library_path):
     c = ctypes.CDLL(library_path)

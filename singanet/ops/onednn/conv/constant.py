@@ -37,7 +37,7 @@ def constant(
     images = ops.channels_last(x)
     shape = (len(x), *window.out_size(*x.shape[2:]), len(weight))
     # The layout may depend on the number of threads, which has to be the same for both calls.
-    passes = SHARED if images.size * passes_over(weight) >= SHARED else 0
+    passes = SHARED if images.size * passes_over(ops, weight) >= SHARED else 0
     key = (images.shape, shape, window, groups, bias is not None, relu, add is not None, own)
     packed = ops.room(_pack, key, 0, weight, passes)
     if not prod(shape) or not packed.size:

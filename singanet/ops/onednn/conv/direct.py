@@ -17,8 +17,6 @@ from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
 
-_ADDS_A_PASS = 32
-
 _DIRECT = int(Algorithm.CONVOLUTION_DIRECT)
 _TRAINING = int(Prop.FORWARD_TRAINING)
 
@@ -40,7 +38,7 @@ def forward(
     y: Array = ops.xp.empty((len(x), *window.out_size(*x.shape[2:]), len(weight)), np.float32)
     key = (images.shape, y.shape, window, groups, bias is not None, own)
     rest = [ops.ordered(array) for array in (weight, bias) if array is not None]
-    done = y.size and ops.runs(forward_plan, key, images, y, *rest, passes=passes_over(weight))
+    done = y.size and ops.runs(forward_plan, key, images, y, *rest, passes=passes_over(ops, weight))
     return channels_first(y) if done else None
 
 
@@ -58,7 +56,7 @@ def data(
     slopes = ops.channels_last(dy)
     dx: Array = ops.xp.empty((n, *size, c), np.float32)
     key = (dx.shape, slopes.shape, window, groups, own)
-    passes, kernels = passes_over(weight), ops.ordered(weight)
+    passes, kernels = passes_over(ops, weight), ops.ordered(weight)
     done = dx.size and ops.runs(_backward_data, key, dx, slopes, kernels, passes=passes)
     return channels_first(dx) if done else None
 
@@ -70,14 +68,14 @@ def weights(
     images, slopes = ops.channels_last(x), ops.channels_last(dy)
     dw: Array = ops.xp.empty(weight_shape, np.float32)
     key = (images.shape, slopes.shape, window, groups)
-    passes = passes_over(dw)
+    passes = passes_over(ops, dw)
     done = dw.size and ops.runs(_backward_weights, key, images, slopes, dw, passes=passes)
     return dw if done else None
 
 
-def passes_over(weight: Array) -> int:
+def passes_over(ops: OneDnnBase, weight: Array) -> int:
     """Multiply-adds for each value of the images, in what they take of the time of a pass."""
-    return 1 + weight.size // weight.shape[1] // _ADDS_A_PASS
+    return ops.passes(weight.size // weight.shape[1])
 
 
 def kernel_shape(images: Shape, outputs: Shape, window: Window, groups: int) -> Shape:
