@@ -170,10 +170,12 @@ def lines(case: dict, sides: Sequence[str], given: argparse.Namespace, env: dict
             raise SystemExit(f"{case['model']}: {side} trains {theirs} numbers of {ours}")
     parts = [middle(own, "imported"), *(
         statistics.median(run[after] - run[before] for run in own)
-        for before, after in (("imported", "built"), ("built", "step 1"), ("step 1", "step 2"))
+        for before, after in (("imported", "built"), ("built", "step 1"), ("step 1", "step 2"),
+                              ("step 1", "recorder"))
     ), middle(own, "steady"), middle(layers, "steady")]  # fmt: skip
-    recorded = parts[3] - parts[4]
-    split = [*name, *(f"{1e3 * part:.0f}" for part in parts), f"{recorded / parts[5]:.2f}"]
+    recorded, by_layers = parts[3] - parts[5], parts[6]
+    ratios = (f"{part / by_layers:.2f}" for part in (recorded, recorded - parts[4]))
+    split = [*name, *(f"{1e3 * part:.0f}" for part in parts), *ratios]
     return [against, split]
 
 
@@ -213,8 +215,9 @@ def main() -> None:
     for name in ("singanet", "PyTorch", *(f"Keras, {backend}" for backend in BACKENDS)):
         header += [f"{name}: first", "second"]
     header += ["best rival / singanet: first", "second"]
-    told = ["net", "batch", "imported, ms", "building", "first step", "second", "replay",
-            "by layers", "recording / by layers"]  # fmt: skip
+    told = ["net", "batch", "imported, ms", "building", "first step", "second",
+            "of it imports", "replay", "by layers", "recording / by layers",
+            "without imports"]  # fmt: skip
     notes = (
         f"{given.rounds} rounds, {given.threads} thread(s), {given.ops} kernels, {given.clock} "
         "time, medians with half the distance between the quartiles; SGD with momentum, no metric. "

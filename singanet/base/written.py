@@ -9,7 +9,7 @@ from pathlib import Path
 Ranges = tuple[tuple[int, int], ...]
 """From which byte on up to which, in order."""
 
-_PAGE, _LARGE_PAGE = 4096, 2 << 20
+PAGE, _LARGE_PAGE = 4096, 2 << 20
 _ON_LARGE_PAGES = 4 << 20
 """From how many bytes NumPy asks for large pages for an array."""
 
@@ -29,7 +29,7 @@ def resident_bytes(written: Ranges, nbytes: int) -> int:
     """What the system gives for an array of ``nbytes`` that is written there: whole pages."""
     large = nbytes >= _ON_LARGE_PAGES and _gives_large_pages()
     # Where pages begin in the array nobody knows: at both ends half of one on the average.
-    edge = (_LARGE_PAGE if large else _PAGE) // 2
+    edge = (_LARGE_PAGE if large else PAGE) // 2
     pages = union((max(0, start - edge), min(nbytes, end + edge)) for start, end in written)
     return sum(end - start for start, end in pages)
 

@@ -8,9 +8,8 @@ own, and a class of the user's own overrides a kernel by a method.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 Half = Literal["lift", "native"]
 """What float16 means for a kernel of the CPU: computed in float32 and handed back, or as it is."""
@@ -49,8 +48,7 @@ def kernels(backend: type) -> dict[str, Half]:
     return found
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """One way to compute a kernel.
 
     ``run(ops, *operands)`` has the kernel's own signature, and returns None where it turns out at

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -104,8 +103,7 @@ def choose() -> Ops:
     return kernels
 
 
-@dataclass(frozen=True)
-class Backend:
+class Backend(NamedTuple):
     """A set of kernels: whether it can be used, and where it comes from."""
 
     name: str

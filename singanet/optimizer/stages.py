@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from singanet.errors import ArgumentError
 from singanet.optimizer.accumulator import Accumulator
@@ -113,8 +112,7 @@ def ending(optimizer: Any) -> list[Wrapper]:
     return sorted(reached, key=lambda stage: not isinstance(stage, Reducer))
 
 
-@dataclass(frozen=True, slots=True)
-class TwoPasses:
+class TwoPasses(NamedTuple):
     """A clipping that has to know the norm of a whole step before its first update.
 
     ``gathering`` are the accumulators and reducers before ``clip``. Accumulators see that norm

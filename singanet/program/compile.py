@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from singanet.engine.recompute.decisions import Decisions
 from singanet.program.cost import work_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
 from singanet.program.join_lanes import kernels_of, with_lanes_joined
 from singanet.program.layout.arena import Layout, plan_arena
 from singanet.program.lower_sweeps import with_sweeps_lowered
 from singanet.program.narrow import narrowed
-from singanet.program.recompute.choice import Recompute
-from singanet.program.recompute.choice import recomputed as chosen
-from singanet.program.recompute.kept_parameters import with_kept_parameters
 from singanet.program.trace.drop_unread import without_unread
 from singanet.program.trace.joint_update import with_gradients_joined
 from singanet.program.trace.recorder import Recorder, no_collections
 from singanet.program.trace.tape import Tape
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.recompute.decisions import Decision
+    from singanet.program.recompute.choice import Recompute
 
 _SMALL = 1 << 16
 """Bytes up to which an array that is filled and then only read is kept as a constant."""
@@ -34,8 +34,7 @@ _BETWEEN = 1 << 19
 """Bytes that calls go over between two looks at sums under way: about a tenth of a millisecond."""
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(NamedTuple):
     """The calls of a tape with their memory planned: ``place`` tells where each token lies.
 
     ``kept_bytes`` is what the arena would take if nothing ran again, ``decisions`` what does.
@@ -48,10 +47,10 @@ class Recording:
     layout: Layout
     place: dict[int, int]
     kept_bytes: int
-    decisions: Decisions = field(default_factory=Decisions)
+    decisions: tuple[Decision, ...] = ()
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Draft:
     """What passes work on: the calls of a trace, and the arrays that these find ``outside``.
 
@@ -63,6 +62,11 @@ class Draft:
     outside: dict[Ref, Array]
     parameters: frozenset[int]
     recompute: Recompute
+
+    @property
+    def runs_again(self) -> bool:
+        """Whether calls are to run again for the backward pass, as far as layers have a say."""
+        return self.recompute != "none" or True in self.tape.wishes.values()
 
 
 def compiled(recorder: Recorder, recompute: Recompute = "none") -> Recording:
@@ -161,9 +165,10 @@ def _with_numbers(call: Call, tape: Tape) -> Call:
 
 def keep_parameters(draft: Draft) -> list[Call]:
     """With copies of what a caller may change before the forward pass is made again."""
-    runs_again = draft.recompute != "none" or True in draft.tape.wishes.values()
-    if not (runs_again and draft.tape.interrupted):
+    if not (draft.runs_again and draft.tape.interrupted):
         return draft.calls
+    from singanet.program.recompute.kept_parameters import with_kept_parameters
+
     return with_kept_parameters(draft.calls, draft.tape.tokens, draft.outside)
 
 
@@ -195,13 +200,15 @@ PASSES: tuple[Callable[[Draft], list[Call]], ...] = (
 
 def recomputed(draft: Draft, kept: Recording) -> Recording:
     """``kept``, or with calls that run again for the backward pass where that is asked for."""
-    if not any(call.phase == "backward" for call in kept.calls):
+    if not (draft.runs_again and any(call.phase == "backward" for call in kept.calls)):
         return kept
+    from singanet.program.recompute.choice import recomputed as chosen
+
     tape = draft.tape
     made, decisions = chosen(
         kept, draft.recompute, tape.tokens, tape.wishes, lambda calls: laid_out(draft, calls)
     )
-    return replace(made, kept_bytes=kept.layout.nbytes, decisions=Decisions(decisions))
+    return made._replace(kept_bytes=kept.layout.nbytes, decisions=decisions)
 
 
 def carried_on(draft: Draft, recording: Recording) -> Recording:
@@ -224,7 +231,7 @@ def carried_on(draft: Draft, recording: Recording) -> Recording:
             calls.append(look)
             kernels.append(Kernel("test", (), (), "", "communication", barrier=True))
             since = 0
-    return replace(recording, calls=calls, kernels=kernels)
+    return recording._replace(calls=calls, kernels=kernels)
 
 
 def _numbers(calls: Sequence[Call]) -> dict[int, int]:

@@ -8,7 +8,7 @@ from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from singanet.base.edits import Counted, CountedDict, changes
+from singanet.base.edits import Counted, CountedDict, CountedType, changes
 from singanet.layers.layer import Layer
 from singanet.types import Array
 
@@ -180,17 +180,18 @@ _methods: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 
 
 _WITHOUT_PARTS = frozenset((str, int, float, bool, tuple, type(None)))
-"""Types of most attributes: asking them for an abstract class takes long."""
+"""Types of most attributes."""
 
 
 def with_inner(part: Counted) -> list[Any]:
     """``part``, and the layers, losses, ... among its attributes and in lists and dicts there."""
+    # By the class of their classes: abstract ones ask all below them about each new type.
     found = [part]
     for one in found:
         for name, value in vars(one).items():
             if type(value) in _WITHOUT_PARTS:
                 continue
-            if isinstance(value, Counted):
+            if isinstance(type(value), CountedType):
                 inside: Iterable[Any] = (value,)
             elif isinstance(value, dict) and name != "arguments":
                 inside = value.values()
@@ -199,7 +200,9 @@ def with_inner(part: Counted) -> list[Any]:
             else:
                 continue
             for inner in inside:
-                if isinstance(inner, Counted) and all(inner is not known for known in found):
+                if isinstance(type(inner), CountedType) and all(
+                    inner is not known for known in found
+                ):
                     found.append(inner)
     return found
 

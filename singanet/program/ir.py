@@ -35,7 +35,7 @@ class Ref(NamedTuple):
         return np.ndarray(self.shape, self.dtype, memory, base + self.offset, self.strides)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Token:
     """A piece of memory met while recording.
 
@@ -57,7 +57,7 @@ Bind = Callable[[Callable[[Ref], Array]], Callable[[], object]]
 """What makes a call that is ready to run, given the arrays for its refs."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """One call with a `Ref` in the place of every array.
 
@@ -95,8 +95,7 @@ def refs_of(call: Call) -> list[Ref]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(NamedTuple):
     """A piece of memory of ``nbytes`` bytes that kernels know by its place in a list.
 
     An ``input`` is filled before the first kernel, a ``parameter`` or ``constant`` lives outside

@@ -28,6 +28,8 @@ def with_lanes_joined(
 
     ``tokens`` get the lanes' working memory; those in ``constant`` lie outside of the arena.
     """
+    if all(call.lane is None for call in calls):
+        return list(calls)
     own = _tokens_of_lanes(calls)
     made: list[Call] = []
     for group, members in groupby(calls, key=lambda call: call.lane and call.lane[0]):

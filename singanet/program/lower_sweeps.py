@@ -8,11 +8,11 @@ numbers is one kernel.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,7 @@ _LINE = 16
 """Elements of a line of the cache, of which no block has a part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(NamedTuple):
     """``out`` = ``function`` of ``operands`` that are alike in memory; the second may be a number.
 
     ``scales`` are the numbers by which operands are multiplied before, where they are.
@@ -73,8 +72,10 @@ class Sweep:
 
 def with_sweeps_lowered(calls: Sequence[Call], tokens: Sequence[Token], ops: Ops) -> list[Call]:
     """``calls`` with the sweeps among them in the form of the backend's kernels."""
-    found = [_sweep_of(call) for call in calls]
-    sweeps = [each if each and each.kernel(ops, each.size, each.size) else None for each in found]
+    sweeps = [_sweep_of(call, ops) for call in calls]
+    if not any(sweeps):
+        return list(calls)
+    spent = _spent(calls, tokens)
     made: list[Call] = []
 
     def kind(k: int) -> tuple[int, str]:
@@ -86,22 +87,24 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: Sequence[Token], ops: Ops
     for _, places in groupby(range(len(calls)), key=kind):
         group = [*places]
         members = [sweep for k in group if (sweep := sweeps[k]) is not None]
-        if not members:
-            made.append(calls[group[0]])
-            continue
-        members = _with_products_fused(members, calls[group[-1] + 1 :], tokens)
-        made.append(_one(members[0], ops) if len(members) == 1 else _several(members, ops))
+        lowered = None
+        if members:
+            lowered = _lowered(_with_products_fused(members, [spent[k] for k in group]), ops)
+        made += [calls[k] for k in group] if lowered is None else [lowered]
     return made
 
 
-def _sweep_of(call: Call) -> Sweep | None:
-    """``call`` as a sweep, if it is one."""
+def _sweep_of(call: Call, ops: Ops) -> Sweep | None:
+    """``call`` as a sweep, if it is one of which ``ops`` may have a kernel."""
     function, operands = call.function, call.arguments
     plain = call.bind is None and call.lane is None and not call.barrier
     if not plain or not isinstance(function, np.ufunc) or call.keywords.keys() != {"out"}:
         return None
     out = call.keywords["out"]
-    if type(out) is not Ref or len(operands) != function.nin or not _is_dense(out):
+    if type(out) is not Ref or len(operands) != function.nin:
+        return None
+    size = math.prod(out.shape)
+    if not (size and ops.has_sweep(function, size) and _is_dense(out)):
         return None
     if function in (np.add, np.multiply) and _is_number(operands[0]):
         operands = operands[::-1]
@@ -133,23 +136,29 @@ def _is_dense(ref: Ref) -> bool:
     return ref.dtype == _F32
 
 
-def _with_products_fused(
-    sweeps: Sequence[Sweep], later: Sequence[Call], tokens: Sequence[Token]
-) -> list[Sweep]:
+def _spent(calls: Sequence[Call], tokens: Sequence[Token]) -> list[set[int]]:
+    """For each call what it alone reads yet, of the memory inside: others write it anew first."""
+    needed: set[int] = set()
+    found = []
+    for call in reversed(calls):
+        found.append({token for token in call.reads if tokens[token].held is None} - needed)
+        needed.difference_update(call.writes)
+        needed.update(call.reads, call.partly)
+    return found[::-1]
+
+
+def _with_products_fused(sweeps: Sequence[Sweep], spent: Sequence[Collection[int]]) -> list[Sweep]:
     """``sweeps`` with the products by numbers that a sum alone reads as scales of this."""
     made: list[Sweep] = []
-    for k, sweep in enumerate(sweeps):
+    for sweep, over in zip(sweeps, spent, strict=True):
         if sweep.function in (np.add, np.subtract) and sweep.operands[1].shape:
-            rest = [*(other.call for other in sweeps[k + 1 :]), *later]
             for side in (0, 1):
-                sweep = _with_product(sweep, side, made, rest, tokens)
+                sweep = _with_product(sweep, side, made, over)
         made.append(sweep)
     return made
 
 
-def _with_product(
-    total: Sweep, side: int, made: list[Sweep], later: Sequence[Call], tokens: Sequence[Token]
-) -> Sweep:
+def _with_product(total: Sweep, side: int, made: list[Sweep], spent: Collection[int]) -> Sweep:
     """``total`` with the product among ``made`` that it reads on that ``side``, which leaves."""
     operand = total.operands[side]
     if type(operand) is not Ref or operand == total.operands[1 - side]:
@@ -167,7 +176,7 @@ def _with_product(
         or product.operands[1].shape
         or product.out != operand
         or not between.isdisjoint(product.call.reads)
-        or not (operand == total.out or _is_over(token, total.call, later, tokens))
+        or not (operand == total.out or (token in spent and token not in total.call.writes))
     ):
         return total
     del made[at]
@@ -177,46 +186,30 @@ def _with_product(
     if token not in product.call.reads:
         del read[token]
     call = replace(total.call, reads=tuple(read))
-    return replace(total, call=call, operands=tuple(operands), scales=tuple(scales))
+    return total._replace(call=call, operands=tuple(operands), scales=tuple(scales))
 
 
-def _is_over(token: int, call: Call, later: Iterable[Call], tokens: Sequence[Token]) -> bool:
-    """Whether nobody reads ``token`` after ``call`` before it is written anew."""
-    if tokens[token].held is not None or token in call.writes:
-        return False
-    for other in later:
-        if token in other.reads or token in other.partly:
-            return False
-        if token in other.writes:
-            return True
-    return True
-
-
-def _one(sweep: Sweep, ops: Ops) -> Call:
-    size = sweep.size
-
-    def bind(array_of: Callable[[Ref], Array]) -> Ready:
-        bound: Ready = sweep.kernel(ops, size, size).bound(sweep.addresses(array_of, 0), 0)
-        return bound
-
-    return replace(sweep.call, bind=bind)
-
-
-def _several(sweeps: Sequence[Sweep], ops: Ops) -> Call:
-    """One call that makes ``sweeps`` one after the other in each block."""
+def _lowered(sweeps: Sequence[Sweep], ops: Ops) -> Call | None:
+    """One call that makes ``sweeps`` one after the other in each block; None without kernels."""
     calls, size = [sweep.call for sweep in sweeps], sweeps[0].size
-    work = size * len(sweeps)
-    count = -(-size // (_BLOCK * sweeps[0].kernel(ops, size, work).threads))
-    edges = [*(size * k // count // _LINE * _LINE for k in range(count)), size]
+    work, blocks = size * len(sweeps), [(0, size)]
+    if len(sweeps) > 1:
+        blocks = _blocks(size, 1)
+        first = sweeps[0].kernel(ops, blocks[0][1], work)
+        blocks = blocks if first is None else _blocks(size, first.threads)
+    if not all(sweep.kernel(ops, end - start, work) for start, end in blocks for sweep in sweeps):
+        return None
 
     def bind(array_of: Callable[[Ref], Array]) -> Ready:
-        kernels = [
+        kernels: list[Ready] = [
             sweep.kernel(ops, end - start, work).bound(sweep.addresses(array_of, start), 0)
-            for start, end in pairwise(edges)
+            for start, end in blocks
             for sweep in sweeps
         ]
-        return partial(_one_by_one, kernels)
+        return kernels[0] if len(kernels) == 1 else partial(_one_by_one, kernels)
 
+    if len(sweeps) == 1:
+        return replace(calls[0], bind=bind)
     reads: dict[int, None] = {}
     writes: dict[int, None] = {}
     for call in calls:
@@ -239,6 +232,12 @@ def _several(sweeps: Sequence[Sweep], ops: Ops) -> Call:
         once=any(call.once for call in calls),
         parts=len(calls),
     )
+
+
+def _blocks(size: int, threads: int) -> list[tuple[int, int]]:
+    """From which to which of ``size`` elements so many threads work at a time."""
+    count = -(-size // (_BLOCK * threads))
+    return [*pairwise([*(size * k // count // _LINE * _LINE for k in range(count)), size])]
 
 
 def _in_place(calls: Sequence[Call]) -> tuple[tuple[int, int], ...]:

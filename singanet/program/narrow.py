@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from singanet.base.written import PAGE
 from singanet.program.array_tree import address
 from singanet.program.ir import Bind, Call, Ref, Token
-
-PAGE = 4096
 
 Place = tuple[int, int]
 """The number of a call, and of one of its operands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(NamedTuple):
     """What a call of oneDNN's was made of, to make it again with operands in bfloat16.
 
     ``places`` are its operands, ``working`` the token of its scratch memory.
@@ -66,7 +64,7 @@ class Planned:
         )
 
 
-def bind_to(plan: Any, places: Sequence[Ref], working: Ref | None) -> Bind:
+def bind_to(plan: Any, places: Sequence[Ref], working: Ref | None = None) -> Bind:
     """What makes ``plan`` ready to run on its operands and scratch memory."""
 
     def bind(array_of: Any) -> Any:
@@ -211,6 +209,6 @@ def _rounding(reader: Call, place: Ref, tokens: list[Token]) -> tuple[Call, Ref]
         layer=reader.layer,
         phase=reader.phase,
         name="round",
-        bind=bind_to(plan, (place, copy), None),
+        bind=bind_to(plan, (place, copy)),
     )
     return call, copy

@@ -25,7 +25,7 @@ def ready_in_parts(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
     # Counted from behind, as shapes are met by each other.
     axis -= len(filled.shape)
     parts = [*cpu_ops().lanes(filled.shape[axis], prod(filled.shape) * SWEEP)]
-    if len(parts) < 2:
+    if len(parts) < 2 or not _made_apart(call, filled):
         return ready_call(call, array_of)
 
     def on(part: slice) -> Ready:
@@ -35,9 +35,9 @@ def ready_in_parts(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
 
 
 def _filled(call: Call) -> Ref | None:
-    """What an element-wise call fills, where each value is made of those at its place alone."""
-    function, refs = call.function, refs_of(call)
-    if call.bind is not None or not refs:
+    """What an element-wise call fills, if it is one."""
+    function = call.function
+    if call.bind is not None:
         return None
     if function is np.copyto:
         out = call.arguments[0]
@@ -48,8 +48,12 @@ def _filled(call: Call) -> Ref | None:
     out = out[0] if type(out) is tuple else out
     if type(out) is not Ref or not out.shape or min(out.strides) < 0:
         return None
-    elsewhere = all(ref == out or ref.token != out.token for ref in refs)
-    return out if elsewhere else None
+    return out
+
+
+def _made_apart(call: Call, out: Ref) -> bool:
+    """Whether each value of ``out`` is made of those at its place alone."""
+    return all(ref == out or ref.token != out.token for ref in refs_of(call))
 
 
 def _part(array: Array, axis: int, part: slice) -> Array:

@@ -57,6 +57,9 @@ def at(address, size):
 class Sweeping(NumpyOps):
     """NumPy's kernels, and sweeps of whatever size."""
 
+    def has_sweep(self, function, size):
+        return function in FUNCTIONS or function is np.sqrt
+
     def sweep(self, function, size, number, scaled, work):
         known = function in FUNCTIONS or function is np.sqrt
         return Kernel(function, size, number, scaled) if known else None
@@ -122,6 +125,29 @@ def test_a_step_of_momentum_is_two_kernels_a_block(block):
 
     steps(partial(SGD, lr=0.1, momentum=0.9), ops=Counting(np))
     assert {(np.add, (True, True)), (np.subtract, (False, False))} <= {*bound}
+
+
+def test_what_has_no_kernel_once_it_is_fused_stays_numpys(block):
+    class WithoutScales(Sweeping):
+        def sweep(self, function, size, number, scaled, work):
+            return None if any(scaled) else super().sweep(function, size, number, scaled, work)
+
+    names = names_of(steps(partial(SGD, lr=0.1, momentum=0.9), ops=WithoutScales(np)))
+    assert "sweeps" not in names
+    assert "multiply" in names
+
+
+def test_kernels_are_asked_for_once_it_is_known_which():
+    asked = set()
+
+    class Counting(Sweeping):
+        def sweep(self, function, size, number, scaled, work):
+            asked.add((function, size))
+            return super().sweep(function, size, number, scaled, work)
+
+    steps(partial(SGD, lr=0.1, momentum=0.9), ops=Counting(np))
+    # The products are scales of the sums: to prepare kernels of their own would be for nothing.
+    assert {function for function, size in asked if size > 100} == {np.add, np.subtract}
 
 
 class Drawn(ElementWise):

@@ -8,7 +8,6 @@ schedules that keep a checkpoint until the backward of its stage.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,8 +19,7 @@ SLOTS = 500
 _Costs = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """A way to run a stage so that its backward may follow.
 
     ``saved`` bytes wait for it, the output among them; ``forward`` and ``backward`` are the most
@@ -36,8 +34,7 @@ class Option:
     again: Any = ()
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """``time`` its forward takes, ``output`` bytes it hands on, ``sweep`` the most bytes for that.
 
     All bytes are those beside the stage's input.

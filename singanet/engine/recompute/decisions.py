@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from singanet.base.text import megabytes, text_table
 from singanet.engine.recompute.units import Op, Units
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """What is done with a layer: ``runs`` more of its forward, and ``why``, also why none.
 
     ``released`` bytes of its own do not wait at the turn from forward to backward; ``added`` bytes
@@ -49,7 +47,7 @@ class Decisions(tuple[Decision, ...]):
 
     def as_dicts(self) -> list[dict[str, Any]]:
         """The same as data for JSON."""
-        return [asdict(one) for one in self]
+        return [one._asdict() for one in self]
 
 
 def decisions(units: Units, ops: Sequence[Op], why: str) -> list[Decision]:

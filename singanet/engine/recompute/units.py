@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
@@ -23,8 +22,7 @@ _LEAST, _ATTEMPTS = 2000, 200
 """Units with fewer bytes than the peak by this factor are not tried; how many times is tried."""
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """A layer's part in a step, with the numbers of what it makes and needs.
 
     ``reads`` are the values that its forward takes, ``makes`` those it leaves to others or to its
@@ -60,7 +58,7 @@ class Units:
     def __init__(self, units: Iterable[Unit], sizes: Sequence[int]) -> None:
         self.units = [
             # What cannot run again keeps all it makes.
-            unit if unit.again else replace(unit, pinned=unit.makes, forced=False)
+            unit if unit.again else unit._replace(pinned=unit.makes, forced=False)
             for unit in units
         ]
         self.sizes = sizes

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import numpy as np
 
+from singanet.ops import workers
 from singanet.ops.interface import Ops, Prepared
 from singanet.ops.numpy import (
     activations,
@@ -29,7 +30,8 @@ from singanet.ops.numpy import (
     windows,
 )
 from singanet.ops.numpy.recurrent import elman, gru, lstm, sequences
-from singanet.ops.threads import changes
+from singanet.ops.threads import changes, default_threads
+from singanet.ops.workers import Parts
 from singanet.types import Array
 
 __all__ = ["NumpyOps", "numpy_ops"]
@@ -66,11 +68,19 @@ class NumpyOps:
         """How many lanes so much work is worth."""
         return lanes.count(samples, multiplications) if self.on_host else 1
 
+    def has_sweep(self, function: Any, size: int) -> bool:
+        """See `Ops`: NumPy has no other form."""
+        return False
+
     def sweep(
         self, function: Any, size: int, number: bool, scaled: tuple[bool, ...], work: int
     ) -> Any:
-        """See `Ops`: NumPy has no other form."""
+        """See `Ops`."""
         return None
+
+    def team(self) -> tuple[int, Callable[[Parts], None]]:
+        """See `Ops`."""
+        return default_threads(), workers.side_by_side
 
     def settings(self) -> Hashable:
         """See `Ops`: the number of threads may have been set anew."""

@@ -36,6 +36,7 @@ class OneDnnOps(OneDnnBase):
     written = written
     add_all = eltwise.add_all
     sweep = sweeps.sweep
+    has_sweep = sweeps.has_sweep
     combine = eltwise.combine
     matmul = products.matmul
     affine = products.affine

@@ -82,13 +82,14 @@ class Builder(Descriptors):
         pairs = enumerate(zip(arguments, layouts, strict=True))
         return {arg: self.operand(number, layout) for number, (arg, layout) in pairs}
 
-    def alike(self, describe: Callable[[int], Any], *numbers: int) -> tuple[list[Any], Any]:
-        """Layouts of operands, each of its `kind`, and the one for a kernel that has one type.
+    def common_kind(self, *numbers: int) -> int:
+        """The type of a kernel that has one for these operands: float32 unless all are bfloat16."""
+        return F32 if F32 in [self.kind(number) for number in numbers] else BF16
 
-        That is float32 unless all of them lie in bfloat16.
-        """
+    def alike(self, describe: Callable[[int], Any], *numbers: int) -> tuple[list[Any], Any]:
+        """Layouts of operands, each of its `kind`, and the one of their `common_kind`."""
         kinds = [self.kind(number) for number in numbers]
-        return [describe(kind) for kind in kinds], describe(F32 if F32 in kinds else BF16)
+        return [describe(kind) for kind in kinds], describe(self.common_kind(*numbers))
 
     def stage_on(
         self,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from singanet.base.written import PAGE
 from singanet.ops.onednn.binding import ExecArg, check
 from singanet.ops.workers import Parts
-
-_PAGE = 4096
 
 Memory = int
 """The address of a oneDNN memory object."""
@@ -28,16 +26,14 @@ class Primitive:
         weakref.finalize(self, c.dnnl_primitive_destroy, handle).atexit = False
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """A primitive, and the memory of each of its arguments."""
 
     primitive: Primitive
     memories: Mapping[int, Memory]
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """What a plan does, and on what.
 
     A memory belongs to an operand by its number, or lies in scratch at an offset. ``sizes`` are
@@ -58,8 +54,7 @@ class Recipe:
     rounded: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where plans run: the library's functions, an engine and a stream, its threads.
 
     ``execute`` runs a primitive, ``execute_briefly`` one that is done before another thread of
@@ -196,4 +191,4 @@ def release(c: Any, memories: Sequence[Memory]) -> None:
 
 def rounded(size: int) -> int:
     """``size`` up to whole pages, so that parts of the scratch do not share one."""
-    return -(-size // _PAGE) * _PAGE
+    return -(-size // PAGE) * PAGE

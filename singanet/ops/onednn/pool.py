@@ -16,7 +16,7 @@ from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import pool as by_numpy
 from singanet.ops.numpy.windows import channels_first
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.binding import F32, U8, Algorithm, Arg, Prop, Query, dims
+from singanet.ops.onednn.binding import U8, Algorithm, Arg, Prop, Query, dims
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.window import Window
@@ -126,12 +126,9 @@ def _forward_desc(
 
 def _alike(build: Builder, images: Shape, window: Window) -> tuple[list[Any], list[Any]]:
     """Images and outputs, the operands 0 and 1, as they lie and as one kernel has them."""
-    plain, made = [], []
-    kinds = [build.kind(0), build.kind(1)]
-    for shape, kind in zip((images, _outputs(images, window)), kinds, strict=True):
-        plain.append(build.images(shape, kind))
-        made.append(build.images(shape, F32 if F32 in kinds else kind))
-    return plain, made
+    shapes, common = (images, _outputs(images, window)), build.common_kind(0, 1)
+    plain = [build.images(shape, build.kind(number)) for number, shape in enumerate(shapes)]
+    return plain, [build.images(shape, common) for shape in shapes]
 
 
 def _geometry(window: Window, images: Shape) -> list[object]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.written import PAGE
 from singanet.ops.blas import stand_aside
 from singanet.ops.onednn.binding import (
     BF16,
@@ -41,8 +42,6 @@ Below, two threads gain less than waking one costs, which is 300 microseconds wh
 gone to sleep or has other work.
 """
 
-_ALIGNMENT = 4096
-
 
 class Runtime:
     """What a thread needs to run kernels; another thread makes one of its own.
@@ -70,6 +69,7 @@ class Runtime:
         execute, briefly = (executing(library.c, brief) for brief in (False, True))
         use = self.team.use
         self._place = Place(library.c, engine, stream, use, execute, briefly, shared)
+        self.side_by_side = shared
         # Scratch is ours to give, so that it is counted, shared by all plans, and kept aligned.
         self._attributes = self._made("primitive_attr_create")
         set_mode = library.c.dnnl_primitive_attr_set_scratchpad_mode
@@ -153,11 +153,11 @@ class Runtime:
 
     def run(self, plan: Runnable, arrays: tuple[Array, ...]) -> None:
         """Run ``plan`` on the memory of ``arrays``."""
-        if plan.scratch > len(self._buffer) - _ALIGNMENT:
+        if plan.scratch > len(self._buffer) - PAGE:
             self._buffer = np.empty(0, np.uint8)
-            self._buffer = np.empty(plan.scratch + _ALIGNMENT, np.uint8)
+            self._buffer = np.empty(plan.scratch + PAGE, np.uint8)
             start = self._buffer.ctypes.data
-            self._base = start + -start % _ALIGNMENT
+            self._base = start + -start % PAGE
         plan.run([array.__array_interface__["data"][0] for array in arrays], self._base)
 
 

@@ -30,13 +30,17 @@ _LEAST = 1 << 14
 _OPERANDS = ((Arg.SRC, Arg.SCALE_OF_SRC), (Arg.SRC_1, Arg.SCALE_OF_SRC_1))
 
 
+def has_sweep(ops: OneDnnBase, function: Any, size: int) -> bool:
+    """See `Ops`."""
+    offered = size >= _LEAST and (function in _BINARY or function is np.sqrt)
+    return offered and ops.runtime() is not None
+
+
 def sweep(
     ops: OneDnnBase, function: Any, size: int, number: bool, scaled: tuple[bool, ...], work: int
 ) -> Runnable | None:
     """See `Ops`."""
-    if size < _LEAST or not (function in _BINARY or function is np.sqrt):
-        return None
-    runtime = ops.runtime()
+    runtime = ops.runtime() if has_sweep(ops, function, size) else None
     if runtime is None:
         return None
     # What is done in parts is shared as the whole is.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ allocator finds is some thousandths above the bound as well.
 Strategy = Callable[[Intervals], Ints]
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Where each buffer lies in an arena of ``nbytes``; sizes are rounded up to `ALIGNMENT`.
 
     ``offsets`` has None for what lies outside: parameters and constants. ``lower_bound`` is the

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from singanet.program.ir import Kernel
 
 EdgeKind = Literal["read", "overwrite after read", "overwrite after write"]
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """``target`` waits for ``source`` because of ``buffer``.
 
     ``source`` is None where a buffer is read that no kernel wrote before. ``target`` is None for

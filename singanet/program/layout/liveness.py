@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,7 @@ from singanet.program.ir import Buffer, Kernel
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Lifetimes:
+class Lifetimes(NamedTuple):
     """``first`` and ``last``: the kernels between which, both included, each buffer is needed.
 
     An input is needed from -1 on, that is before the first kernel; an output up to ``kernels``,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from bisect import insort
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from singanet.program.layout.liveness import Ints
 
+_FEW = 1000
+"""Up to so many a loop in Python takes less time than calls of NumPy: a ninth of it for fifty."""
 
-@dataclass(frozen=True)
-class Intervals:
+
+class Intervals(NamedTuple):
     """What is to be placed: needed from ``first`` to ``last``, both included, ``size`` bytes."""
 
     first: Ints
@@ -29,6 +31,30 @@ def place(intervals: Intervals, order: npt.NDArray[Any]) -> Ints:
 
     Each goes to the lowest gap among those placed before that are needed with it, or on top.
     """
+    return (place_many if len(order) > _FEW else place_few)(intervals, order)
+
+
+def place_few(intervals: Intervals, order: npt.NDArray[Any]) -> Ints:
+    """`place`, by a loop over those placed before, up to the gap."""
+    first, last = intervals.first.tolist(), intervals.last.tolist()
+    sizes = intervals.size.tolist()
+    offsets = [0] * len(sizes)
+    placed: list[tuple[int, int, int, int]] = []
+    for which in order.tolist():
+        start, end, size, floor = first[which], last[which], sizes[which], 0
+        for offset, top, begins, ends in placed:
+            if begins <= end and start <= ends:
+                if offset - floor >= size:
+                    break
+                if top > floor:
+                    floor = top
+        offsets[which] = floor
+        insort(placed, (floor, floor + size, start, end))
+    return np.array(offsets, np.int64)
+
+
+def place_many(intervals: Intervals, order: npt.NDArray[Any]) -> Ints:
+    """`place`, by NumPy: a few calls for each."""
     count = len(order)
     offsets = np.zeros(count, np.int64)
     # Rows: first, last, offset, end; sorted by offset. In front an empty one that is always needed,

@@ -88,7 +88,7 @@ def recomputed(
     arena cannot be kept.
     """
     asked = True in wishes.values()
-    if not asked and (level == "none" or kept.layout.nbytes <= _bytes(level)):
+    if not asked and kept.layout.nbytes <= _bytes(level):
         return kept, ()
     choice = Choice(kept, tokens, wishes)
     best: _P | None = None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ _SMALL = 16
 """What takes so much less than the most that a layer makes stays: statistics, for example."""
 
 
-@dataclass(frozen=True)
-class TracedUnits:
+class TracedUnits(NamedTuple):
     """Units with the ``kernels`` that make each one's values, and before which it goes backward.
 
     Those are left out that make so little that it stays. ``once`` are kernels that must not run
@@ -35,10 +34,10 @@ class TracedUnits:
     def keeping(self, kernel: int) -> TracedUnits:
         """The same where the unit of ``kernel``, if it is one of these, does not run again."""
         units = [
-            replace(unit, again=False) if kernel in own else unit
+            unit._replace(again=False) if kernel in own else unit
             for unit, own in zip(self.units.units, self.kernels, strict=True)
         ]
-        return replace(self, units=Units(units, self.units.sizes))
+        return self._replace(units=Units(units, self.units.sizes))
 
 
 def traced_units(

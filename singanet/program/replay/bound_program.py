@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +17,7 @@ from singanet.program.trace.python_pass import copy_into
 from singanet.types import Array
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A place where the program meets its caller, and the calls up to the next such place.
 
     At "feed" and "dy" the caller fills ``arrays``, at "outputs" and "layer" it gets them.

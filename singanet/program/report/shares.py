@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from singanet.program.ir import Buffer, Kernel, Phase
 from singanet.program.layout.in_place import merge_in_place
@@ -18,8 +17,7 @@ OUTSIDE = "(no layer)"
 """Stands for the layer of kernels that belong to none."""
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """Kernels, the bytes in the arena that they are the first to write, and their seconds.
 
     ``held`` are those of the bytes that are still needed when most is needed.

@@ -28,8 +28,8 @@ class ConcreteEvaluator:
         return run(*map(_plain, given), **rest)
 
     def run(self, function: Callable[..., object], *arguments: Any, **keywords: Any) -> None:
-        """Call a function that fills arrays."""
-        function(*arguments, **keywords)
+        """Call a function that fills arrays, which may be traced."""
+        function(*_plain(arguments), **_plain(keywords))
 
     def copied(self, array: Array, dtype: Any, order: Any) -> Array:
         """A copy in that type and order."""
@@ -62,6 +62,8 @@ class AbstractEvaluator(ConcreteEvaluator):
         """Empty arrays of the shape, type and order of the results."""
         if outs:
             return tuple(outs) if len(outs) > 1 else outs[0]
+        if method == "reduce":
+            given = _without_reduced(given, named)
         arrays = [value for value in given if isinstance(value, np.ndarray)]
         axes = [array.ndim for array in arrays]
         if method != "__call__" or ufunc.nout != 1 or not any(axes):
@@ -107,9 +109,7 @@ class AbstractEvaluator(ConcreteEvaluator):
 
 def _plain(value: Any) -> Any:
     """Without tracing, also inside of tuples, lists and dicts."""
-    if isinstance(value, np.ndarray):
-        return value.view(np.ndarray)
-    return map_arrays(value, _plain) if isinstance(value, (tuple, list, dict)) else value
+    return map_arrays(value, lambda array: array.view(np.ndarray))
 
 
 def _corner(value: Any) -> Any:
@@ -117,6 +117,23 @@ def _corner(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     return value.view(np.ndarray)[(slice(0, 1),) * value.ndim]
+
+
+def _without_reduced(given: Sequence[Any], named: dict[str, Any]) -> Sequence[Any]:
+    """The array to reduce with the first elements alone of the axes that go.
+
+    The result is as it would be but for its values.
+    """
+    if named.get("where", True) is not True:
+        return given
+    (array,), axis = given, named.get("axis", 0)
+    gone = (
+        range(array.ndim)
+        if axis is None
+        else np.lib.array_utils.normalize_axis_tuple(axis, array.ndim)
+    )
+    first = tuple([slice(0, 1) if k in gone else slice(None) for k in range(array.ndim)])
+    return (array.view(np.ndarray)[first],)
 
 
 def _cornered(named: dict[str, Any]) -> dict[str, Any]:

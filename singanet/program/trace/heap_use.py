@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
+from singanet.base.written import PAGE
+
 _LEAST, _MOST = 128 << 10, 32 << 20
 """From how many bytes a block is the system's own, at first and at most: mallopt(3)."""
 
-_PAGE, _HEADER = 4096, 16
+_HEADER = 16
 
 
 class HeapUse:
@@ -38,7 +40,7 @@ class HeapUse:
                 self._enter(start + size, hole - size)
             return start, size
         if self._end + size > self._kept and size >= self._large:
-            size = -(-size // _PAGE) * _PAGE
+            size = -(-size // PAGE) * PAGE
             self._count(size)
             return -1, size
         start, self._end = self._end, self._end + size

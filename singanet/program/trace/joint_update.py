@@ -6,8 +6,7 @@ An element-wise rule treats them as one parameter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +27,7 @@ Moves = dict[int, tuple[int, int]]
 """By token: the token in which it lies instead, and from which byte on."""
 
 
-@dataclass
-class Waiting:
+class Waiting(NamedTuple):
     """A parameter of ``layer`` whose update waits for others; ``place`` is where its value lies.
 
     A gradient that was ``summed`` is a part of a buffer, where it stays.

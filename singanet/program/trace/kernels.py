@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from singanet.base.written import Ranges
+from singanet.base.written import PAGE, Ranges
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops
 from singanet.program.ir import Call, NotRecordableError
-from singanet.program.narrow import PAGE, Planned, bind_to
+from singanet.program.narrow import Planned, bind_to
 from singanet.program.trace.module import TracingModule
 from singanet.program.trace.sparse_rows import (
     record_add_rows,
@@ -63,7 +63,7 @@ class RecordingKernels(NumpyOps):
         if plan is None:
             return False
         tape = recording()
-        tape.evaluator.run(runtime.run, plan, tuple(plain(array) for array in arrays))
+        tape.evaluator.run(runtime.run, plan, arrays)
         written = library.written(build, key, passes) if tape.watched else {}
         call = record_plan(tape, plan, arrays, build.__name__.strip("_"), passes, written)
         if library.narrow and getattr(plan, "open", ()):
@@ -76,7 +76,7 @@ class RecordingKernels(NumpyOps):
         """Looked for at each replay, by one call."""
         tape, library = recording(), cast("Any", self)
         look = library.repair_nan
-        tape.evaluator.run(look, plain(y), repair, plain(seen))
+        tape.evaluator.run(look, y, repair, seen)
         tape.add(look, (repair, seen), {}, (y,), "first", changes=True, name="look for NaN")
 
     def room(
@@ -115,7 +115,7 @@ class RecordingKernels(NumpyOps):
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Look at the values now and at each replay."""
         tape = recording()
-        tape.evaluator.run(function, plain(array))
+        tape.evaluator.run(function, array)
         look = Look(function, tape.refine)
         call = tape.add(look, (array,), {}, (), "hidden", name="check")
         call.barrier = True
@@ -128,7 +128,7 @@ class RecordingKernels(NumpyOps):
         """Ask now, where values are needed, and at each replay."""
         tape = recording()
         rows: Array = np.empty(shape, dtype)
-        tape.evaluator.run(function, plain(indices), rows)
+        tape.evaluator.run(function, indices, rows)
         tape.adopt(rows)
         tape.add(function, (indices,), {}, (rows,), "last", name="look up").barrier = True
         return rows.view(Traced)
@@ -189,12 +189,12 @@ def record_plan(
         tape.adopt_working(working[0], written.get(len(arrays)))
     for number in written.keys() & {*range(len(arrays))}:
         tape.write(arrays[number], written[number])
-    places = [tape.ref(array) for array in arrays]
-    reads = tuple(arrays[k] for k in plan.reads)
-    writes = [arrays[k] for k in plan.writes]
-    changes = bool(set(plan.reads) & set(plan.writes))
-    call = tape.add(plan.run, reads, {}, [*writes, *working], "hidden", changes=changes, name=name)
-    call.bind = bind_to(plan, places, tape.ref(working[0]) if working else None)
+    places, room = tuple(map(tape.ref, arrays)), list(map(tape.ref, working))
+    reads = tuple([places[k] for k in plan.reads])
+    writes = [*[places[k] for k in plan.writes], *room]
+    changes = not set(plan.reads).isdisjoint(plan.writes)
+    call = tape.add(plan.run, reads, {}, writes, "hidden", changes=changes, name=name)
+    call.bind = bind_to(plan, places, *room)
     call.passes = passes
     return call
 

@@ -399,6 +399,10 @@ def no_collections() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():
+                # They are old at once: a collection of what is young would go through all of them.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -31,11 +31,12 @@ _active = threading.local()
 class _Root(weakref.ref[Any]):
     """An array that owns its memory, for as long as it lives, and the token of that memory."""
 
-    __slots__ = ("blocks", "key", "nbytes", "token")
+    __slots__ = ("blocks", "key", "nbytes", "start", "token")
     blocks: list[tuple[int, int]]
     key: int
     token: int
     nbytes: int
+    start: int | None
 
 
 class _Part(NamedTuple):
@@ -145,7 +146,8 @@ class Tape:
         if self.heap is not None and not self._aside:
             known.blocks.append(self.heap.take(nbytes))
         self.live += nbytes
-        self._count()
+        if nbytes > 0:
+            self._count()
 
     def grow(self, nbytes: int) -> None:
         """Count state of the optimizer's, which is made now and stays."""
@@ -154,7 +156,9 @@ class Tape:
             self.heap.take(nbytes)
 
     def _count(self) -> None:
-        self.most_live = max(self.most_live, self.live + self._working)
+        now = self.live + self._working
+        if now > self.most_live:
+            self.most_live = now
 
     def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
         """Know ``array`` as memory from outside of the program."""
@@ -183,6 +187,7 @@ class Tape:
     def _enter(self, root: Array, token: Token) -> _Root:
         known = _Root(root, self._forget)
         known.key, known.token, known.nbytes, known.blocks = id(root), len(self.tokens), 0, []
+        known.start = None
         self._known[known.key] = known
         self.tokens.append(token)
         return known
@@ -198,18 +203,21 @@ class Tape:
         known = self._known.get(id(owner))
         if known is None:
             known, owner = self._owner(array)
-        number, origin = known.token, known.start if type(known) is _Part else None
+        number = known.token
         if number in self._parts:
             parts = self._parts_in(number, array)
             if len(parts) == 1:
-                number, origin = parts[0].token, parts[0].start
+                known = parts[0]
+                number = known.token
         token = self.tokens[number]
         if token.poison:
             raise NotRecordableError(token.poison)
         # Addresses are slow to ask for, and mostly it is the whole memory.
         offset = 0
-        if (array.nbytes != token.nbytes or not array.flags.forc) and array.size:
-            offset = address(array) - (address(owner) if origin is None else origin)
+        if (array.nbytes != token.nbytes or not _is_dense(array)) and array.size:
+            if known.start is None:
+                known.start = address(owner)
+            offset = address(array) - known.start
         place = number, offset, array.shape, array.strides, array.dtype
         ref: Ref | None = self._same.get(place)
         if ref is None:
@@ -243,13 +251,14 @@ class Tape:
 
     def _touched(self, refs: Iterable[Ref]) -> tuple[int, ...]:
         """The tokens of ``refs``, each once, with the parts of buckets."""
-        found = dict.fromkeys([ref.token for ref in refs])
-        if not self._parts.keys().isdisjoint(found):
+        tokens = [ref.token for ref in refs]
+        buckets = self._parts
+        if buckets and not buckets.keys().isdisjoint(tokens):
             for ref in refs:
-                if ref.token in self._parts:
+                if ref.token in buckets:
                     parts = self._parts_in(ref.token, self.outside[ref])
-                    found.update(dict.fromkeys([part.token for part in parts]))
-        return tuple(found)
+                    tokens += [part.token for part in parts]
+        return tuple(tokens) if len(tokens) < 2 else tuple(dict.fromkeys(tokens))
 
     # -- calls ------------------------------------------------------------------------------
 
@@ -258,7 +267,7 @@ class Tape:
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
         keywords: Mapping[str, Any],
-        outs: Sequence[Array],
+        outs: Sequence[Array | Ref],
         place: Place = "out",
         *,
         changes: bool = False,
@@ -267,6 +276,7 @@ class Tape:
     ) -> Call:
         """Write down a call that reads ``arguments`` and ``keywords`` and fills ``outs``.
 
+        Where places of arrays are known they may stand for these.
         ``place`` tells how it takes these: as the keyword out, as first or last arguments, or not
         at all. ``changes`` says that they are read as well. ``elementwise`` says that each element
         of the result depends on the same elements of the operands alone, so that it may take the
@@ -275,7 +285,8 @@ class Tape:
         read: list[Ref] = []
         given = tuple([self._read(value, read) for value in arguments])
         named = {key: self._read(value, read) for key, value in keywords.items()}
-        filled = tuple([self._written(array) for array in outs])
+        partly: list[Ref] = []
+        filled = tuple([self._written(array, changes, partly) for array in outs])
         if place == "out":
             named["out"] = filled[0] if len(filled) == 1 else filled
         elif place != "hidden":
@@ -283,11 +294,9 @@ class Tape:
         elif not changes:
             # What is filled stands among the arguments, for the function to find it.
             read = [ref for ref in read if ref not in filled]
-        partly = [ref for ref in filled if changes or not self._covers(ref)]
         pairs: list[tuple[int, int]] = []
         if elementwise and len(filled) == 1 and not partly:
-            (out,) = filled
-            pairs = [(ref.token, out.token) for ref in read if self._may_share(ref, out)]
+            pairs = self._shared(read, filled[0])
         call = Call(
             function,
             given,
@@ -295,7 +304,7 @@ class Tape:
             self._touched(read),
             self._touched(filled),
             self._touched(partly) if partly else (),
-            tuple(dict.fromkeys(pairs)),
+            tuple(dict.fromkeys(pairs)) if pairs else (),
             self.layer,
             self.phase,
             name or getattr(function, "__name__", "call"),
@@ -307,29 +316,44 @@ class Tape:
     def _read(self, value: Any, read: list[Ref]) -> Any:
         """``value`` with refs in the place of arrays, which are added to ``read``."""
         if isinstance(value, np.ndarray):
-            ref = self.ref(value)
-            read.append(ref)
-            return ref
+            value = self.ref(value)
+        if type(value) is Ref:
+            read.append(value)
+            return value
         if isinstance(value, (tuple, list, dict)):
             return map_arrays(value, lambda array: self._read(array, read))
         return value
 
-    def _written(self, array: Array) -> Ref:
-        ref = self.ref(array)
+    def _written(self, filled: Array | Ref, changes: bool, partly: list[Ref]) -> Ref:
+        """The place that is filled; in ``partly`` too, where some of its memory stays."""
+        ref = filled if isinstance(filled, Ref) else self.ref(filled)
         token = self.tokens[ref.token]
         if token.constant:
             raise NotRecordableError("a constant that is changed")
         token.writes += 1
+        if changes or math.prod(ref.shape) * ref.dtype.itemsize != token.nbytes:
+            partly.append(ref)
         return ref
 
-    def _may_share(self, ref: Ref, out: Ref) -> bool:
-        same = ref[2:4] == out[2:4] and ref.dtype.itemsize == out.dtype.itemsize
-        return same and ref.token != out.token and self._covers(ref)
+    def _shared(self, read: Sequence[Ref], out: Ref) -> list[tuple[int, int]]:
+        """Which of ``read`` lie as ``out`` does, and are all of their memory as that is."""
+        number, _, shape, strides, dtype = out
+        nbytes, tokens = self.tokens[number].nbytes, self.tokens
+        return [
+            (ref.token, number)
+            for ref in read
+            if ref.token != number
+            and ref.shape == shape
+            and ref.strides == strides
+            and ref.dtype.itemsize == dtype.itemsize
+            and tokens[ref.token].nbytes == nbytes
+        ]
 
-    def _covers(self, ref: Ref) -> bool:
-        """Whether ``ref`` is all of its token's memory."""
-        size = math.prod(ref.shape) * ref.dtype.itemsize
-        return size == self.tokens[ref.token].nbytes
+
+def _is_dense(array: Array) -> bool:
+    """Whether its elements lie without gaps, in C order, its reverse, or channels last."""
+    flags = array.flags
+    return flags.forc or (array.ndim == 4 and array.transpose(0, 2, 3, 1).flags.c_contiguous)
 
 
 def _forgetting(tape: Tape) -> Callable[[Any], None]:

@@ -268,15 +268,13 @@ def record_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: Any
     operands = _scalars_among(tape, inputs)
     if method == "at":
         run = ufunc.at
-        tape.evaluator.run(run, *map(_plain, operands))
+        tape.evaluator.run(run, *operands)
         tape.add(run, operands[1:], keywords, operands[:1], "first", changes=True)
         return None
     made = tape.evaluator.ufunc(ufunc, method, operands, outs, keywords)
     several = isinstance(made, tuple)
-    results = [
-        _adopted(tape, result) if out is None else out
-        for result, out in zip_longest(made if several else (made,), outs)
-    ]
+    pairs = zip_longest(made if several else (made,), outs)
+    results = [_adopted(tape, result) if out is None else out for result, out in pairs]
     calls = method == "__call__"
     tape.add(
         ufunc if calls else getattr(ufunc, method),
@@ -295,13 +293,6 @@ def _adopted(tape: Tape, result: Any) -> Traced:
     array = np.asarray(result)
     tape.adopt(array)
     return array.view(Traced)
-
-
-def _plain(value: Any) -> Any:
-    """As `plain`, inside of tuples, lists and dicts too."""
-    if isinstance(value, np.ndarray):
-        return value.view(np.ndarray)
-    return map_arrays(value, plain) if type(value) in (tuple, list, dict) else plain(value)
 
 
 def _is_basic(index: Any) -> bool:
@@ -335,7 +326,7 @@ def scatter(array: Array, index: Any, value: Any) -> None:
 
 def _scalars_among(tape: Tape, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """``operands`` with arrays in the place of numbers that change from step to step."""
-    if not any(type(value) is StepScalar for value in operands):
+    if StepScalar not in map(type, operands):
         return operands
     types = [value.dtype for value in operands if isinstance(value, np.ndarray)]
     if not types or types[0].kind != "f":
@@ -377,13 +368,10 @@ _SIZED_BY_VALUES = frozenset(
 def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run ``func`` and write down what fills the arrays that it returns."""
     tape = recording()
-    given, named = map_arrays(args, plain), map_arrays(kwargs, plain)
-    if func in _TELL_SHAPES:
-        return func(*given, **named)
     if func in _SIZED_BY_VALUES or (func is np.where and len(args) == 1):
         raise NotRecordableError(f"{func.__name__}, whose result is as long as the values say")
     if func is np.copyto:
-        tape.evaluator.run(func, *given, **named)
+        tape.evaluator.run(func, *args, **kwargs)
         tape.add(func, args[1:], kwargs, args[:1], "first", changes="where" in kwargs)
         return None
     if func in _REDUCTIONS and not {"initial", "where", "out"} & kwargs.keys():
@@ -394,9 +382,12 @@ def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return _REDUCTIONS[func].reduce(array, axis, **rest)
     out = kwargs.get("out")
     if out is not None:
-        tape.evaluator.run(func, *given, **named)
+        tape.evaluator.run(func, *args, **kwargs)
         tape.add(func, args, {k: v for k, v in kwargs.items() if k != "out"}, (out,))
         return out
+    given, named = map_arrays(args, plain), map_arrays(kwargs, plain)
+    if func in _TELL_SHAPES:
+        return func(*given, **named)
     if func in _LIKE:
         return filled(tape, func(*given, **named), _LIKE[func])
     return _wrapped(tape, func, func(*given, **named), args, kwargs)

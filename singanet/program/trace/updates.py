@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from singanet.errors import SingaNetError
 from singanet.optimizer.checks import check_fit
@@ -34,8 +33,7 @@ from singanet.program.trace.update_scalars import Numbers, has_own_schedules
 from singanet.types import Array, RowSparse
 
 
-@dataclass
-class Member:
+class Member(NamedTuple):
     """A parameter that recorded kernels update: its ``layer``, and where its gradient lies.
 
     ``grad`` is None where what lies there is not what the optimizer is given.
@@ -222,9 +220,11 @@ class Updates:
                 end.barrier = True
         self._end()
         self.tape.moves |= self._moves
-        for member in (m for members in self.members for m in members):
-            if member.grad is not None:
-                member.grad = relocated(member.grad, self._moves)
+        for members in self.members:
+            members[:] = [
+                m if m.grad is None else m._replace(grad=relocated(m.grad, self._moves))
+                for m in members
+            ]
 
     def _end(self) -> None:
         """Write down what stages do at the end of a step.

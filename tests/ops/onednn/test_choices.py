@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,7 +56,7 @@ def taken(ops, monkeypatch):
             found.append(route.name)
             return route.run(self, *operands)
 
-        return replace(route, run=run)
+        return route._replace(run=run)
 
     for name in ("conv2d", "conv2d_backward_data", "conv2d_backward_weights"):
         kernel = getattr(OneDnnOps, name)

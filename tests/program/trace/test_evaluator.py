@@ -42,6 +42,35 @@ def test_element_wise_results_lie_as_numpys_do(first, second, broadcast, reverse
         assert made.strides == wanted.strides
 
 
+@given(
+    st.permutations([0, 1, 2, 3]),
+    st.sampled_from([np.add, np.maximum, np.logical_or]),
+    st.sampled_from([None, 0, 1, 3, -2, (0, 1), (2, 0), (0, 1, 2, 3)]),
+    st.booleans(),
+)
+def test_reduced_results_lie_as_numpys_do(order, ufunc, axis, keepdims):
+    a = np.zeros((2, 3, 4, 5), np.float32).transpose(order)
+    named = {"axis": axis, "keepdims": keepdims, "where": True}
+    made = np.asarray(AbstractEvaluator().ufunc(ufunc, "reduce", (a,), (), named))
+    wanted = np.asarray(ufunc.reduce(a, axis=axis, keepdims=keepdims))
+    assert (made.shape, made.dtype) == (wanted.shape, wanted.dtype)
+    lies = [stride for stride, size in zip(made.strides, made.shape, strict=True) if size > 1]
+    assert lies == [s for s, size in zip(wanted.strides, wanted.shape, strict=True) if size > 1]
+
+
+def test_reduced_arrays_are_not_gone_through():
+    # Of as many elements as no memory has, each the same one.
+    a = np.broadcast_to(np.float32(1), (1 << 20, 1 << 20, 3))
+    made = AbstractEvaluator().ufunc(np.add, "reduce", (a,), (), {"axis": (0, 1)})
+    assert (made.shape, made.dtype) == ((3,), np.float32)
+
+
+def test_a_reduction_of_chosen_elements_goes_by_them():
+    a, chosen = np.ones((4, 3), np.float32), np.ones((4, 3), bool)
+    made = AbstractEvaluator().ufunc(np.add, "reduce", (a,), (), {"axis": 1, "where": chosen})
+    assert made.tolist() == [3.0] * 4
+
+
 @pytest.mark.parametrize("name", ["mlp", "lenet"])
 def test_nets_are_recorded_alike(name):
     found = []

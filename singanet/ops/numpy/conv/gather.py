@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 from singanet.ops.interface import Ops
 from singanet.ops.numpy.windows import blocks, scratch_bytes
@@ -62,8 +62,7 @@ def gather_depthwise(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window:
     return dx.transpose(0, 3, 1, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class _Phase:
+class _Phase(NamedTuple):
     """Along one axis the pixels whose position leaves one remainder, and what reaches them."""
 
     taps: slice

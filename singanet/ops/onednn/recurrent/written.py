@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.written import Ranges
+from singanet.base.written import PAGE, Ranges
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.recurrent.plans import Sizes, backward, train
 from singanet.ops.onednn.runtime import Build, Runtime
@@ -27,8 +27,6 @@ _FEWEST = 3
 
 _MARK = np.uint32(0x7FA51234)
 """No float that arithmetic makes: its bits are of a signalling NaN."""
-
-_PAGE = 4096
 
 
 def written(
@@ -77,11 +75,11 @@ def _seen(runtime: Runtime, sizes: Sizes, work: int) -> tuple[dict[int, Array], 
     found: list[dict[int, Array]] = []
     for plan, number in ((forward, note), (back, note_back)):
         given = [np.zeros(size, np.uint8) for size in plan.sizes]
-        scratch = np.full((plan.scratch + _PAGE) // 4, _MARK)
+        scratch = np.full((plan.scratch + PAGE) // 4, _MARK)
         before = notes.copy()
         addresses = [array.ctypes.data for array in given]
         addresses[number] = notes.ctypes.data
-        start = -scratch.ctypes.data % _PAGE
+        start = -scratch.ctypes.data % PAGE
         plan.run(addresses, scratch.ctypes.data + start)
         of_scratch = scratch[start // 4 : start // 4 + plan.scratch // 4] != _MARK
         found.append({number: notes != before, len(plan.sizes): of_scratch})
@@ -99,7 +97,7 @@ def _grown(first: Array, second: Array, factor: float) -> Ranges:
 
     Words near each other are one range, such as the rows of a matrix with room behind each.
     """
-    gap = _PAGE
+    gap = PAGE
     while True:
         pair = [_ranges(mask, gap) for mask in (first, second)]
         if len(pair[0]) == len(pair[1]):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import NamedTuple
 
 from singanet.ops import winograd as wg
 from singanet.ops.onednn.winograd.plan import POINTS, Area, filled, in_steps
@@ -20,8 +20,7 @@ _KERNELS_TO_BLOCK = 4
 T, S = wg.TILE, wg.SPAN
 
 
-@dataclass(frozen=True)
-class Tiles:
+class Tiles(NamedTuple):
     """``n`` images (h, w, c) whose 3×3 windows, after ``pads`` above and left, give (oh, ow, f).
 
     Blocks of samples are shared among ``workers``, of which each gets one at least.
