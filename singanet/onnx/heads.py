@@ -192,7 +192,8 @@ def _scores(symbol: Symbol, known: Mapping[int, Array]) -> _Scores | None:
             mask = symbol.call.inputs[1]
             found.product = symbol.call.inputs[0]
             array = _constant(mask, known)
-            if array is not None and _is_causal(array >= _FAR) and not array.max():
+            # What is seen may be added to, too, as by a bias that falls with the distance.
+            if array is not None and _is_causal(array >= _FAR) and not array[array >= _FAR].any():
                 found.causal = True
             else:
                 found.masks.append(("added", mask))
@@ -206,6 +207,7 @@ def _scores(symbol: Symbol, known: Mapping[int, Array]) -> _Scores | None:
         else:
             break
     good = isinstance(layer, layers.MatMul) and len(symbol.shape) == 3 and len(found.masks) < 2
+    good = good and late > 0
     if late != 1.0:
         good = good and not found.masks
         found.factor *= late

@@ -119,6 +119,8 @@ def _gelu(use: Use) -> Tensor | None:
         if plus is None or erf is None or inside is None:
             continue
         scaled = _split(use, inside)
+        if inside.op == "Div" and scaled and scaled[0] != inside.inputs[0]:
+            continue
         wanted = sqrt(2.0) if inside.op == "Div" else sqrt(0.5)
         if scaled and scaled[0] == rest[1 - k] and isclose(scaled[1], wanted, rel_tol=1e-4):
             x = use.sheet.values[scaled[0]]
@@ -175,9 +177,9 @@ def _standardised(use: Use, over: Node) -> tuple[Tensor, int, float, list[Node]]
     mean = use.before(centred.inputs[1], "ReduceMean")
     if mean is None or mean_square is None or square is None:
         return None
-    same = square.inputs[0] == over.inputs[0] and (
-        square.inputs[1] == over.inputs[0] or _number(use, square.inputs[1]) == 2.0
-    )
+    base, factor = square.inputs
+    twice = _number(use, factor) == 2.0 if square.op == "Pow" else factor == base
+    same = base == over.inputs[0] and twice
     x = use.sheet.values.get(mean.inputs[0])
     if not same or mean.inputs[0] != centred.inputs[0] or not isinstance(x, Tensor):
         return None

@@ -53,6 +53,12 @@ class Direction:
         """The states after every step, (T, N, H)."""
         return states[:-1] if self.reverse else states[1:]
 
+    def of(self, samples: slice) -> Direction:
+        """The way of some of the samples."""
+        skips = None if self.skips is None else self.skips[:, samples]
+        drop = None if self.drop is None else self.drop[samples]
+        return Direction(self.count, self.reverse, skips, drop)
+
     @property
     def is_plain(self) -> bool:
         """Whether every step is there for every sample, and sees all of its state."""

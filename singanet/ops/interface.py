@@ -10,6 +10,7 @@ import numpy as np
 
 from singanet.ops.direction import Direction, RecurrentGradients
 from singanet.ops.window import Pair, Window
+from singanet.ops.workers import Parts
 from singanet.types import Array, RowSparse, Shape
 
 ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
@@ -106,6 +107,12 @@ class Ops(Protocol):
         axes. Those that are ``scaled`` are multiplied by a number first. Threads are taken as for
         ``work`` elements. It is bound to the addresses of result, operands and scales; the result
         may lie where an operand does.
+        """
+
+    def team(self) -> tuple[int, Callable[[Parts], None]]:
+        """How many threads there are for what is made of Python, and what has parts done by them.
+
+        Python is shared as well, but for calls that let go of the interpreter's lock.
         """
 
     def settings(self) -> Hashable:

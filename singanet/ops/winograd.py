@@ -1,9 +1,11 @@
-"""Winograd's transforms for 3×3 windows on tiles of 4×4 outputs: a quarter of the multiplications.
+"""Winograd's transforms on tiles of 4×4 outputs: a quarter of the multiplications for 3×3 windows.
 
 Lavin and Gray, 2016. The points are 0, ±√½, ±√2 and infinity, which keep the error of float32 at a
 quarter of what the usual 0, ±1, ±2 leave (Barabasz et al., 2020): about 3e-6 of the largest value.
-A transform is a list of steps ``(ufunc, a, b, out)`` along an axis of tiles, with the even and odd
-powers shared between a point and its negative.
+For 5×5 windows, which take an eighth of the multiplications by themselves, they are 0, ±½, ±1, ±2
+and infinity, with the same error. A transform is a matrix along either axis of a tile or, for 3×3,
+a list of steps ``(ufunc, a, b, out)``, with the even and odd powers shared between a point and its
+negative.
 """
 
 from __future__ import annotations
@@ -19,61 +21,70 @@ from singanet.types import Array
 Step = tuple[Any, Any, Any, Array]
 
 TILE, SPAN = 4, 6
-"""Outputs along a side of a tile, and the inputs that they see."""
+"""Outputs along a side of a tile, and the inputs that they see through 3×3 windows."""
+
+POINTS = {
+    3: (0.0, 0.5**0.5, -(0.5**0.5), 2**0.5, -(2**0.5)),
+    5: (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0),
+}
+"""The finite points for windows of so many taps along an axis."""
 
 _A, _B = np.float32(0.5**0.5), np.float32(2**0.5)
 _HALF, _TWO, _BOTH = np.float32(0.5), np.float32(2.0), np.float32(-2.5)
-_POINTS = (0.0, 0.5**0.5, -(0.5**0.5), 2**0.5, -(2**0.5))
 
 add, subtract, multiply = np.add, np.subtract, np.multiply
 
 
-def _powers(count: int) -> Array:
-    """Each point's powers, and for infinity the highest: (6, count)."""
-    rows = [[point**k for k in range(count)] for point in _POINTS]
+def span(taps: int) -> int:
+    """Inputs along a side that a tile sees through windows of so many taps; also its values."""
+    return TILE + taps - 1
+
+
+def _powers(taps: int, count: int) -> Array:
+    """Each point's powers, and for infinity the highest: (span, count)."""
+    rows = [[point**k for k in range(count)] for point in POINTS[taps]]
     return np.array([*rows, [0.0] * (count - 1) + [1.0]])
 
 
-def _weights() -> Array:
-    """1 / Π (p - other points), and 1 for infinity: (6, 1)."""
-    apart = [np.prod([p - q for q in _POINTS if q != p]) for p in _POINTS]
-    return 1.0 / np.array([[value] for value in [*apart, 1.0]])
+def _kernel_line(taps: int) -> Array:
+    """(span, taps): each power by Π (p - other points), and as it is for infinity."""
+    points = POINTS[taps]
+    apart = [np.prod([p - q for q in points if q != p]) for p in points]
+    return _powers(taps, taps) / np.array([*apart, 1.0])[:, None]
 
 
-def of_kernels(turned: bool, kind: Any = np.float32) -> Array:
-    """(36, 9): what makes the 36 values of a 3×3 kernel, or of the kernel ``turned`` around."""
-    line = _weights() * _powers(3)
+def of_kernels(turned: bool, kind: Any = np.float32, taps: int = 3) -> Array:
+    """(span², taps²): the values of a kernel, or of the kernel ``turned`` around."""
+    line = _kernel_line(taps)
     line = line[:, ::-1] if turned else line
     return np.ascontiguousarray(np.kron(line, line), kind)
 
 
-def to_kernels(kind: Any = np.float32) -> Array:
-    """(36, 9): what makes the gradient of a 3×3 kernel of its 36 values."""
-    line = _weights() * _powers(3)
-    return np.ascontiguousarray(np.kron(line, line), kind)
+def to_kernels(kind: Any = np.float32, taps: int = 3) -> Array:
+    """(span², taps²): what makes the gradient of a kernel of its values."""
+    return of_kernels(False, kind, taps)
 
 
-@lru_cache(maxsize=8)
-def of_inputs_at_once(kind: Any) -> Array:
-    """(36, 36): what makes the 36 values of a tile of 6×6 inputs."""
+@lru_cache(maxsize=16)
+def inputs_line(taps: int, kind: Any) -> Array:
+    """(span, span): the values of a line of inputs."""
+    points = POINTS[taps]
     # For each point the polynomial that is 0 at the other ones, for infinity at all.
-    rows = [np.poly([q for q in _POINTS if q != p])[::-1] for p in _POINTS]
-    line = np.array([*(np.append(row, 0.0) for row in rows), np.poly(_POINTS)[::-1]])
-    return np.kron(line, line).astype(kind)
+    rows = [np.poly([q for q in points if q != p])[::-1] for p in points]
+    line = np.array([*(np.append(row, 0.0) for row in rows), np.poly(points)[::-1]])
+    return np.ascontiguousarray(line, kind)
 
 
-@lru_cache(maxsize=8)
-def to_outputs_at_once(kind: Any) -> Array:
-    """(16, 36): what makes a tile of 4×4 outputs of 36 values."""
-    line = _powers(TILE).T
-    return np.ascontiguousarray(np.kron(line, line), kind)
+@lru_cache(maxsize=16)
+def outputs_line(taps: int, kind: Any) -> Array:
+    """(4, span): a line of outputs of its values."""
+    return np.ascontiguousarray(_powers(taps, TILE).T, kind)
 
 
-@lru_cache(maxsize=8)
-def of_slopes_at_once(kind: Any) -> Array:
-    """(36, 16): what makes 36 values of the gradients of a tile of 4×4 outputs."""
-    line = _powers(TILE)
-    return np.ascontiguousarray(np.kron(line, line), kind)
+@lru_cache(maxsize=16)
+def slopes_line(taps: int, kind: Any) -> Array:
+    """(span, 4): the values of a line of the gradients of outputs."""
+    return np.ascontiguousarray(_powers(taps, TILE), kind)
 
 
 def of_inputs(d: Sequence[Array], v: Sequence[Array], t: Sequence[Array]) -> list[Step]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -48,12 +48,17 @@ def at(value: Hyper, step: int) -> float:
     return float(value(step)) if callable(value) else float(value)
 
 
+def _learns(value: Hyper) -> TypeGuard[Learning]:
+    # A protocol takes 60 µs to find that a number is none.
+    return callable(value) and isinstance(value, Learning)
+
+
 def dump_schedules(owner: object, hypers: Sequence[str]) -> dict[str, Array]:
     """What the schedules among the attributes ``hypers`` have learnt, by ``*/hyper.key``."""
     return {
         f"*/{hyper}.{key}": np.array(number, np.float64)
         for hyper in hypers
-        if isinstance(schedule := getattr(owner, hyper), Learning)
+        if _learns(schedule := getattr(owner, hyper))
         for key, number in schedule.state_dict().items()
     }
 
@@ -72,7 +77,7 @@ def load_schedules(
         )
     for hyper in hypers:
         schedule = getattr(owner, hyper)
-        if isinstance(schedule, Learning):
+        if _learns(schedule):
             start = f"*/{hyper}."
             schedule.load_state_dict(
                 {k[len(start) :]: float(v) for k, v in saved.items() if k.startswith(start)}

@@ -278,7 +278,7 @@ def test_a_diverged_run_saves_nothing_of_it(small, tmp_path, capsys):
 
 @pytest.mark.parametrize("optimizer", USUAL_RATES)
 def test_every_optimizer_learns(optimizer, tmp_path):
-    options = {"epochs": 6, "accumulate": 2 if optimizer.startswith("accumulating") else 1}
+    options = {"epochs": 4, "accumulate": 2 if optimizer.startswith("accumulating") else 1}
     figures = run(RunOptions("mlp", "digits", optimizer=optimizer, **options)).figures
     assert figures["test_accuracy"] > 0.6  # by chance: 0.1
 

@@ -17,7 +17,16 @@ from singanet.ops.kernel import kernel, kernels, kernels_by_cost
 from singanet.ops.onednn import OneDnnOps
 from singanet.training.half_kernels import half_device
 
-SURROUNDINGS = {"lanes", "settings", "remarks", "trim", "pass_on_nan", "has_sweep", "sweep"}
+SURROUNDINGS = {
+    "lanes",
+    "team",
+    "settings",
+    "remarks",
+    "trim",
+    "pass_on_nan",
+    "has_sweep",
+    "sweep",
+}
 """Methods of a backend that are no kernels."""
 
 PACKAGE = Path(singanet.__file__).parent

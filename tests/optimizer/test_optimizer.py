@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet import optimizer as opt
@@ -152,6 +152,7 @@ def test_strided_and_transposed_arrays(make: Any) -> None:
         np.testing.assert_allclose(value, plain, rtol=1e-14)
 
 
+@settings(max_examples=15)
 @given(data=st.data())
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_row_sparse_touches_its_rows_alone_and_treats_them_as_dense(name: str, data: Any) -> None:

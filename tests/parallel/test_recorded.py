@@ -111,8 +111,20 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("case", CASES)
+OF_THREE = ("momentum", "uneven", "sparse, uneven", "local, accumulated")
+"""A third rank sums in another order, whatever the case: the others are tried with ``slow``."""
+
+
+@pytest.mark.parametrize(
+    ("case", "size"),
+    [
+        *((case, 2) for case in CASES),
+        *(
+            pytest.param(case, 3, marks=[pytest.mark.slow] * (case not in OF_THREE))
+            for case in CASES
+        ),
+    ],
+)
 def test_recorded_steps_have_the_bits_of_the_layers_whoever_records(case, size):
     wrap, more = CASES[case]
     by_layers = of_ranks(size, (), wrap, **more)

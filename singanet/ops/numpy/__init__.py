@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import numpy as np
 
+from singanet.ops import workers
 from singanet.ops.interface import Ops, Prepared
 from singanet.ops.numpy import (
     activations,
@@ -29,7 +30,8 @@ from singanet.ops.numpy import (
     windows,
 )
 from singanet.ops.numpy.recurrent import elman, gru, lstm, sequences
-from singanet.ops.threads import changes
+from singanet.ops.threads import changes, default_threads
+from singanet.ops.workers import Parts
 from singanet.types import Array
 
 __all__ = ["NumpyOps", "numpy_ops"]
@@ -75,6 +77,10 @@ class NumpyOps:
     ) -> Any:
         """See `Ops`."""
         return None
+
+    def team(self) -> tuple[int, Callable[[Parts], None]]:
+        """See `Ops`."""
+        return default_threads(), workers.side_by_side
 
     def settings(self) -> Hashable:
         """See `Ops`: the number of threads may have been set anew."""

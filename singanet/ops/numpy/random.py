@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.ops import draws
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.types import Array, Shape
@@ -17,7 +18,9 @@ from singanet.types import Array, Shape
 def uniform(ops: Ops, rng: np.random.Generator, shape: Shape) -> Array:
     """See `Ops`."""
     # Drawn on the host, so that a seed gives the same numbers on every device.
-    return ops.xp.asarray(rng.random(shape, dtype=np.float32))
+    drawn: Array = np.empty(shape, np.float32)
+    draws.fill(rng, drawn, *ops.team())
+    return ops.xp.asarray(drawn)
 
 
 @kernel(half="native")

@@ -17,6 +17,7 @@ from singanet.ops.onednn.library import Library, load_library
 from singanet.ops.onednn.runtime import Build, Runtime
 from singanet.ops.onednn.speeds import BUILT_IN, Speeds
 from singanet.ops.threads import changes, default_threads
+from singanet.ops.workers import Parts
 from singanet.types import Array
 
 _F32 = np.dtype(np.float32)
@@ -75,6 +76,11 @@ class OneDnnBase(NumpyOps):
     def lane_count(self, samples: int, multiplications: int) -> int:
         """One, since the threads are the library's."""
         return 1
+
+    def team(self) -> tuple[int, Callable[[Parts], None]]:
+        """See `Ops`: the library's own threads, since others would find their cores taken."""
+        runtime = self.runtime()
+        return super().team() if runtime is None else (runtime.threads, runtime.side_by_side)
 
     def settings(self) -> Hashable:
         """See `Ops`: routes may have been measured in the meantime."""

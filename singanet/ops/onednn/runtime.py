@@ -69,6 +69,7 @@ class Runtime:
         execute, briefly = (executing(library.c, brief) for brief in (False, True))
         use = self.team.use
         self._place = Place(library.c, engine, stream, use, execute, briefly, shared)
+        self.side_by_side = shared
         # Scratch is ours to give, so that it is counted, shared by all plans, and kept aligned.
         self._attributes = self._made("primitive_attr_create")
         set_mode = library.c.dnnl_primitive_attr_set_scratchpad_mode

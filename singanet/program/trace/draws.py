@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from singanet.ops import draws
 from singanet.program.ir import NotRecordableError
 from singanet.types import Array
 
@@ -21,7 +20,7 @@ class Draws:
 
     def fill(self, out: Array) -> None:
         """Fill ``out`` with float32 numbers from 0 to below 1."""
-        self._net.rng.random(out=out, dtype=np.float32)
+        draws.fill(self._net.rng, out, *self._net.device.ops.team())
 
     def __getattr__(self, name: str) -> Any:
         raise NotRecordableError(f"a draw by the layer itself, rng.{name}")

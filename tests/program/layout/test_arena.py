@@ -126,7 +126,7 @@ def test_no_strategy_lets_anything_overlap(name, triples):
 
 def least_of_all(intervals):
     """The smallest arena there is: some order of placing each as low as it goes reaches it."""
-    best = None
+    best = int(intervals.size.sum()) + 1
     for order in permutations(range(len(intervals.size))):
         placed = []
         for k in order:
@@ -137,9 +137,11 @@ def least_of_all(intervals):
                 for candidate in [0, *(high for _, high in near)]
                 if all(candidate + size <= a or b <= candidate for a, b in near)
             )
+            if low + size >= best:
+                break
             placed.append((start, end, low, low + size))
-        top = max(high for *_, high in placed)
-        best = top if best is None else min(best, top)
+        else:
+            best = max(high for *_, high in placed)
     return best
 
 

@@ -202,7 +202,7 @@ def test_reports_tell_what_runs_again_and_what_that_saves():
 
 
 def test_memory_is_predicted_with_what_is_dropped():
-    net = build("resnet20", (3, 16, 16), 5, seed=0)
+    net = residual_images(8)
     told = {level: net.memory(16, sgd(), recompute=level) for level in ("none", "cheap")}
     assert told["cheap"].parts["arena"] < 0.8 * told["none"].parts["arena"]
     for level, memory in told.items():

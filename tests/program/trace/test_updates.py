@@ -93,8 +93,8 @@ def falling(step):
 @pytest.mark.parametrize("kind", ELEMENT_WISE)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"lr": 0.01}, {"weight_decay": 0.01}, {"regularizer": kinds.L1Regularizer(0.01)}],
-    ids=["scheduled", "constant", "decay", "l1"],
+    [{}, {"lr": 0.01, "weight_decay": 0.01}, {"regularizer": kinds.L1Regularizer(0.01)}],
+    ids=["scheduled", "constant, decay", "l1"],
 )
 def test_updates_element_by_element_are_kernels(kind, options):
     twins = Twins(net, lambda: ELEMENT_WISE[kind](**{"lr": falling, **options}))
@@ -136,9 +136,13 @@ def test_constraints_are_kernels(kind, constraint):
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "LAMB", "Adafactor", "AccumulatingSGD"])
 @pytest.mark.parametrize(
-    "coefficient", [lambda step: 0.01 * step, schedules.Cosine(0.1, 4), lambda step: 0.0]
+    ("penalty", "coefficient"),
+    [
+        (kinds.L1Regularizer, lambda step: 0.01 * step),
+        (kinds.L1Regularizer, lambda step: 0.0),
+        (kinds.L2Regularizer, schedules.Cosine(0.1, 4)),
+    ],
 )
-@pytest.mark.parametrize("penalty", [kinds.L1Regularizer, kinds.L2Regularizer])
 def test_scheduled_regularizers_are_numbers_of_the_step(kind, coefficient, penalty):
     make = {**ELEMENT_WISE, **OF_WHOLE_PARAMETERS}[kind]
     twins = Twins(net, lambda: make(lr=0.01, regularizer=penalty(coefficient)))

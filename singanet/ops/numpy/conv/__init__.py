@@ -7,7 +7,7 @@ from typing import Any
 
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route, in_order, kernel
-from singanet.ops.numpy.conv import columns, depthwise, narrow, volumes, winograd
+from singanet.ops.numpy.conv import columns, depthwise, joined, narrow, volumes, winograd
 from singanet.ops.numpy.conv.gather import can_gather, gather, gather_depthwise, moves_less
 from singanet.ops.numpy.conv.scatter import scatter
 from singanet.ops.window import Window
@@ -42,6 +42,16 @@ def _by_channel(
     return ops.depthwise_conv2d(x, kernels, bias, window)
 
 
+def _has_small_groups(
+    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+) -> bool:
+    return _are_small(ops, weight.shape, groups)
+
+
+def _are_small(ops: Ops, weight_shape: Shape, groups: int) -> bool:
+    return groups > 1 and ops.on_host and joined.joined(groups, tuple(weight_shape)) > 1
+
+
 def _is_for_tiles(
     ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
 ) -> bool:
@@ -71,6 +81,7 @@ def _data_by_channel(
 conv2d = in_order(
     Route("volumes", volumes.conv, _are_volumes),
     Route("by channel", _by_channel, _is_by_channel),
+    Route("joined", joined.conv2d, _has_small_groups),
     Route("winograd", winograd.conv2d, _is_for_tiles),
     Route("narrow", narrow.conv2d, _is_narrow),
     last=columns.conv2d,
@@ -82,6 +93,11 @@ conv2d_backward_weights = in_order(
         "by channel",
         _weights_by_channel,
         lambda ops, x, dy, shape, window, groups=1: 1 < groups == x.shape[1],
+    ),
+    Route(
+        "joined",
+        joined.weights,
+        lambda ops, x, dy, shape, window, groups=1: _are_small(ops, shape, groups),
     ),
     Route(
         "winograd",
@@ -106,6 +122,11 @@ conv2d_backward_data = in_order(
         "by channel",
         _data_by_channel,
         lambda ops, dy, weight, x_shape, window, groups=1: 1 < groups == x_shape[1],
+    ),
+    Route(
+        "joined",
+        joined.data,
+        lambda ops, dy, weight, x_shape, window, groups=1: _are_small(ops, weight.shape, groups),
     ),
     Route(
         "winograd",

@@ -1,13 +1,14 @@
 """Convolution of every channel with kernels of its own.
 
 No columns are laid out: windows are views of the padded image, whose products with the kernels are
-summed a whole row of outputs at a time.
+summed many outputs of a row at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd
+from functools import lru_cache
+from math import gcd, log
 from typing import Any
 
 from singanet.ops.interface import Ops
@@ -20,6 +21,9 @@ from singanet.types import Array, Shape
 _SLOWER = 8
 """Times as long as a multiplication by BLAS takes one by einsum."""
 
+_RUN = 1500
+"""Values of outputs side by side, with which nine of the kernels and the sums fit a first cache."""
+
 
 @kernel(half="lift")
 def depthwise_conv2d(
@@ -28,18 +32,20 @@ def depthwise_conv2d(
     """See `Ops`."""
     xp, (c, m, kh, kw) = ops.xp, weight.shape
     oh, ow = window.out_size(*x.shape[2:])
-    kernels = _along_rows(xp, weight, ow).reshape(kh, kw, ow * c * m)
-    y: Array = xp.empty((len(x), oh, ow * c * m), x.dtype)
+    together = _together(ow, c * m)
+    run = together * c * m
+    kernels = _along_rows(xp, weight, together).reshape(kh, kw, run)
+    y: Array = xp.empty((len(x), oh, ow // together, run), x.dtype)
     for lane in ops.lanes(len(x), y.size * kh * kw * _SLOWER):
         mine = y[lane]
-        for samples, rows, parts in _bands(ops, x[lane], window, m):
+        for samples, rows, parts in _bands(ops, x[lane], window, m, together):
             part = mine[samples, rows]
             for k, (windows, taps) in enumerate(parts):
                 if k:
-                    sums = xp.einsum("nhabx,abx->nhx", windows, kernels[:, taps])
+                    sums = xp.einsum("nhrabx,abx->nhrx", windows, kernels[:, taps])
                     xp.add(part, sums, out=part)
                 else:
-                    xp.einsum("nhabx,abx->nhx", windows, kernels[:, taps], out=part)
+                    xp.einsum("nhrabx,abx->nhrx", windows, kernels[:, taps], out=part)
     y = y.reshape(len(x), oh, ow, c * m)
     if bias is not None:
         xp.add(y, bias, out=y)
@@ -56,11 +62,11 @@ def depthwise_conv2d_backward_weights(
     totals: list[Array] = []
     for lane in ops.lanes(len(x), dy.size * kh * kw * _SLOWER):
         total: Array = xp.zeros((kh, kw, width * c * m), dy.dtype)
-        for samples, rows, parts in _bands(ops, x[lane], window, m):
+        for samples, rows, parts in _bands(ops, x[lane], window, m, width):
             given = ops.channels_last(dy[lane][samples, :, rows])
-            lines = given.reshape(*given.shape[:2], width * c * m)
+            lines = given.reshape(*given.shape[:2], 1, width * c * m)
             for windows, taps in parts:
-                total[:, taps] += xp.einsum("nhabx,nhx->abx", windows, lines)
+                total[:, taps] += xp.einsum("nhrabx,nhrx->abx", windows, lines)
         totals.append(total)
     sums = sum_of(ops, totals).reshape(kh * kw, width, c, m).sum(axis=1)
     return xp.ascontiguousarray(sums.transpose(1, 2, 0)).reshape(weight_shape)
@@ -83,7 +89,7 @@ def scatter_depthwise(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window
 
 
 def _bands(
-    ops: Ops, x: Array, window: Window, m: int
+    ops: Ops, x: Array, window: Window, m: int, together: int
 ) -> Iterator[tuple[slice, slice, Iterator[tuple[Array, slice]]]]:
     """Samples, output rows, and the windows that these outputs meet, as `_in_runs` has them."""
     n, c = x.shape[:2]
@@ -94,14 +100,17 @@ def _bands(
         full = band(ops, x[samples], window, rows)
         wide = full if m == 1 else ops.xp.repeat(full, m, axis=3)
         out = (rows.stop - rows.start, width)
-        yield samples, rows, _in_runs(ops.xp, wide, window, out)
+        yield samples, rows, _in_runs(ops.xp, wide, window, out, together)
 
 
-def _in_runs(xp: Any, full: Array, window: Window, out: Pair) -> Iterator[tuple[Array, slice]]:
-    """Views (N, H', kh, taps, W'·C) of the padded ``full``, and which columns' taps they are.
+def _in_runs(
+    xp: Any, full: Array, window: Window, out: Pair, together: int
+) -> Iterator[tuple[Array, slice]]:
+    """Views (N, H', runs, kh, taps, run·C) of the padded ``full``, and their columns' taps.
 
-    The pixels of a row that a tap meets lie one after the other: with a stride, in a copy of
-    every so-many-th column, which serves the taps whose distance the stride divides.
+    Outputs ``together`` in a row make a run. The pixels that a tap meets in it lie one after the
+    other: with a stride, in a copy of every so-many-th column, which serves the taps whose distance
+    the stride divides.
     """
     n, _, _, c = full.shape
     (kh, kw), (sh, sw), (dh, dw) = window.kernel, window.stride, window.dilation
@@ -111,10 +120,17 @@ def _in_runs(xp: Any, full: Array, window: Window, out: Pair) -> Iterator[tuple[
         taps = slice(first, None, step)
         columns = xp.ascontiguousarray(full[:, :, first * dw % sw :: sw])
         by_n, by_h, by_w, by_c = columns.strides
-        shape = (n, out[0], kh, len(range(first, kw, step)), out[1] * c)
-        strides = (by_n, by_h * sh, by_h * dh, by_w * (dw // common), by_c)
+        shape = (n, out[0], out[1] // together, kh, len(range(first, kw, step)), together * c)
+        strides = (by_n, by_h * sh, by_w * together, by_h * dh, by_w * (dw // common), by_c)
         start = columns[:, :, first * dw // sw :]
         yield xp.lib.stride_tricks.as_strided(start, shape, strides), taps
+
+
+@lru_cache(maxsize=256)
+def _together(width: int, channels: int) -> int:
+    """How many outputs of a row make a run: a divisor of the width, for about `_RUN` values."""
+    divisors = (part for part in range(1, width + 1) if width % part == 0)
+    return min(divisors, key=lambda part: abs(log(part * channels / _RUN)), default=1)
 
 
 def _along_rows(xp: Any, weight: Array, width: int) -> Array:

@@ -1,8 +1,9 @@
-"""3×3 convolutions with many channels by Winograd's transforms: a quarter of the multiplications.
+"""Convolutions with many channels by Winograd's transforms: a quarter of the multiplications.
 
-A tile of 6×6 inputs gives 4×4 outputs. Both of its transforms are one product with a constant
-matrix, since NumPy's element-wise steps along an axis would take twice as long. See
-`singanet.ops.winograd` for the points and their error.
+For 3×3 and 5×5 windows: a tile of 6×6 or 8×8 inputs gives 4×4 outputs. A transform is a product
+with a small constant matrix along either axis of the tiles, since NumPy's element-wise steps would
+take twice as long, and one product for both axes half as long again. See `singanet.ops.winograd`
+for the points and their error.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from singanet.ops.numpy.windows import blocks, padded, scratch_bytes
 from singanet.ops.window import Pair, Window
 from singanet.types import Array, Shape
 
-T, S = wg.TILE, wg.SPAN
-POINTS = S * S
+T = wg.TILE
 
-_BLOCK_BYTES = 1 << 22
-"""Of the values of a block, which are written once and read once; products want many tiles."""
+_BLOCK_BYTES, _MOST_BYTES = 1 << 20, 1 << 22
+"""Of the values of a block: the transforms want them in the cache, products want many tiles.
 
-_COLUMN, _INPUT, _SUM, _KERNEL = 16, 90, 45, 100
+As many as the kernels, which each block reads, where these are between the two.
+"""
+
+_COLUMN, _INPUT, _SUM, _KERNEL = 16, 60, 30, 100
 """What a value costs, as multiplications of a product: of columns, inputs, sums, and kernels.
 
 Ratios of copies to products, measured on processors with AVX-512 and rounded towards the direct
 way. They are no measurement of the processor at hand, so that equal runs have equal bits.
 """
 
-_GAIN = 1.2
+_GAIN = 1.3
 """How much faster the estimate has to be."""
 
 Product = Callable[..., Array]
@@ -39,16 +42,18 @@ Product = Callable[..., Array]
 
 def pays(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window, groups: int) -> bool:
     """Whether the forward convolution is one for tiles, and faster so; its gradients are then."""
-    (n, c, *size), (f, _, *kernel) = x_shape, weight_shape
-    plain = window.stride == window.dilation == (1, 1) and kernel == [3, 3] and groups == 1
+    (n, c, *size), (f, _, taps, across) = x_shape, weight_shape
+    plain = window.stride == window.dilation == (1, 1) and groups == 1
     pads = [pad for both in window.pads for pad in both]
-    if not ops.on_host or not plain or max(pads) > 2 or 0 in x_shape:
+    if not ops.on_host or not plain or taps != across or taps not in wg.POINTS:
         return False
-    out = window.out_size(*size)
+    if max(pads) > taps - 1 or 0 in x_shape:
+        return False
+    out, values = window.out_size(*size), wg.span(taps) ** 2
     th, tw = _grid(out)
     tiles = n * th * tw
-    direct = n * out[0] * out[1] * 9 * c * (f + _COLUMN)
-    taken = POINTS * (tiles * (c * f + _INPUT * c + _SUM * f) + _KERNEL * c * f)
+    direct = n * out[0] * out[1] * taps * taps * c * (f + _COLUMN)
+    taken = values * (tiles * (c * f + _INPUT * c + _SUM * f) + _KERNEL * c * f)
     return direct > _GAIN * taken > 0
 
 
@@ -57,59 +62,58 @@ def conv2d(
 ) -> Array:
     """See `Ops`."""
     f, c = weight.shape[:2]
-    kernels = _kernels(ops, weight, turned=False).reshape(POINTS, f, c).transpose(0, 2, 1)
+    kernels = _kernels(ops, weight, turned=False).reshape(-1, f, c).transpose(0, 2, 1)
     y: Array = ops.xp.empty((len(x), *window.out_size(*x.shape[2:]), f), x.dtype)
     (top, _), (left, _) = window.pads
-    return _convolved(ops, x, kernels, y, (top, left), bias)
+    return _convolved(ops, x, kernels, y, (top, left), bias, weight.shape[2])
 
 
 def data(
     ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
 ) -> Array:
     """See `Ops.conv2d_backward_data`: a convolution of dy with the kernels turned around."""
-    (n, c, h, w), f = x_shape, len(weight)
-    kernels = _kernels(ops, weight, turned=True).reshape(POINTS, f, c)
+    (n, c, h, w), (f, _, taps, _) = x_shape, weight.shape
+    kernels = _kernels(ops, weight, turned=True).reshape(-1, f, c)
     dx: Array = ops.xp.empty((n, h, w, c), dy.dtype)
     (top, _), (left, _) = window.pads
-    return _convolved(ops, dy, kernels, dx, (2 - top, 2 - left), None)
+    return _convolved(ops, dy, kernels, dx, (taps - 1 - top, taps - 1 - left), None, taps)
 
 
 def weights(
     ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
 ) -> Array:
     """See `Ops.conv2d_backward_weights`."""
-    xp, (f, c) = ops.xp, weight_shape[:2]
-    grid, multiply = _grid(dy.shape[2:]), _product(ops, len(x))
+    xp, (f, c, taps, _) = ops.xp, weight_shape
+    grid, multiply, count = _grid(dy.shape[2:]), _product(ops, len(x)), wg.span(taps) ** 2
     (top, _), (left, _) = window.pads
-    of_slopes = wg.of_slopes_at_once(x.dtype)
+    of_slopes = wg.slopes_line(taps, x.dtype)
     totals: list[Array] = []
-    # What is added to and read again should be less than what is summed up at a time.
-    least = 2 * POINTS * c * f * x.itemsize
-    for lane in ops.lanes(len(x), len(x) * grid[0] * grid[1] * POINTS * c * f):
+    sums_bytes = count * c * f * x.itemsize
+    for lane in ops.lanes(len(x), len(x) * grid[0] * grid[1] * count * c * f):
         total: Array | None = None
-        for samples in _blocks(ops, x[lane], grid, c + f, least):
-            values = _values(ops, x[lane][samples], grid, (top, left), multiply)
+        for samples in _blocks(ops, x[lane], grid, count * (c + f), sums_bytes, 2):
+            values = _values(ops, x[lane][samples], grid, (top, left), multiply, taps)
             tiled = _tiled(ops, dy[lane][samples], grid)
-            slopes = multiply(of_slopes, tiled).reshape(POINTS, -1, f)
+            slopes = _along_both(ops, multiply, of_slopes, tiled).reshape(count, -1, f)
             sums = multiply(slopes.transpose(0, 2, 1), values)
             total = sums if total is None else xp.add(total, sums, out=total)
         totals += [] if total is None else [total]
-    sums = sum_of(ops, totals).reshape(POINTS, f * c)
-    return multiply(sums.T, wg.to_kernels(x.dtype)).reshape(weight_shape)
+    sums = sum_of(ops, totals).reshape(count, f * c)
+    return multiply(sums.T, wg.to_kernels(x.dtype, taps)).reshape(weight_shape)
 
 
 def _convolved(
-    ops: Ops, x: Array, kernels: Array, y: Array, pads: Pair, bias: Array | None
+    ops: Ops, x: Array, kernels: Array, y: Array, pads: Pair, bias: Array | None, taps: int
 ) -> Array:
-    """``x`` (N, C, H, W) convolved with ``kernels`` (36, C, F) into ``y`` (N, H', W', F)."""
-    xp, (_, c, f) = ops.xp, kernels.shape
-    grid, multiply = _grid(y.shape[1:3]), _product(ops, len(x))
-    to_outputs = wg.to_outputs_at_once(x.dtype)
-    for lane in ops.lanes(len(x), len(x) * grid[0] * grid[1] * POINTS * c * f):
-        for samples in _blocks(ops, x[lane], grid, c + f):
-            values = _values(ops, x[lane][samples], grid, pads, multiply)
-            sums = multiply(values, kernels).reshape(POINTS, -1)
-            tiles = multiply(to_outputs, sums).reshape(T, T, -1, *grid, f)
+    """``x`` (N, C, H, W) convolved with ``kernels`` (span², C, F) into ``y`` (N, H', W', F)."""
+    xp, (count, c, f) = ops.xp, kernels.shape
+    grid, multiply, span = _grid(y.shape[1:3]), _product(ops, len(x)), wg.span(taps)
+    to_outputs = wg.outputs_line(taps, x.dtype)
+    for lane in ops.lanes(len(x), len(x) * grid[0] * grid[1] * count * c * f):
+        for samples in _blocks(ops, x[lane], grid, count * (c + f), kernels.nbytes):
+            values = _values(ops, x[lane][samples], grid, pads, multiply, taps)
+            sums = multiply(values, kernels).reshape(span, span, -1)
+            tiles = _along_both(ops, multiply, to_outputs, sums).reshape(T, T, -1, *grid, f)
             target = y[lane][samples]
             _place(ops, tiles, target)
             if bias is not None:
@@ -123,43 +127,59 @@ def _product(ops: Ops, samples: int) -> Product:
     return product
 
 
+def _along_both(ops: Ops, multiply: Product, line: Array, tiles: Array) -> Array:
+    """``tiles`` (A, A, M) with ``line`` (B, A) along either of their axes: (B, B, M)."""
+    (made, side), many = line.shape, tiles.shape[2]
+    rows = multiply(line, tiles.reshape(side, side * many)).reshape(made, side, many)
+    return multiply(ops.xp.broadcast_to(line, (made, made, side)), rows)
+
+
 def _grid(size: Shape) -> Pair:
     """Tiles along the height and the width of outputs."""
     return -(-size[0] // T), -(-size[1] // T)
 
 
-def _blocks(ops: Ops, x: Array, grid: Pair, channels: int, least: int = 0) -> Iterator[slice]:
-    """Slices of samples whose values fit the scratch."""
-    size = POINTS * grid[0] * grid[1] * channels * x.itemsize
-    for samples, _ in blocks(len(x), 1, size, scratch_bytes(ops, _BLOCK_BYTES, least)):
+def _blocks(
+    ops: Ops, x: Array, grid: Pair, values: int, beside: int, least: int = 0
+) -> Iterator[slice]:
+    """Slices of samples whose values, so many a tile, fit the scratch.
+
+    The products have ``beside`` bytes of kernels or sums, and values of at least so many times
+    these.
+    """
+    size = grid[0] * grid[1] * values * x.itemsize
+    usual = min(max(_BLOCK_BYTES, beside), _MOST_BYTES)
+    for samples, _ in blocks(len(x), 1, size, scratch_bytes(ops, usual, least * beside)):
         yield samples
 
 
 def _kernels(ops: Ops, weight: Array, turned: bool) -> Array:
-    """The 36 values of each kernel, or of the kernels turned around: (36, F·C)."""
-    taps = weight.reshape(weight.shape[0] * weight.shape[1], 9)
-    return in_lanes(ops, wg.of_kernels(turned, weight.dtype), taps.T)
+    """The values of each kernel, or of the kernels turned around: (span², F·C)."""
+    f, c, taps, _ = weight.shape
+    rows = weight.reshape(f * c, taps * taps)
+    return in_lanes(ops, wg.of_kernels(turned, weight.dtype, taps), rows.T)
 
 
-def _values(ops: Ops, x: Array, grid: Pair, pads: Pair, multiply: Product) -> Array:
-    """The 36 values of each tile of ``x`` (N, C, H, W): (36, tiles, C)."""
-    (n, c, h, w), (th, tw), (top, left) = x.shape, grid, pads
-    ends = (T * th + 2 - h - top, T * tw + 2 - w - left)
+def _values(ops: Ops, x: Array, grid: Pair, pads: Pair, multiply: Product, taps: int) -> Array:
+    """The values of each tile of ``x`` (N, C, H, W): (span², tiles, C)."""
+    (n, c, h, w), (th, tw), (top, left), span = x.shape, grid, pads, wg.span(taps)
+    ends = (T * th + taps - 1 - h - top, T * tw + taps - 1 - w - left)
     full = padded(ops, x, ((top, ends[0]), (left, ends[1])))
     by_n, by_h, by_w, by_c = full.strides
-    shape = (S, S, n, th, tw, c)
+    shape = (span, span, n, th, tw, c)
     strides = (by_h, by_w, by_n, T * by_h, T * by_w, by_c)
     tiles = ops.xp.lib.stride_tricks.as_strided(full, shape, strides)
-    lines = ops.xp.ascontiguousarray(tiles).reshape(POINTS, n * th * tw * c)
-    return multiply(wg.of_inputs_at_once(x.dtype), lines).reshape(POINTS, n * th * tw, c)
+    lines = ops.xp.ascontiguousarray(tiles).reshape(span, span, n * th * tw * c)
+    made = _along_both(ops, multiply, wg.inputs_line(taps, x.dtype), lines)
+    return made.reshape(span * span, n * th * tw, c)
 
 
 def _tiled(ops: Ops, dy: Array, grid: Pair) -> Array:
-    """The 16 gradients of each tile's outputs, (16, tiles·F), zero beyond the image."""
+    """The 4×4 gradients of each tile's outputs, (4, 4, tiles·F), zero beyond the image."""
     (n, f, h, w), (th, tw) = dy.shape, grid
     full = padded(ops, dy, ((0, T * th - h), (0, T * tw - w)))
     tiles = full.reshape(n, th, T, tw, T, f).transpose(2, 4, 0, 1, 3, 5)
-    return ops.xp.ascontiguousarray(tiles).reshape(T * T, n * th * tw * f)
+    return ops.xp.ascontiguousarray(tiles).reshape(T, T, n * th * tw * f)
 
 
 def _place(ops: Ops, tiles: Array, y: Array) -> None:

@@ -69,10 +69,19 @@ def _states(
     ``gates`` (T, N, H) holds what the input and the biases add, and is overwritten;
     ``weight`` is (H, H).
     """
-    xp = ops.xp
     steps, n, size = gates.shape
     h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
-    room = xp.empty((n, size), gates.dtype)
+    for lane in ops.lanes(n, gates.size * size):
+        _steps(ops, gates[:, lane], h[:, lane], weight, direction.of(lane), mode)
+    return h
+
+
+def _steps(
+    ops: Ops, gates: Array, h: Array, weight: Array, direction: Direction, mode: str
+) -> None:
+    """The states of some samples, step by step."""
+    xp = ops.xp
+    room = xp.empty(gates.shape[1:], gates.dtype)
     for t in direction.steps():
         before, after = direction.around(t)
         hb = h[after]
@@ -83,7 +92,6 @@ def _states(
         else:
             xp.tanh(hb, out=hb)
         stay(ops, direction, t, h)
-    return h
 
 
 def _states_backward(
@@ -109,13 +117,23 @@ def _states_backward(
         xp.multiply(after, after, out=dgates)
         xp.subtract(1, dgates, out=dgates)
     clear(ops, direction.skips, dgates)
-    room = None if direction.skips is None else xp.empty(dh.shape, dh.dtype)
     # Copied once, the product of each step reads it in longer runs.
     across = xp.ascontiguousarray(weight.T)
+    for lane in ops.lanes(len(dh), dgates.size * len(weight)):
+        given = None if dy is None else dy[:, lane]
+        _steps_back(ops, given, dh[lane], dgates[:, lane], across, direction.of(lane))
+    return dgates
+
+
+def _steps_back(
+    ops: Ops, dy: Array | None, dh: Array, dgates: Array, across: Array, direction: Direction
+) -> None:
+    """The gradients of some samples, step by step: slopes of f become what goes into it."""
+    xp = ops.xp
+    room = None if direction.skips is None else xp.empty(dh.shape, dh.dtype)
     for t in direction.steps_back():
         d = dgates[t]
         if dy is not None:
             xp.add(dh, dy[t], out=dh)
         xp.multiply(d, dh, out=d)
         through_state(ops, d, across, direction, t, dh, room)
-    return dgates

@@ -76,6 +76,24 @@ def _states(
     size = width // 3
     h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
     linear: Array = xp.empty((steps, n, size), gates.dtype)
+    for lane in ops.lanes(n, gates.size * size):
+        states = h[:, lane], linear[:, lane]
+        _steps(ops, gates[:, lane], *states, weight, bias_n, direction.of(lane))
+    return h, linear
+
+
+def _steps(
+    ops: Ops,
+    gates: Array,
+    h: Array,
+    linear: Array,
+    weight: Array,
+    bias_n: Array,
+    direction: Direction,
+) -> None:
+    """The states of some samples, and their ``linear``, step by step."""
+    xp, (_, n, width) = ops.xp, gates.shape
+    size = width // 3
     wide, narrow = xp.empty((n, width), gates.dtype), xp.empty((n, size), gates.dtype)
     for t in direction.steps():
         before, after = direction.around(t)
@@ -96,7 +114,6 @@ def _states(
         xp.multiply(hb, rz[:, size:], out=hb)
         xp.add(hb, new, out=hb)
         stay(ops, direction, t, h)
-    return h, linear
 
 
 def _states_backward(
@@ -114,9 +131,7 @@ def _states_backward(
     ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` (N, H) is that of the last
     state, and on return of the first one.
     """
-    xp = ops.xp
-    steps, n, width = gates.shape
-    size = width // 3
+    xp, size = ops.xp, gates.shape[2] // 3
     of_x = _slopes(ops, gates, linear, direction.befores(h))
     of_h: Array = xp.array(of_x)
     xp.multiply(of_h[:, :, 2 * size :], gates[:, :, :size], out=of_h[:, :, 2 * size :])
@@ -124,10 +139,27 @@ def _states_backward(
     if direction.skips is not None:
         clear(ops, direction.skips, of_x, of_h)
         update = xp.where(direction.skips, 1, update)
-    blocks = [d.reshape(steps, n, 3, size) for d in (of_x, of_h)]
-    narrow = xp.empty((n, size), gates.dtype)
     # Copied once, the product of each step reads it in longer runs.
     across = xp.ascontiguousarray(weight.T)
+    for lane in ops.lanes(len(dh), gates.size * size):
+        given = None if dy is None else dy[:, lane]
+        slopes = of_x[:, lane], of_h[:, lane], update[:, lane]
+        _steps_back(ops, given, dh[lane], slopes, across, direction.of(lane))
+    return of_x, of_h
+
+
+def _steps_back(
+    ops: Ops,
+    dy: Array | None,
+    dh: Array,
+    slopes: tuple[Array, Array, Array],
+    across: Array,
+    direction: Direction,
+) -> None:
+    """The gradients of some samples, step by step: slopes of the gates become their gradients."""
+    xp, (of_x, of_h, update), (n, size) = ops.xp, slopes, dh.shape
+    blocks = [d.reshape(len(d), n, 3, size) for d in (of_x, of_h)]
+    narrow = xp.empty((n, size), dh.dtype)
     for t in direction.steps_back():
         if dy is not None:
             xp.add(dh, dy[t], out=dh)
@@ -136,7 +168,6 @@ def _states_backward(
         xp.multiply(dh, update[t], out=narrow)
         through_state(ops, of_h[t], across, direction, t, dh, None)
         xp.add(dh, narrow, out=dh)
-    return of_x, of_h
 
 
 def _slopes(ops: Ops, gates: Array, linear: Array, before: Array) -> Array:

@@ -80,6 +80,24 @@ def _states(
     slope = xp.full(width, 0.5, gates.dtype)
     slope[2 * size : 3 * size] = 1
     shift = 1 - slope
+    for lane in ops.lanes(n, gates.size * size):
+        states = h[:, lane], c[:, lane]
+        _steps(ops, gates[:, lane], *states, weight, (slope, shift), direction.of(lane))
+    return h, c
+
+
+def _steps(
+    ops: Ops,
+    gates: Array,
+    h: Array,
+    c: Array,
+    weight: Array,
+    squeeze: tuple[Array, Array],
+    direction: Direction,
+) -> None:
+    """The states of some samples, step by step; gates are ``squeeze``d tanhs of these."""
+    xp, (_, n, width), (slope, shift) = ops.xp, gates.shape, squeeze
+    size = width // 4
     wide, narrow = xp.empty((n, width), gates.dtype), xp.empty((n, size), gates.dtype)
     for t in direction.steps():
         before, after = direction.around(t)
@@ -96,7 +114,6 @@ def _states(
         xp.tanh(cb, out=hb)
         xp.multiply(hb, z[:, 3 * size :], out=hb)
         stay(ops, direction, t, h, c)
-    return h, c
 
 
 def _states_backward(
@@ -114,18 +131,35 @@ def _states_backward(
     ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` and ``dc`` (N, H) are those of
     the last states, and on return of the first ones.
     """
-    xp = ops.xp
-    steps, n, width = gates.shape
-    size = width // 4
+    size = gates.shape[2] // 4
     dgates, to_c = _slopes(ops, gates, direction.befores(c), direction.afters(c))
-    blocks = dgates.reshape(steps, n, 4, size)
-    narrow, room = xp.empty((n, size), gates.dtype), None
     forget = gates[:, :, size : 2 * size]
     if direction.skips is not None:
         clear(ops, direction.skips, dgates, to_c)
-        room, forget = xp.empty((n, size), gates.dtype), xp.where(direction.skips, 1, forget)
+        forget = ops.xp.where(direction.skips, 1, forget)
     # Copied once, the product of each step reads it in longer runs.
-    across = xp.ascontiguousarray(weight.T)
+    across = ops.xp.ascontiguousarray(weight.T)
+    for lane in ops.lanes(len(dh), gates.size * size):
+        given = None if dy is None else dy[:, lane]
+        slopes = dgates[:, lane], to_c[:, lane], forget[:, lane]
+        _steps_back(ops, given, dh[lane], dc[lane], slopes, across, direction.of(lane))
+    return dgates
+
+
+def _steps_back(
+    ops: Ops,
+    dy: Array | None,
+    dh: Array,
+    dc: Array,
+    slopes: tuple[Array, Array, Array],
+    across: Array,
+    direction: Direction,
+) -> None:
+    """The gradients of some samples, step by step: slopes of the gates become their gradients."""
+    xp, (dgates, to_c, forget), (n, size) = ops.xp, slopes, dh.shape
+    blocks = dgates.reshape(len(dgates), n, 4, size)
+    narrow = xp.empty((n, size), dh.dtype)
+    room = None if direction.skips is None else xp.empty((n, size), dh.dtype)
     for t in direction.steps_back():
         if dy is not None:
             xp.add(dh, dy[t], out=dh)
@@ -136,7 +170,6 @@ def _states_backward(
         xp.multiply(block[:, 3], dh, out=block[:, 3])
         xp.multiply(dc, forget[t], out=dc)
         through_state(ops, dgates[t], across, direction, t, dh, room)
-    return dgates
 
 
 def _slopes(ops: Ops, gates: Array, before: Array, after: Array) -> tuple[Array, Array]:

@@ -1,0 +1,55 @@
+"""Random numbers drawn by several threads, and the same as by one.
+
+PCG64 can be advanced by any number of draws in no time (O'Neill 2014, after Brown 1994), so each
+thread begins where the one before will end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from singanet.ops.workers import Parts
+from singanet.types import Array
+
+_LEAST = 1 << 16
+"""Numbers from which the second thread pays: some 200 microseconds."""
+
+
+def fill(rng: Any, out: Array, threads: int, do: Callable[[Parts], None]) -> None:
+    """Fill the C-ordered float32 ``out`` as ``rng.random`` does, by so many ``threads``.
+
+    ``do`` has parts done side by side. ``rng`` is left where ``rng.random`` would leave it.
+    """
+    bits: Any = getattr(rng, "bit_generator", None)
+    if threads == 1 or out.size < _LEAST or type(bits) is not np.random.PCG64:
+        rng.random(out=out, dtype=np.float32)
+        return
+    with bits.lock:
+        state: Any = bits.state
+        # A draw is two numbers, and the second of the last one may be left.
+        odd = state["has_uint32"]
+        each = (out.size - odd) // threads & ~1
+        flat = out.reshape(-1)
+        edges = [0, *(odd + each * k for k in range(1, threads)), out.size]
+        twins = [_twin(state, edge) for edge in edges[:-1]]
+        do(
+            [
+                [partial(twin.random, out=flat[first:last], dtype=np.float32)]
+                for twin, first, last in zip(twins, edges, edges[1:], strict=False)
+            ]
+        )
+        last: Any = twins[-1].bit_generator
+        bits.state = last.state
+
+
+def _twin(state: Any, numbers: int) -> np.random.Generator:
+    """A generator as one in ``state`` is after so many numbers, whose last draw is used up."""
+    bits: Any = np.random.PCG64(0)
+    bits.state = state
+    if numbers:
+        bits.advance(numbers // 2)
+    return np.random.Generator(bits)

@@ -1,0 +1,93 @@
+"""Random numbers by several threads: the same as by one, whatever came before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import singanet
+from singanet.layers import Dense, Dropout
+from singanet.ops import draws, ops_for
+from singanet.ops.workers import side_by_side
+
+BITS = [np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.MT19937]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def from_the_first():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(draws, "_LEAST", 2)
+        yield
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 40), st.integers(0, 3), st.integers(1, 5), st.sampled_from(BITS))
+def test_the_same_numbers_and_the_same_after_them(size, before, threads, kind):
+    one, several = (np.random.Generator(kind(3)) for _ in range(2))
+    for rng in (one, several):
+        rng.random(before, dtype=np.float32)
+    out = np.full(size, -1, np.float32)
+    draws.fill(several, out, threads, side_by_side)
+    np.testing.assert_array_equal(out, one.random(size, dtype=np.float32))
+    # Single, half of a draw, and double ones.
+    for kind in (np.float32, np.float64, np.float32):
+        assert several.random(dtype=kind) == one.random(dtype=kind)
+
+
+def test_each_part_is_drawn_once_by_whoever_comes_first():
+    seen = []
+
+    def backwards(parts):
+        for part in reversed(parts):
+            seen.append(len(part))
+            for work in part:
+                work()
+
+    out = np.empty((6, 7), np.float32)
+    draws.fill(np.random.default_rng(5), out, 4, backwards)
+    np.testing.assert_array_equal(out, np.random.default_rng(5).random((6, 7), dtype=np.float32))
+    assert seen == [1] * 4
+
+
+class Fair:
+    """A user's own generator, which has nothing of NumPy's."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def random(self, shape=None, dtype=None, out=None):
+        self.asked += 1
+        out[...] = 0.25
+        return out
+
+
+def test_a_users_own_generator_is_asked():
+    rng = Fair()
+    assert (ops_for(np.empty(0)).uniform(rng, (3, 4)) == np.float32(0.25)).all()
+    assert rng.asked == 1
+
+
+def test_a_part_that_fails_leaves_the_generator_where_it_was():
+    def fail(parts):
+        raise MemoryError("no thread")
+
+    rng = np.random.default_rng(5)
+    with pytest.raises(MemoryError, match="no thread"):
+        draws.fill(rng, np.empty(50, np.float32), 2, fail)
+    assert rng.random() == np.random.default_rng(5).random()
+
+
+def test_steps_do_not_depend_on_the_threads_that_draw(monkeypatch):
+    def trained():
+        net = singanet.FeedForwardNet(singanet.loss.SoftmaxCrossEntropy(), seed=3)
+        net.add(Dropout("drop", 0.5, input_sample_shape=(30,)))
+        net.add(Dense("out", 4))
+        x, y = np.ones((8, 30), np.float32), np.arange(8) % 4
+        sgd = singanet.optimizer.SGD(0.1)
+        return [net.step(x, y, sgd)[0] for _ in range(6)]
+
+    several = trained()
+    monkeypatch.setattr(draws, "_LEAST", 1 << 30)
+    assert several == trained()
