@@ -19,6 +19,12 @@ Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Shape | list[Shape]
 """One sample shape, or a list for a layer with several inputs or outputs."""
 
+Work: TypeAlias = Callable[[], object]
+"""A thing to do."""
+
+Parts: TypeAlias = Sequence[Sequence[Work]]
+"""Things to do one after the other, in several parts that may be done side by side."""
+
 
 class RowSparse(NamedTuple):
     """The gradient of a table whose other rows are zero: an embedding's.

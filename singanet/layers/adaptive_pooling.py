@@ -50,7 +50,7 @@ class AdaptivePooling(Layer):
         if len(sizes) != self.axes or not all(size is None or is_int(size) for size in sizes):
             raise ArgumentError(
                 f"layer {name!r}, argument output_size",
-                expected=f"an int, or {self.axes} ints or Nones, for the axes behind the channels",
+                expected=f"a positive int, or {self.axes} of them or Nones, for axes behind the channels",
                 received=repr(output_size),
                 advice="None keeps the size along its axis",
             )

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.ops.workers import Parts
-from singanet.types import Array
+from singanet.types import Array, Parts
 
 _LEAST = 1 << 16
 """Numbers from which the second thread pays: some 200 microseconds."""

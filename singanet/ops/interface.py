@@ -10,8 +10,7 @@ import numpy as np
 
 from singanet.ops.direction import Direction, RecurrentGradients
 from singanet.ops.window import Pair, Window
-from singanet.ops.workers import Parts
-from singanet.types import Array, RowSparse, Shape
+from singanet.types import Array, Parts, RowSparse, Shape
 
 ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
     "relu": "y",

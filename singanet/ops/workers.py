@@ -5,13 +5,12 @@ The calls let go of the interpreter's lock while they compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import lru_cache
 
-Work = Callable[[], object]
-Parts = Sequence[Sequence[Work]]
+from singanet.types import Parts, Work
 
 
 def side_by_side(parts: Parts) -> None:

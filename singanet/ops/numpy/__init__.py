@@ -31,8 +31,7 @@ from singanet.ops.numpy import (
 )
 from singanet.ops.numpy.recurrent import elman, gru, lstm, sequences
 from singanet.ops.threads import changes, default_threads
-from singanet.ops.workers import Parts
-from singanet.types import Array
+from singanet.types import Array, Parts
 
 __all__ = ["NumpyOps", "numpy_ops"]
 

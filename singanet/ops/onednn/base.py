@@ -17,8 +17,7 @@ from singanet.ops.onednn.library import Library, load_library
 from singanet.ops.onednn.runtime import Build, Runtime
 from singanet.ops.onednn.speeds import BUILT_IN, Speeds
 from singanet.ops.threads import changes, default_threads
-from singanet.ops.workers import Parts
-from singanet.types import Array
+from singanet.types import Array, Parts
 
 _F32 = np.dtype(np.float32)
 

@@ -11,7 +11,8 @@ from contextvars import copy_context
 from functools import lru_cache
 from typing import Any
 
-from singanet.ops.workers import Parts, do
+from singanet.ops.workers import do
+from singanet.types import Parts
 
 _SPINS = "GOMP_SPINCOUNT"
 BY_USER = ("OMP_WAIT_POLICY", _SPINS)

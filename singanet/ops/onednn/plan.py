@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from singanet.base.written import PAGE
 from singanet.ops.onednn.binding import ExecArg, check
-from singanet.ops.workers import Parts
+from singanet.types import Parts
 
 Memory = int
 """The address of a oneDNN memory object."""

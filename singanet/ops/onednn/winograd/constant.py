@@ -17,8 +17,7 @@ from singanet.ops.onednn.winograd.plan import POINTS, Area, Stage, WinogradPlan
 from singanet.ops.onednn.winograd.products import enter_kernels, most_scratch, products
 from singanet.ops.onednn.winograd.tiles import Tiles
 from singanet.ops.window import Window
-from singanet.ops.workers import Work
-from singanet.types import Array
+from singanet.types import Array, Work
 
 _ZERO = np.float32(0)
 

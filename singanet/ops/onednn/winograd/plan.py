@@ -11,8 +11,7 @@ import numpy as np
 
 from singanet.ops import winograd as wg
 from singanet.ops.onednn.plan import Plan, rounded
-from singanet.ops.workers import Parts, Work
-from singanet.types import Array, Shape
+from singanet.types import Array, Parts, Shape, Work
 
 Stage = list[list[Work]]
 """What each worker does, one after the other; all of them are done before the next stage."""

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from singanet.ops import winograd as wg
 from singanet.ops.onednn.winograd.plan import POINTS, Area, filled, in_steps
-from singanet.ops.workers import Work
-from singanet.types import Array
+from singanet.types import Array, Work
 
 _BLOCK_BYTES = 1 << 21
 """Of the 36 values of a block of samples; what is made of them is read while it is cached."""
