@@ -1,0 +1,46 @@
+"""What surrounds a recording: Python's collector is kept from what stays."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from singanet.program.trace.recorder import no_collections
+
+
+@pytest.fixture(autouse=True)
+def as_it_was():
+    # The tests have frozen what they import.
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    yield
+    gc.enable()
+    gc.collect()
+    if frozen:
+        gc.freeze()
+
+
+def test_what_is_made_inside_is_old_afterwards():
+    with no_collections():
+        assert not gc.isenabled()
+        kept = [[] for _ in range(1000)]
+    assert gc.isenabled()
+    young = {id(each) for each in gc.get_objects(generation=0)}
+    assert young.isdisjoint(map(id, kept))
+    assert not gc.get_freeze_count()
+
+
+def test_what_a_user_has_frozen_stays_frozen():
+    gc.freeze()
+    before = gc.get_freeze_count()
+    with no_collections():
+        pass
+    assert gc.get_freeze_count() == before > 0
+
+
+def test_a_collector_that_is_off_stays_off():
+    gc.disable()
+    with no_collections(), no_collections():
+        pass
+    assert not gc.isenabled()
