@@ -30,8 +30,9 @@ def _weights(
     if added is not None:
         absent = added == -np.inf
         hidden = absent if hidden is None else xp.logical_or(hidden, absent)
-    if hidden is not None and (first < 0 or not (lengths is seen is added is None)):
-        # A softmax of nothing is NaN; what is causal alone always sees the first key.
+    # A softmax of nothing is NaN; what is causal alone always sees the first key.
+    sees_one = first >= 0 and lengths is None and seen is None and added is None
+    if hidden is not None and not sees_one:
         xp.copyto(weights, 0, where=hidden.all(axis=-1, keepdims=True))
     return weights
 

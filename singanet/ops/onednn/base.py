@@ -15,7 +15,7 @@ from singanet.ops.onednn import nan
 from singanet.ops.onednn.choices import Calibration, Measured
 from singanet.ops.onednn.library import Library, load_library
 from singanet.ops.onednn.runtime import Build, Runtime
-from singanet.ops.onednn.speeds import BUILT_IN, Speeds
+from singanet.ops.onednn.speeds import ADDS_A_PASS, BUILT_IN, Speeds
 from singanet.ops.threads import changes, default_threads
 from singanet.types import Array, Parts
 
@@ -92,9 +92,8 @@ class OneDnnBase(NumpyOps):
 
     def passes(self, adds: int) -> int:
         """What so many multiply-adds for each number of the first array are, see `runs`."""
-        # In float32 none has to be measured for.
-        speeds = self.speeds() if self.narrow else BUILT_IN
-        return 1 + adds // speeds.adds_a_pass(self.narrow)
+        # In float32 nothing has to be measured for it.
+        return 1 + adds // (self.speeds().narrow_adds_a_pass if self.narrow else ADDS_A_PASS)
 
     @staticmethod
     def calibrate(library: Library) -> Speeds:

@@ -115,9 +115,8 @@ def _product(runtime: Runtime, rows: int, width: int) -> Run:
         np.full(shape, 0.001, np.float32)
         for shape in ((rows, width), (width, width), (rows, width))
     )
-    plan = runtime.built(product, (rows, width, width, False, False, False), SHARED)
-    assert plan is not None
-    return partial(runtime.run, plan, (y, x, weight))
+    key = (rows, width, width, False, False, False)
+    return _run(runtime, product, key, y, x, weight, work=SHARED)
 
 
 def _products(runtime: Runtime, rows: int, channels: int) -> Run:
@@ -151,7 +150,9 @@ def _operands(n: int, size: int, channels: int) -> tuple[Array, Array]:
     return np.ones((n, size, size, channels), np.float32), weight
 
 
-def _run(runtime: Runtime, build: Build, key: tuple[object, ...], *arrays: Array) -> Run:
-    plan = runtime.built(build, key, 0)
+def _run(
+    runtime: Runtime, build: Build, key: tuple[object, ...], *arrays: Array, work: int = 0
+) -> Run:
+    plan = runtime.built(build, key, work)
     assert plan is not None
     return partial(runtime.run, plan, arrays)

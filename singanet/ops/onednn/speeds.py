@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 _USUAL = 1 << 20
 
-_ADDS_A_PASS = 32
+ADDS_A_PASS = 32
+"""Multiply-adds of float32 in the time in which a kernel goes over a number in memory."""
 
 _FEW_PIXELS = 49
 """Pixels of an image up to which oneDNN goes over the whole weight for each image."""
@@ -38,9 +39,10 @@ class Speeds(NamedTuple):
     shared: float
     """What a kernel of two threads takes beyond half of its time with one."""
 
-    def adds_a_pass(self, narrow: bool) -> int:
-        """Multiply-adds that take as long as it takes to go over a number in memory."""
-        return round(_ADDS_A_PASS * max(1.0, self.direct / self.narrow)) if narrow else _ADDS_A_PASS
+    @property
+    def narrow_adds_a_pass(self) -> int:
+        """As `ADDS_A_PASS`, of bfloat16."""
+        return round(ADDS_A_PASS * max(1.0, self.direct / self.narrow))
 
     def direct_time(self, images: int, pixels: int, weight: int, arranged: bool = False) -> float:
         """Nanoseconds of a convolution to ``pixels`` of each image, by so many numbers of weight.
