@@ -2,7 +2,9 @@
 
 Convolutions and large products round what they multiply to bfloat16, which has float32's range and
 8 of its 24 bits, and sum in float32; recurrent ones the state h of each step too. All arrays that
-they are called with are float32. What a program stores in bfloat16: `singanet.program.narrow`.
+they are called with are float32. Where oneDNN holds a product of float32 for the faster, as on
+processors with AVX-512 BF16 for some sizes, it takes that. What a program stores in bfloat16:
+`singanet.program.narrow`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import pytest
 
 from singanet.ops import numpy_ops
 from singanet.ops.interface import ACTIVATIONS, Prepared
+from singanet.ops.onednn import scores
 from singanet.ops.window import Window
 
 WINDOWS = [
@@ -139,7 +140,7 @@ def test_batch_norm_with_relu(ops, shape):
 def test_batch_norm_with_relu_keeps_a_bit_a_value(ops):
     x = draw(4, 16, 8, 8)
     mask = ops.batch_norm_relu_train(x, draw(16), draw(16, seed=1), 1e-3)[-1]
-    assert mask.nbytes < x.size
+    assert mask.nbytes in (x.size // 8, x.size)  # a byte each without AVX2
 
 
 @pytest.mark.parametrize("where", ["x", "gamma", "beta"])
@@ -187,10 +188,14 @@ def test_layer_norm(ops, only_onednn, shape, affine):
 
 @pytest.mark.parametrize("shape", [(128, 65), (4, 8, 9, 31)])
 def test_softmax(ops, only_onednn, shape):
-    only_onednn("softmax", "softmax_backward")
+    only_onednn("softmax")
     x = 5 * draw(*shape)
     x.reshape(-1)[:2] = 1e30, -1e30
     y = compare(ops, "softmax", x)
+    # Without AVX-512 oneDNN has no such kernel.
+    rows = (x.size // shape[-1], shape[-1])
+    if ops.runtime().plan(scores._backward, (rows,), x.size) is not None:
+        only_onednn("softmax_backward")
     compare(ops, "softmax_backward", draw(*shape, seed=1), y)
 
 
