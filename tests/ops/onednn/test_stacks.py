@@ -67,7 +67,7 @@ def test_those_of_attention_are_rounded(ops, plans):
     narrow = narrowed(ops, "test")
     q, k = (draw(32, 64, 4, 32, seed=seed).transpose(0, 2, 1, 3) for seed in (0, 1))
     exact, rounded = (o.attention_weights(q, k, 0.2, causal=True) for o in (ops, narrow))
-    # Factors are rounded by 2⁻⁹ at most, where oneDNN has such a kernel that it holds for the faster.
+    # Factors are rounded by 2⁻⁹ at most, where oneDNN holds such a kernel for the faster.
     assert np.abs(rounded - exact).max() < 0.02
     np.testing.assert_allclose(rounded.sum(axis=3), 1, rtol=1e-5)
     dweights = draw(32, 4, 64, 64, seed=2)
