@@ -47,6 +47,9 @@ _INTERRUPTED = 130
 _ENDS = 5.0
 """Seconds in which MPI has to end once all ranks of a repaired job have."""
 
+_NOTICE = 10.0
+"""Seconds in which MPI has to have told the others of a rank that has died."""
+
 _SHOWN = 8
 """Ranks that a message has a line for."""
 
@@ -130,7 +133,7 @@ class _Job:
         self._kill_at: float | None = None
         self._stopped: dict[int, float] = {}
         self._failure = ""
-        self._lost: set[int] = set()
+        self._lost: dict[int, float] = {}
         self._seen: set[int] = set()
         self._ended_at: float | None = None
         self._stalls: set[tuple[int, int]] = set()
@@ -229,6 +232,7 @@ class _Job:
         if self.options.elastic:
             self._look_for_dead(set(ranks.values()), boards, now)
         boards = [each for each in boards if each.rank not in self._lost]
+        self._look_for_stuck(boards, now)
         late = [each for each in boards if each.waits and now - each.since > self.options.stall]
         if fresh := {(each.rank, each.step) for each in late} - self._stalls:
             self._stalls |= fresh
@@ -236,19 +240,49 @@ class _Job:
             _say(many, *map(str, boards[:_SHOWN]))
 
     def _look_for_dead(self, alive: set[int], boards: Sequence[Told], now: float) -> None:
-        """Tell which ranks of this machine have died, and see that MPI ends with the others."""
-        self._seen |= alive
+        """Tell which ranks of this machine have died, and see that MPI ends with the others.
+
+        The others can do without one that they have met, once MPI has told them.
+        """
+        self._seen |= alive | {each.rank for each in boards}
         ended = {each.rank for each in boards if each.ended}
-        fresh = self._seen - alive - ended - self._lost
-        self._lost |= fresh
+        fresh = self._seen - alive - ended - set(self._lost)
+        self._lost |= dict.fromkeys(fresh, now)
         reported = {int(path.name.removeprefix("report-")) for path in self._report_paths()}
+        met = {each.rank for each in boards if each.joined}
         for rank in sorted(fresh - reported):
-            _say(f"{self._named(rank)} has died; the others repair what it was part of")
+            if rank in met:
+                _say(f"{self._named(rank)} has died; the others repair what it was part of")
+            else:
+                self._fail(f"{self._named(rank)} has died before all had met in parallel.init", now)
+        left = [each for each in boards if each.rank in alive and not each.ended]
+        unaware = [max(each.since, *self._lost.values(), 0.0) for each in left if each.waits]
+        if left and len(unaware) == len(left) and self._lost and now - max(unaware) > _NOTICE:
+            lost = max(self._lost, key=self._lost.__getitem__)
+            self._fail(f"{self._named(lost)} has ended, of which MPI has told no other rank", now)
         if self._lost and ended and ended >= alive and self._ended_at is None:
             self._ended_at = now
         if self._ended_at is not None and now - self._ended_at > _ENDS:
             # Where a rank has died, MPI_Finalize of the others may wait for ever.
             self._kill_by(now)
+
+    def _look_for_stuck(self, boards: Sequence[Told], now: float) -> None:
+        """End a job whose ranks wait where only MPI has the clock: for too long, or in vain."""
+        stuck = [each for each in boards if each.stuck and each.waits]
+        gone = [each for each in boards if each.ended and not each.joined]
+        for each in stuck:
+            absent = sorted(set(range(self.options.ranks)) - {one.rank for one in stuck})
+            who, seconds = self._named(absent[0] if absent else each.rank), now - each.since
+            if gone and not each.joined:
+                who = self._named(gone[0].rank)
+                self._fail(f"{who} has ended, and others wait for it: {each.waits}", now)
+            elif seconds > self.options.deadline:
+                self._fail(f"{who} has kept others waiting {seconds:.1f} s: {each.waits}", now)
+
+    def _fail(self, why: str, now: float) -> None:
+        """End the job, because of what is seen first; the last words of ranks come before it."""
+        self._failure = self._failure or why
+        self._kill_by(now)
 
     def _report_paths(self) -> list[Path]:
         return list(self.folder.path.glob("report-*"))
@@ -289,7 +323,7 @@ class _Job:
             self._failure = "mpirun could not run the job"
         else:
             return 0
-        if status == _INTERRUPTED:
+        if status == _INTERRUPTED and self.asked is not None:
             return status
         # Rank 0 has said it where the user reads.
         told = text.rstrip().splitlines() if rank != 0 else []

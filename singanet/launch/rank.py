@@ -72,8 +72,8 @@ def main(arguments: Sequence[str]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    if status in _ASKED:
-        sys.exit(status)  # all were asked, and end together: rank 0 may still save
+    if status in _ASKED and own_board().joined:
+        sys.exit(status)  # all end together, whoever was asked: rank 0 may still save
     if not status:
         own_board().ends()
         return

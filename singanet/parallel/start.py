@@ -7,7 +7,7 @@ from functools import cache
 
 from singanet.device import Device
 from singanet.ops.threads import cores, set_threads
-from singanet.parallel.communicators.board import SERVERS
+from singanet.parallel.communicators.board import SERVERS, own_board
 from singanet.parallel.communicators.communicator import Alone, Communicator
 from singanet.parallel.communicators.nccl import NcclCommunicator
 from singanet.parallel.server.messages import ServerRanks
@@ -53,8 +53,9 @@ def _whole() -> Communicator:
     if not any(name in os.environ for name in _LAUNCHED):
         return Alone()
     _share_cores()
-    # Loading MPI starts it, which takes a second.
-    from singanet.parallel.communicators.mpi import MpiCommunicator
+    # Loading MPI starts it, which takes a second, and waits until all ranks have come to it.
+    with own_board().stuck("all ranks, to begin together"):
+        from singanet.parallel.communicators.mpi import MpiCommunicator
 
     return MpiCommunicator()
 

@@ -11,7 +11,7 @@ from singanet.launch import JobOptions, job, launch
 ROOT = Path(__file__).resolve().parents[2]
 
 # Each rank takes steps; the last one does something in its fourth, for which the others wait.
-RANK = """
+HEAD = """
 import os, signal, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
@@ -34,6 +34,11 @@ def until_others(do):
         if all(board and (board.rank == rank or do(board)) for board in boards): return
         time.sleep(0.01)
 
+"""
+
+RANK = (
+    HEAD
+    + """
 def act(how):
     until_others(lambda board: board.waits)
     if how == "raise": Failing("fc3").forward(None, None)
@@ -55,15 +60,45 @@ for step in range(6):
             time.sleep(1.0 if sys.argv[1] in ("once", "hang") else 30)
             board.computes()
 """
+)
+
+
+# All but the last rank wait within MPI for it, which does something instead of coming.
+BEGINS = (
+    HEAD
+    + """
+how = sys.argv[1]
+if rank == size - 1:
+    until_others(lambda board: board.stuck)
+    if how == "hang": time.sleep(30)
+    if how == "kill": os.kill(os.getpid(), signal.SIGKILL)
+    if how == "leave": sys.exit(0)
+    if how == "interrupt": raise KeyboardInterrupt
+with board.stuck("all ranks, to begin together"): time.sleep(30)
+"""
+)
+
+# All have met, and all but the last rank wait for it; MPI tells them nothing of its end.
+UNTOLD = (
+    HEAD
+    + """
+board.joins()
+if rank == size - 1:
+    until_others(lambda board: board.waits)
+    os._exit(7)
+board.waits("the gradients of fc/weight")
+time.sleep(30)
+"""
+)
 
 
 @pytest.fixture
 def started(fake_mpirun, nothing_left, tmp_path, capfd):
     """Start ranks that end in some way; the status and what was written."""
     script = tmp_path / "script.py"
-    script.write_text(RANK.format(root=str(ROOT)))
 
-    def call(how, ranks=2, **options):
+    def call(how, ranks=2, text=RANK, **options):
+        script.write_text(text.format(root=str(ROOT)))
         program = [str(script), how, *options.pop("more", [])]
         status = launch(JobOptions(ranks, program, patience=0.5, **options))
         return status, *capfd.readouterr()
@@ -131,6 +166,46 @@ def test_mpirun_that_cannot_start_is_quoted(fake_mpirun, started):
     status, _, err = started("well")
     assert status == 1
     assert "no route to node7" in err
+
+
+def begins(started, how, told, **options):
+    """A job whose last rank never comes to where the others wait, and which has ended for that."""
+    status, _, err = started(how, text=BEGINS, **options)
+    assert status in (1, 130, 137)
+    assert "rank 1 of 2" in err
+    assert told in err
+    assert "rank 0, step 0: waited" in err
+
+
+def test_who_waits_within_mpi_waits_no_longer_than_the_deadline(started):
+    begins(started, "hang", "has kept others waiting", deadline=0.5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("elastic", [False, True])
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("hang", "has kept others waiting"),
+        ("kill", ""),
+        ("leave", "has ended, and others wait for it"),
+        ("interrupt", "ended by KeyboardInterrupt"),
+    ],
+)
+def test_what_ends_before_all_have_met_ends_the_job(how, told, elastic, started):
+    """An elastic job waited for ever, as the others were to repair what they had not begun."""
+    died = elastic and how == "kill"
+    told = "has died before all had met in parallel.init" if died else told
+    begins(started, how, told, elastic=elastic, deadline=0.5 if how == "hang" else 20.0)
+
+
+@pytest.mark.full
+def test_an_end_that_mpi_tells_nobody_of_ends_an_elastic_job(started, monkeypatch):
+    """Such as os._exit: the others waited out the whole deadline."""
+    monkeypatch.setattr(job, "_NOTICE", 0.5)
+    status, _, err = started("", text=UNTOLD, elastic=True)
+    assert status == 1
+    assert "has ended, of which MPI has told no other rank" in err
 
 
 def test_an_interrupt_is_handed_on(started, monkeypatch):

@@ -6,7 +6,8 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,14 +19,18 @@ ELASTIC = "SINGANET_ELASTIC"
 a wait is an error; the file that its trace becomes a part of; the folder of outputs; how often the
 job was begun anew; how many of its ranks serve; that a rank may die, and the others go on."""
 
-_NUMBERS = struct.Struct("<qqqd?")  # process, its start, step, waiting since, ended
+_NUMBERS = struct.Struct("<qqqd???")  # process, start, step, waiting since, ended, joined, stuck
 _SIZE, _TEXT = 512, 64
-_STEP, _SINCE, _ENDED = 16, 24, 32
+_STEP, _SINCE, _ENDED, _JOINED, _STUCK = 16, 24, 32, 33, 34
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a board said: ``waits`` for what, ``since`` when by `time.monotonic`, or for nothing."""
+    """What a board said: ``waits`` for what, ``since`` when by `time.monotonic`, or for nothing.
+
+    ``joined`` says that the rank has met the others in `parallel.init`, ``stuck`` that it cannot
+    end by itself what it waits in.
+    """
 
     rank: int
     pid: int
@@ -34,6 +39,8 @@ class Told:
     waits: str
     since: float
     ended: bool
+    joined: bool = False
+    stuck: bool = False
 
     def __str__(self) -> str:
         if self.ended:
@@ -55,7 +62,7 @@ class Board:
                 file.truncate(_SIZE)
                 self._page = mmap.mmap(file.fileno(), _SIZE)
         started = process_start(os.getpid()) or 0
-        _NUMBERS.pack_into(self._page, 0, os.getpid(), started, 0, 0.0, False)
+        _NUMBERS.pack_into(self._page, 0, os.getpid(), started, 0, 0.0, False, False, False)
 
     def step(self, step: int) -> None:
         """Tell the step; half a microsecond."""
@@ -70,6 +77,26 @@ class Board:
     def computes(self) -> None:
         """Tell that nothing is waited for."""
         self._page[_TEXT] = 0
+
+    @contextmanager
+    def stuck(self, what: str) -> Iterator[None]:
+        """Tell that ``what`` is waited for within MPI: whoever watches this rank has the clock."""
+        self.waits(what)
+        self._page[_STUCK] = 1
+        try:
+            yield
+        finally:
+            self._page[_STUCK] = 0
+            self.computes()
+
+    def joins(self) -> None:
+        """Tell that this rank has met all others."""
+        self._page[_JOINED] = 1
+
+    @property
+    def joined(self) -> bool:
+        """Whether it has."""
+        return bool(self._page[_JOINED])
 
     def ends(self) -> None:
         """Tell that the program has ended, and only the others' ends are waited for."""
@@ -112,9 +139,9 @@ def read_board(folder: Path, rank: int) -> Told | None:
         return None
     if len(page) < _SIZE:
         return None
-    pid, started, step, since, ended = _NUMBERS.unpack_from(page)
+    pid, started, step, since, ended, joined, stuck = _NUMBERS.unpack_from(page)
     waits = page[_TEXT:].split(b"\0")[0].decode(errors="replace")
-    return Told(rank, pid, started, step, waits, since, ended) if pid else None
+    return Told(rank, pid, started, step, waits, since, ended, joined, stuck) if pid else None
 
 
 def process_start(pid: int) -> int | None:

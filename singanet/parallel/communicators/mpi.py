@@ -76,8 +76,14 @@ class MpiCommunicator(Communicator):
     """
 
     def __init__(self, comm: Any = None, deadline: float | None = None) -> None:
-        self._take((MPI.COMM_WORLD if comm is None else comm).Dup())
+        whole = MPI.COMM_WORLD if comm is None else comm
         self.elastic = comm is None and ELASTIC in os.environ
+        self.board = own_board()
+        self.timeline: Timeline | None = None
+        self.step = 0
+        self.rank, self.size = int(whole.Get_rank()), int(whole.Get_size())
+        with self._meeting():
+            self._take(whole.Dup())
         given = os.environ.get(DEADLINE, "300") if deadline is None else deadline
         self.deadline = float(given)
         self._flying: set[_Flying] = set()
@@ -85,18 +91,25 @@ class MpiCommunicator(Communicator):
         self._left: list[Any] = []
         self._disagreed = False
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
-        self.board = own_board()
-        self.timeline: Timeline | None = None
-        self.step = 0
         self._members = list(range(self.size))
-        # Ranks that are not in it may end while those of a part go on.
-        self.farewells = _Farewells(self) if comm is None and self.size > 1 else None
         if self.size > 1:
             _end_all_on_error(self)
+        # Ranks that are not in it may end while those of a part go on.
+        self.farewells = None
+        if comm is None:
+            with self._meeting():
+                self.farewells = _Farewells(self) if self.size > 1 else None
+            self.board.joins()
         part = own_part(self.rank) if comm is None else None
         if part is not None:
             self.timeline = Timeline(part, self)
             atexit.register(self.timeline.write)
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """Wait within MPI for all ranks; it gives no time back for a clock of this process."""
+        with self.board.stuck("all ranks, to begin together"), self._losing("a group of ranks"):
+            yield
 
     def _take(self, comm: Any) -> None:
         self._comm, self._sums = comm, Sums(comm)
@@ -197,7 +210,7 @@ class MpiCommunicator(Communicator):
             self.barrier(what)  # without a core's time for waiting
         except RankLostError:
             came = False
-        with self._losing(what):
+        with self.board.stuck(what), self._losing(what):
             self._disagreed = True
             self._disagreed = not self._comm.Agree(int(came))
         if self._disagreed:
@@ -209,26 +222,32 @@ class MpiCommunicator(Communicator):
             super().repair()
         repaired = False
         while not repaired:
-            old = self._comm
-            old.Revoke()  # so that all hear of it, whatever they wait for
+            self._comm.Revoke()  # so that all hear of it, whatever they wait for
             self._drain()
-            if not self._disagreed:
-                # One that waits in `agree` must not be told that all have come.
-                with suppress(MPI.Exception):
-                    old.Agree(0)
-            self._disagreed = False
-            self._left.append(self._sums)
-            made = old.Shrink()
-            made.Set_errhandler(MPI.ERRORS_RETURN)
-            self._take(made)
-            if self.farewells is not None:
-                self.farewells.unsay()
-                self._left.append(self.farewells)
-            with suppress(MPI.Exception):  # another one has died
-                self.farewells = _Farewells(self) if self.size > 1 else None
-                repaired = True
+            with self.board.stuck("those who are left, to repair"):
+                repaired = self._shrink()
         if not self.rank:
             become_first()
+
+    def _shrink(self) -> bool:
+        """Let the communicator be one of those who are left; whether they all live."""
+        old = self._comm
+        if not self._disagreed:
+            # One that waits in `agree` must not be told that all have come.
+            with suppress(MPI.Exception):
+                old.Agree(0)
+        self._disagreed = False
+        self._left.append(self._sums)
+        made = old.Shrink()
+        made.Set_errhandler(MPI.ERRORS_RETURN)
+        self._take(made)
+        if self.farewells is not None:
+            self.farewells.unsay()
+            self._left.append(self.farewells)
+        with suppress(MPI.Exception):  # another one has died
+            self.farewells = _Farewells(self) if self.size > 1 else None
+            return True
+        return False
 
     def _drain(self) -> None:
         """Let nothing that was under way touch memory any longer, and keep it where it may."""
@@ -259,7 +278,9 @@ class MpiCommunicator(Communicator):
 
     def group(self, ranks: Sequence[int]) -> MpiCommunicator:
         """As `Communicator`."""
-        part = self._comm.Split(checked_group(self, ranks)[0], self.rank)
+        color = checked_group(self, ranks)[0]
+        with self._meeting():
+            part = self._comm.Split(color, self.rank)
         made = MpiCommunicator(part, self.deadline)
         part.Free()
         made.farewells = self.farewells
@@ -298,20 +319,23 @@ class MpiCommunicator(Communicator):
         Errors: `RankError` past the deadline.
         """
         began, told = time.monotonic(), False
-        while not done():
-            waited = time.monotonic() - began
-            if waited > self.deadline:
-                raise late(self, what)
-            if not told and waited > _LONG and self.deadline < float("inf"):
-                self.board.waits(what)
-                told = True
-            if waited > PATIENCE:
-                look()
-            if waited > _SPIN:
-                # Looks at what takes long take a core's time for nothing.
-                time.sleep(min(max(_NAP, waited / 16), 1e-3))
-        if told:
-            self.board.computes()
+        try:
+            while not done():
+                waited = time.monotonic() - began
+                if waited > self.deadline:
+                    raise late(self, what)
+                if not told and waited > _LONG and self.deadline < float("inf"):
+                    self.board.waits(what)
+                    told = True
+                if waited > PATIENCE:
+                    look()
+                if waited > _SPIN:
+                    # Looks at what takes long take a core's time for nothing.
+                    time.sleep(min(max(_NAP, waited / 16), 1e-3))
+        finally:
+            # Also where a rank has died: what comes then is a repair, and no wait for it.
+            if told:
+                self.board.computes()
         if self.timeline is not None:
             self.timeline.add("waiting", what, began)
 
