@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter, is_not
 from typing import Any
@@ -63,8 +64,12 @@ class TracedStages:
         return any(stage.reads_gradients for stage in self.stages)
 
     def hand(self, names: Any, values: Any, grads: Any, scale: Scale, to: Hand) -> None:
-        """Let the gradients of a layer go through all stages, ``to`` whoever comes behind."""
-        self._handed(0, to, names, values, grads, scale)
+        """Let the gradients of a layer go through all stages, ``to`` whoever comes behind.
+
+        Nothing is computed, since what stages gather is theirs, so that nothing is to be undone.
+        """
+        with self._abstract():
+            self._handed(0, to, names, values, grads, scale)
 
     def _handed(
         self, depth: int, to: Hand, names: Any, values: Any, grads: Any, scale: Any
@@ -129,15 +134,21 @@ class TracedStages:
     def end(self, in_python: bool = False) -> None:
         """Write down what they do at the end of a step, as Python steps where that is asked."""
         ending = [k for k, stage in enumerate(self.stages) if type(stage).end is not Wrapper.end]
-        does, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         self.tape.layer, self.tape.phase = "", "update"
-        try:
+        with self._abstract():
             for k in ending:
                 if in_python:
                     end = self.stages[k].end
                     self.tape.add(end, (), {}, (), "hidden", name="python step").barrier = True
                 else:
                     self.traced[k].end()
+
+    @contextmanager
+    def _abstract(self) -> Iterator[None]:
+        """Write kernels down without running them."""
+        does, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
+        try:
+            yield
         finally:
             self.tape.evaluator = does
 

@@ -169,8 +169,6 @@ class Updates:
         traced: list[Array] = [value.view(Traced) for value in values]
         # Of views nobody knows in which bucket they lie.
         self._untraced = {id(view): value for view, value in zip(traced, values, strict=True)}
-        # Nothing is computed, so that nothing is to be undone.
-        evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             stages.hand(names, traced, grads, scale, self._rule)
         except NotRecordableError as error:
@@ -180,8 +178,6 @@ class Updates:
             self._waiting, self._moves = waiting, moves
             stages.restore(before)
             return str(error)
-        finally:
-            self.tape.evaluator = evaluator
         return None
 
     def _rule(self, names: Any, values: Any, grads: Any, scale: Any) -> None:
