@@ -154,7 +154,7 @@ def test_recorded_steps_have_the_bits_of_the_layers_whoever_records(case, size):
     for net, _, _ in recorded:
         assert not net.programs.refusals
         # Which labels count the loss asks in Python.
-        assert bool(net.programs.notes) is case.startswith("ignored")
+        assert case.startswith("ignored") or not net.programs.notes
         assert any("communication" in report.phases() for report in net.programs.reports())
 
 
