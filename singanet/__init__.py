@@ -9,6 +9,7 @@ from singanet import device, errors, initializer, layers, ops
 from singanet.base.described import Codec, use_codec
 from singanet.base.flags import kEval, kTrain
 from singanet.base.seeding import set_seed
+from singanet.base.version import VERSION
 from singanet.layers.dummy import Input
 from singanet.net import FeedForwardNet, load_model
 from singanet.params.gradients import LayerGradients
@@ -63,7 +64,7 @@ __all__ = [
     "training",
 ]
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 def _objects() -> Codec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -116,6 +117,11 @@ def shown(name: str, settings: Mapping[str, Any], *first: str) -> str:
     """``name(first, setting=value, ...)`` in one line: arrays by their shapes, the long cut."""
     parts = [*first, *(f"{key}={_text(value)}" for key, value in settings.items())]
     return f"{name}({', '.join(parts)})"
+
+
+def settings_text(thing: object) -> str:
+    """What ``repr`` says of ``thing``, without the addresses that no other process has."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
 
 
 def _text(value: Any) -> str:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from singanet.base.arguments import checked_count
+from singanet.base.version import VERSION
 from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError, RankLostError
@@ -92,6 +93,17 @@ def fit(
     if ranks is not None:
         ranks.expect_mergeable("net.fit", compiled.metrics)
         ranks.expect_same(
+            "net.compile",
+            {
+                "version of singanet": VERSION,
+                "optimizer": compiled.optimizer,
+                "loss": net.loss,
+                "metrics": [*compiled.metrics],
+                "mixed_precision": compiled.precision,
+            },
+            "build and compile the net by the same code on all ranks",
+        )
+        ranks.expect_same(
             "net.fit",
             {
                 "batch_size": batch_size,
@@ -168,8 +180,9 @@ def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> Histor
         finally:
             hooks.release()
     if ranks is not None:
-        # What callbacks have left, averages say, may differ in running state.
+        # What callbacks have left, averages say, may differ in running state; and a rate.
         ranks.unify(session.net)
+        ranks.follow(session.rule)
     session.history.stopped = session.stopped
     return session.history
 

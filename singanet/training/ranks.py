@@ -15,6 +15,7 @@ import numpy as np
 
 from singanet.base.collectives import gathered
 from singanet.base.csr import is_sparse
+from singanet.base.described import settings_text
 from singanet.checkpoint.entry import Source
 from singanet.engine.model import Model, Placed, placed_by
 from singanet.errors import ArgumentError, RankError, SingaNetError
@@ -29,6 +30,11 @@ from singanet.types import Array
 
 _ROWS = 64
 """Samples that are looked at to see that all ranks were given the same."""
+
+_CALLED_ALIKE = (
+    "call it alike on all ranks; arrays are whole, each takes its part: what is a part already is "
+    "yielded by a function of the epoch"
+)
 
 _by_itself: ContextVar[bool] = ContextVar("by_itself", default=False)
 
@@ -120,9 +126,11 @@ class Ranks:
         """The ``value`` of rank 0: plain data or arrays."""
         return gathered(self.comm, None if self.rank else value, what)[0]
 
-    def expect_same(self, where: str, facts: Mapping[str, Any]) -> None:
+    def expect_same(
+        self, where: str, facts: Mapping[str, Any], advice: str = _CALLED_ALIKE
+    ) -> None:
         """Errors: `RankError` on all ranks, with the first of ``facts`` in which one differs."""
-        own = {name: repr(value) for name, value in facts.items()}
+        own = {name: settings_text(value) for name, value in facts.items()}
         every = gathered(self.comm, own, f"the comparison of {where}")
         for rank, other in enumerate(every):
             for name, value in every[0].items():
@@ -131,8 +139,7 @@ class Ranks:
                         f"{where}, {name}",
                         expected=f"{value}, as on rank 0",
                         received=f"{other.get(name)} on rank {rank}",
-                        advice="call it alike on all ranks; arrays are whole, each takes its part: "
-                        "what is a part already is yielded by a function of the epoch",
+                        advice=advice,
                     )
 
     def expect_same_parameters(self, net: Model) -> None:

@@ -253,6 +253,85 @@ def test_arrays_that_differ_are_refused_on_all_ranks():
     assert on(2, work) == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda rank: {"optimizer": (SGD, Adam)[rank](lr=0.1)}, "optimizer.*SGD.*Adam.* rank 1"),
+        (lambda rank: {"optimizer": SGD(lr=0.1, weight_decay=0.1 * rank)}, "weight_decay"),
+        (lambda rank: {"optimizer": SGD(lr=0.1 + 0.1 * rank)}, "lr=0.1.*lr=0.2"),
+        (lambda rank: {"loss": (SoftmaxCrossEntropy(), SquaredError())[rank]}, "loss.*Squared"),
+        (lambda rank: {"metrics": [Accuracy()] * rank}, "metrics.*accuracy"),
+        (lambda rank: {"version": str(rank)}, "version of singanet.*0.*1"),
+    ],
+)
+def test_what_ranks_train_by_is_compared_before_anything_changes(make, told, monkeypatch):
+    """Ranks with other rules went apart without a word, or ended with a KeyError."""
+    version = threading.local()
+    monkeypatch.setattr(sys.modules["singanet.training.fit"], "VERSION", OfThread(version))
+
+    def work(comm):
+        own = make(comm.rank)
+        version.text = own.get("version", "0")
+        net = plain()
+        before = [value.copy() for value in net.param_values()]
+        rule = own.get("optimizer", SGD(lr=0.1))
+        net.compile(AllReduce(rule, comm), loss=own.get("loss"), metrics=own.get("metrics"))
+        with pytest.raises(RankError, match=told):
+            net.fit(X, Y, verbose=False)
+        assert rule.lr == (0.2 if "lr=0.2" in told and comm.rank else 0.1)
+        for value, was in zip(net.param_values(), before, strict=True):
+            np.testing.assert_array_equal(value, was)
+
+    on(2, work)
+
+
+class OfThread:
+    """A text that each rank has for itself."""
+
+    def __init__(self, local):
+        self.local = local
+
+    def __repr__(self):
+        return self.local.text
+
+
+def halved(step):
+    return 0.1 / 2 ** (step // 8)
+
+
+class Falling:
+    """A schedule of a user's own, whose repr names an address."""
+
+    def __call__(self, step):
+        return 0.1 / (1 + step)
+
+
+@pytest.mark.parametrize("lr", [halved, Falling, lambda: lambda step: 0.1])
+def test_schedules_of_ones_own_are_no_difference(lr):
+    def work(comm):
+        net = plain(optimizer=reduced(comm, SGD(lr=lr() if lr is not halved else lr)))
+        return net.fit(X, Y, verbose=False)["loss"]
+
+    first, second = on(2, work)
+    assert first == second
+
+
+def test_a_rate_that_rank_0_sets_last_is_that_of_all():
+    class Lowers(Callback):
+        first_rank_only = True
+
+        def on_epoch_end(self, epoch, logs):
+            self.session.rule.lr *= 0.5
+
+    def work(comm):
+        net = plain(optimizer=reduced(comm, SGD(lr=0.2)))
+        for _ in range(2):
+            net.fit(X, Y, callbacks=[Lowers()], verbose=False)
+        return net.compiled.optimizer.optimizer.lr
+
+    assert on(2, work) == [0.05, 0.05]
+
+
 @pytest.mark.parametrize("wrap", [lambda loader: loader, Prefetch])
 def test_a_loader_says_whose_it_is(wrap):
     def work(comm):

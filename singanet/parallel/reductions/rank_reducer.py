@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from singanet.base.collectives import SharedBatch
+from singanet.base.described import settings_text
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.accumulator import Accumulator
@@ -87,7 +88,7 @@ class RankReducer(Reducer):
         self.share(net)
         self._order.start(net, self.settled)
         if self.comm.size > 1:
-            facts = [*self._order.facts(), repr(around[0] if around else self)]
+            facts = [*self._order.facts(), settings_text(around[0] if around else self)]
             fresh = [ref() for ref in self._known] != [net]
             if expect_alike(self.comm, facts, fresh):
                 self._begin_alike(net)

@@ -10,6 +10,7 @@ import numpy as np
 
 from singanet.base.collectives import gathered
 from singanet.base.seeding import seeded_apart
+from singanet.base.version import VERSION
 from singanet.errors import RankError
 from singanet.ops import ops_for
 from singanet.parallel.communicators.communicator import Communicator
@@ -17,7 +18,11 @@ from singanet.types import Array
 
 
 def expect_alike(comm: Communicator, facts: Sequence[str], fresh: bool) -> bool:
-    """Whether any rank is ``fresh``. Errors: `RankError` on all ranks where ``facts`` differ."""
+    """Whether any rank is ``fresh``.
+
+    Errors: `RankError` on all ranks where ``facts``, or the versions of the library, differ.
+    """
+    facts = [f"singanet {VERSION}", *facts]
     digest = hashlib.sha256("\n".join(facts).encode()).digest()
     own = np.frombuffer(digest + bytes([fresh]), np.uint8)
     gathered = comm.all_gather(own.reshape(1, -1).copy(), "the comparison of nets")
