@@ -93,9 +93,8 @@ class NamedProgram:
                     received=f"output {update.loss.index} of several",
                     advice="put a Dummy layer behind it, and minimize that",
                 )
-        optimizers, by_name = [], {}
+        by_name = {}
         for head, update in zip(heads, self.updates, strict=True):
-            optimizers.append(wrapped(update.optimizer))
             for param in self._updated_by(head, update):
                 if id(param) in self.params:
                     raise ArgumentError(
@@ -105,10 +104,12 @@ class NamedProgram:
                         advice="say which each is for: minimize(loss, params=[...])",
                     )
                 self.params[id(param)] = param, update.optimizer
-                by_name[param.name] = optimizers[-1]
+                by_name[param.name] = update.optimizer
         self._expect_apart(heads)
-        self.optimizer = optimizers[0] if len(optimizers) == 1 else Several(by_name)
-        counts = self._counted(heads) if self._weighs(optimizers) else []
+        alone = len(self.updates) == 1
+        self.optimizer = wrapped(self.updates[0].optimizer if alone else Several(by_name))
+        weighs = gathering(self.optimizer) or reducers(self.optimizer)
+        counts = self._counted(heads) if weighs else []
         read = (port[0] for _, *pair in counts for port in pair)
         nodes = self._nodes([*dict.fromkeys(heads), *read])
         loss = Objective(list(dict.fromkeys(heads)), counts, len(nodes) == 1)
@@ -158,9 +159,6 @@ class NamedProgram:
 
     def _own(self, update: Update) -> list[Param]:
         return self._updated_by(self._drawing.port(update.loss, self.where)[0], update)
-
-    def _weighs(self, optimizers: Sequence[Any]) -> bool:
-        return any(gathering(each) or reducers(each) for each in optimizers)
 
     def _counted(self, heads: Sequence[str]) -> list[tuple[Any, Port, Port]]:
         """The losses that ``heads`` are made of, with the places of their scores and targets."""

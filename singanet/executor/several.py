@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+from typing import Any, ClassVar
 
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.scale import Scale
 from singanet.optimizer.stages import stages_of
+from singanet.optimizer.state import ParamState
 from singanet.params.param import ParamSpec
-from singanet.types import Array
+from singanet.types import Array, RowSparse, Shape
 
 
-class Several:
+class Several(Optimizer):
     """Hands each gradient to the optimizer of its parameter, of those ``by_name``.
 
     Errors: one with a stage that has to see all gradients of a step, or that waits for its end.
     """
 
+    hypers = ()
+    by_parameter: ClassVar[bool] = False
+
     def __init__(self, by_name: Mapping[str, Any]) -> None:
+        super().__init__()
         self._by_name = dict(by_name)
-        for optimizer in {id(one): one for one in self._by_name.values()}.values():
+        self._all = list({id(one): one for one in self._by_name.values()}.values())
+        for optimizer in self._all:
             stages = stages_of(optimizer)[0]
             if stages or not isinstance(optimizer, Optimizer):
                 raise ArgumentError(
@@ -31,11 +39,14 @@ class Several:
                     advice="put its update into a program of its own",
                 )
 
-    def register_all(self, specs: Iterable[ParamSpec]) -> None:
-        """As `Optimizer.register_all`, each with its own."""
-        for spec in specs:
-            if spec.name in self._by_name:
-                self._by_name[spec.name].register(spec.name, spec)
+    def __repr__(self) -> str:
+        parts = (f"{name}: {optimizer!r}" for name, optimizer in self._by_name.items())
+        return f"Several({', '.join(parts)})"
+
+    def register(self, name: str, spec: ParamSpec) -> None:
+        """As `Optimizer`, with the parameter's own; of no other parameter anything is known."""
+        if name in self._by_name:
+            self._by_name[name].register(name, spec)
 
     def update(
         self,
@@ -44,7 +55,7 @@ class Several:
         grads: Sequence[Grad],
         scale: float = 1.0,
     ) -> None:
-        """As `Optimizer.update`."""
+        """As `Optimizer`."""
         groups: dict[int, tuple[Any, list[int]]] = {}
         for k, name in enumerate(names):
             optimizer = self._by_name[name]
@@ -52,3 +63,51 @@ class Several:
         for optimizer, places in groups.values():
             mine = [[part[k] for k in places] for part in (names, values, grads)]
             optimizer.update(*mine, scale)
+
+    def state(self, name: str) -> ParamState:
+        """As `Optimizer`."""
+        found: ParamState = self._by_name[name].state(name)
+        return found
+
+    def settle(self, name: str, value: Array) -> ParamState:
+        """As `Optimizer`."""
+        found: ParamState = self._by_name[name].settle(name, value)
+        return found
+
+    def states(self) -> Collection[ParamState]:
+        """As `Optimizer`: those of all."""
+        return list(chain.from_iterable(one.states() for one in self._all))
+
+    def will_change(self, name: str) -> bool:
+        """As `Optimizer`."""
+        return bool(self._by_name[name].will_change(name))
+
+    def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+        """As `Optimizer`. Errors: NotImplementedError, as it depends on the parameter."""
+        raise NotImplementedError
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        raise NotImplementedError
+
+    def _sweep(
+        self,
+        state: ParamState,
+        value: Array,
+        grad: Array,
+        arrays: list[Array],
+        penalty: float,
+        scalars: tuple[float, ...],
+        scale: Scale,
+    ) -> None:
+        raise NotImplementedError
+
+    def _sweep_rows(
+        self,
+        state: ParamState,
+        value: Array,
+        grad: RowSparse,
+        penalty: float,
+        scalars: tuple[float, ...],
+        scale: Scale,
+    ) -> None:
+        raise NotImplementedError

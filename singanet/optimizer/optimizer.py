@@ -48,6 +48,8 @@ class Optimizer(Counted, Configurable, ABC):
     slots: tuple[str, ...] = ()
     hypers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     decoupled: ClassVar[bool] = False
+    by_parameter: ClassVar[bool] = True
+    """Whether `state`, `numbers` and `apply_rule` say all of an update, for programs to record."""
     always_shown = ("lr",)
 
     def __init_subclass__(cls) -> None:

@@ -32,7 +32,7 @@ from singanet.loss import (
     SquaredError,
 )
 from singanet.metric import Accuracy, BinaryAccuracy, MeanAbsoluteError, Metric
-from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, Optimizer
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, ClipByValue, Optimizer
 from singanet.testing import communicators
 
 RNG = np.random.default_rng(3)
@@ -484,6 +484,57 @@ def test_parallel_reduces_over_the_ranks():
     for executor, _ in found:
         for param, other in zip(executor.net.params(), net.params(), strict=True):
             assert np.allclose(param.value, other.value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_parallel_reduces_for_several_optimizers_of_one_program(apart):
+    """It was refused, and the refusal told of an AllReduce that nobody had written."""
+
+    def drawn(parallel=None):
+        x, y = Input("x", (6,)), Input("y", (), dtype="int64")
+        low, middle, top = chain()
+        loss = SoftmaxCrossEntropy()(top(middle(low(x))), y)
+        other = SoftmaxCrossEntropy()(Dense("apart", 3)(x), y) if apart else loss
+        momentum = SGD(0.1, momentum=0.9)
+        updates = [Adam(lr=0.01).minimize(loss, low if not apart else None)]
+        updates += [momentum.minimize(other, None if apart else ["b/weight", "b/bias"])]
+        return Executor({"train": [loss, other, *updates]}, seed=0, parallel=parallel), x, y
+
+    alone, x, y = drawn()
+    batches = [batch(k + 5, seed=k) for k in range(5)]
+    wanted = [alone.run("train", {x: images, y: labels})[:2] for images, labels in batches]
+
+    def trained(communicator):
+        executor, x, y = drawn(communicator)
+        mine = slice(communicator.rank, None, communicator.size)
+        feeds = [{x: images[mine], y: labels[mine]} for images, labels in batches]
+        sizes = [len(images[mine]) / len(images) for images, _ in batches]
+        return executor, [
+            np.multiply(executor.run("train", feed)[:2], size)
+            for feed, size in zip(feeds, sizes, strict=True)
+        ]
+
+    with communicators(2) as ranks:
+        (first, one), (second, two) = ranks.run(trained)
+    np.testing.assert_allclose(np.add(one, two), wanted, rtol=1e-5)
+    assert_same_bits(first.net, second.net)
+    for param, other in zip(first.net.params(), alone.net.params(), strict=True):
+        np.testing.assert_allclose(param.value, other.value, rtol=1e-4, atol=1e-5)
+
+
+def test_clipping_around_one_of_several_optimizers_is_refused_by_its_own_name():
+    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
+    low, middle, top = chain()
+    loss = SoftmaxCrossEntropy()(top(middle(low(x))), y)
+    clipped = ClipByValue(SGD(0.1), 1.0).minimize(loss, low)
+    program = [loss, clipped, Adam(lr=0.01).minimize(loss, top)]
+
+    def work(communicator):
+        with pytest.raises(ArgumentError, match="received ClipByValue, which is around one"):
+            Executor({"train": program}, seed=0, parallel=communicator)
+
+    with communicators(2) as ranks:
+        ranks.run(work)
 
 
 # -- what other systems got wrong ---------------------------------------------------------------

@@ -190,7 +190,8 @@ def refusal(parts: Iterable[Any]) -> str | None:
         kind = type(part).__name__
         if not is_library(type(part)) and not getattr(part, "pure", False):
             return f"{kind} is not singanet's"
-        if not isinstance(part, Optimizer) and type(part).update is not Wrapper.update:
+        rule = isinstance(part, Optimizer)
+        if not (part.by_parameter if rule else type(part).update is Wrapper.update):
             return f"{kind} has an update of its own"
         if is_patched(part):
             return f"a method of this {kind} was replaced"
