@@ -399,11 +399,25 @@ def no_collections() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            if not gc.get_freeze_count():
+            if not _somebody_freezes():
                 # They are old at once: a collection of what is young would go through all of them.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
+
+
+_FOUND_FROZEN: list[bool] = []
+"""Not empty once objects were found that the collector leaves alone."""
+
+
+def _somebody_freezes() -> bool:
+    """Whether the caller keeps objects from the collector, which is not to be undone.
+
+    Counting goes through all of them, so that nobody counts once there were any.
+    """
+    if not _FOUND_FROZEN and gc.get_freeze_count():
+        _FOUND_FROZEN.append(True)
+    return bool(_FOUND_FROZEN)
 
 
 def targets(y: Any, weight: Any) -> tuple[Any, Any]:
