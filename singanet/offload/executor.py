@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +123,7 @@ class Offloaded(LayerByLayer):
         if not self.activations:
             return _OffloadedPass(self, super().forward(net, feed, asked, starts), None)
         own = self._store(plan, feed)
-        with net.rehearsal(only_failed=True), _abandoned_on_error(own):
+        with net.rehearsal(only_failed=True), _AbandonedOnError(own):
             return _OffloadedPass(self, super().forward(net, feed, asked, starts, own), own)
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
@@ -163,7 +162,7 @@ class Offloaded(LayerByLayer):
         At the end the folder becomes a checkpoint, unless nothing was updated. ``store`` has what
         contexts hold.
         """
-        with _abandoned_on_error(store):
+        with _AbandonedOnError(store):
             yield from self._watched(items)
         self.shelf.sweep()
 
@@ -466,15 +465,21 @@ class _OffloadedPass:
         self._executor.shelf.sweep()
 
 
-@contextmanager
-def _abandoned_on_error(store: OffloadedContexts | None) -> Iterator[None]:
-    """Let go of what ``store`` has if the block fails: who has the error has the contexts, too."""
-    try:
-        yield
-    except Exception:
-        if store is not None:
-            store.abandon()
-        raise
+class _AbandonedOnError:
+    """Lets go of what ``store`` has if the block fails: who has the error has the contexts, too.
+
+    A class, since the frames of a generator in between would keep a walk that is left half way.
+    """
+
+    def __init__(self, store: OffloadedContexts | None) -> None:
+        self._store = store
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._store is not None and kind is not None and issubclass(kind, Exception):
+            self._store.abandon()
 
 
 def is_large(param: Param) -> bool:

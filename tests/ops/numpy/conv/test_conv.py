@@ -160,7 +160,8 @@ def test_scratch_is_bounded_whatever_the_batch(
     # Columns fill one allowance, or take one row of the outputs where that is more; padded rows,
     # products and the phases of a stride take another, and the weight is laid out anew.
     row = size * 9 * max(channels, outputs) * 4
-    bound = 3 * max(allowance, row) + 4 * weight.nbytes
+    # Beside them what Python and NumPy hold for views.
+    bound = 3 * max(allowance, row) + 4 * weight.nbytes + (1 << 15)
     for name in ("forward", "weights", "data"):
         assert scratch[16][name] < bound, scratch
         assert scratch[16][name] < 1.1 * scratch[4][name] + 16384, scratch
