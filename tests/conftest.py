@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from functools import cache
 
 # A shell has what it starts in the background ignore interrupts, for which some tests wait.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -67,6 +68,20 @@ def pytest_collection_modifyitems(config, items):
 
 # Where there is no GPU its 3,000 tests are not even made, which would take a tenth of collecting.
 ON_GPU = [] if CUPY is None else [pytest.param("cupy", marks=pytest.mark.device)]
+
+
+@cache
+def _generators_of(module):
+    """The generators that a test module has, with their states once it is imported."""
+    found = [value for value in vars(module).values() if isinstance(value, np.random.Generator)]
+    return [(generator.bit_generator, generator.bit_generator.state) for generator in found]
+
+
+def pytest_runtest_setup(item):
+    """Let every test draw from its module's generator as if it were the only one."""
+    if isinstance(item, pytest.Function):
+        for bits, state in _generators_of(item.module):
+            bits.state = state
 
 
 @pytest.fixture(params=["numpy", "device_like", *ON_GPU])

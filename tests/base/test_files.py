@@ -32,6 +32,7 @@ NEW = {"a": np.arange(70, dtype="f4"), "b": np.ones(3, "f4")}
         ),
     ],
 )
+@pytest.mark.full
 def test_an_interrupt_at_any_line_of_a_save(tmp_path, suffix, every, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # or the disk takes half a minute
     monkeypatch.setattr(checksum, "_AT_ONCE", 0)  # by a thread of its own

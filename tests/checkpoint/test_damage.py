@@ -30,6 +30,7 @@ EVERY = [False, pytest.param(True, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("every", EVERY)
+@pytest.mark.full
 def test_cut_at_every_byte(written, format, every):
     path, whole = written
     for size in range(0, len(whole), steps(format, every)):
@@ -39,6 +40,7 @@ def test_cut_at_every_byte(written, format, every):
 
 
 @pytest.mark.parametrize("every", EVERY)
+@pytest.mark.full
 def test_every_byte_changed_is_found_or_harmless(written, format, state, every):
     path, whole = written
     expected = {name: array.tobytes() for name, array in state.items()}

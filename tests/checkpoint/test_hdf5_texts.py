@@ -63,6 +63,7 @@ def test_attributes_outside_the_header(tmp_path):
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.full
 def test_every_byte_changed_gives_memory_to_no_claim(tmp_path, libver):
     """Lengths among them: libhdf5 allots what one claims, up to 4 GB."""
     path = tmp_path / "m.h5"

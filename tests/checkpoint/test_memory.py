@@ -64,6 +64,7 @@ def test_writing_what_is_there(path, peak, order):
     assert peak() <= BESIDE + (LARGEST if order == "F" else 0)
 
 
+@pytest.mark.full
 def test_reading_and_verifying(path, peak):
     write_state(path, sources(4))
     peak()
@@ -77,6 +78,7 @@ def test_reading_and_verifying(path, peak):
 
 
 @pytest.mark.parametrize("name", ["zeros.npz", "fortran.npz", "big-endian.npz", "old.pickle"])
+@pytest.mark.full
 def test_reading_what_others_wrote(tmp_path, peak, name):
     """Packed, in another order, and with every byte spelled as an escape."""
     import pickle
@@ -114,6 +116,7 @@ def test_reading_gzipped_hdf5(tmp_path, peak):
 
 
 @pytest.mark.parametrize("tool", ["inspect", "convert", "diff"])
+@pytest.mark.full
 def test_looking_into_large_files(tmp_path, path, peak, tool):
     write_state(path, sources(3))
     write_state(tmp_path / "other.npz", sources(3))
@@ -149,6 +152,7 @@ def system_peak(task):
 @pytest.mark.parametrize(
     "name", ["m", "m.pickle", "m.h5", "m.npz", "m.safetensors", "m.weights.h5", "legacy"]
 )
+@pytest.mark.full
 def test_a_net(tmp_path, name):
     """Its parameters are there before and after; what else there is of 100 MB is extra."""
     net, format = wide_net(), "keras-legacy" if name == "legacy" else None

@@ -126,6 +126,7 @@ def test_a_run_folder_changes_no_number(small, tmp_path):
 # lenet has dropout and images that are shifted at random, so that every draw counts.
 @pytest.mark.parametrize("model", ["lenet", "autoencoder", "rbm"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.full
 def test_a_run_that_a_signal_ended_goes_on_to_the_bit(
     small, tmp_path, model, number, capsys, monkeypatch
 ):
@@ -158,6 +159,7 @@ def signals_at_step(patch, step, number):
 @pytest.mark.parametrize(
     ("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
 )
+@pytest.mark.full
 def test_a_process_that_is_told_to_end_saves_and_says_so(tmp_path, number, word):
     out = tmp_path / "run"
     # Its own session, so that the signal reaches nobody else.
@@ -277,6 +279,7 @@ def test_a_diverged_run_saves_nothing_of_it(small, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("optimizer", USUAL_RATES)
+@pytest.mark.full
 def test_every_optimizer_learns(optimizer, tmp_path):
     options = {"epochs": 4, "accumulate": 2 if optimizer.startswith("accumulating") else 1}
     figures = run(RunOptions("mlp", "digits", optimizer=optimizer, **options)).figures

@@ -134,6 +134,7 @@ def test_no_program_is_started_for_a_format_that_has_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "GIF", "BMP", "WEBP", "JPEG"])
+@pytest.mark.full
 def test_small_files_of_many_pixels(tmp_path, form):
     image, stream = Image.new("1" if form == "TIFF" else "L", (8000, 5000)), io.BytesIO()
     options = {"TIFF": {"compression": "group4"}, "WEBP": {"method": 0, "quality": 0}}

@@ -199,6 +199,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("content", BOMBS.values(), ids=BOMBS)
+@pytest.mark.full
 def test_small_files_that_ask_for_much(content):
     """Each within two seconds, and ten times its size in memory beside a floor."""
     peak = Peak()

@@ -47,7 +47,11 @@ def test_no_checkpoint_is_read_when_it_is_cut(tmp_path):
 JOBS = [(name, count, seed) for name, count, seed, _ in mutate.jobs(COUNT, "", BATCH)]
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: "-".join(map(str, job)))
+@pytest.mark.parametrize(
+    "job",
+    [*JOBS[:3], *(pytest.param(job, marks=pytest.mark.full) for job in JOBS[3:])],
+    ids=lambda job: "-".join(map(str, job)),
+)
 def test_only_our_errors_come_out(tmp_path, job):
     counts, _ = mutate.work((*job, tmp_path))
     assert sum(counts.values()) == job[1]

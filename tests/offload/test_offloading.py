@@ -408,6 +408,7 @@ print(resident("VmHWM") - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
+@pytest.mark.full
 def test_a_net_larger_than_the_memory_it_gets(tmp_path):
     call = [sys.executable, "-c", LARGE, str(tmp_path)]
     told = subprocess.run(call, capture_output=True, text=True, check=True).stdout

@@ -177,6 +177,7 @@ def test_operators_that_ask_for_too_much_or_make_no_sense(made, tmp_path):
     refused(made(), tmp_path)
 
 
+@pytest.mark.full
 def test_small_files_that_would_be_large(tmp_path):
     whole = model().SerializeToString()
     # Millions of empty messages of two bytes each: graph { node {} node {} ... }.

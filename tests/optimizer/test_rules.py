@@ -256,9 +256,10 @@ def test_equals_pytorch(ours: Any, theirs: tuple[str, dict[str, Any]], shape: An
         peer_value.grad = torch.tensor(g)
         peer.step()
         optimizer.update(["w"], [w], [g])
-        # PyTorch keeps the product of NAdam's momenta in float32.
-        rtol = 1e-7 if theirs[0] == "NAdam" else 1e-10
-        np.testing.assert_allclose(w, peer_value.detach().numpy(), rtol=rtol, atol=1e-12)
+        # PyTorch keeps the product of NAdam's momenta in float32: each of the steps of about lr
+        # may be off by a few of its roundings.
+        atol = 8 * 0.02 * 4 * 2.0**-24 if theirs[0] == "NAdam" else 1e-12
+        np.testing.assert_allclose(w, peer_value.detach().numpy(), rtol=1e-10, atol=atol)
 
 
 @pytest.mark.parametrize("make", [lambda: opt.LAMB(lr=0.1), lambda: opt.Adafactor()])

@@ -559,6 +559,7 @@ NETS = [
 
 
 @pytest.mark.parametrize("name", NETS)
+@pytest.mark.full
 def test_ready_nets_in_the_callers_loop(name, rng):
     twins = Twins(lambda: singanet.models.build(name, seed=0), adam)
     net = twins.recorded

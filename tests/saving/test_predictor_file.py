@@ -54,6 +54,7 @@ def test_half_precision(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["resnet20", "googlenet", "char_rnn", "wide_deep"])
+@pytest.mark.full
 def test_ready_nets(name, tmp_path):
     net = models.build(name, seed=0)
     stir(net)

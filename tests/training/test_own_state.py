@@ -57,6 +57,7 @@ def together(size, *args, **more):
 @pytest.mark.parametrize(
     ("method", "accumulate"), [*((method, 1) for method in METHODS), ("dense", 2), ("sparse", 2)]
 )
+@pytest.mark.full
 def test_all_ranks_go_on_to_the_bit_from_one_file(method, accumulate, tmp_path):
     together(2, method, tmp_path / "cut", 1, accumulate=accumulate)
     resumed = together(2, method, tmp_path / "cut", 2, True, accumulate=accumulate)

@@ -497,6 +497,7 @@ class StopsAlone(Callback):
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("hook", ["epoch begin", "batch begin", "batch end", "epoch end"])
 @pytest.mark.parametrize("way", ["stop", "raise", "interrupt"])
+@pytest.mark.full
 def test_an_end_on_one_rank_is_one_after_the_same_step_on_all(rank, hook, way, tmp_path):
     def work(comm):
         net = plain(optimizer=reduced(comm))

@@ -52,6 +52,7 @@ print(json.dumps(seen))
     [pytest.param(0, marks=pytest.mark.slow), 1],
     ids=["by the layers", "replayed"],
 )
+@pytest.mark.full
 def test_twenty_builds_and_fits_keep_resident_memory_flat(first):
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM.replace("WATCHED", str(first))],

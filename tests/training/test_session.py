@@ -235,6 +235,7 @@ def test_early_stopping_remembers_across_a_resumption(build, data):
 # Python ends an interrupt within a weak reference's callback with these words.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("share", np.linspace(0.05, 0.99, 12).tolist())
+@pytest.mark.full
 def test_interrupted_at_any_line_of_a_fit_and_gone_on_from(build, data, same, tmp_path, share):
     """A step broken in the middle never becomes a checkpoint."""
 

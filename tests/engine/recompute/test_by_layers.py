@@ -312,6 +312,7 @@ def test_ready_nets_have_the_same_bits(name, shape, level, recorded):
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("char_rnn", "lstm")),
     ],
 )
+@pytest.mark.full
 def test_other_ready_nets_have_the_same_bits(name):
     entry, rng = singanet.models.find(name), np.random.default_rng(0)
     shape = (3, 8, 8) if name == "preresnet20" else entry.input_shape

@@ -185,6 +185,7 @@ class Numbers(Callback):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("more", [{}, {"clip": 0.05, "clip_by": "global"}, {"clip": 0.05}], ids=str)
+@pytest.mark.full
 def test_fit_with_uneven_shards_counts_every_sample_once(size, more):
     def trained(loader, optimizer):
         net, numbers = uneven_net(), Numbers()

@@ -174,6 +174,7 @@ METHODS = {
     "more", [{}, {"clip": 0.5, "clip_by": "global"}, {"clip": 0.5}, {"accumulate": 2}], ids=str
 )
 @pytest.mark.parametrize("precision", [None, "float16"])
+@pytest.mark.full
 def test_fit_with_uneven_shards_ends_with_one_net(method, more, precision):
     def work(comm):
         net = dense_net(seed=comm.rank, wide=50)
