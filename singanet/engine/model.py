@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -45,12 +45,13 @@ class Placed(Protocol):
 
     ``comm`` is of all of them. A rank takes the part ``share`` = (number, of how many) of each
     batch; outputs in training are seen on the ranks ``measuring`` alone. ``part`` is what of the
-    net is on this rank.
+    net is on this rank, ``places`` has the stage of each layer.
     """
 
     comm: Collectives
     share: tuple[int, int]
     measuring: Sequence[int]
+    places: dict[str, int]
 
     @property
     def part(self) -> Any:
@@ -62,6 +63,12 @@ class Placed(Protocol):
 
     def on_first(self, work: Callable[[], Any]) -> Any:
         """``work()`` on rank 0, where all parameters can be read meanwhile. All ranks call it."""
+
+    def can_move(self, places: Mapping[str, int]) -> bool:
+        """Whether the layers may be where ``places`` says."""
+
+    def move(self, places: Mapping[str, int]) -> None:
+        """Let them be there. All ranks call it."""
 
     def owner(self, name: str) -> int:
         """The rank that updates the parameter, the first of several."""

@@ -233,7 +233,7 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
             logs |= ranks.traffic(session.batch)
         if line is not None:
             line.finish(logs, samples)
-    rate = session.rule.rate()
+    rate = session.rule.rate() if ranks is None else ranks.rate(session.rule)
     if rate is not None:
         logs.setdefault("lr", rate)
     session.epoch, session.batch = epoch + 1, 0

@@ -43,6 +43,7 @@ class Progress:
     epochs: list[int]
     values: dict[str, list[float]]
     ranks: list[RankProgress]
+    stages: dict[str, int]
 
 
 def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> Progress:
@@ -87,11 +88,20 @@ def parse_progress(state: Mapping[str, Array], like: np.random.BitGenerator) -> 
         epochs=epochs,
         values={name: [float(value) for value in each] for name, each in values.items()},
         ranks=ranks,
+        stages=_stages(about),
     )
     if progress.batch > progress.step:
         raise _wrong("batch", progress.batch)
     _try_generator(progress.generator, like)
     return progress
+
+
+def _stages(about: dict[str, Any]) -> dict[str, int]:
+    """The stage of each layer, where layers lay on several ranks; else none."""
+    stages = about.get("stages", {})
+    if not isinstance(stages, dict) or not all(is_int(k, 0) and k < _MOST for k in stages.values()):
+        raise _wrong("stages", stages)
+    return stages
 
 
 def _ranks(about: dict[str, Any], like: np.random.BitGenerator) -> list[RankProgress]:

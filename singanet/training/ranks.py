@@ -300,6 +300,15 @@ class Ranks:
             raise KeyboardInterrupt
         return every[0][2]
 
+    def rate(self, rule: Any) -> float | None:
+        """That of the last update, on whichever rank something is trained."""
+        if self._placed is None:
+            found: float | None = rule.rate()
+            return found
+        every = gathered(self.comm, (rule.done, rule.rate()), "the learning rate")
+        most = max(done for done, _ in every)
+        return next(rate for done, rate in every if done == most)
+
     def follow(self, rule: Any) -> None:
         """Let the numbers among the hyper-parameters of ``rule`` be those of rank 0."""
         names = getattr(rule, "hypers", ("lr",))
@@ -333,6 +342,25 @@ class Ranks:
     def here(self, net: Model) -> Any:
         """What of ``net`` is on this rank: all of it, but where layers lie on several."""
         return net if self._placed is None else self._placed.part
+
+    @property
+    def places(self) -> dict[str, int]:
+        """The stage of each layer, where layers lie on several ranks."""
+        return {} if self._placed is None else dict(self._placed.places)
+
+    @contextmanager
+    def moved(self, places: Mapping[str, int]) -> Iterator[None]:
+        """Let layers be where ``places`` says, where they may; back where the block fails."""
+        placed, before = self._placed, self.places
+        if placed is None or places == before or not placed.can_move(places):
+            yield
+            return
+        placed.move(places)
+        try:
+            yield
+        except BaseException:
+            placed.move(before)
+            raise
 
     def on_first(self, work: Callable[[], object]) -> None:
         """``work()`` on rank 0, where the parameters of all can be read meanwhile."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import replace
 from typing import Any, Literal, Protocol
@@ -328,6 +328,8 @@ def progress_sources(
         "ranks": list(every),
         "history": {"epochs": session.history.epochs, "values": dict(session.history)},
     }
+    if session.ranks is not None and session.ranks.apart:
+        about["stages"] = session.ranks.places
     state["session"] = session_entry(about)
     return sources_of(state, "session.state")
 
@@ -359,7 +361,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     by_callback = _callback_states(session, state)
     precision, scaling = session.compiled.precision, _below("precision/", state)
     _check_precision(precision, scaling)
-    with _undoing(session):
+    with _on_stages(session, progress), _undoing(session):
         session.data.load_state_dict(data)
         steps = session.data.steps
         if steps is not None and progress.batch > steps:
@@ -390,6 +392,12 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         session.ranks.go_on(seen, session.measures)
     session.net.rng.bit_generator.state = generator
     _go_on(session, progress)
+
+
+def _on_stages(session: Session, progress: Progress) -> AbstractContextManager[None]:
+    """Layers on the stages that they were saved on: each stage goes on from draws of its own."""
+    as_it_was = session.ranks is not None and _is_as_it_was(session, progress)
+    return session.ranks.moved(progress.stages) if session.ranks and as_it_was else nullcontext()
 
 
 def _is_as_it_was(session: Session, progress: Progress) -> bool:

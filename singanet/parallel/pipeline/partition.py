@@ -1,8 +1,9 @@
-"""Which stage computes which layer: as it was drawn, by names, or balanced by measured times."""
+"""Which stage computes which layer: as it was drawn, by names, or balanced by work or times."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -12,21 +13,35 @@ from singanet.engine.backward import BackwardWalk
 from singanet.engine.net import Net
 from singanet.engine.plan import Plan, run_step
 from singanet.errors import ArgumentError, GraphError
+from singanet.layers.dummy import Dummy
+from singanet.params.param import Param
+from singanet.summary import multiply_adds
+from singanet.types import Shape
+
+WAYS = ("balance", "measure")
+"""How the stages of a net are found: by counted work, or by times."""
+
+_TOUCHED = 32.0
+"""Multiply-adds of products that take as long as reading or writing one element."""
+
+_BACK = 2.0
+"""The work of a walk back, where that of a forward is 1."""
 
 _SAMPLES = 4
-"""Samples of a measured pass."""
+"""Samples of a measured pass, and of a counted micro-batch."""
 
 _EXTENT = 8
 """What stands for an axis of any extent while it is measured."""
 
 
 class Cost(NamedTuple):
-    """What a layer takes for a sample: seconds forward and backward, and bytes that it leaves.
+    """What a layer takes for a sample: work forward and backward, and bytes that it leaves.
 
-    ``held`` are the bytes of its parameters, which it takes once.
+    Work is told in seconds, or in multiply-adds. ``held`` are the bytes of its parameters, which it
+    takes once.
     """
 
-    seconds: float
+    work: float
     nbytes: float
     held: float
 
@@ -36,27 +51,27 @@ def assigned(
     stages: Sequence[str] | str | None,
     alive: Sequence[int],
     memory: float | None,
-    costs: Callable[[], Sequence[Cost]],
+    costs: Mapping[str, Callable[[], Sequence[Cost]]],
 ) -> list[int]:
     """The stage of each step of ``net``: see `Pipeline`; ``alive`` has the samples held by stage.
 
-    ``costs`` tells those of the steps, the same on all ranks.
+    ``costs`` tells those of the steps by way, the same on all ranks.
     Errors: another number of stages than ``alive`` has.
     """
-    if stages is None:
-        drawn = any(node.stage is not None for node in net.ordered())
-        found = as_drawn(net) if drawn else balanced(costs(), len(alive), alive, memory)
-    elif isinstance(stages, str):
-        if stages != "balance":
+    way = "balance" if stages is None else stages
+    if stages is None and is_drawn(net):
+        found = as_drawn(net)
+    elif isinstance(way, str):
+        if way not in WAYS:
             raise ArgumentError(
                 "parallel.Pipeline, stages",
-                expected="'balance', or a list of layers",
+                expected="'balance', 'measure', or a list of layers",
                 received=repr(stages),
                 advice=f"write stages=[{stages!r}] for a stage that begins there",
             )
-        found = balanced(costs(), len(alive), alive, memory)
+        found = balanced(costs[way](), len(alive), alive, memory)
     else:
-        found = by_names(net, stages)
+        found = by_names(net, way)
     if set(found) != set(range(len(alive))):
         raise ArgumentError(
             "parallel.Pipeline, stages",
@@ -67,6 +82,11 @@ def assigned(
     return found
 
 
+def is_drawn(net: Net) -> bool:
+    """Whether a layer was drawn on a stage."""
+    return any(node.stage is not None for node in net.ordered())
+
+
 def as_drawn(net: Net) -> list[int]:
     """The stage of each step, as ``with parallel.stage(k)`` said it.
 
@@ -74,7 +94,7 @@ def as_drawn(net: Net) -> list[int]:
     Errors: nothing was drawn on a stage; a layer that reads what a later stage makes.
     """
     nodes = net.ordered()
-    if all(node.stage is None for node in nodes):
+    if not is_drawn(net):
         raise ArgumentError(
             "parallel.Pipeline, stages",
             expected="layers drawn within `with parallel.stage(k):`",
@@ -168,6 +188,40 @@ def balanced(
     return found
 
 
+def counted(net: Net) -> list[Cost]:
+    """What each step of ``net`` takes by its shapes alone, the same whoever counts when.
+
+    Multiply-adds of products, as `summary.multiply_adds` has them, and elements read and written.
+    """
+    found = []
+    for step in net.execution_plan().steps:
+        ins: Any = step.layer.in_shapes
+        reads, writes = _extents(ins if isinstance(ins, list) else [ins]), _extents(step.out_shapes)
+        elements: float = sum(map(prod, reads)) + sum(map(prod, writes))
+        # A micro-batch reads them once.
+        elements += sum(prod(p.shape) for p in step.layer.params.values()) / _SAMPLES
+        products = multiply_adds(step.layer, reads, writes) or 0
+        # An input hands on what it is fed with.
+        work = 0.0 if isinstance(step.layer, Dummy) else products + _TOUCHED * elements
+        found.append(
+            Cost(
+                (1.0 + _BACK) * work,
+                float(sum(map(prod, writes)) * net.dtype.itemsize),
+                float(sum(_nbytes(p) for p in step.layer.params.values())),
+            )
+        )
+    return found
+
+
+def _nbytes(param: Param) -> int:
+    return prod(param.shape) * np.dtype(param.array_type).itemsize
+
+
+def _extents(shapes: Sequence[Shape]) -> list[Shape]:
+    """``shapes`` with a number in the place of any extent."""
+    return [tuple(_EXTENT if n < 0 else n for n in shape) for shape in shapes]
+
+
 def measured(net: Net) -> list[Cost]:
     """What each step of ``net`` takes, by passes over zeros; parameters without values stay so."""
     with net.unfilled(), net.rehearsal(), net.device.scope():
@@ -193,11 +247,11 @@ def _one_pass(net: Net, plan: Plan) -> tuple[list[float], list[float]]:
             given = [
                 net.device.put(
                     np.zeros(
-                        (_SAMPLES, *(_EXTENT if n < 0 else n for n in s)),
+                        (_SAMPLES, *s),
                         step.fed_type(k),
                     )
                 )
-                for k, s in enumerate(shapes if isinstance(shapes, list) else [shapes])
+                for k, s in enumerate(_extents(shapes if isinstance(shapes, list) else [shapes]))
             ]
         x = given if step.many_in or isinstance(shapes, list) else given[0]
         began = perf_counter()

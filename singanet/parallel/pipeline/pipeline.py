@@ -18,23 +18,25 @@ from singanet.engine.feeds import check_feed
 from singanet.engine.model import StepRequest
 from singanet.engine.net import Net, expect_in_memory
 from singanet.engine.passes import Pass
+from singanet.engine.plan import Plan
 from singanet.engine.step import expect_scores, expected_loss
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.clip_by_running_norm import ClipByRunningNorm
 from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.mixed_precision import ScaledUpdates
-from singanet.optimizer.stages import apply_updates, two_passes
+from singanet.optimizer.stages import apply_updates, stages_of, two_passes
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.pipeline.part import Elsewhere, StagePart, StagePlan
-from singanet.parallel.pipeline.partition import Cost, assigned, measured
+from singanet.parallel.pipeline.partition import Cost, assigned, counted, is_drawn, measured
 from singanet.parallel.pipeline.run import StageRun
 from singanet.parallel.pipeline.schedules import alive
 from singanet.parallel.pipeline.schedules import schedule as scheduled
 from singanet.parallel.pipeline.wire import ASKED, SHARED, Wire
 from singanet.parallel.reductions.registration import apart, expect_alike
 from singanet.parallel.start import init
-from singanet.params.gradients import LayerGradients, add_gradients, dense_gradient
-from singanet.types import Array
+from singanet.params.gradients import LayerGradients, add_gradients
+from singanet.types import Array, Gradient, RowSparse
 
 if TYPE_CHECKING:
     from singanet.engine.gradients import Asked
@@ -50,13 +52,16 @@ class Pipeline:
     of its stage alone, and the optimizer's state of them. A step is one update by the mean over
     the whole batch, as with `Accumulator`; `BatchNormalization` sees micro-batches.
 
-    ``stages`` are the first layers of stages 1, 2, ..., or "balance": layers are timed on rank 0,
-    and the slowest stage is as quick as can be, with at most ``memory`` bytes a stage, where that
-    is said, for micro-batches of ``samples``. None takes them as drawn with `parallel.stage`, or
-    else balances. A batch is cut into ``micro_batches`` that are as equal as can be. ``schedule``
-    is "1f1b" or "gpipe". With several ``replicas`` the ranks are so many rows of stages, rank =
-    replica * stages + stage, each for a part of the batch: ``AllReduce(optimizer,
-    pipeline.replicas)`` sums their gradients.
+    ``stages`` are the first layers of stages 1, 2, ...; or "balance": the slowest stage is as quick
+    as can be, with at most ``memory`` bytes a stage, where that is said, for micro-batches of
+    ``samples``. Layers are weighed by their shapes, the same in each run; with "measure" they are
+    timed on rank 0. None takes them as drawn with `parallel.stage`, or else balances. ``places``
+    tells where each layer is, and a training state of `fit` has it.
+
+    A batch is cut into ``micro_batches`` that are as equal as can be. ``schedule`` is "1f1b" or
+    "gpipe". With several ``replicas`` the ranks are so many rows of stages, rank = replica * stages
+    + stage, each for a part of the batch: ``AllReduce(optimizer, pipeline.replicas)`` sums their
+    gradients.
 
     Errors: ranks that are no multiple of ``replicas``; another number of stages than ranks in a
     row; a net that another executor carries out; nets that differ between ranks.
@@ -88,21 +93,17 @@ class Pipeline:
         self.net, self.before = net, net.programs
         self.share = self.replica, rows
         self.measuring = range(self.count - 1, self.comm.size, self.count)
-        plan = self._checked(net)
+        plan = self._checked(net, stages, memory, samples)
         ops = scheduled(self.schedule, self.count, self.micro_batches)
         each = checked_count("parallel.Pipeline", "samples", samples, 1)
         held = [each * alive(own) for own in ops]
-        places = assigned(net, stages, held, memory, self._costs)
-        self._places: dict[str, int] = dict(
-            zip((step.name for step in plan.steps), places, strict=True)
-        )
+        costs = {"balance": lambda: counted(net), "measure": self._costs}
+        found = assigned(net, stages, held, memory, costs)
+        self.places = dict(zip((step.name for step in plan.steps), found, strict=True))
+        # Where the user has said it, no file says otherwise.
+        self._said = is_drawn(net) if stages is None else not isinstance(stages, str)
         self._params = {p.name: p for step in plan.steps for p in step.layer.params.values()}
-        users: dict[str, set[int]] = {name: set() for name in self._params}
-        for step in plan.steps:
-            for param in step.layer.params.values():
-                users[param.name].add(self._places[step.name])
-        # The first of them makes the updates of a parameter.
-        self._users = {name: sorted(stages) for name, stages in users.items()}
+        self._users = self._users_of(plan)
         first = self.replica * self.count
         self.row = self.comm.group(range(first, first + self.count))
         self.replicas = self.comm.group(range(self.stage, self.comm.size, self.count))
@@ -130,11 +131,11 @@ class Pipeline:
         """As `Executor`; the outputs are told to all ranks of the row."""
         part, cuts = self._current(net), self._cuts(feed)
         run = StageRun(part, self._wire, feed, cuts)
-        here = [name for name in asked if self._places[name] == self.stage]
+        here = [name for name in asked if self.places[name] == self.stage]
         made = [run.forward(i, False, here) for i in range(len(cuts))]
         self._wire.settle()
         outputs = net.execution_plan().outputs
-        roots = {name: self._places[name] for name in asked}
+        roots = {name: self.places[name] for name in asked}
         roots |= dict.fromkeys(outputs, self.count - 1)
         own: dict[str, list[Array]] = {}
         for name in [name for name, root in roots.items() if root == self.stage]:
@@ -167,6 +168,7 @@ class Pipeline:
                 received="mixed precision, whose scaling a pipeline does not do",
                 advice="compile the net without mixed_precision",
             )
+        _expect_no_running_norm(optimizer)
         loss = expected_loss(net)
         expect_scores(net.execution_plan(), loss)
         feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
@@ -274,7 +276,15 @@ class Pipeline:
 
     # -- stages ---------------------------------------------------------------------------------
 
-    def _checked(self, net: Net) -> Any:
+    def _users_of(self, plan: Plan) -> dict[str, list[int]]:
+        """The stages that have each parameter; the first of them makes its updates."""
+        users: dict[str, set[int]] = {name: set() for name in self._params}
+        for step in plan.steps:
+            for param in step.layer.params.values():
+                users[param.name].add(self.places[step.name])
+        return {name: sorted(stages) for name, stages in users.items()}
+
+    def _checked(self, net: Net, *said: object) -> Any:
         """The plan of ``net``, which is on all ranks alike. Errors: it is not, or is elsewhere."""
         plan = net.planned()
         params = {id(p): p for step in plan.steps for p in step.layer.params.values()}
@@ -283,6 +293,7 @@ class Pipeline:
         facts = [f"{p.name} {p.shape} {p.array_type} {p.spec}" for p in params.values()]
         facts += [f"layer {step.name} {step.out_shapes}" for step in plan.steps]
         facts += [f"micro_batches={self.micro_batches}, schedule={self.schedule}, {self.count}"]
+        facts += [f"stages, memory and samples {said}"]
         expect_alike(self.comm, facts, False)
         return plan
 
@@ -294,14 +305,49 @@ class Pipeline:
 
     def _part_of(self, net: Net) -> StagePart:
         plan = net.execution_plan()
-        if [step.name for step in plan.steps] != list(self._places):
+        if [step.name for step in plan.steps] != list(self.places):
             raise CallOrderError(
                 "parallel.Pipeline",
                 expected="the layers that the net had when it was put on stages",
                 received="others",
                 advice="build the whole net first",
             )
-        return StagePart(net, StagePlan(plan, list(self._places.values()), self.stage))
+        return StagePart(net, StagePlan(plan, list(self.places.values()), self.stage))
+
+    def can_move(self, places: Mapping[str, int]) -> bool:
+        """Whether the layers may be where ``places`` says, since no user has said where they are.
+
+        Another number of stages, and other layers, are no place for them.
+        """
+        if self._said or places.keys() != self.places.keys():
+            return False
+        made: dict[int, int] = {}
+        for step in self.net.execution_plan().steps:
+            own = places[step.name]
+            if any(made[slot] > own for slot in step.in_slots):
+                return False
+            made |= dict.fromkeys(step.out_slots, own)
+        return {*places.values()} == {*range(self.count)}
+
+    def move(self, places: Mapping[str, int]) -> None:
+        """Let the layers be where ``places`` says, which `can_move`; all ranks call it."""
+        before, self.places = self._users, {name: places[name] for name in self.places}
+        self._users = self._users_of(self.net.execution_plan())
+        for name, param in self._params.items():
+            users = self._users[name]
+            if users == before[name]:
+                continue
+            value = np.empty(param.shape, param.array_type)
+            if param.home is None:
+                value = np.array(self.net.device.ops.host(param.value), order="C")
+            self.row.broadcast(value, before[name][0], f"the value of {name}")
+            if self.stage not in users:
+                param.home = Elsewhere(param, users[0])
+            elif param.home is not None:
+                param.home = None
+                param.retype(self.net.device.put(value))
+        self._gather = None
+        self.part = self._part_of(self.net)
 
     def _current(self, net: Net) -> StagePart:
         """The part of ``net`` as it is now: layers may have been frozen."""
@@ -342,11 +388,10 @@ class Pipeline:
             if self.stage != owner:
                 if item is not None and own is not None:
                     del item.names[at], item.values[at], item.grads[at]
-                    own = dense_gradient(ops, own, self._params[name].shape)
-                self._wire.send([own], owner, SHARED, what)
+                self._wire.send(_as_pair(own), owner, SHARED, what)
                 continue
             for k in others:
-                ((theirs,), _) = self._wire.receive(1, k, SHARED, what)
+                theirs = _of_pair(*self._wire.receive(2, k, SHARED, what)[0])
                 if theirs is not None:
                     own = theirs if own is None else add_gradients(ops, own, theirs)
             if item is not None and own is not None:
@@ -370,14 +415,18 @@ class Pipeline:
     ) -> AbstractContextManager[None]:
         """What tells clipping by the global norm that of the gradients of all stages."""
         ahead = two_passes(optimizer)
-        if ahead is None or not ahead.due():
+        if ahead is None or ahead.clip.knows:
             return nullcontext()
-        own: Any = iter(items)
-        for stage in ahead.gathering:
-            own = stage.previewed(own)
-        squares = np.array([float(norm_of(own)) ** 2])
-        norm = self.row.all_reduce(squares, what="the norm of the gradients")[0]
-        return ahead.clip.knowing(float(np.sqrt(norm)))
+        # A stage that trains nothing has gathered nothing, and knows by the others that it is due.
+        due, own = ahead.due(), 0.0
+        if due:
+            mine: Any = iter(items)
+            for stage in ahead.gathering:
+                mine = stage.previewed(mine)
+            own = float(norm_of(mine)) ** 2
+        told = np.array([own, float(due)])
+        squares, those = self.row.all_reduce(told, what="the norm of the gradients").tolist()
+        return ahead.clip.knowing(float(np.sqrt(squares))) if those else nullcontext()
 
     def _refused(self, what: str) -> CallOrderError:
         return CallOrderError(
@@ -385,6 +434,27 @@ class Pipeline:
             expected="a net whose layers are all on this rank",
             received=f"stage {self.stage} of a pipeline of {self.count}",
             advice="train with net.step or net.fit, or call pipeline.gather() first",
+        )
+
+
+def _as_pair(grad: Gradient | None) -> list[Array | None]:
+    """A gradient as two arrays, of which rows need both."""
+    return [*grad] if isinstance(grad, RowSparse) else [grad, None]
+
+
+def _of_pair(first: Array | None, second: Array | None) -> Gradient | None:
+    """What `_as_pair` was given."""
+    return first if first is None or second is None else RowSparse(first, second)
+
+
+def _expect_no_running_norm(optimizer: Any) -> None:
+    """Errors: clipping by the norm of the layers so far, of which each stage has some."""
+    if any(isinstance(stage, ClipByRunningNorm) for stage in stages_of(optimizer)[0]):
+        raise ArgumentError(
+            "net.step, ClipByRunningNorm",
+            expected="a norm of all layers, which are on several ranks",
+            received="that of the layers before it in the walk back, some of them elsewhere",
+            advice="clip by 'global', whose norm is that of all stages, by 'layer' or by 'value'",
         )
 
 

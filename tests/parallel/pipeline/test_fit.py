@@ -1,12 +1,14 @@
 """`fit`, `evaluate` and checkpoints of nets whose layers lie on several ranks."""
 
+import time
+
 import numpy as np
 import pytest
 
 import singanet
 from singanet import parallel
 from singanet.errors import RankError
-from singanet.layers import Activation, BatchNormalization, Dense
+from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import AUC, Accuracy
 from singanet.optimizer import SGD, Adam
@@ -115,6 +117,116 @@ def test_rank_0_writes_the_whole_training_which_goes_on_to_the_bit(replicas, tmp
     one = make(BatchNormalization("n"))
     history = fit(one, SGD(lr=0.1, momentum=0.9), samples=48, callbacks=[Ends()], resume=str(last))
     assert history.epochs == [0, 1, 2]
+
+
+class Slow(Activation):
+    """Takes as long as this run of the test says."""
+
+    seconds = 0.0
+
+    def forward(self, ctx, x):
+        time.sleep(self.seconds if self.name in self.slow else 0.0)
+        return super().forward(ctx, x)
+
+
+def test_the_cut_is_that_of_the_checkpoint(tmp_path):
+    """Layers that were timed lay elsewhere after a restart, and each stage drew on for others."""
+
+    def train(comm, slow, *callbacks, stages="measure", resume=None):
+        Slow.seconds, Slow.slow = 0.005, slow
+        net = make(
+            Dropout("d0", 0.4), Slow("early"), Dense("m", 6), Dropout("d1", 0.4), Slow("late")
+        )
+        pipeline = parallel.Pipeline(net, stages, 2, comm=comm)
+        Slow.seconds, cut = 0.0, dict(pipeline.places)
+        net.compile(SGD(lr=0.1, momentum=0.9))
+        net.fit(X, Y, 16, 3, callbacks=callbacks, resume=resume, verbose=False)
+        told = dict(pipeline.places)
+        pipeline.gather()
+        return cut, told, net
+
+    ends = [Ends(), ModelCheckpoint(tmp_path, None)]
+    with communicators(2) as comms:
+        ((cut, told, whole), _) = comms.run(lambda comm: train(comm, ("early",)))
+    assert cut == told
+    with communicators(2) as comms:
+        comms.run(lambda comm: train(comm, ("early",), Ends(), ModelCheckpoint(tmp_path, None)))
+    with communicators(2) as comms:
+        runs = comms.run(
+            lambda comm: train(
+                comm, ("late",), Callback(), ModelCheckpoint(tmp_path, None), resume=tmp_path
+            )
+        )
+    for began, ended, net in runs:
+        assert began != cut
+        assert ended == cut
+        for value, wanted in zip(net.param_values(), whole.param_values(), strict=True):
+            np.testing.assert_array_equal(value, wanted)
+    # Who says which layer where is asked first.
+    own = ["m"] if cut["m"] == 0 else ["c"]
+    with communicators(2) as comms:
+        runs = comms.run(lambda comm: train(comm, (), *ends, stages=own, resume=tmp_path))
+    assert all(began == ended != cut for began, ended, _ in runs)
+
+
+@pytest.mark.parametrize("frozen", [["a"], ["b", "c"]])
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_stage_that_trains_nothing_knows_when_the_norm_is_due(frozen, when):
+    """It had gathered nothing, and waited for the others' norm in the middle of a fit."""
+
+    def freeze(net):
+        for name in frozen:
+            for param in net[name].params.values():
+                param.trainable = False
+
+    class Freezes(Callback):
+        def on_batch_begin(self, batch):
+            if self.session.step == 2:
+                freeze(self.session.net)
+
+    def train(net):
+        if when == "before":
+            freeze(net)
+        net.compile(SGD(lr=0.1, momentum=0.9))
+        said = {"clip": 0.3, "clip_by": "global", "accumulate": 2, "verbose": False}
+        net.fit(X[:48], Y[:48], 12, 2, callbacks=[Freezes()], **said)
+        return net
+
+    alone = train(make())
+
+    def work(comm):
+        net = make()
+        pipeline = parallel.Pipeline(net, ["b"], 2, comm=comm)
+        train(net)
+        pipeline.gather()
+        return net
+
+    with communicators(2) as comms:
+        for net in comms.run(work):
+            for value, other in zip(net.param_values(), alone.param_values(), strict=True):
+                np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("frozen", ["b", None])
+def test_the_rate_told_is_that_of_what_is_trained(frozen):
+    """Where stage 0 trains nothing its rule takes no steps, and its rate stood still."""
+
+    def train(net):
+        if frozen:
+            net.freeze(frozen)
+        net.compile(SGD(lr=lambda step: 0.5 / (1 + step)))
+        return net.fit(X, Y, 16, 3, verbose=False)["lr"]
+
+    told = train(make())
+
+    def work(comm):
+        net = make()
+        parallel.Pipeline(net, ["b"], 2, comm=comm)
+        return train(net)
+
+    with communicators(2) as comms:
+        assert comms.run(work) == [told, told]
+    assert told[0] > told[2]
 
 
 def test_ranks_that_were_given_other_data_are_told():

@@ -18,7 +18,7 @@ def slowest(costs, cut, alive, limit):
     for part, count in zip(parts, alive, strict=True):
         if sum(c.nbytes * count + c.held for c in part) > limit:
             return None
-    return max(sum(c.seconds for c in part) for part in parts)
+    return max(sum(c.work for c in part) for part in parts)
 
 
 @settings(max_examples=40, deadline=None)

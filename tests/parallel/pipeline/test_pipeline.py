@@ -153,6 +153,43 @@ def test_skip_connections_and_shared_tables(make, name):
         expect_close(net, alone, rtol=1e-5, atol=1e-6)
 
 
+def test_a_table_of_two_stages_is_updated_by_rows():
+    """Momentum moved, and decay shrank, rows that no sample had."""
+
+    def twice():
+        table = Embedding("e", 9, 5, input_sample_shape=(3,))
+        with parallel.stage(0):
+            x = Input("x", (3,), dtype="int64")
+            one = Dense("a", 4)(Flatten("f")(table(x)))
+        with parallel.stage(1):
+            again = Embedding("e2", 9, 5, W_specs=table.params["weight"])(x)
+            out = Dense("b", 4)(Concat("both", 1)([one, Flatten("f2")(again)]))
+        return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=[x], outputs=[out], seed=3)
+
+    def rule():
+        return SGD(lr=0.1, momentum=0.9, weight_decay=0.1)
+
+    ids = [IDS % 5, IDS % 3, IDS % 3]
+    whole, optimizer = twice(), rule()
+    for each in ids:
+        whole.step(each, Y % 4, optimizer)
+
+    def work(comm):
+        net, optimizer = twice(), rule()
+        pipeline = parallel.Pipeline(net, micro_batches=3, comm=comm)
+        for each in ids:
+            net.step(each, Y % 4, optimizer)
+        pipeline.gather()
+        return net
+
+    with communicators(2) as comms:
+        for net in comms.run(work):
+            expect_close(net, whole, rtol=1e-5, atol=1e-6)
+            np.testing.assert_array_equal(
+                values(net)["e/weight"][5:], values(twice())["e/weight"][5:]
+            )
+
+
 @pytest.mark.parametrize("clip", [ClipByGlobalNorm, ClipByLayerNorm])
 def test_clipping_sees_the_gradients_of_the_batch_on_all_stages(clip):
     def rule():
@@ -164,6 +201,20 @@ def test_clipping_sees_the_gradients_of_the_batch_on_all_stages(clip):
         whole.step(IDS, Y, optimizer)
     for _, net, _ in piped(tied, IDS, Y, rule, 2, micro_batches=3):
         expect_close(net, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_by_the_norm_of_the_layers_so_far_is_refused():
+    """Each stage clipped by its own, without a word."""
+
+    def work(comm):
+        net = chain()
+        parallel.Pipeline(net, ["b"], comm=comm)
+        net.compile(SGD(lr=0.1))
+        with pytest.raises(ArgumentError, match="norm of all layers.*'global'"):
+            net.fit(X, Y, clip=1.0, clip_by="running", verbose=False)
+
+    with communicators(2) as comms:
+        comms.run(work)
 
 
 def test_weights_sums_and_steps_that_accumulate():
@@ -319,13 +370,42 @@ def test_balance_by_measured_times():
         net = singanet.FeedForwardNet(
             [Dense("a", 4, input_sample_shape=(6,)), *layers], loss=SoftmaxCrossEntropy(), seed=3
         )
-        return parallel.Pipeline(net, "balance", comm=comm).part.plan
+        return parallel.Pipeline(net, "measure", comm=comm).part.plan
 
     with communicators(2) as comms:
         first, second = comms.run(work)
     assert "s1" in first.by_name
     assert "s4" in second.by_name
     assert first.sent.keys() == {1}
+
+
+def test_balance_is_by_work_that_takes_no_clock():
+    """Timed layers were cut elsewhere in each run, and their dropout drew other numbers."""
+
+    def places(*slow):
+        def work(comm):
+            net = singanet.FeedForwardNet(
+                [
+                    Slow("s0", slow[0]),
+                    Dense("wide", 400),
+                    Activation("r"),
+                    Dense("narrow", 5),
+                    Slow("s1", slow[1]),
+                ],
+                loss=SoftmaxCrossEntropy(),
+                seed=3,
+            )
+            net.build((6,))
+            return parallel.Pipeline(net, comm=comm).places
+
+        with communicators(2) as comms:
+            first, second = comms.run(work)
+        assert first == second
+        return first
+
+    assert places(0.02, 0.0) == places(0.0, 0.02)
+    # By hand: an input and an output of wide, (6 · 400) products and weights; r moves 800.
+    assert places(0.0, 0.0) == {"input": 0, "s0": 0, "wide": 0, "r": 1, "narrow": 1, "s1": 1}
 
 
 def test_what_is_refused():
