@@ -46,7 +46,8 @@ class Compiled:
         outputs: Mapping[str, str] | None = None,
         weighted: Collection[str] = (),
     ) -> None:
-        self.optimizer = optimizer
+        # `trained_by` is what the last fit made of it: reducers there know the net.
+        self.optimizer = self.trained_by = optimizer
         self.weighted = frozenset(weighted)
         self.precision = precision
         self.metrics = metrics
@@ -60,7 +61,8 @@ class Compiled:
         key = (clip, clip_by, accumulate)
         if key not in self._wrapped:
             self._wrapped[key] = wrapped(self.optimizer, clip, clip_by, accumulate)
-        return self._wrapped[key]
+        self.trained_by = self._wrapped[key]
+        return self.trained_by
 
     def measures(self, loss: Any, alone: bool = False) -> Measures:
         """What gathers ``loss`` and metrics, or copies of these where it stands ``alone``."""
@@ -69,7 +71,7 @@ class Compiled:
 
     def exchange(self, optimizer: Optimizer | Wrapper) -> None:
         """Train with ``optimizer`` from now on; what the last one gathered stays with that."""
-        self.optimizer = optimizer
+        self.optimizer = self.trained_by = optimizer
         self._wrapped.clear()
 
     def scaled(self, optimizer: Optimizer | Wrapper) -> Optimizer | Wrapper:

@@ -91,7 +91,7 @@ def evaluate(
     processes cannot measure together.
     """
     measures, first = _measures(net)
-    ranks = ranks_of(net, net.compiled.optimizer) if isinstance(net.compiled, Compiled) else None
+    ranks = ranks_of(net, net.compiled.trained_by) if isinstance(net.compiled, Compiled) else None
     if net.loss is None and not measures.metrics:
         raise CallOrderError(
             "net.evaluate",

@@ -132,6 +132,8 @@ def fit(
     if validation_data is not None:
         validation = validation_batches(net, validation_data, micro_batch or batch_size, ranks)
     optimizer = compiled.clipped(clip, clip_by, accumulate)
+    if ranks is not None:
+        ranks.train_by(optimizer)
     session = Session(
         net, compiled, optimizer, data, validation, epochs, callbacks, micro_batch, ranks
     )

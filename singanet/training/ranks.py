@@ -53,11 +53,15 @@ def ranks_of(net: Any, optimizer: Any) -> Ranks | None:
 
     None for a lone process, and within `by_itself`.
     """
-    stages = [stage for stage in reducers(optimizer) if stage.comm.size > 1]
-    placed = placed_by(net)
+    stages, placed = _waiting(optimizer), placed_by(net)
     if _by_itself.get() or not (stages or (placed is not None and placed.comm.size > 1)):
         return None
     return Ranks(stages, placed)
+
+
+def _waiting(optimizer: Any) -> list[Reducer]:
+    """The stages of ``optimizer`` that have others to wait for."""
+    return [stage for stage in reducers(optimizer) if stage.comm.size > 1]
 
 
 @contextmanager
@@ -90,7 +94,8 @@ class Ranks:
     """
 
     def __init__(self, stages: Sequence[Reducer], placed: Placed | None = None) -> None:
-        self.stages, self._placed = stages, placed
+        self.stages: Sequence[Reducer] = stages
+        self._placed = placed
         self.comm = stages[0].comm if placed is None else placed.comm
         self.kept: Kept | None = None
         self.asked: str | None = None
@@ -415,6 +420,10 @@ class Ranks:
     def go_on(self, samples: int, measures: Measures) -> None:
         """Have seen so many ``samples``, whatever ``measures``, which were loaded, have counted."""
         self._uncounted = samples - measures.samples
+
+    def train_by(self, optimizer: Any) -> None:
+        """Steps go through ``optimizer`` from now on: what `fit` has made of the net's own."""
+        self.stages = _waiting(optimizer)
 
     def unify(self, net: Model, samples: float = 1.0) -> None:
         """Let the running state of ``net`` be that of all ranks, each weighing by ``samples``."""

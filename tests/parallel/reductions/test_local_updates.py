@@ -13,7 +13,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
 from singanet.parallel import AllReduce, Alone, LocalSGD, PartialUpdate
 from singanet.testing import communicators
-from singanet.training.callbacks import EMA, ModelCheckpoint
+from singanet.training.callbacks import EMA, Callback, ModelCheckpoint
 from tests.parallel.nets import dense_net, expect_same_bits, together
 
 RNG = np.random.default_rng(3)
@@ -246,6 +246,31 @@ def test_before_an_evaluation_or_a_file_all_values_are_averaged(method):
     (net, apart), (other, other_apart) = together(work)
     assert (apart != other_apart).any()
     expect_same_bits([net, other])
+
+
+@pytest.mark.parametrize("clip_by", ["layer", "global", "value"])
+@pytest.mark.parametrize("method", METHODS)
+def test_clipping_of_fit_averages_before_files_and_evaluations_too(method, clip_by, tmp_path):
+    """What was asked to average was the stage as compiled, which had never met the net."""
+
+    class Evaluates(Callback):
+        def on_batch_end(self, batch, logs):
+            if self.session.step % 2:
+                told.append((self.session.net.evaluate(X, Y).loss, flat_of(self.session.net)))
+
+    def work(comm):
+        net = dense_net()
+        net.compile(METHODS[method](SGD(lr=0.1), comm))
+        calls = [Evaluates(), ModelCheckpoint(tmp_path, monitor=None, every_steps=2)]
+        net.fit(X, Y, 8, 2, callbacks=calls, clip=0.5, clip_by=clip_by, verbose=False)
+        return net
+
+    told = []
+    expect_same_bits(together(work))
+    assert len(told) == 6
+    for (loss, values), (other, others) in zip(told[::2], told[1::2], strict=True):
+        assert loss == other
+        np.testing.assert_array_equal(values, others)
 
 
 @pytest.mark.parametrize("method", METHODS)
