@@ -6,6 +6,7 @@ import os
 from functools import cache
 
 from singanet.device import Device
+from singanet.errors import BackendError
 from singanet.ops.threads import cores, set_threads
 from singanet.parallel.communicators.board import SERVERS, own_board
 from singanet.parallel.communicators.communicator import Alone, Communicator
@@ -15,6 +16,15 @@ from singanet.parallel.server.messages import ServerRanks
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
 """Variables that launchers of MPI set in each process that they start."""
 
+_COUNTS = {
+    "OMPI_COMM_WORLD_SIZE": "mpirun of Open MPI",
+    "PMI_SIZE": "an mpiexec",
+    "SLURM_STEP_NUM_TASKS": "srun",
+    "WORLD_SIZE": "torchrun, or one like it",
+    "SLURM_NTASKS": "Slurm",
+}
+"""Variables by which starters of processes tell each of them how many there are."""
+
 
 def init(device: Device | None = None) -> Communicator:
     """The communicator that fits how this process was started, the same at every call.
@@ -23,7 +33,8 @@ def init(device: Device | None = None) -> Communicator:
     loaded. Where there are others and ``device`` is a GPU, `NcclCommunicator`; all ranks have to
     ask for it together. Of a job with ranks that serve it has the others. Where nobody has set
     ``OMP_NUM_THREADS``, the ranks of one machine share its cores. Errors: `BackendError` where
-    mpi4py, or CuPy's NCCL, is missing.
+    mpi4py, or CuPy's NCCL, is missing; where this is one of several processes that cannot meet,
+    each of which would train all by itself.
     """
     world = _world()
     if device is None or device.index is None or world.size == 1:
@@ -51,13 +62,55 @@ def _world() -> Communicator:
 @cache
 def _whole() -> Communicator:
     if not any(name in os.environ for name in _LAUNCHED):
+        _expect_alone("no MPI")
         return Alone()
     _share_cores()
+    if not any(name in os.environ for name in ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK")):
+        _expect_understood()
     # Loading MPI starts it, which takes a second, and waits until all ranks have come to it.
     with own_board().stuck("all ranks, to begin together"):
         from singanet.parallel.communicators.mpi import MpiCommunicator
 
-    return MpiCommunicator()
+        whole = MpiCommunicator()
+    if whole.size == 1:
+        _expect_alone("an MPI that knows of this process alone")
+    return whole
+
+
+def _expect_understood() -> None:
+    """Refuse an MPI that does not speak with the mpiexec that has started this process.
+
+    It would begin by itself, and Open MPI leaves 16 MB in ``/dev/shm`` then.
+    """
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return  # it is told as it always is
+    if "Open MPI" in MPI.Get_library_version():
+        _expect_alone("Open MPI, which does not hear of the others so")
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+
+
+def _expect_alone(received: str) -> None:
+    """Errors: `BackendError` where there are others that this process cannot meet."""
+    for name, starter in _COUNTS.items():
+        count = os.environ.get(name, "")
+        if not count.isdecimal() or int(count) < 2:
+            continue
+        if name == "SLURM_NTASKS" and os.environ.get("SLURM_PROCID", "0") == "0":
+            # A batch script has it too, and is one process; srun says of its own, before this.
+            continue
+        raise BackendError(
+            "parallel.init",
+            expected=f"all {count} processes that {starter} has started ({name}={count})",
+            received=f"{received}: each of them would train everything, as rank 0 of 1",
+            advice=f"start them by: singanet launch -n {count} SCRIPT; where each is to train "
+            f"alone, unset {name} or pass parallel.Alone()",
+        )
 
 
 @cache

@@ -1,3 +1,5 @@
+import glob
+import os
 import subprocess
 import sys
 
@@ -5,7 +7,8 @@ import numpy as np
 import pytest
 
 from singanet import parallel
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, BackendError
+from singanet.parallel import start
 
 
 def test_a_lone_process_has_size_one_and_loads_no_mpi():
@@ -29,3 +32,74 @@ def test_a_lone_process_has_what_it_gives():
     comm.barrier()
     with pytest.raises(ArgumentError, match="size 1"):
         comm.send(array, 0)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What `parallel.init` does in a process with such an environment, which has not called it."""
+    for name in [*start._LAUNCHED, *start._COUNTS, "SLURM_PROCID"]:
+        monkeypatch.delenv(name, raising=False)
+
+    def call(**environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return start._whole.__wrapped__()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "2 processes that torchrun"),
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"}, "4.*srun"),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "3"}, "4 processes that Slurm"),
+    ],
+)
+def test_processes_that_do_not_meet_are_refused(environment, told, started):
+    """Each trained everything as rank 0 of 1, and wrote the same folder."""
+    with pytest.raises(BackendError, match=told) as refused:
+        started(**environment)
+    assert "singanet launch -n" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"WORLD_SIZE": "1", "RANK": "0"},
+        {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch script
+        {"SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+        {"WORLD_SIZE": "", "PMI_RANK": "0"},
+    ],
+)
+def test_who_is_alone_may_be(environment, started):
+    assert isinstance(started(**environment), parallel.Alone)
+
+
+MEETS = """
+from singanet import parallel
+from singanet.errors import BackendError
+try:
+    parallel.init()
+except BackendError as error:
+    print(error)
+from mpi4py import MPI
+print("began:", MPI.Is_initialized())
+"""
+
+
+@pytest.mark.full
+def test_an_mpi_that_does_not_hear_of_the_others_is_refused_before_it_begins():
+    """Each process of another MPI's mpiexec was a world of its own, and left 16 MB in /dev/shm."""
+    pytest.importorskip("mpi4py", exc_type=ImportError)
+    found = sorted(glob.glob(f"{sys.prefix}/lib/libmpi.so.40"))
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI", "PMI"))}
+    own |= {"PMI_SIZE": "2"} | ({"MPI4PY_LIBMPI": found[0]} if found else {})
+    done = subprocess.run(
+        [sys.executable, "-c", MEETS], env=own, capture_output=True, text=True, check=False
+    )
+    if "Open MPI" not in done.stdout:
+        pytest.skip("no Open MPI beside this Python")
+    assert "PMI_SIZE=2" in done.stdout
+    assert "rank 0 of 1" in done.stdout
+    assert "began: False" in done.stdout
