@@ -220,16 +220,15 @@ class GraphBuilder(metaclass=CheckedType):
     def _chain(self, parts: Iterable[Layer | GraphBuilder]) -> None:
         mask: tuple[str, int | None] | None = None
         for part in parts:
-            begins = getattr(part, "mask_layer", None)
+            own = isinstance(part, Layer) and part.begins_mask
+            begins: Any = part if own else getattr(part, "mask_layer", None)
             if begins is not None and self._last is None:
                 shape = part.input_sample_shape if isinstance(part, Layer) else None
                 self.add_node(Dummy("input", input_sample_shape=shape), [], "input")
             sources: list[tuple[str, int | None]] = []
             if self._last is not None:
                 sources = [(self._last, None)]
-            if isinstance(part, Layer) and part.begins_mask:
-                begins = part
-            else:
+            if not own:
                 shapes = self._graph.shapes_from(sources) or [()]
                 read, mask = travelled(part, shapes, [mask])
                 given = sources if read is None else [*sources, read]

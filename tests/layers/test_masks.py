@@ -109,6 +109,23 @@ def test_a_mask_of_features_may_be_said_and_taken_off():
     assert GRU("whole", 3)(y).call.inputs == (y,)
 
 
+def test_a_list_may_begin_with_a_mask_of_features():
+    """It had an input only where its shape came later; else an IndexError of Python's came out."""
+    data = np.random.default_rng(0).standard_normal((2, 4, 2)).astype(np.float32)
+    data[0, 2:] = 0.0
+
+    def layers(shape=None):
+        mask = Masking("there", input_sample_shape=shape)
+        return [mask, GRU("last", 3, return_sequences=False), Dense("out", 2)]
+
+    told, later = FeedForwardNet(layers((4, 2)), seed=0), FeedForwardNet(layers(), seed=0)
+    later.build((4, 2))
+    x = Input("x", (4, 2))
+    drawn = FeedForwardNet(inputs=x, outputs=Dense("out", 2)(layers()[1](layers()[0](x))), seed=0)
+    for net in (told, later):
+        np.testing.assert_array_equal(net.forward(False, data), drawn.forward(False, data))
+
+
 @pytest.mark.parametrize("made", ["list", "symbols"])
 def test_layers_that_would_mix_steps_refuse_a_mask(made):
     for layer in (Flatten("flat"), Conv1D("conv", 3, 2), LSTM("back", 3, go_backwards=True)):
