@@ -2,12 +2,17 @@
 
 Exporters shape and turn the heads in many ways. Here it is not asked how: the layers that only
 move elements are run on numbers that count up, which shows where each column of a projection goes.
+
+Nothing on the way may be lost. Arrays of the file are the parameters as they are, so a factor that
+is no part of attention leaves the operators as they were written; and the layer is run beside them
+on drawn numbers, masks among them, before it stands for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isclose, sqrt
 from typing import Any
 
 import numpy as np
@@ -15,13 +20,16 @@ import numpy as np
 from singanet import layers
 from singanet.layers.context import Context
 from singanet.layers.symbol import Symbol
+from singanet.onnx.trial import Trial, agree, extents, numbers_in
 from singanet.onnx.use import Use
-from singanet.onnx.values import STEPS, Tensor
+from singanet.onnx.values import Tensor
 from singanet.ops import ops_for
-from singanet.types import Array, Shape
+from singanet.types import Array
 
 _FAR = -1e4
 _MOST = 1 << 20
+_MOST_TRIED = 1 << 24
+"""How many numbers a trial may have at a place: 128 MB."""
 
 
 @dataclass
@@ -29,38 +37,49 @@ class _Projection:
     """A dense layer along sequences: what it reads, and its columns for every head (h, d)."""
 
     source: Symbol
+    product: Symbol
     weight: Array
     bias: Array | None
     columns: Array
     factor: float
 
-    def arrays(self, scale: float = 1.0) -> tuple[Array, Array]:
+    def arrays(self) -> tuple[Array, Array | None]:
         """Weight and bias of the columns, in the order of the heads."""
-        order, factor = self.columns.reshape(-1), self.factor * scale
-        bias = np.zeros(self.weight.shape[1]) if self.bias is None else self.bias
-        return self.weight[:, order] * factor, bias[order] * factor
+        order = self.columns.reshape(-1)
+        return self.weight[:, order], None if self.bias is None else self.bias[order]
 
 
 @dataclass
 class _Scores:
-    """Scores before the softmax: the product below, the factor, and the mask."""
+    """Scores before the softmax: the product below, the factor, and the mask.
+
+    ``hides`` are what tells, behind the softmax, where zeros stand.
+    """
 
     product: Symbol
     factor: float = 1.0
     causal: bool = False
     masks: list[tuple[str, Symbol]] = field(default_factory=list)
+    hides: list[Symbol] = field(default_factory=list)
 
 
 def attention(use: Use, x: Tensor, weight: Array, bias: Array | None) -> Tensor | None:
     """The `MultiHeadAttention` whose last projection is ``x`` times ``weight``, else None."""
+    if use.node.outputs[0] in use.sheet.written_out:
+        return None
     known = {id(param): array for param, array in use.sheet.fills}
-    joined, _, movers = _moved(x.symbol)
-    if not _is(joined, layers.MatMul) or len(joined.shape) != 3 or len(x.sample) != 2:
+    joined, factor, movers = _moved(x.symbol)
+    if (
+        factor != 1.0
+        or not _is(joined, layers.MatMul)
+        or len(joined.shape) != 3
+        or len(x.sample) != 2
+    ):
         return None
     product: Any = joined.call.layer
     if product.arguments.keys() & {"transpose_a", "transpose_b"}:
         return None
-    heads, steps, size = _numbered(joined.shape)
+    heads, steps, size = extents(joined.shape)
     order = _through(movers, joined)
     if order is None or heads * steps * size != order.size:
         return None
@@ -75,18 +94,34 @@ def attention(use: Use, x: Tensor, weight: Array, bias: Array | None) -> Tensor 
         _projection(symbol, turned, known)
         for symbol, turned in ((q, False), (k, True), (joined.call.inputs[1], False))
     ]
-    if any(each is None for each in projections):
+    found = [each for each in projections if each is not None]
+    if len(found) < 3 or not _is_scaled_as_the_layer(found, scores):
         return None
-    query, key, value = (each for each in projections if each is not None)
-    return _drawn(use, x, (query, key, value), scores, (weight, bias))
+    return _drawn(use, x, found, scores, (weight, bias))
+
+
+def _is_scaled_as_the_layer(projections: list[_Projection], scores: _Scores) -> bool:
+    """Whether scores are divided by √d, and nothing else is multiplied."""
+    query, key, value = projections
+    factor = scores.factor * query.factor * key.factor * sqrt(query.columns.shape[1])
+    return isclose(factor, 1.0, rel_tol=1e-6) and value.factor == 1.0
 
 
 def _drawn(
-    use: Use, x: Tensor, projections: Any, scores: _Scores, last: tuple[Array, Array | None]
-) -> Tensor:
+    use: Use,
+    x: Tensor,
+    projections: list[_Projection],
+    scores: _Scores,
+    last: tuple[Array, Array | None],
+) -> Tensor | None:
     query, key, value = projections
     heads, size = query.columns.shape
-    biased = last[1] is not None or any(each.bias is not None for each in projections)
+    arrays: dict[str, Array | None] = {}
+    for kind, each in (("query", query), ("key", key), ("value", value)):
+        arrays[f"{kind}_weight"], arrays[f"{kind}_bias"] = each.arrays()
+    arrays["output_weight"], arrays["output_bias"] = last
+    biased = any(arrays[f"{kind}_bias"] is not None for kind in ("query", "key", "value", "output"))
+    before = len(use.drawn)
     name = use.name(1)
     if name.endswith(".out_proj"):
         name = use.sheet.names.take(name.removesuffix(".out_proj"))
@@ -100,14 +135,45 @@ def _drawn(
         inputs += [value.source] + [key.source] * (key.source is not value.source)
     inputs += [symbol for _, symbol in scores.masks]
     symbol = layer(*inputs)
-    arrays = {}
-    scale = scores.factor * np.sqrt(size)
-    for kind, each, factor in (("query", query, scale), ("key", key, 1.0), ("value", value, 1.0)):
-        arrays[f"{kind}_weight"], arrays[f"{kind}_bias"] = each.arrays(factor)
-    arrays["output_weight"] = last[0]
-    arrays["output_bias"] = np.zeros(last[0].shape[1]) if last[1] is None else last[1]
-    use.fill(layer, {key: arrays[key] for key in layer.params})
+    # Biases that the file does not have stay zeros.
+    whole = {
+        suffix: np.zeros(layer.params[suffix].shape) if array is None else array
+        for suffix, array in arrays.items()
+        if suffix in layer.params
+    }
+    if not _stands_for(use, x.symbol, symbol, inputs, scores, whole, last):
+        use.sheet.names.free(use.drawn[before:])
+        del use.drawn[before:]
+        return None
+    use.fill(layer, whole)
+    use.sheet.fixed += [layer.params[k] for k in whole if arrays[k] is None]
+    parts = [each.product for each in projections]
+    use.sheet.wholes.append((use.node.outputs[0], parts))
     return x.like(symbol)
+
+
+def _stands_for(
+    use: Use,
+    before: Symbol,
+    whole: Symbol,
+    inputs: list[Symbol],
+    scores: _Scores,
+    arrays: Mapping[str, Array],
+    last: tuple[Array, Array | None],
+) -> bool:
+    """Whether ``whole`` gives what ``before`` does with the ``last`` projection behind it."""
+    layer: Any = whole.call.layer
+    if numbers_in([*inputs, scores.product, before]) > _MOST_TRIED:
+        return False
+    known = {id(param): array for param, array in use.sheet.fills}
+    known |= {id(layer.params[suffix]): array for suffix, array in arrays.items()}
+    hides = [each for each in scores.hides if _constant(each, known) is None]
+    boolean = [each for kind, each in scores.masks if kind == "boolean"]
+    starts = [*inputs, *(each for each in hides if not any(each is one for one in inputs))]
+    trial = Trial(starts, [*boolean, *hides], known)
+    weight, bias = last
+    expected = trial.of(before) @ np.asarray(weight, np.float64)
+    return agree(expected if bias is None else expected + bias, trial.of(whole))
 
 
 def _is(symbol: Symbol, kind: Any) -> bool:
@@ -129,14 +195,9 @@ def _moved(symbol: Symbol) -> tuple[Symbol, float, list[Symbol]]:
     return symbol, factor, movers[::-1]
 
 
-def _numbered(shape: Shape) -> Shape:
-    """``shape`` with a number for an axis of any extent, whichever."""
-    return tuple(STEPS[0] if size == -1 else size for size in shape)
-
-
 def _through(movers: list[Symbol], start: Symbol) -> Array | None:
     """Which element of a sample of ``start`` stands where behind the movers."""
-    shape = _numbered(start.shape)
+    shape = extents(start.shape)
     count = int(np.prod(shape))
     if count > _MOST or (movers and isinstance(movers[0].call.layer, layers.TimeDistributed)):
         return None
@@ -160,25 +221,27 @@ def _projection(symbol: Symbol, turned: bool, known: Mapping[int, Array]) -> _Pr
     if places is None or places.ndim != 3 or len(start.shape) != 2:
         return None
     places = places.transpose(0, 2, 1) if turned else places
-    steps, width = _numbered(start.shape)
+    steps, width = extents(start.shape)
     columns = places[:, 0]
     wanted = columns[:, None, :] + width * np.arange(steps)[None, :, None]
     weight = known.get(id(inner.params["weight"]))
     if places.shape[1] != steps or not np.array_equal(places, wanted) or weight is None:
         return None
     bias = known.get(id(inner.params["bias"])) if inner.use_bias else None
-    return _Projection(start.call.inputs[0], weight, bias, columns, factor)
+    return _Projection(start.call.inputs[0], start, weight, bias, columns, factor)
 
 
 def _scores(symbol: Symbol, known: Mapping[int, Array]) -> _Scores | None:
     """What stands below a softmax, or below the zeros for queries that see nothing."""
     layer: Any = symbol.call.layer
+    hides: list[Symbol] = []
     while isinstance(layer, layers.Where) and layer.b == 0.0:
-        symbol = symbol.call.inputs[1]
+        seen, symbol = symbol.call.inputs
+        hides.append(seen)
         layer = symbol.call.layer
     if not isinstance(layer, layers.Softmax) or layer.axis not in (-1, 3):
         return None
-    found, late = _Scores(symbol.call.inputs[0]), 1.0
+    found, late = _Scores(symbol.call.inputs[0], hides=hides), 1.0
     while True:
         symbol, layer = found.product, found.product.call.layer
         if isinstance(layer, layers.Scale) and layer.factor is not None and not layer.offset:
@@ -193,12 +256,13 @@ def _scores(symbol: Symbol, known: Mapping[int, Array]) -> _Scores | None:
             found.product = symbol.call.inputs[0]
             array = _constant(mask, known)
             # What is seen may be added to, too, as by a bias that falls with the distance.
-            if array is not None and _is_causal(array >= _FAR) and not array[array >= _FAR].any():
+            near = None if array is None else array * late >= _FAR
+            if array is not None and _is_causal(near) and not array[near].any():
                 found.causal = True
             else:
                 found.masks.append(("added", mask))
-        elif isinstance(layer, layers.Where) and (layer.b or 0.0) < _FAR:
-            seen, found.product = symbol.call.inputs
+        elif isinstance(layer, layers.Where) and _fill(symbol, known) * late < _FAR:
+            seen, found.product, *_ = symbol.call.inputs
             array = _constant(seen, known)
             if array is not None and _is_causal(array != 0):
                 found.causal = True
@@ -214,6 +278,15 @@ def _scores(symbol: Symbol, known: Mapping[int, Array]) -> _Scores | None:
     return found if good and not layer.arguments.keys() - {"name"} else None
 
 
+def _fill(symbol: Symbol, known: Mapping[int, Array]) -> float:
+    """The number that a `Where` puts in place of scores, 0 if it puts something else."""
+    layer: Any = symbol.call.layer
+    if layer.a is not None or layer.b is not None:
+        return layer.b or 0.0
+    array = _constant(symbol.call.inputs[2], known)
+    return 0.0 if array is None or array.size != 1 else float(array.reshape(()))
+
+
 def _constant(symbol: Symbol, known: Mapping[int, Array]) -> Array | None:
     """The array that a symbol is of every sample."""
     layer: Any = symbol.call.layer
@@ -224,6 +297,6 @@ def _constant(symbol: Symbol, known: Mapping[int, Array]) -> Array | None:
     return None
 
 
-def _is_causal(seen: Array) -> bool:
+def _is_causal(seen: Any) -> bool:
     rows = seen.reshape(-1, *seen.shape[-2:])
     return len(rows) == 1 and bool(np.array_equal(rows[0], np.tri(*rows.shape[-2:], dtype=bool)))

@@ -62,15 +62,13 @@ def build(
     seed: int | None = None,
 ) -> FeedForwardNet:
     """The net of a graph."""
-    sheet = Sheet()
-    sheet.read(graph.outputs)
-    drawing = Drawing(sheet, budget, where, TABLE, PATTERNS)
-    drawing.expect_known(graph)
-    inputs = Inputs(sheet, where, batch_axis)
-    for port in graph.inputs:
-        inputs.draw(port, shapes.get(port.name))
-    drawing.draw(graph)
-    ends = outputs(sheet, where, graph.outputs)
+    sheet, ends = _drawn(graph, budget, where, shapes, batch_axis)
+    torn = sheet.torn(ends)
+    while torn:
+        # What others read, too, would be there twice, each with parameters of its own.
+        written_out = sheet.written_out | torn
+        sheet, ends = _drawn(graph, budget, where, shapes, batch_axis, written_out)
+        torn = sheet.torn(ends)
     if not ends:
         raise broken(where, "a graph with outputs", "none")
     double = any(p.dtype == np.float64 for p in graph.inputs) and not any(
@@ -94,8 +92,30 @@ def build(
             param.retype(net.device.put(np.array(array, net.dtype, order="C")))
     for layer in sheet.frozen:
         layer.trainable = False
+    for fixed in sheet.fixed:
+        fixed.trainable = False
     net.regroup()
     return net
+
+
+def _drawn(
+    graph: Graph,
+    budget: Budget,
+    where: str,
+    shapes: Mapping[str, Shape],
+    batch_axis: int | None,
+    written_out: frozenset[str] = frozenset(),
+) -> tuple[Sheet, list[Symbol]]:
+    """The sheet with the graph on it, and the symbols of its outputs."""
+    sheet = Sheet(written_out=written_out)
+    sheet.read(graph.outputs)
+    drawing = Drawing(sheet, budget, where, TABLE, PATTERNS)
+    drawing.expect_known(graph)
+    inputs = Inputs(sheet, where, batch_axis)
+    for port in graph.inputs:
+        inputs.draw(port, shapes.get(port.name))
+    drawing.draw(graph)
+    return sheet, outputs(sheet, where, graph.outputs)
 
 
 def _params(net: FeedForwardNet) -> list[object]:

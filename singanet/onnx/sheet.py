@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from singanet.base.arguments import name_trouble
@@ -53,6 +53,12 @@ class Sheet:
     fills: list[tuple[Param, Array]] = field(default_factory=list)
     """The values of parameters, which have shapes alone until the net is made."""
     frozen: list[Layer] = field(default_factory=list)
+    fixed: list[Param] = field(default_factory=list)
+    """Parameters that the file does not have, and that are not trained."""
+    written_out: frozenset[str] = frozenset()
+    """Outputs of nodes whose operators stay as they are, as inner values are read elsewhere too."""
+    wholes: list[tuple[str, list[Symbol]]] = field(default_factory=list)
+    """What was drawn as one layer: the output, and what it stands for instead."""
     inputs: list[Symbol] = field(default_factory=list)
     open: list[str] = field(default_factory=list)
     """The inputs that have an axis of any extent."""
@@ -70,6 +76,21 @@ class Sheet:
         """Free the names of layers drawn for nodes that a pattern stands for."""
         for output in outputs:
             self.names.free(self.drawn_by.pop(output, ()))
+
+    def torn(self, ends: Sequence[Symbol]) -> frozenset[str]:
+        """The outputs of `wholes` of which ``ends`` need what the layer stands for, too."""
+        needed: set[int] = set()
+        stack = [symbol.call for symbol in ends]
+        while stack:
+            call = stack.pop()
+            if call.born not in needed:
+                needed.add(call.born)
+                stack += [symbol.call for symbol in call.inputs]
+        return frozenset(
+            output
+            for output, parts in self.wholes
+            if any(part.call.born in needed for part in parts)
+        )
 
     def single_reader(self, name: str) -> bool:
         """Whether one node alone reads the array, which is no output."""

@@ -27,11 +27,15 @@ QUICK = {("lstm", 17, False), ("encoder", 17, False), ("mobile", 17, False)}
 
 
 def file_of(nodes, inputs, outputs, arrays, path, opset=18, **more):
-    """A file of those nodes; inputs and arrays by name."""
+    """A file of those nodes; inputs, of floats or of ``kinds``, and arrays by name."""
+    kinds = more.pop("kinds", {})
     graph = helper.make_graph(
         nodes,
         "g",
-        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
+        [
+            helper.make_tensor_value_info(name, kinds.get(name, FLOAT), shape)
+            for name, shape in inputs.items()
+        ],
         [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
         [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()],
     )
