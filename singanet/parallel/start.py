@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from singanet.device import Device
 from singanet.errors import BackendError
 from singanet.ops.threads import cores, set_threads
-from singanet.parallel.communicators.board import SERVERS, own_board
+from singanet.parallel.communicators.board import JOB, SERVERS, own_board
 from singanet.parallel.communicators.communicator import Alone, Communicator
 from singanet.parallel.communicators.nccl import NcclCommunicator
 from singanet.parallel.server.messages import ServerRanks
@@ -68,13 +74,52 @@ def _whole() -> Communicator:
     if not any(name in os.environ for name in ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK")):
         _expect_understood()
     # Loading MPI starts it, which takes a second, and waits until all ranks have come to it.
-    with own_board().stuck("all ranks, to begin together"):
+    with own_board().stuck("all ranks, to begin together"), _ending_all():
         from singanet.parallel.communicators.mpi import MpiCommunicator
 
         whole = MpiCommunicator()
     if whole.size == 1:
         _expect_alone("an MPI that knows of this process alone")
     return whole
+
+
+@contextmanager
+def _ending_all() -> Iterator[None]:
+    """Let what ends this process meanwhile, an interrupt say, end those that wait for it as well.
+
+    Without a launcher of ours nobody else does: MPI would wait in its end for the others.
+    """
+    try:
+        with _interrupted_after():
+            yield
+    except BaseException:
+        begun = sys.modules.get("mpi4py.MPI")
+        if begun is not None and JOB not in os.environ:
+            traceback.print_exc()
+            sys.stderr.flush()
+            begun.COMM_WORLD.Abort(1)
+        raise
+
+
+@contextmanager
+def _interrupted_after() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end of the block, not where MPI has begun and nobody has it.
+
+    Nothing is lost: MPI looks at no signal while it waits for the others.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if before is not signal.default_int_handler or not main:
+        yield
+        return
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if heard:
+        raise KeyboardInterrupt
 
 
 def _expect_understood() -> None:

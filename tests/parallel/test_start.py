@@ -1,5 +1,6 @@
 import glob
 import os
+import signal
 import subprocess
 import sys
 
@@ -74,6 +75,21 @@ def test_processes_that_do_not_meet_are_refused(environment, told, started):
 )
 def test_who_is_alone_may_be(environment, started):
     assert isinstance(started(**environment), parallel.Alone)
+
+
+def test_an_interrupt_while_ranks_begin_is_heard_when_they_have():
+    """It came out of the import of MPI, which had begun, and waited in its end for the others."""
+    done = []
+
+    @start._interrupted_after()
+    def begins():
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append(sum(range(1000)))
+
+    with pytest.raises(KeyboardInterrupt):
+        begins()
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 MEETS = """

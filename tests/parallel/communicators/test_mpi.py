@@ -228,6 +228,29 @@ def test_two_processes_train_as_one(tmp_path):
         np.testing.assert_allclose(a, one, rtol=100 * near, atol=near)
 
 
+INTERRUPTED = """
+import os, signal, time
+rank, me = os.environ["OMPI_COMM_WORLD_RANK"], os.getpid()
+if rank == "0": time.sleep(2.0)
+elif not os.fork():
+    time.sleep(1.0)  # rank 1 waits in MPI_Init
+    os.kill(me, signal.SIGINT)
+    os._exit(0)
+from singanet import parallel
+parallel.init()
+time.sleep(30)
+"""
+
+
+@pytest.mark.slow
+def test_one_rank_that_is_interrupted_while_they_begin_ends_all(tmp_path):
+    """It waited in MPI_Finalize, and the others in making groups, without a deadline."""
+    ended = job(2, INTERRUPTED, tmp_path)
+    assert ended.returncode not in (0, 124), ended.stderr
+    assert "KeyboardInterrupt" in ended.stderr
+    assert "timeout" not in ended.stderr
+
+
 @pytest.mark.slow
 def test_recorded_sums_of_two_have_the_bits_of_the_layers(tmp_path):
     ended = job(2, RECORDS, tmp_path)
