@@ -398,13 +398,15 @@ class FeedForwardNet(Net):
         optimizer: Optimizer | None = None,
         layout: str | None = None,
         key: str | None = None,
+        by_order: bool = False,
     ) -> LoadReport:
         """Read parameters from ``f`` into the net's arrays, and report what was matched how.
 
         The format is that of the file, whatever its name; ``rename`` goes from names in the file
         to names in the net. ``layout`` "torch" says that names and arrays are those of a state dict
         of PyTorch, as in '.pt' files it does by itself: modules are found by name, by ``rename``
-        of modules or of what they are in, or by their order, and matrices are turned. It has to be
+        of modules or of what they are in, by shapes that occur once or by the numbers in their
+        names, and matrices are turned; ``by_order`` lets the others go by their order. It has to be
         said, or "singanet", where a square matrix is renamed from a name with dots. ``key`` is the
         entry of a training's checkpoint that holds the weights. Files of every SINGA since 1.0.0,
         of Keras, and a training's state are read as well. ``strict`` refuses a file with missing,
@@ -426,6 +428,7 @@ class FeedForwardNet(Net):
             optimizer=optimizer,
             layout=layout,
             key=key,
+            by_order=by_order,
         )
 
     def offload(

@@ -97,6 +97,7 @@ def load_parameters(
     optimizer: Optimizer | None = None,
     layout: str | None = None,
     key: str | None = None,
+    by_order: bool = False,
 ) -> LoadReport:
     """`FeedForwardNet.load`; ``format`` None goes by what the file holds."""
     params = {param.name: param for param in distinct(net.params())}
@@ -118,7 +119,7 @@ def load_parameters(
                 raise _no_place(f, reader.format)
             if layout == "torch" or (reader.format == "torch" and layout is None):
                 names = checked_rename(rename, reader.where)
-                view = TorchView(reader, describe_net(net, None), names, key)
+                view = TorchView(reader, describe_net(net, None), names, key, by_order)
                 return load_into(view, targets(view.rules), assign, None, strict, cast)
             if key is not None:
                 raise _no_key(reader.where)

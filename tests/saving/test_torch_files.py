@@ -214,7 +214,7 @@ def test_trainings(tmp_path: Path) -> None:
     }  # fmt: skip
     torch.save(whole, path)
     x = np.random.default_rng(0).normal(size=(3, 4)).astype("f4")
-    net.load(path)
+    net.load(path, by_order=True)
     np.testing.assert_allclose(net.predict(x), outputs(module, x), rtol=1e-5, atol=1e-6)
 
     averaged = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
@@ -223,7 +223,7 @@ def test_trainings(tmp_path: Path) -> None:
         net.load(path)
     with pytest.raises(ArgumentError, match="'emma'"):
         net.load(path, key="emma")
-    net.load(path, key="ema/shadow")
+    net.load(path, key="ema/shadow", by_order=True)
     np.testing.assert_allclose(net.predict(x), outputs(averaged, x), rtol=1e-5, atol=1e-6)
     net.save(tmp_path / "n.npz")
     with pytest.raises(ArgumentError, match="argument key"):
@@ -236,7 +236,7 @@ def test_tied_half_and_bfloat16(tmp_path: Path) -> None:
     net, path = mlp(), tmp_path / "m.pt"
     for dtype in (torch.float16, torch.bfloat16):
         torch.save(module.to(dtype).state_dict(), path)
-        net.load(path, cast=True)
+        net.load(path, cast=True, by_order=True)
         want = module[1].weight.detach().float().numpy().T
         np.testing.assert_array_equal(net["b"].params["weight"].value, want)
 
@@ -245,8 +245,8 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     net, path = mlp(), tmp_path / "m.pt"
     torch.save(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).state_dict(), path)
     with pytest.raises(StateMismatchError, match=r"b/weight of \(3, 4\), not \(4, 4\)"):
-        net.load(path)
-    report = net.load(path, strict=False)
+        net.load(path, by_order=True)
+    report = net.load(path, strict=False, by_order=True)
     assert [found.name for found in report.matched] == ["a/weight", "a/bias"]
     for rename in ({"0": "c"}, {"9": "a"}, {"0.weight": "a/wait"}):
         with pytest.raises(UnknownNameError):

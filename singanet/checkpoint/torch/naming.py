@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,20 +23,26 @@ _ATTENTION = ("in_proj_weight", "q_proj_weight")
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an array of ours is in the file: part ``index`` of what ``variable`` takes apart."""
+    """Where an array of ours is in the file: part ``index`` of what ``variable`` takes apart.
+
+    ``ordered`` says that nothing but the order told which.
+    """
 
     key: str
     variable: Variable
     index: int
+    ordered: bool = False
 
 
 class TorchView(Reader):
     """The arrays of ``reader`` under the names of ``layers`` and in our layouts.
 
     A module is the layer of its name, dots for slashes, before or after ``rename``, which goes
-    from modules, folders of modules or single arrays to ours. Those that are left go by their
-    order, where both sides have the same kinds in it, else by shapes that occur once. What belongs
-    to no layer keeps its name. ``folder`` is the dict of a training whose arrays these are.
+    from modules, folders of modules or single arrays to ours. Those that are left go by shapes that
+    occur once, and those of one shape by the numbers in their names, where both sides have the
+    same. ``by_order`` lets the rest go by their order, in which the order of names counts numbers
+    as numbers. What belongs to no layer keeps its name. ``folder`` is the dict of a training whose
+    arrays these are.
     Errors: `ArgumentError` where several modules may be a layer, for a training with several state
     dicts or without ``folder``, and for layers that PyTorch has not; `UnknownNameError`.
     """
@@ -49,10 +55,13 @@ class TorchView(Reader):
         layers: Sequence[LayerDescription],
         rename: Mapping[str, str],
         folder: str | None = None,
+        by_order: bool = False,
     ) -> None:
         super().__init__(reader.path)
         self.where, self.version = reader.where, reader.version
         self._reader = reader
+        self._by_order = by_order
+        self._ordered: set[str] = set()
         self._places: dict[str, _Place] = {}
         self._start = self._chosen(folder)
         self._left = {
@@ -69,7 +78,10 @@ class TorchView(Reader):
     @property
     def rules(self) -> dict[str, str]:
         """Of each array of ours that is in the file, where it comes from, for a report."""
-        return {name: f"{p.key!r} in PyTorch's layout" for name, p in self._places.items()}
+        return {
+            name: f"{place.key!r} in PyTorch's layout{', by order' * place.ordered}"
+            for name, place in self._places.items()
+        }
 
     def _read(self, entry: Entry) -> Array:
         place = self._places.get(entry.name)
@@ -148,7 +160,7 @@ class TorchView(Reader):
             for leaf, variable in wanted[name].items():
                 key = f"{path}.{leaf}" if path else leaf
                 for index, suffix in enumerate(variable.parts):
-                    place = _Place(key, variable, index)
+                    place = _Place(key, variable, index, name in self._ordered)
                     self._place(key, place, layer.full(suffix), (layer, suffix))
 
     def _pairs(
@@ -167,25 +179,41 @@ class TorchView(Reader):
                 path = spelled.get(name.replace("/", "."))
                 if name not in pairs and path is not None and kinds[path][0] == ours[name][0]:
                     pairs[name] = path
-        free = [path for path in modules if path not in pairs.values()]
+        free = _counted_up([path for path in modules if path not in pairs.values()])
         rest = [name for name in wanted if name not in pairs]
-        if [kinds[path][0] for path in free] == [ours[name][0] for name in rest]:
+        same_kinds = [kinds[path][0] for path in free] == [ours[name][0] for name in rest]
+        if self._by_order and same_kinds:
+            self._ordered.update(rest)
             return pairs | dict(zip(rest, free, strict=True))
-        there, here = Counter(kinds[p][1] for p in free), Counter(ours[n][1] for n in rest)
-        for name in rest:
-            shapes = ours[name][1]
-            found = [path for path in free if kinds[path][1] == shapes]
-            if there[shapes] == here[shapes] == 1:
-                pairs[name] = found[0]
-            elif found:
-                raise ArgumentError(
-                    f"{self.where}, layer {name!r}",
-                    expected="one module that it may be, or modules in the order of the layers",
-                    received=one_of(found),
-                    advice=f"pass rename={{{found[0]!r}: {name!r}}} or the like, or name the"
-                    " layers as the modules are",
-                )
+        for sizes in dict.fromkeys(ours[name][1] for name in rest):
+            there = [path for path in free if kinds[path][1] == sizes]
+            here = [name for name in rest if ours[name][1] == sizes]
+            pairs |= self._of_one_size(here, there)
+        if same_kinds and not any(name in pairs for name in rest):
+            # Nothing fits, so that the report has both sides.
+            return pairs | dict(zip(rest, free, strict=True))
         return pairs
+
+    def _of_one_size(self, here: list[str], there: list[str]) -> dict[str, str]:
+        """Of the layers ``here`` the modules among ``there``, all of which would fit each of them.
+
+        Errors: `ArgumentError` where nothing but their order tells.
+        """
+        if len(here) == len(there) == 1:
+            return {here[0]: there[0]}
+        by_number = {_numbers(path): path for path in there}
+        same = {_numbers(name) for name in here} == by_number.keys()
+        if same and len(by_number) == len(here) == len(there):
+            return {name: by_number[_numbers(name)] for name in here}
+        if not there:
+            return {}
+        raise ArgumentError(
+            f"{self.where}, layer {here[0]!r}",
+            expected="one module that it may be, by name, by shape or by the number in its name",
+            received=one_of(there),
+            advice=f"pass rename={{{there[0]!r}: {here[0]!r}}} or the like, name the layers as the"
+            " modules are, or pass by_order=True if both stand in one order",
+        )
 
 
 def _arrays(layers: Sequence[LayerDescription]) -> dict[str, tuple[LayerDescription, str]]:
@@ -202,6 +230,24 @@ def _modules(entries: Mapping[str, Entry]) -> dict[str, dict[str, Entry]]:
             path, leaf = above, f"out_proj.{leaf}"
         found.setdefault(path, {})[leaf] = entry
     return found
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    """The numbers in a name."""
+    return tuple(int(digits) for digits in re.findall(r"[0-9]{1,18}", name))
+
+
+def _counted_up(paths: list[str]) -> list[str]:
+    """``paths`` as they stand; those that stand as texts do, with their numbers as numbers.
+
+    A file that sorts its names has 10 before 2.
+    """
+    if paths != sorted(paths):
+        return paths
+    parts = {path: re.split(r"([0-9]{1,18})", path) for path in paths}
+    return sorted(
+        paths, key=lambda p: [(int(x), "") if k % 2 else (0, x) for k, x in enumerate(parts[p])]
+    )
 
 
 def _kind(found: Mapping[str, Entry] | Mapping[str, Variable]) -> tuple[object, object]:
