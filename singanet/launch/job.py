@@ -47,6 +47,9 @@ _INTERRUPTED = 130
 _ENDS = 5.0
 """Seconds in which MPI has to end once all ranks of a repaired job have."""
 
+_SPAWNED = 5.0
+"""Seconds after the first rank in which mpirun has started all of this machine."""
+
 _NOTICE = 10.0
 """Seconds in which MPI has to have told the others of a rank that has died."""
 
@@ -135,6 +138,8 @@ class _Job:
         self._failure = ""
         self._lost: dict[int, float] = {}
         self._seen: set[int] = set()
+        self._began: float | None = None
+        self._remote = options.hosts is not None
         self._ended_at: float | None = None
         self._stalls: set[tuple[int, int]] = set()
 
@@ -147,12 +152,12 @@ class _Job:
     def run(self, start: Sequence[str], program: Sequence[str], settings: Mapping[str, str]) -> int:
         """Start it, watch it, end it; the exit status."""
         environment = {**os.environ, **settings, JOB: str(self.folder.path)}
-        if self.options.hosts is not None:
+        if self._remote:
             own = [name for name in environment if name.startswith(("SINGANET_", "PYTHON", "OMP_"))]
             start = [*start, *(flag for name in own for flag in ("-x", name))]
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self._take) for number in numbers}
-        with Outputs(self.folder.path, self.options.hosts is not None) as outputs:
+        with Outputs(self.folder.path, self._remote) as outputs:
             try:
                 process = subprocess.Popen(
                     [*start, sys.executable, "-m", "singanet.launch.rank", *program],
@@ -167,7 +172,7 @@ class _Job:
                 self._watch(process, outputs)
             finally:
                 self.folder.kill()
-                if self.options.hosts is not None:
+                if self._remote:
                     self._sweep_hosts(start[0])
                 for number, handler in before.items():
                     signal.signal(number, handler)
@@ -245,6 +250,10 @@ class _Job:
         The others can do without one that they have met, once MPI has told them.
         """
         self._seen |= alive | {each.rank for each in boards}
+        self._began = now if self._began is None and self._seen else self._began
+        if self._began is not None and now - self._began > _SPAWNED and not self._remote:
+            # One that died at once nobody has seen.
+            self._seen |= set(range(self.options.ranks))
         ended = {each.rank for each in boards if each.ended}
         fresh = self._seen - alive - ended - set(self._lost)
         self._lost |= dict.fromkeys(fresh, now)
@@ -260,7 +269,10 @@ class _Job:
         if left and len(unaware) == len(left) and self._lost and now - max(unaware) > _NOTICE:
             lost = max(self._lost, key=self._lost.__getitem__)
             self._fail(f"{self._named(lost)} has ended, of which MPI has told no other rank", now)
-        if self._lost and ended and ended >= alive and self._ended_at is None:
+        # Who has gone by now has ended, or died in its end: others may wait for it in theirs.
+        gone, last = self._seen - alive, {each.rank for each in boards if each.left}
+        over = self._lost and ended and ended >= alive
+        if (over or (gone and alive and alive <= last)) and self._ended_at is None:
             self._ended_at = now
         if self._ended_at is not None and now - self._ended_at > _ENDS:
             # Where a rank has died, MPI_Finalize of the others may wait for ever.

@@ -7,6 +7,7 @@ run nothing.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import runpy
@@ -47,7 +48,8 @@ def main(arguments: Sequence[str]) -> None:
         memory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if memory.is_dir():
         os.environ[_MEMORY] = str(memory)
-    own_board()
+    # The first to be registered is the last to run, before MPI's own end.
+    atexit.register(own_board().leaves)
     if rank:
         on_new_first(lambda: _redirect(folder, 0))
     try:

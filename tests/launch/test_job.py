@@ -71,7 +71,8 @@ how = sys.argv[1]
 if rank == size - 1:
     until_others(lambda board: board.stuck)
     if how == "hang": time.sleep(30)
-    if how == "kill": os.kill(os.getpid(), signal.SIGKILL)
+    if how == "unseen": (Path(os.environ[JOB]) / ("rank-" + str(rank))).unlink()
+    if how in ("kill", "unseen"): os.kill(os.getpid(), signal.SIGKILL)
     if how == "leave": sys.exit(0)
     if how == "interrupt": raise KeyboardInterrupt
 with board.stuck("all ranks, to begin together"): time.sleep(30)
@@ -197,6 +198,35 @@ def test_what_ends_before_all_have_met_ends_the_job(how, told, elastic, started)
     died = elastic and how == "kill"
     told = "has died before all had met in parallel.init" if died else told
     begins(started, how, told, elastic=elastic, deadline=0.5 if how == "hang" else 20.0)
+
+
+# All have ended their programs; the last rank dies then, and MPI's end waits for it.
+ENDED = (
+    HEAD
+    + """
+board.joins()
+board.ends()
+if rank == size - 1: os.kill(os.getpid(), signal.SIGKILL)
+until_others(lambda board: board.ended)
+board.leaves()
+time.sleep(30)
+"""
+)
+
+
+@pytest.mark.full
+def test_a_rank_that_dies_in_its_end_keeps_no_other(started, monkeypatch):
+    monkeypatch.setattr(job, "_ENDS", 0.5)
+    status, _, err = started("", text=ENDED, elastic=True)
+    assert (status, "has died" in err) == (0, False)
+
+
+@pytest.mark.full
+def test_a_rank_that_dies_before_anybody_looks_ends_an_elastic_job(started, monkeypatch):
+    seen = job._ranks_of
+    monkeypatch.setattr(job, "_ranks_of", lambda pid: {k: r for k, r in seen(pid).items() if not r})
+    monkeypatch.setattr(job, "_SPAWNED", 1.0)
+    begins(started, "unseen", "has died before all had met", elastic=True, deadline=20.0)
 
 
 @pytest.mark.full

@@ -19,9 +19,9 @@ ELASTIC = "SINGANET_ELASTIC"
 a wait is an error; the file that its trace becomes a part of; the folder of outputs; how often the
 job was begun anew; how many of its ranks serve; that a rank may die, and the others go on."""
 
-_NUMBERS = struct.Struct("<qqqd???")  # process, start, step, waiting since, ended, joined, stuck
+_NUMBERS = struct.Struct("<qqqd????")  # process, start, step, waiting since; see `Told`
 _SIZE, _TEXT = 512, 64
-_STEP, _SINCE, _ENDED, _JOINED, _STUCK = 16, 24, 32, 33, 34
+_STEP, _SINCE, _ENDED, _JOINED, _STUCK, _LEFT = 16, 24, 32, 33, 34, 35
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Told:
     """What a board said: ``waits`` for what, ``since`` when by `time.monotonic`, or for nothing.
 
     ``joined`` says that the rank has met the others in `parallel.init`, ``stuck`` that it cannot
-    end by itself what it waits in.
+    end by itself what it waits in. It has ``ended`` its program, and ``left`` Python but for MPI.
     """
 
     rank: int
@@ -41,6 +41,7 @@ class Told:
     ended: bool
     joined: bool = False
     stuck: bool = False
+    left: bool = False
 
     def __str__(self) -> str:
         if self.ended:
@@ -62,7 +63,7 @@ class Board:
                 file.truncate(_SIZE)
                 self._page = mmap.mmap(file.fileno(), _SIZE)
         started = process_start(os.getpid()) or 0
-        _NUMBERS.pack_into(self._page, 0, os.getpid(), started, 0, 0.0, False, False, False)
+        _NUMBERS.pack_into(self._page, 0, os.getpid(), started, 0, 0.0, *[False] * 4)
 
     def step(self, step: int) -> None:
         """Tell the step; half a microsecond."""
@@ -102,6 +103,10 @@ class Board:
         """Tell that the program has ended, and only the others' ends are waited for."""
         self._page[_ENDED] = 1
 
+    def leaves(self) -> None:
+        """Tell that nothing of Python's is left to be done in this process."""
+        self._page[_LEFT] = 1
+
 
 @cache
 def own_board() -> Board:
@@ -139,9 +144,9 @@ def read_board(folder: Path, rank: int) -> Told | None:
         return None
     if len(page) < _SIZE:
         return None
-    pid, started, step, since, ended, joined, stuck = _NUMBERS.unpack_from(page)
+    pid, started, step, since, *marks = _NUMBERS.unpack_from(page)
     waits = page[_TEXT:].split(b"\0")[0].decode(errors="replace")
-    return Told(rank, pid, started, step, waits, since, ended, joined, stuck) if pid else None
+    return Told(rank, pid, started, step, waits, since, *marks) if pid else None
 
 
 def process_start(pid: int) -> int | None:
