@@ -17,6 +17,8 @@ class Accuracy(MeanMetric):
     number is never right. For (B, T, C) a sample's value is the mean over its positions.
     """
 
+    better = "max"
+
     def __init__(self, top_k: int = 1) -> None:
         self.top_k = checked_count("Accuracy", "top_k", top_k, 1)
         super().__init__()

@@ -26,6 +26,8 @@ class AUC(Metric):
     come.
     """
 
+    better = "max"
+
     gathered = ("samples", "_scores", "_rests", "_positive", "_weight")
     of_none = math.nan
 

@@ -19,6 +19,8 @@ class BinaryAccuracy(MeanMetric):
     score that is not a number says no.
     """
 
+    better = "max"
+
     linked = True
 
     def __init__(self, threshold: float = 0.5, all_labels: bool = False) -> None:

@@ -21,6 +21,8 @@ class LabelErrorRate(Metric):
     character error rate; it may exceed 1.
     """
 
+    better = "min"
+
     gathered = ("samples", "_edits", "_labels")
 
     def __init__(self, blank: int = 0, padding: int = -1) -> None:

@@ -26,6 +26,8 @@ class _ByClass(Metric):
     None gives an array, one value a class. A class that never occurs counts as 0.
     """
 
+    better = "max"
+
     gathered = ("samples", "_counts")
     linked = True
 

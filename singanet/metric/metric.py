@@ -30,6 +30,9 @@ class Metric(Configurable):
     gathered: ClassVar[tuple[str, ...]] = ()
     """The attributes that `merge` joins: everything that `reset` assigns."""
 
+    better: ClassVar[str | None] = None
+    """"max" where more is better, "min" where less is; None leaves it to who monitors it."""
+
     of_none: ClassVar[float] = 0.0
     """What `evaluate` says of an empty batch."""
 

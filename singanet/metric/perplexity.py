@@ -16,6 +16,8 @@ class Perplexity(Metric):
     ``y`` is integer labels (B, ...) or (B, ..., 1); those equal to ``ignore_index`` do not count.
     """
 
+    better = "min"
+
     gathered = ("samples", "positions", "_nats", "_count")
     of_none = 1.0
 

@@ -16,6 +16,8 @@ class Precision(MeanMetric):
     all C classes and still divides by ``top_k``.
     """
 
+    better = "max"
+
     def __init__(self, top_k: int = 1) -> None:
         self.top_k = checked_count("Precision", "top_k", top_k, 1)
         super().__init__()
@@ -31,6 +33,8 @@ class Recall(MeanMetric):
     SINGA's definition, but a row without a label counts as 0 instead of dividing by zero. Of
     equal scores the lowest class comes first.
     """
+
+    better = "max"
 
     def __init__(self, top_k: int = 1) -> None:
         self.top_k = checked_count("Recall", "top_k", top_k, 1)

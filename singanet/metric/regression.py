@@ -16,6 +16,8 @@ from singanet.types import Array
 class MeanAbsoluteError(MeanMetric):
     """|x − y|, mean over all elements, for ``x`` and ``y`` of one shape (B, ...)."""
 
+    better = "min"
+
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
         """See `MeanMetric`."""
         off: Array = ops.absolute(x - real_targets("MeanAbsoluteError", x, y))
@@ -24,6 +26,8 @@ class MeanAbsoluteError(MeanMetric):
 
 class RootMeanSquaredError(MeanMetric):
     """√ of the mean of (x − y)² over all elements, for ``x`` and ``y`` of one shape (B, ...)."""
+
+    better = "min"
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
         """The squares; see `MeanMetric`."""
@@ -42,6 +46,8 @@ class R2(Metric):
     ``x`` and ``y`` have one shape (B, ...). An element whose target never changes counts as 1
     where it is met exactly, else as 0.
     """
+
+    better = "max"
 
     gathered = ("samples", "_count", "_mean", "_spread", "_error")
     of_none = math.nan

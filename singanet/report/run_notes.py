@@ -12,7 +12,7 @@ from typing import Any
 from singanet.base.described import Configurable
 from singanet.base.files import expect_inside, replacing
 from singanet.base.lock import hold, let_go
-from singanet.errors import ConfigError
+from singanet.errors import ArgumentError, ConfigError
 from singanet.net import FeedForwardNet
 from singanet.report.run_files import CONFIG, OUTCOME, PICTURE, REPORT, SUMMARY, WRITTEN
 from singanet.training.callbacks import Callback, Monitor
@@ -81,7 +81,7 @@ class RunNotes(Callback):
             "of": session.epochs,
             "stopped": session.stopped,
             "error": None if error is None else f"{type(error).__name__}: {error}"[:500],
-            **best_epoch(session.history, name, mode),
+            **best_epoch(session.history, name, mode, session.compiled.metrics),
         }
 
     def _config(self) -> dict[str, Any]:
@@ -104,14 +104,23 @@ class RunNotes(Callback):
         return made
 
 
-def best_epoch(history: History, name: str = "auto", mode: str = "auto") -> dict[str, Any]:
+def best_epoch(
+    history: History,
+    name: str = "auto",
+    mode: str = "auto",
+    metrics: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The ``monitor``, and the ``best_epoch`` by it, from 0; None where all is NaN.
 
-    Where ``name`` was not measured it is the validation's loss, the loss, or what was.
+    Where ``name`` was not measured it is the validation's loss, the loss, or what was. None too
+    where neither ``mode`` nor one of ``metrics`` says what is better.
     """
     known = (name, "val_loss", "loss", *history)
     monitor = Monitor("report", next(each for each in known if each in history), mode)
-    monitor.begin(history)
+    try:
+        monitor.begin(history, metrics)
+    except ArgumentError:
+        return {"monitor": monitor.name, "best_epoch": None, "best": math.nan}
     best = None
     for epoch, value in zip(history.epochs, history[monitor.name], strict=True):
         best = epoch if monitor.better(value) else best

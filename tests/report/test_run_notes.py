@@ -97,7 +97,9 @@ def test_the_best_epoch_of_what_was_measured():
     history = History()
     for epoch, score in enumerate([math.nan, 3.0, 2.0]):
         history.record(epoch, {"score": score})
-    assert best_epoch(history) == {"monitor": "score", "best_epoch": 2, "best": 2.0}
+    assert best_epoch(history)["best_epoch"] is None  # nobody says which scores are better
+    lower = {"monitor": "score", "best_epoch": 2, "best": 2.0}
+    assert best_epoch(history, mode="min") == lower
     assert best_epoch(history, "none such", "max")["best_epoch"] == 1
     history.record(3, {"loss": 5.0})
     assert best_epoch(history)["monitor"] == "loss"

@@ -42,7 +42,7 @@ class Plateau(Schedule):
                 received=repr(mode),
                 advice="'min' for a loss, 'max' for an accuracy",
             )
-        self.sign = 1.0 if mode == "min" else -1.0
+        self.mode, self.sign = mode, 1.0 if mode == "min" else -1.0
         self.cooldown = self._count("cooldown", cooldown, 0)
         self.absolute = bool(absolute)
         self.best = math.inf

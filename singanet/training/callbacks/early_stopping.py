@@ -38,7 +38,7 @@ class EarlyStopping(Callback):
 
     def on_train_begin(self) -> None:
         """Forget an earlier fit. Errors: nothing of that name is measured."""
-        self.monitor.begin(self.session.names)
+        self.monitor.begin(self.session.names, self.session.compiled.metrics)
         self.best_epoch, self._waited, self._kept = -1, 0, {}
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:

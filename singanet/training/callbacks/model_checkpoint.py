@@ -82,7 +82,7 @@ class ModelCheckpoint(Callback):
             hold(self.folder, self.session, self)
         self._last_written = self.clock()
         if self.monitor is not None:
-            self.monitor.begin(self.session.names)
+            self.monitor.begin(self.session.names, self.session.compiled.metrics)
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
         """Write ``step.npz`` where it is due."""

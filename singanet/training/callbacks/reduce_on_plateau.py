@@ -24,7 +24,7 @@ class ReduceOnPlateau(Callback):
         patience: int = 10,
         threshold: float = 1e-4,
         lowest: float = 0.0,
-        mode: str = "min",
+        mode: str = "auto",
         cooldown: int = 0,
         absolute: bool = False,
     ) -> None:
@@ -35,7 +35,6 @@ class ReduceOnPlateau(Callback):
             patience=patience,
             threshold=threshold,
             lowest=lowest,
-            mode=mode,
             cooldown=cooldown,
             absolute=absolute,
         )
@@ -44,16 +43,24 @@ class ReduceOnPlateau(Callback):
 
     def on_train_begin(self) -> None:
         """Put the schedule into the optimizer. Errors: its rate follows another schedule."""
-        self.monitor.begin(self.session.names)
+        self.monitor.begin(self.session.names, self.session.compiled.metrics)
         rule = self.session.rule
         if isinstance(rule.lr, (int, float)):
-            rule.lr = self._made(float(rule.lr))
+            rule.lr = self._made(float(rule.lr), mode=self.monitor.direction)
         if not isinstance(rule.lr, Plateau):
             raise ArgumentError(
                 "ReduceOnPlateau",
                 expected="an optimizer whose lr is a number or a Plateau",
                 received=f"lr={type(rule.lr).__name__}",
                 advice="construct the optimizer with lr=0.1, for example",
+            )
+        if rule.lr.mode != self.monitor.direction:
+            raise ArgumentError(
+                "ReduceOnPlateau, mode",
+                expected=f"{self.monitor.direction!r} of the optimizer's Plateau, by which"
+                f" {self.monitor.name!r} gets better",
+                received=repr(rule.lr.mode),
+                advice=f"construct it with Plateau(..., mode={self.monitor.direction!r})",
             )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
