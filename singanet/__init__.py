@@ -24,7 +24,10 @@ if TYPE_CHECKING:
         loss,
         metric,
         models,
+        onnx,
         optimizer,
+        parallel,
+        program,
         report,
         testing,
         training,
@@ -55,8 +58,11 @@ __all__ = [
     "loss",
     "metric",
     "models",
+    "onnx",
     "ops",
     "optimizer",
+    "parallel",
+    "program",
     "register",
     "report",
     "set_seed",
@@ -76,21 +82,12 @@ use_codec(_objects)
 
 _ROOMS = frozenset(
     {
-        *(
-            "checkpoint",
-            "data",
-            "decoding",
-            "executor",
-            "keras",
-            "loss",
-            "metric",
-            "model_file",
-            "models",
-            "optimizer",
-        ),
-        *("program", "proto", "report", "testing", "training"),
+        *("checkpoint", "data", "decoding", "executor", "gradients", "keras", "launch", "loss"),
+        *("metric", "model_file", "models", "onnx", "optimizer", "parallel", "picture", "program"),
+        *("proto", "report", "saving", "summary", "testing", "training", "tuning"),
     }
 )
+"""What is reached by `singanet.NAME` after a plain import."""
 
 
 def __getattr__(name: str) -> Any:

@@ -54,6 +54,7 @@ def test_public_names_are_there_after_a_plain_import():
     names = [
         *("keras.load_model", "checkpoint.diff", "report.write_report", "program.Program"),
         *("testing.check_gradients", "training.callbacks.EMA", "proto.net_to_proto"),
+        *("onnx.load", "parallel.AllReduce", "gradients", "tuning", "summary", "saving"),
         *("data.digits", "optimizer.schedules.Cosine", "models.build", "loss.SquaredError"),
     ]
     # A process each, as one name may bring what another needs; the import is made once for all.
@@ -61,12 +62,24 @@ def test_public_names_are_there_after_a_plain_import():
         "import json, os, singanet\nmissed = []\n"
         f"for name in {names}:\n"
         "    if not (child := os.fork()):\n"
-        "        try: os._exit(not callable(eval(f'singanet.{name}')))\n"
+        "        try: os._exit(eval(f'singanet.{name}') is None)\n"
         "        finally: os._exit(1)\n"
         "    if os.waitpid(child, 0)[1]: missed.append(name)\n"
         "print(json.dumps(missed))"
     )
     assert python(code) == []
+
+
+def test_what_guides_name_is_reached_from_a_plain_import():
+    """Modules that a guide names as `singanet.NAME`, whatever else it imports."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {
+        name for page in pages for name in re.findall(r"\bsinganet\.([a-z_]+)\b", page.read_text())
+    }
+    rooms = {name for name in named if (ROOT / "singanet" / name / "__init__.py").exists()}
+    inner = {"base", "engine", "ops", "params", "runs", "commands"}
+    assert len(rooms) > 15
+    assert {name for name in rooms - inner if not hasattr(singanet, name)} == set()
 
 
 def test_rooms_come_when_they_are_asked_for():

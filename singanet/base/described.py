@@ -47,6 +47,13 @@ class CheckedType(ABCMeta):
         made: _C = super().__call__(*args, **kwargs)  # type: ignore[misc]
         return made
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The constructor's own arguments, for `help`, `inspect.signature` and editors."""
+        signature = _signature(cls)
+        _, *arguments = signature.parameters.values()
+        return signature.replace(parameters=arguments, return_annotation=inspect.Signature.empty)
+
 
 class Described(metaclass=CheckedType):
     """Keeps the constructor's arguments, by name, in ``arguments``; defaults are left out."""

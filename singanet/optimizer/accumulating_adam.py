@@ -27,15 +27,15 @@ class AccumulatingAdam(Adam):
     def __init__(
         self,
         every: int,
+        lr: Hyper | None = 0.001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
-        lr: Hyper | None = None,
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
     ) -> None:
-        super().__init__(beta_1, beta_2, epsilon, lr, weight_decay, regularizer, constraint)
+        super().__init__(lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint)
         self.every = checked_every("AccumulatingAdam", every)
 
     def update(

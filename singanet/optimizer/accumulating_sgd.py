@@ -26,7 +26,7 @@ class AccumulatingSGD(SGD):
     def __init__(
         self,
         every: int,
-        lr: Hyper | None = None,
+        lr: Hyper | None = 0.01,
         momentum: Hyper = 0.9,
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,

@@ -23,9 +23,9 @@ class Adadelta(ElementWise):
 
     def __init__(
         self,
+        lr: Hyper | None = 1.0,
         rho: Hyper = 0.9,
         epsilon: Hyper = 1e-6,
-        lr: Hyper | None = None,
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,

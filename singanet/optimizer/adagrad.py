@@ -23,8 +23,8 @@ class AdaGrad(ElementWise):
 
     def __init__(
         self,
+        lr: Hyper | None = 0.01,
         epsilon: Hyper = 1e-8,
-        lr: Hyper | None = None,
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,

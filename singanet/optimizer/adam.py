@@ -26,10 +26,10 @@ class Adam(ElementWise):
 
     def __init__(
         self,
+        lr: Hyper | None = 0.001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
-        lr: Hyper | None = None,
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,

@@ -29,15 +29,15 @@ class LAMB(Adam):
 
     def __init__(
         self,
+        lr: Hyper | None = 0.001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-6,
-        lr: Hyper | None = None,
         weight_decay: Hyper | None = 0.01,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
     ) -> None:
-        super().__init__(beta_1, beta_2, epsilon, lr, weight_decay, regularizer, constraint)
+        super().__init__(lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         step = state.step

@@ -25,9 +25,9 @@ class Lion(ElementWise):
 
     def __init__(
         self,
+        lr: Hyper | None = 0.0001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.99,
-        lr: Hyper | None = None,
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,

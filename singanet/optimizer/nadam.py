@@ -24,16 +24,16 @@ class NAdam(Adam):
 
     def __init__(
         self,
+        lr: Hyper | None = 0.001,
         beta_1: Hyper = 0.9,
         beta_2: Hyper = 0.999,
         epsilon: Hyper = 1e-8,
         momentum_decay: Hyper = 0.004,
-        lr: Hyper | None = None,
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
     ) -> None:
-        super().__init__(beta_1, beta_2, epsilon, lr, weight_decay, regularizer, constraint)
+        super().__init__(lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint)
         self.momentum_decay = checked("NAdam", "momentum_decay", momentum_decay)
         # Of the last step asked for, since all parameters mostly stand at one: step and product.
         self._product: list[tuple[Hyper, Hyper, int, float]] = []

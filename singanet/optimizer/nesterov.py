@@ -16,7 +16,7 @@ class Nesterov(SGD):
 
     def __init__(
         self,
-        lr: Hyper | None = None,
+        lr: Hyper | None = 0.01,
         momentum: Hyper = 0.9,
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,

@@ -25,9 +25,9 @@ class RMSProp(ElementWise):
 
     def __init__(
         self,
+        lr: Hyper | None = 0.001,
         rho: Hyper = 0.9,
         epsilon: Hyper = 1e-8,
-        lr: Hyper | None = None,
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,

@@ -27,7 +27,7 @@ class SGD(ElementWise):
 
     def __init__(
         self,
-        lr: Hyper | None = None,
+        lr: Hyper | None = 0.01,
         momentum: Hyper | None = None,
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
+import pydoc
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 import singanet
 from singanet import initializer
+from singanet.base.described import Described
 from singanet.data import ArrayLoader, Prefetch
 from singanet.errors import ArgumentError, SignatureError
 from singanet.layers import LSTM, Activation, Conv2D, Dense, Dropout, Layer
@@ -33,7 +36,7 @@ from singanet.training.callbacks import Callback, EarlyStopping, ModelCheckpoint
         (lambda: LSTM("l", units=3), "it is called hidden_size here"),
         (lambda: Dropout("d", rate=0.1), "it is called p here"),
         (lambda: SGD(learning_rate=0.1), "learning_rate=; it is called lr here"),
-        (lambda: Adam(0.9, 0.999, beta_2=0.9), "multiple values for argument 'beta_2'"),
+        (lambda: Adam(0.1, 0.9, 0.999, beta_2=0.9), "multiple values for argument 'beta_2'"),
         (lambda: EarlyStopping(restore_best_weights=True), "it is called restore_best here"),
         (lambda: ModelCheckpoint("f", save_best_only=True), "best.npz holds the best alone"),
         (lambda: ModelCheckpoint(filepath="f"), "the folder for the files"),
@@ -111,7 +114,8 @@ def shapes() -> Any:
     ("thing", "text"),
     [
         (Adam(lr=0.1), "Adam(lr=0.1)"),
-        (SGD(), "SGD(lr=None)"),
+        (SGD(), "SGD(lr=0.01)"),
+        (SGD(lr=None), "SGD(lr=None)"),
         (
             Accumulator(Adam(lr=WarmUp(Cosine(0.1, 30), 3)), 4),
             "Accumulator(optimizer=Adam(lr=WarmUp(after=Cosine(value=0.1, steps=30), steps=3)),"
@@ -168,3 +172,14 @@ def test_a_net_after_reduce_on_plateau_tells_its_rate() -> None:
     assert text.startswith("SGD(lr=Plateau(value=0.0")
     assert "value=0.0625" not in text
     assert "0 layers" in repr(singanet.FeedForwardNet())
+
+
+def test_signature_and_help_show_the_constructors_own_arguments():
+    class Mine(Described):
+        def __init__(self, name: str, wide: int = 3) -> None:
+            self.name, self.wide = name, wide
+
+    assert [*inspect.signature(Mine).parameters] == ["name", "wide"]
+    assert inspect.signature(Mine).parameters["wide"].default == 3
+    assert "Mine(name: " in pydoc.plain(pydoc.render_doc(Mine))
+    assert [*inspect.signature(Dense).parameters][:2] == ["name", "num_output"]

@@ -149,7 +149,7 @@ def test_folded_sgd_is_sgd_on_the_mean() -> None:
 
 
 def test_folded_adam_follows_its_formula() -> None:
-    folded = AccumulatingAdam(3, 0.8, 0.9, 0.01, lr=lambda t: 0.1 / (t + 1))
+    folded = AccumulatingAdam(3, lambda t: 0.1 / (t + 1), 0.8, 0.9, 0.01)
     w = rng.normal(size=4)
     expected, m, v = w.copy(), np.zeros(4), np.zeros(4)
     for t in range(3):

@@ -33,7 +33,7 @@ def test_nine_steps_of_singas_formula_for_two_parameters() -> None:
 def test_epsilon_betas_and_their_schedules() -> None:
     w = rng.normal(size=3)
     expected, m, v = w.copy(), np.zeros(3), np.zeros(3)
-    optimizer = Adam(lambda t: 0.8 + 0.01 * t, 0.95, epsilon=0.3, lr=0.1)
+    optimizer = Adam(0.1, lambda t: 0.8 + 0.01 * t, 0.95, epsilon=0.3)
     for t in range(4):
         g = rng.normal(size=3)
         optimizer.update(["w"], [w], [g])

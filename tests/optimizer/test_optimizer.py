@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -398,3 +399,24 @@ def test_bad_regularizers_and_constraints(make: Any) -> None:
     if not make().decoupled:
         with pytest.raises(ArgumentError, match="both"):
             make(weight_decay=0.1, regularizer=0.1)
+
+
+RULES = [
+    kind
+    for kind in map(vars(opt).get, opt.__all__)
+    if isinstance(kind, type) and issubclass(kind, opt.Optimizer) and not inspect.isabstract(kind)
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_rate_comes_first_and_has_a_default(rule):
+    given = (2,) if rule.__name__.startswith("Accumulating") else ()
+    arguments = [*inspect.signature(rule).parameters.values()]
+    assert arguments[len(given)].name == "lr"
+    assert rule(*given, 3e-2).lr == 3e-2
+    usual = rule(*given)
+    assert 1e-4 <= usual.lr <= 1
+    w = np.ones((3, 2))
+    for _ in range(2):
+        usual.update(["w"], [w], [np.ones((3, 2))])
+    assert (w < 1).all()

@@ -148,12 +148,12 @@ RULES: dict[str, tuple[Callable[..., Any], Any]] = {
     "amsgrad": (amsgrad, lambda lr: opt.AMSGrad(**MOMENTS, lr=lr)),
     "nadam": (nadam, lambda lr: opt.NAdam(**MOMENTS, momentum_decay=0.1, lr=lr)),
     "adamax": (adamax, lambda lr: opt.Adamax(**MOMENTS, lr=lr)),
-    "adadelta": (adadelta, lambda lr: opt.Adadelta(0.8, 0.01, lr=lr)),
+    "adadelta": (adadelta, lambda lr: opt.Adadelta(lr, 0.8, 0.01)),
     "centered": (
         centered,
-        lambda lr: opt.RMSProp(0.8, 0.01, lr=lr, centered=True, momentum=0.7),
+        lambda lr: opt.RMSProp(lr, 0.8, 0.01, centered=True, momentum=0.7),
     ),
-    "lion": (lion, lambda lr: opt.Lion(0.8, 0.9, lr=lr, weight_decay=0.05)),
+    "lion": (lion, lambda lr: opt.Lion(lr, 0.8, 0.9, weight_decay=0.05)),
     "lamb": (lamb, lambda lr: opt.LAMB(**MOMENTS, lr=lr, weight_decay=0.05)),
     "adafactor": (adafactor, lambda lr: opt.Adafactor(lr, weight_decay=0.05)),
     "factored_adam": (
@@ -220,8 +220,8 @@ def test_adafactor_state_is_a_row_and_a_column() -> None:
     ("ours", "theirs"),
     [
         (lambda: opt.Nesterov(lr=0.02), ("SGD", {"momentum": 0.9, "nesterov": True})),
-        (lambda: opt.RMSProp(0.9, 0.0, lr=0.02), ("RMSprop", {"alpha": 0.9, "eps": 0.0})),
-        (lambda: opt.AdaGrad(0.0, lr=0.02), ("Adagrad", {"eps": 0.0})),
+        (lambda: opt.RMSProp(0.02, 0.9, 0.0), ("RMSprop", {"alpha": 0.9, "eps": 0.0})),
+        (lambda: opt.AdaGrad(0.02, 0.0), ("Adagrad", {"eps": 0.0})),
         (lambda: opt.AdamW(lr=0.02, epsilon=0.1), ("AdamW", {"eps": 0.1})),
         (lambda: opt.AMSGrad(lr=0.02, epsilon=0.1), ("Adam", {"eps": 0.1, "amsgrad": True})),
         (
@@ -233,7 +233,7 @@ def test_adafactor_state_is_a_row_and_a_column() -> None:
             ("SGD", {"momentum": 0.9, "dampening": 0.3}),
         ),
         (
-            lambda: opt.RMSProp(0.9, 0.0, lr=0.02, centered=True, momentum=0.8),
+            lambda: opt.RMSProp(0.02, 0.9, 0.0, centered=True, momentum=0.8),
             ("RMSprop", {"alpha": 0.9, "eps": 0.0, "centered": True, "momentum": 0.8}),
         ),
         (lambda: opt.NAdam(lr=0.02, epsilon=0.1), ("NAdam", {"eps": 0.1})),

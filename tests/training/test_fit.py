@@ -715,4 +715,4 @@ def test_the_rate_in_the_history_is_that_of_the_last_update(build, data, accumul
     updates = [batches * (epoch + 1) // accumulate for epoch in range(3)]
     assert history["lr"] == [pytest.approx(0.1 / count) for count in updates]
     assert SGD(lr=0.3).rate() == 0.3
-    assert SGD().rate() is None
+    assert SGD(lr=None).rate() is None
