@@ -61,6 +61,8 @@ class Described(metaclass=CheckedType):
     arguments: dict[str, Any]
     always_shown: ClassVar[tuple[str, ...]] = ()
     """Settings in which a repr shows the value even where it is the default."""
+    moved: ClassVar[tuple[str, ...]] = ()
+    """Settings that training moves by itself: a repr shows what was said to the constructor."""
 
     def __new__(cls: type[_D], *args: Any, **kwargs: Any) -> _D:
         """As object does, with the arguments written down."""
@@ -89,7 +91,7 @@ class Described(metaclass=CheckedType):
                 continue
             given = name in self.arguments
             before = self.arguments[name] if given else parameter.default
-            now = getattr(self, name, before)
+            now = before if name in self.moved else getattr(self, name, before)
             changed = type(now) is type(before) and _is_plain(now) and now != before
             if given or changed or name in self.always_shown:
                 found[name] = now if _is_plain(now) or isinstance(now, Described) else before

@@ -35,6 +35,8 @@ class MixedPrecision(Configurable):
     along. Holds the float16 gradients of one step, and one float32 copy of what is trained.
     """
 
+    moved = ("scale",)
+
     def __init__(
         self,
         dtype: str = "float16",

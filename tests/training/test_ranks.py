@@ -31,7 +31,7 @@ from singanet.metric import (
     RootMeanSquaredError,
 )
 from singanet.optimizer import SGD, Adam
-from singanet.parallel import AllReduce
+from singanet.parallel import AllReduce, LocalSGD
 from singanet.testing import communicators
 from singanet.training import fit
 from singanet.training.callbacks import (
@@ -310,6 +310,19 @@ class Falling:
 def test_schedules_of_ones_own_are_no_difference(lr):
     def work(comm):
         net = plain(optimizer=reduced(comm, SGD(lr=lr() if lr is not halved else lr)))
+        return net.fit(X, Y, verbose=False)["loss"]
+
+    first, second = on(2, work)
+    assert first == second
+
+
+def test_scales_that_have_become_others_are_no_difference():
+    """Ranks that go their own ways skip steps by themselves."""
+
+    def work(comm):
+        net = plain()
+        net.compile(LocalSGD(SGD(lr=0.1), comm), mixed_precision="float16")
+        net.compiled.precision.scale = 2.0 ** (10 + comm.rank)
         return net.fit(X, Y, verbose=False)["loss"]
 
     first, second = on(2, work)
