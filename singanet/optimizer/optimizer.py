@@ -156,8 +156,7 @@ class Optimizer(Counted, Configurable, ABC):
         for known in self._states.values():
             known.forget()
         for name, (step, arrays) in parsed.items():
-            entry = self.state(name)
-            entry.step, entry.arrays = step, arrays
+            self.state(name).resume(step, arrays)
 
     def check_loaded(self, values: Mapping[str, Array]) -> None:
         """Errors: `ShapeError` for loaded state that does not fit its parameter in ``values``."""

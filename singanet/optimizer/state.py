@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ class ParamState:
         "_arrays",
         "_home",
         "_kinds",
+        "_loaded",
         "constraint",
         "decay_mult",
         "lr_mult",
@@ -52,6 +54,7 @@ class ParamState:
         self._arrays: list[Array] = []
         self._home: Callable[[], list[Array]] | None = None
         self._kinds: list[tuple[int, np.dtype[Any]]] = []
+        self._loaded: list[Shape] = []
 
     @property
     def arrays(self) -> list[Array]:
@@ -129,9 +132,22 @@ class ParamState:
             self.arrays = laid
         self.shape = value.shape
 
+    def resume(self, step: int, arrays: Sequence[Array]) -> None:
+        """Stand where one stood whose arrays were these, of the shapes of a dump."""
+        self.step, self.shape = step, None
+        self.arrays = [array.reshape(-1) for array in arrays]
+        self._loaded = [array.shape for array in arrays]
+
+    def shape_of(self, slot: int) -> Shape:
+        """The shape of an array in a dump: the parameter's, if it has as many numbers."""
+        if self.shape is None and slot < len(self._loaded):
+            return self._loaded[slot]
+        size = self.arrays[slot].size
+        return self.shape if self.shape is not None and size == prod(self.shape) else (size,)
+
     def forget(self) -> None:
         """Back to before the first update; the settings stay."""
-        self.step, self.shape, self.arrays = 0, None, []
+        self.step, self.shape, self.arrays, self._loaded = 0, None, [], []
 
 
 @dataclass
@@ -204,16 +220,15 @@ def dump(states: Mapping[str, ParamState], slots: Sequence[str]) -> dict[str, Ar
             # Not updated, or by the table that has its rows.
             continue
         saved[f"{name}/step"] = np.array(state.step, np.int64)
-        for slot, array in zip(slots, state.arrays, strict=True):
-            whole = state.shape is not None and array.size == int(np.prod(state.shape))
-            saved[f"{name}/{slot}"] = array.reshape(state.shape if whole else -1).copy()
+        for k, (slot, array) in enumerate(zip(slots, state.arrays, strict=True)):
+            saved[f"{name}/{slot}"] = array.reshape(state.shape_of(k)).copy()
     return saved
 
 
 def parse(
     where: str, saved: Mapping[str, Array], slots: Sequence[str]
 ) -> dict[str, tuple[int, list[Array]]]:
-    """Step and flat copies of the arrays for every parameter of a dump, checked for gaps."""
+    """Step and copies of the arrays for every parameter of a dump, checked for gaps."""
     known = ("step", *slots)
     found: dict[str, dict[str, Array]] = {}
     for key, array in saved.items():
@@ -237,5 +252,5 @@ def parse(
                 received=f"no {one_of(missing)}" if missing else f"step of shape {step.shape}",
                 advice="load a complete state_dict of the same kind of optimizer",
             )
-        parsed[name] = (int(step.reshape(-1)[0]), [arrays[s].reshape(-1).copy() for s in slots])
+        parsed[name] = (int(step.reshape(-1)[0]), [arrays[s].copy() for s in slots])
     return parsed

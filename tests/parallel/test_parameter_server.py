@@ -148,6 +148,26 @@ def test_a_fit_goes_on_from_its_checkpoint_on_new_servers(tmp_path, consistency)
         assert whole[0][1] == resumed[0][1]
 
 
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("rule", ["momentum", "adam"])
+def test_state_is_as_it_was_saved_before_the_first_step_on_it(rule, servers):
+    """A job that is begun anew keeps it for its next restart before it has taken a step."""
+    saved = by_servers(words_net, RULES[rule], servers=servers)[0][-1]
+
+    def work(comm, ranks):
+        net = words_net()
+        stage = ParameterServer(RULES[rule](), comm=comm, servers=ranks)
+        stage.load_state_dict(saved)
+        stage.meet(net)
+        return stage.state_dict()
+
+    for state in served(work, 2, servers):
+        assert {name: array.shape for name, array in state.items()} == {
+            name: array.shape for name, array in saved.items()
+        }
+        expect_same_values([saved, state])
+
+
 def test_servers_follow_the_learning_rate_of_callbacks():
     def work(comm, ranks):
         rate = LearningRate(lambda epoch: 0.0 if epoch else 0.01)
