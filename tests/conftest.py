@@ -25,11 +25,14 @@ from hypothesis import settings
 
 from singanet.testing.device_like import device_like
 
-# Other examples in each run, so that many runs see many.
-settings.register_profile(
-    "singanet", max_examples=40, deadline=None, derandomize="CI" in os.environ
-)
-settings.load_profile("singanet")
+# The default selection says the same each time; wider ones see other examples in each run but CI's.
+settings.register_profile("default", max_examples=10, deadline=None, derandomize=True)
+settings.register_profile("full", max_examples=40, deadline=None, derandomize="CI" in os.environ)
+
+
+def pytest_configure(config):
+    """Give hypothesis the number of examples of the tests that are selected."""
+    settings.load_profile("default" if "not full" in config.option.markexpr else "full")
 
 
 def pytest_collection_finish():
@@ -59,11 +62,46 @@ def pytest_report_header():
     return f"tests marked 'device' are left out: {WHY_NOT}" if WHY_NOT else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(config, items):
-    """Leave out the tests that need a GPU where there is none."""
+    """Mark wide products `full`, and leave out the tests that need a GPU where there is none."""
+    _mark_breadth(items)
     if CUPY is None and (left_out := [item for item in items if "device" in item.keywords]):
         items[:] = [item for item in items if "device" not in item.keywords]
         config.hook.pytest_deselected(items=left_out)
+
+
+ON_BOTH = {"test_forward_equals_the_formula", "test_keeps_the_float_type"}
+"""What the default selection asks of each layer on arrays as strict as a GPU's, too."""
+
+
+def _mark_breadth(items):
+    """Mark `full` those cases of a test in which no value of a parameter is met for the first time.
+
+    So the default selection meets each value of each parameter of a product, and not their pairs;
+    of a test marked ``few(n)`` only ``n`` cases, as different as there are.
+    """
+    tests = {}
+    for item in items:
+        if hasattr(item, "callspec") and not {"full", "slow", "device"} & set(item.keywords):
+            if item.function.__module__ == "singanet.testing.layer_case":
+                if "device_like" in item.callspec.id and item.originalname not in ON_BOTH:
+                    item.add_marker(pytest.mark.full)
+            else:
+                tests.setdefault((item.parent, item.originalname), []).append(item)
+    for cases in tests.values():
+        few = cases[0].get_closest_marker("few")
+        values = {item: {*item.callspec.indices.items()} for item in cases}
+        while cases and (few is None or few.args[0] > len(values) - len(cases)):
+            item = max(cases, key=lambda item: len(values[item]))
+            met = set(values[item])
+            if not met:
+                break
+            cases.remove(item)
+            for each in cases:
+                values[each] -= met
+        for item in cases:
+            item.add_marker(pytest.mark.full)
 
 
 # Where there is no GPU its 3,000 tests are not even made, which would take a tenth of collecting.

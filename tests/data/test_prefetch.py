@@ -3,7 +3,6 @@ from __future__ import annotations
 import gc
 import signal
 import threading
-import time
 import traceback
 from itertools import islice
 
@@ -173,11 +172,14 @@ def test_an_interrupt_while_the_loader_hangs_ends_at_once():
     assert rows(islice(batches, 2)) == [[0, 0], [0, 1]]
     hangs.wait()
     main = threading.main_thread().ident
-    threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+
+    def interrupted():
+        threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
         next(batches)
-    assert time.monotonic() - start < 4
+
+    # Without the interrupt it would wait for ever, as nobody lets the loader go on.
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert ahead.state_dict() == {"epoch": 0, "position": 2, "world_size": 1, "before": 0}
     goes_on.set()
     assert rows(ahead) == [[0, 2], [0, 3]]
