@@ -71,8 +71,7 @@ how = sys.argv[1]
 if rank == size - 1:
     until_others(lambda board: board.stuck)
     if how == "hang": time.sleep(30)
-    if how == "unseen": (Path(os.environ[JOB]) / ("rank-" + str(rank))).unlink()
-    if how in ("kill", "unseen"): os.kill(os.getpid(), signal.SIGKILL)
+    if how == "kill": os.kill(os.getpid(), signal.SIGKILL)
     if how == "leave": sys.exit(0)
     if how == "interrupt": raise KeyboardInterrupt
 with board.stuck("all ranks, to begin together"): time.sleep(30)
@@ -223,10 +222,13 @@ def test_a_rank_that_dies_in_its_end_keeps_no_other(started, monkeypatch):
 
 @pytest.mark.full
 def test_a_rank_that_dies_before_anybody_looks_ends_an_elastic_job(started, monkeypatch):
-    seen = job._ranks_of
+    seen, read = job._ranks_of, job.read_board
     monkeypatch.setattr(job, "_ranks_of", lambda pid: {k: r for k, r in seen(pid).items() if not r})
+    monkeypatch.setattr(job, "read_board", lambda path, rank: None if rank else read(path, rank))
     monkeypatch.setattr(job, "_SPAWNED", 1.0)
-    begins(started, "unseen", "has died before all had met", elastic=True, deadline=20.0)
+    status, _, err = started("kill", text=BEGINS, elastic=True, deadline=20.0)
+    assert status == 1
+    assert "rank 1 of 2 has died before all had met in parallel.init" in err
 
 
 @pytest.mark.full
