@@ -317,14 +317,14 @@ def light_optimizer(optimizer: Any) -> Optimizer | str:
         return "the optimizer has state already"
     regularized = optimizer.regularizer
     return FactoredAdam(
-        optimizer.beta_1,
-        optimizer.beta_2,
-        optimizer.epsilon,
-        optimizer.lr,
+        lr=optimizer.lr,
+        beta_1=optimizer.beta_1,
+        beta_2=optimizer.beta_2,
+        epsilon=optimizer.epsilon,
         # Adam's own decay is a regularizer.
-        optimizer.weight_decay if isinstance(optimizer, AdamW) else None,
-        regularized,
-        optimizer.constraint,
+        weight_decay=optimizer.weight_decay if isinstance(optimizer, AdamW) else None,
+        regularizer=regularized,
+        constraint=optimizer.constraint,
     )
 
 

@@ -356,7 +356,7 @@ OPTIMIZERS = {
         lambda: keras.optimizers.Adamax(0.01, epsilon=1e-8),
     ),
     "adadelta": (
-        lambda: optimizer.Adadelta(0.95, 1e-7, lr=0.5),
+        lambda: optimizer.Adadelta(0.5, 0.95, 1e-7),
         lambda: keras.optimizers.Adadelta(0.5),
     ),
     "adagrad": (
