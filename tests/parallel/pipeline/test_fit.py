@@ -145,12 +145,14 @@ def test_the_cut_is_that_of_the_checkpoint(tmp_path):
         pipeline.gather()
         return cut, told, net
 
-    ends = [Ends(), ModelCheckpoint(tmp_path, None)]
+    def ends():
+        return Ends(), ModelCheckpoint(tmp_path, None)
+
     with communicators(2) as comms:
         ((cut, told, whole), _) = comms.run(lambda comm: train(comm, ("early",)))
     assert cut == told
     with communicators(2) as comms:
-        comms.run(lambda comm: train(comm, ("early",), Ends(), ModelCheckpoint(tmp_path, None)))
+        comms.run(lambda comm: train(comm, ("early",), *ends()))
     with communicators(2) as comms:
         runs = comms.run(
             lambda comm: train(
@@ -165,7 +167,7 @@ def test_the_cut_is_that_of_the_checkpoint(tmp_path):
     # Who says which layer where is asked first.
     own = ["m"] if cut["m"] == 0 else ["c"]
     with communicators(2) as comms:
-        runs = comms.run(lambda comm: train(comm, (), *ends, stages=own, resume=tmp_path))
+        runs = comms.run(lambda comm: train(comm, (), *ends(), stages=own, resume=tmp_path))
     assert all(began == ended != cut for began, ended, _ in runs)
 
 
