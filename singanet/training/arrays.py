@@ -104,10 +104,10 @@ def cut(data: Any, part: slice) -> Any:
     return None if data is None else data[part]
 
 
-def sample_count(parts: Mapping[str, Any]) -> int:
+def sample_count(parts: Mapping[str, Any], may_be_empty: bool = False) -> int:
     """How many samples all arrays of ``parts`` have.
 
-    Errors: `DataError` where they differ, or where there is none.
+    Errors: `DataError` where they differ, or where there is none and they may not be empty.
     """
     lengths: dict[str, int] = {}
     for what, data in parts.items():
@@ -123,7 +123,7 @@ def sample_count(parts: Mapping[str, Any]) -> int:
             advice="give each sample its target",
         )
     count = next(iter(lengths.values()))
-    if count == 0:
+    if count == 0 and not may_be_empty:
         raise DataError(
             "net.fit",
             expected="at least one sample",

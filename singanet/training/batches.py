@@ -249,7 +249,8 @@ class IteratedBatches(Batches):
         x = by_name("net.fit, batch x", item[0], inputs, all_of_them=True)
         y = by_name("net.fit, batch y", item[1], outputs, all_of_them=False)
         weight = joined_weight(y, item[2] if len(item) == 3 else None, self._class_weight)
-        sample_count({"x": x, "y": y, "sample_weight": weight})
+        # Of a batch of all processes a part may be empty.
+        sample_count({"x": x, "y": y, "sample_weight": weight}, self.may_be_empty)
         return x, y, weight
 
 

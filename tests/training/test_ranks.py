@@ -383,6 +383,26 @@ def test_a_users_own_loader_may_give_ranks_what_they_like():
     expect_equal(every[0][1], every[2][1])
 
 
+@pytest.mark.parametrize(("samples", "batch", "size"), [(17, 8, 3), (7, 2, 3)])
+def test_parts_of_a_loaders_batch_may_be_empty(samples, batch, size):
+    """The last batch has fewer samples than there are ranks, or every batch has."""
+
+    def work(comm):
+        net = plain([Accuracy()], reduced(comm))
+        shared = {"rank": comm.rank, "world_size": comm.size, "split_batches": True}
+        loader = ArrayLoader(X[:samples], Y[:samples], batch, seed=2, **shared)
+        return net.fit(loader, epochs=2, verbose=False), net
+
+    alone = plain([Accuracy()], SGD(lr=0.2, momentum=0.9))
+    loader = ArrayLoader(X[:samples], Y[:samples], batch, seed=2)
+    history = alone.fit(loader, epochs=2, verbose=False)
+    for own, net in on(size, work):
+        np.testing.assert_allclose(own["loss"], history["loss"], rtol=1e-6)
+        assert own["accuracy"] == history["accuracy"]
+        for a, b in zip(net.param_values(), alone.param_values(), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
 def test_an_epoch_without_any_batch_is_an_error_on_all_ranks():
     def work(comm):
         with pytest.raises(DataError, match="at least one batch"):
