@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.optimizer.hyper import dump_schedules
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
@@ -147,7 +148,7 @@ class Hybrid(AllReduce):
         if there:
             rule.load_state_dict({key: a for key, a in loaded.items() if key not in there})
             if self.comm.rank == 0:
-                self._holder.load_state_dict(there)
+                self._holder.load_state_dict(there | dump_schedules(rule, rule.hypers))
         return self._holder.tables
 
     def _close(self, opened: Round) -> None:
@@ -185,7 +186,7 @@ class _OwnTables:
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Let the rules go on from ``state``."""
         for name, shard in self.tables.items():
-            own = {key: array for key, array in state.items() if key.rpartition("/")[0] == name}
+            own = {key: a for key, a in state.items() if key.rpartition("/")[0] in (name, "*")}
             shard.optimizer.load_state_dict(own)
 
 

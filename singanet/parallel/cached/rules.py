@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+from singanet.optimizer.hyper import dump_schedules
 from singanet.optimizer.optimizer import Optimizer
 
 
 def bare_copy(rule: Optimizer) -> Optimizer:
     """A rule as ``rule``, without the state of any parameter; schedules are the same objects."""
     made = deepcopy(rule)
-    made.load_state_dict({})
+    made.load_state_dict(dump_schedules(rule, rule.hypers))
     follow(made, rule)
     return made
 

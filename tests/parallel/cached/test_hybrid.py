@@ -11,8 +11,10 @@ import pytest
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.layers import Cache
 from singanet.optimizer import SGD, Adam, ClipByGlobalNorm, ClipByValue
+from singanet.optimizer.schedules import Plateau
 from singanet.parallel import AllReduce, Hybrid
 from singanet.testing import communicators
+from singanet.training.callbacks import ModelCheckpoint, ReduceOnPlateau
 from tests.parallel.cached.tables import batches, words_net
 from tests.parallel.server.ranks import served
 
@@ -169,3 +171,38 @@ def test_ranks_without_servers_are_refused():
 def test_no_rank_clips_by_a_norm_that_others_do_not_see():
     with pytest.raises(ArgumentError, match="clip by value"):
         hybrids(lambda: ClipByGlobalNorm(SGD(lr=0.5), 1.0))
+
+
+def on_a_plateau(wrap, resume=None, folder=None):
+    """Parameters and rates of a fit whose rate falls after every epoch."""
+
+    def work(comm, ranks=None):
+        net = words_net(None, 3)
+        net.compile(
+            wrap(SGD(lr=Plateau(0.5, patience=0, threshold=1e9, absolute=True)), comm, ranks)
+        )
+        x, y = (np.concatenate(parts) for parts in zip(*batches(3), strict=True))
+        callbacks = [ReduceOnPlateau("loss"), *([ModelCheckpoint(folder)] if folder else [])]
+        epochs = 4 if resume or not folder else 2
+        fit = net.fit(
+            x, y, batch_size=8, epochs=epochs, resume=resume, callbacks=callbacks, verbose=False
+        )
+        comm.barrier()
+        return {p.name: p.peek().copy() for p in net.params()}, fit["lr"]
+
+    return work
+
+
+def test_a_rate_that_falls_by_what_was_seen_falls_on_the_servers_too(tmp_path):
+    made = lambda rule, comm, ranks: Hybrid(rule, comm, servers=ranks)  # noqa: E731
+    with communicators(2) as comms:
+        reduced = comms.run(on_a_plateau(lambda rule, comm, ranks: AllReduce(rule, comm)))[0]
+    one, other = served(on_a_plateau(made), 2, 2)
+    assert one[1] == other[1] == reduced[1]
+    assert len(set(reduced[1])) == 3
+    served(on_a_plateau(made, folder=tmp_path), 2, 2)
+    resumed = served(on_a_plateau(made, resume=tmp_path, folder=tmp_path), 2, 2)[0]
+    for name, value in reduced[0].items():
+        np.testing.assert_allclose(one[0][name], value, rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(one[0][name], other[0][name])
+        np.testing.assert_array_equal(one[0][name], resumed[0][name])
