@@ -222,13 +222,8 @@ class Optimizer(Counted, Configurable, ABC):
 
         None for an optimizer without a rate of its own.
         """
-        done = max(self.done - 1, 0)
-        return None if self.lr is None else at(self.lr, self._schedule_step(done))
-
-    @property
-    def done(self) -> int:
-        """The most updates that a parameter has had."""
-        return max((state.step for state in self._states.values()), default=0)
+        done = max((state.step for state in self._states.values()), default=0)
+        return None if self.lr is None else at(self.lr, self._schedule_step(max(done - 1, 0)))
 
     def case(self) -> Hashable:
         """What of the states, other than numbers of `numbers`, decides what `apply_rule` does."""

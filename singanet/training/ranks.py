@@ -310,7 +310,8 @@ class Ranks:
         if self._placed is None:
             found: float | None = rule.rate()
             return found
-        every = gathered(self.comm, (rule.done, rule.rate()), "the learning rate")
+        own = max((state.step for state in rule.states()), default=0)
+        every = gathered(self.comm, (own, rule.rate()), "the learning rate")
         most = max(done for done, _ in every)
         return next(rate for done, rate in every if done == most)
 
