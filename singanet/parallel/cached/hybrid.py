@@ -121,7 +121,7 @@ class Hybrid(AllReduce):
         there = {key: array for key, array in state.items() if self._is_served(key)}
         super().load_state_dict({key: a for key, a in state.items() if key not in there})
         if self._holder is not None and self.comm.rank == 0:
-            self._holder.load_state_dict(there)
+            self._load_tables(there)
 
     @property
     def _rule(self) -> Optimizer:
@@ -148,8 +148,13 @@ class Hybrid(AllReduce):
         if there:
             rule.load_state_dict({key: a for key, a in loaded.items() if key not in there})
             if self.comm.rank == 0:
-                self._holder.load_state_dict(there | dump_schedules(rule, rule.hypers))
+                self._load_tables(there)
         return self._holder.tables
+
+    def _load_tables(self, state: Mapping[str, Array]) -> None:
+        """Let the rules beside the tables go on from ``state``, their rates as here."""
+        assert self._holder is not None
+        self._holder.load_state_dict({**state, **dump_schedules(self._rule, self._rule.hypers)})
 
     def _close(self, opened: Round) -> None:
         super()._close(opened)
