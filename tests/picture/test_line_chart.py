@@ -88,4 +88,6 @@ HUGE = [(1, 1.7e308), (2, -1.7e308), (3, 1.0)]
     ],
 )
 def test_little_or_nothing_to_draw_still_draws(lines):
-    ElementTree.fromstring(line_chart("t", "x", lines))
+    drawn = ElementTree.fromstring(line_chart("t", "x", lines))
+    assert drawn.tag.endswith("svg")
+    assert {"nan", "inf", "-inf"}.isdisjoint(" ".join(drawn.itertext()).split())

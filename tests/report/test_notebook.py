@@ -24,4 +24,6 @@ def test_names_of_measures_cannot_smuggle_markup():
 
 
 def test_an_empty_history_is_no_error():
-    read_html(History()._repr_html_())
+    reader = read_html(History()._repr_html_())
+    assert "svg" in reader.tags
+    assert "polyline" not in reader.tags

@@ -167,7 +167,9 @@ def test_a_softmax_of_a_softmax_in_one_of_several_outputs():
 
 def test_layers_inside_the_net_may_be_softmaxes():
     parts = [Dense("fc", 3, input_sample_shape=(5,)), Softmax("p"), Dense("end", 3)]
-    singanet.FeedForwardNet(parts).compile("adam", SoftmaxCrossEntropy())
+    made = singanet.FeedForwardNet(parts)
+    made.compile("adam", loss := SoftmaxCrossEntropy())
+    assert made.loss is loss
 
 
 def test_one_metric_object_under_two_names():

@@ -688,6 +688,7 @@ class TestLastBatches:
         )
         images.compile(SGD(lr=0.1))
         images.fit(np.ones((3, 2, 2, 2)), np.ones((3, 8)), batch_size=2, verbose=False)
+        assert all(np.isfinite(value).all() for value in images.param_values())
 
 
 @pytest.mark.parametrize(
