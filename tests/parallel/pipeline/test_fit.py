@@ -1,7 +1,5 @@
 """`fit`, `evaluate` and checkpoints of nets whose layers lie on several ranks."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -12,6 +10,7 @@ from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import AUC, Accuracy
 from singanet.optimizer import SGD, Adam
+from singanet.parallel.pipeline import partition
 from singanet.testing import communicators
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
@@ -120,25 +119,31 @@ def test_rank_0_writes_the_whole_training_which_goes_on_to_the_bit(replicas, tmp
 
 
 class Slow(Activation):
-    """Takes as long as this run of the test says."""
+    """Takes as long as this run of the test says, by a clock that only it moves."""
 
-    seconds = 0.0
+    clock, slow = 0.0, ()
 
     def forward(self, ctx, x):
-        time.sleep(self.seconds if self.name in self.slow else 0.0)
+        Slow.clock += 1.0 if self.name in self.slow else 0.0
         return super().forward(ctx, x)
 
 
-def test_the_cut_is_that_of_the_checkpoint(tmp_path):
+def test_the_cut_is_that_of_the_checkpoint(tmp_path, monkeypatch):
     """Layers that were timed lay elsewhere after a restart, and each stage drew on for others."""
 
+    def looked_at():
+        Slow.clock += 0.125
+        return Slow.clock
+
+    monkeypatch.setattr(partition, "perf_counter", looked_at)
+
     def train(comm, slow, *callbacks, stages="measure", resume=None):
-        Slow.seconds, Slow.slow = 0.005, slow
+        Slow.slow = slow
         net = make(
             Dropout("d0", 0.4), Slow("early"), Dense("m", 6), Dropout("d1", 0.4), Slow("late")
         )
         pipeline = parallel.Pipeline(net, stages, 2, comm=comm)
-        Slow.seconds, cut = 0.0, dict(pipeline.places)
+        cut = dict(pipeline.places)
         net.compile(SGD(lr=0.1, momentum=0.9))
         net.fit(X, Y, 16, 3, callbacks=callbacks, resume=resume, verbose=False)
         told = dict(pipeline.places)
