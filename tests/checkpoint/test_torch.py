@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,52 @@ def test_forged_tensors(claim: str, tmp_path: Path) -> None:
 def test_members_that_are_not_as_said(edit: Any, tmp_path: Path) -> None:
     with pytest.raises(FileFormatError):
         open_state(rewritten(tmp_path, edit))
+
+
+def test_a_packed_member_is_read_no_further_than_it_may_go(tmp_path: Path) -> None:
+    long = bytes(8 << 20)
+    path = rewritten(tmp_path, lambda name, content: long if name == "byteorder" else content)
+    with (
+        zipfile.ZipFile(path) as old,
+        zipfile.ZipFile(tmp_path / "packed.pt", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for info in old.infolist():
+            kind = None if info.filename.endswith("byteorder") else zipfile.ZIP_STORED
+            new.writestr(info.filename, old.read(info), kind)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileFormatError, match="low byte"):
+            open_state(tmp_path / "packed.pt")
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("how", ["zip", "stream"])
+@pytest.mark.parametrize("keys", [({"a": {"b": BASE}, "a/b": BASE + 1}), {1: BASE, "1": BASE + 1}])
+def test_two_tensors_of_one_name_are_refused(how: str, keys: Any, tmp_path: Path) -> None:
+    torch.save(keys, tmp_path / "m.pt", **WRITTEN[how])
+    with pytest.raises(FileFormatError, match="two called"):
+        open_state(tmp_path / "m.pt")
+
+
+@pytest.mark.parametrize("how", ["zip", "stream"])
+def test_views_that_are_marked_as_negated(how: str, tmp_path: Path) -> None:
+    view = torch.complex(BASE, BASE + 1).conj().imag
+    assert view.is_neg()
+    torch.save({"view": view, "base": BASE}, tmp_path / "m.pt", **WRITTEN[how])
+    arrays = found(tmp_path / "m.pt")
+    np.testing.assert_array_equal(arrays["view"], -1 - BASE.numpy())
+    np.testing.assert_array_equal(arrays["base"], BASE.numpy())
+
+
+def test_dicts_that_share_each_other_are_not_walked_for_ever(tmp_path: Path) -> None:
+    shared: Any = {"w": torch.ones(1)}
+    for _ in range(20):
+        shared = {"a": shared, "b": shared}
+    torch.save(shared, tmp_path / "m.pt")
+    with pytest.raises(FileFormatError, match="at most"):
+        open_state(tmp_path / "m.pt")
 
 
 def test_a_changed_bit_and_a_cut_file(tmp_path: Path) -> None:

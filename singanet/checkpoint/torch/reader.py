@@ -19,7 +19,7 @@ from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.safetensors.header import BFLOAT
 from singanet.checkpoint.streaming import as_bools, bytes_of, read_bytes, widen
 from singanet.checkpoint.torch.storages import NAMES, Storage, Tensor, storage_of, tensor_of, width
-from singanet.data.pickles import run_program
+from singanet.data.pickles import Made, run_program
 from singanet.errors import FileFormatError, UnsafeFileError
 from singanet.types import Array
 
@@ -31,6 +31,8 @@ _MOST_STEPS = 2_000_000
 """Of all pickles of a file: 50,000 tensors."""
 _PROTOCOL = 1001
 _PIECE = 1 << 20
+_PER_NAME = 400
+"""Bytes that a tensor takes, or a dict on the way to one, with its `Entry` and names."""
 
 
 class TorchReader(StreamReader):
@@ -60,6 +62,8 @@ class TorchReader(StreamReader):
             # What is read, and what is made of it: a view may be a few elements far apart.
             nbytes = int(np.prod(tensor.shape, dtype=np.int64)) * width(tensor.kind)
             budget.spend(max(nbytes, tensor.span * width(tensor.kind)))
+            if name in self.entries:
+                raise self._damaged("tensors of different names", f"two called {name[:80]!r}")
             self.entries[name] = Entry(name, tensor.shape, tensor.dtype, nbytes)
             self._tensors[name] = tensor
         check_unique(self.entries, self.where)
@@ -81,8 +85,10 @@ class TorchReader(StreamReader):
             raise self._unsafe("the state dict of a module", "one in TorchScript, with its code")
         with zip_errors(self.where):
             order = members.get(f"{root}/byteorder")
-            if order is not None and archive.read(order)[:8] != b"little":
-                raise self._damaged("numbers with the low byte first", "another order")
+            if order is not None:
+                with archive.open(order) as member:  # deflated, it may be of any size
+                    if member.read(8) != b"little":
+                        raise self._damaged("numbers with the low byte first", "another order")
             budget.spend(members[programs[0]].file_size)
             program = archive.read(members[programs[0]])
         found = self._program(io.BytesIO(program), len(program), budget)
@@ -127,7 +133,8 @@ class TorchReader(StreamReader):
             return
         with budget.deeper():
             for key, item in value.items():
-                budget.spend(len(path))
+                # A dict may be reached by as many ways as a file asks for, each with its names.
+                budget.spend(len(path) + (_PER_NAME if isinstance(item, (dict, Made)) else 0))
                 if type(item) is dict:
                     yield from self._flat(item, f"{path}{_text(key)}/", budget)
                 elif (tensor := tensor_of(item, _most(self._size), self._damaged)) is not None:
@@ -146,7 +153,7 @@ class TorchReader(StreamReader):
         read_bytes(self._stream, bytes_of(flat), self._beside, where)
         steps = [step * size for step in tensor.strides]
         view = np.ndarray(tensor.shape, flat.dtype, flat, 0, steps)
-        array = np.array(view, order="C")
+        array = np.negative(view, order="C") if tensor.negated else np.array(view, order="C")
         return widen(array) if tensor.kind == BFLOAT else as_bools(array)
 
     def _unsafe(self, expected: str, received: str) -> UnsafeFileError:

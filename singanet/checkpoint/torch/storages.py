@@ -70,6 +70,8 @@ class Tensor:
     start: int
     shape: Shape
     strides: Shape
+    negated: bool = False
+    """Whether it is what lies there with the sign turned, as ``z.conj().imag`` is."""
 
     @property
     def span(self) -> int:
@@ -121,7 +123,8 @@ def tensor_of(value: Any, limit: int, refuse: Refusal) -> Tensor | None:
         storage, start, shape, strides, _, _, *more = value.args
         kind = storage.kind
         if value.maker == _TENSORS[1]:
-            kind = _TYPES[more[0].name]
+            kind = _TYPES[more.pop(0).name]
+        negated = _negated(more, kind)
         shape, strides = _sizes(shape), _sizes(strides)
         axes = checked_shape(shape, width(kind), limit, refuse)
         if not kind or not is_int(start, 0) or len(strides) != len(axes):
@@ -132,11 +135,19 @@ def tensor_of(value: Any, limit: int, refuse: Refusal) -> Tensor | None:
         raise
     except (TypeError, ValueError, LookupError, AttributeError):
         raise refuse("a tensor as PyTorch writes it", "one put together otherwise") from None
-    found = Tensor(storage, kind, int(start), axes, tuple(map(int, strides)))
+    found = Tensor(storage, kind, int(start), axes, tuple(map(int, strides)), negated)
     if (found.start + found.span) * width(kind) > storage.nbytes:
         received = f"{found.span} behind the first {found.start}"
         raise refuse(f"elements within the {storage.nbytes} bytes of a storage", received)
     return found
+
+
+def _negated(more: Sequence[Any], kind: str) -> bool:
+    """The mark that may stand last. Errors: TypeError for others, which change what is meant."""
+    marks = {name: mark for told in more if told for name, mark in dict(told).items() if mark}
+    if marks.keys() - {"neg"} or (marks and kind not in ("F16", "F32", "F64")):
+        raise TypeError
+    return bool(marks)
 
 
 def _sizes(value: Any) -> Sequence[Any]:
