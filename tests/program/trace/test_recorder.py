@@ -10,17 +10,23 @@ from singanet.program.trace import recorder
 from singanet.program.trace.recorder import no_collections
 
 
-@pytest.fixture(autouse=True)
-def as_it_was(monkeypatch):
-    # The tests have frozen what they import.
-    monkeypatch.setattr(recorder, "_FOUND_FROZEN", [])
+@pytest.fixture(scope="module", autouse=True)
+def thawed():
+    """What the tests have frozen once they were imported is frozen again at the end."""
     frozen = gc.get_freeze_count()
     gc.unfreeze()
     yield
-    gc.enable()
     gc.collect()
     if frozen:
         gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch):
+    monkeypatch.setattr(recorder, "_FOUND_FROZEN", [])
+    yield
+    gc.enable()
+    gc.unfreeze()
 
 
 def test_what_is_made_inside_is_old_afterwards():
