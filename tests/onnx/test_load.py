@@ -168,28 +168,43 @@ def test_local_functions_stand_where_they_are_used(tmp_path):
     np.testing.assert_allclose(load(path).forward(False, x), x**4)
 
 
-def test_the_package_s_light_models_give_their_outputs():
-    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-    for name in ("shufflenet", "squeezenet"):
-        path = folder / f"light_{name}.onnx"
-        net = load(path, max_bytes=1 << 30)
-        shape = net.layers[0].in_shapes
-        x = np.arange(np.prod(shape), dtype=np.float32).reshape(1, *shape) / np.prod(shape)
-        raw = (folder / f"light_{name}_output_0.pb").read_bytes()
-        wanted = onnx.numpy_helper.to_array(onnx.TensorProto.FromString(raw))
-        np.testing.assert_allclose(net.forward(False, x), wanted, rtol=1e-3, atol=1e-7)
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
+
+def expect_scores_of_light(name, tmp_path):
+    """The scores before the last softmax are those of ONNX Runtime.
+
+    Weights of these models are all alike, and so are the scores: some in the billions, where a
+    rounding of one is all that a softmax shows.
+    """
+    model = onnx.load(LIGHT / f"light_{name}.onnx")
+    if model.graph.node[-1].op_type == "Softmax":
+        model.graph.output[0].name = model.graph.node.pop().input[0]
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    path = tmp_path / "net.onnx"
+    onnx.save(model, path)
+    net = load(path, max_bytes=3 << 30)
+    shape = net.layers[0].in_shapes
+    x = np.linspace(0, 1, int(np.prod(shape)), dtype=np.float32).reshape(1, *shape)
+    (data,) = {i.name for i in model.graph.input} - {a.name for a in model.graph.initializer}
+    (wanted,) = ran(path, {data: x}).values()
+    np.testing.assert_allclose(net.forward(False, x), wanted, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["shufflenet", "squeezenet"])
+def test_the_package_s_light_models_give_their_outputs(name, tmp_path):
+    expect_scores_of_light(name, tmp_path)
+
+
+def test_a_file_that_makes_more_than_it_may_is_refused():
     with pytest.raises(UnsafeFileError, match="max_bytes"):
-        load(folder / "light_vgg19.onnx")
+        load(LIGHT / "light_vgg19.onnx")
 
 
 @pytest.mark.slow
-def test_all_light_models_give_their_outputs():
-    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-    for path in sorted(folder.glob("*.onnx")):
-        net = load(path, max_bytes=3 << 30)
-        shape = net.layers[0].in_shapes
-        x = np.arange(np.prod(shape), dtype=np.float32).reshape(1, *shape) / np.prod(shape)
-        raw = path.with_name(f"{path.stem}_output_0.pb").read_bytes()
-        wanted = onnx.numpy_helper.to_array(onnx.TensorProto.FromString(raw))
-        np.testing.assert_allclose(net.forward(False, x), wanted, rtol=1e-3, atol=1e-7)
+@pytest.mark.parametrize(
+    "name", sorted(path.stem.removeprefix("light_") for path in LIGHT.glob("*.onnx"))
+)
+def test_all_light_models_give_their_outputs(name, tmp_path):
+    expect_scores_of_light(name, tmp_path)
