@@ -51,7 +51,7 @@ _SPAWNED = 5.0
 """Seconds after the first rank in which mpirun has started all of this machine."""
 
 _NOTICE = 10.0
-"""Seconds in which MPI has to have told the others of a rank that has died."""
+"""Seconds in which others have to have noticed that a rank has died, or ended."""
 
 _SHOWN = 8
 """Ranks that a message has a line for."""
@@ -266,8 +266,9 @@ class _Job:
                 self._fail(f"{self._named(rank)} has died before all had met in parallel.init", now)
         left = [each for each in boards if each.rank in alive and not each.ended]
         unaware = [max(each.since, *self._lost.values(), 0.0) for each in left if each.waits]
-        if left and len(unaware) == len(left) and self._lost and now - max(unaware) > _NOTICE:
-            lost = max(self._lost, key=self._lost.__getitem__)
+        untold = sorted(set(self._lost) - reported, key=self._lost.__getitem__)
+        if left and len(unaware) == len(left) and untold and now - max(unaware) > _NOTICE:
+            lost = untold[-1]
             self._fail(f"{self._named(lost)} has ended, of which MPI has told no other rank", now)
         # Who has gone by now has left, or died in its end: others may wait for it in theirs.
         gone, last = self._seen - alive, {each.rank for each in boards if each.left}
@@ -282,11 +283,13 @@ class _Job:
     def _look_for_stuck(self, boards: Sequence[Told], now: float) -> None:
         """End a job whose ranks wait where only MPI has the clock: for too long, or in vain."""
         stuck = [each for each in boards if each.stuck and each.waits]
-        gone = [each for each in boards if each.ended and not each.joined]
+        ended = [each for each in boards if each.ended]
         for each in stuck:
             absent = sorted(set(range(self.options.ranks)) - {one.rank for one in stuck})
             who, seconds = self._named(absent[0] if absent else each.rank), now - each.since
-            if gone and not each.joined:
+            # One that has met the others may not be waited for, for a moment, by some of them.
+            gone = [one for one in ended if not one.joined or seconds > _NOTICE]
+            if gone:
                 who = self._named(gone[0].rank)
                 self._fail(f"{who} has ended, and others wait for it: {each.waits}", now)
             elif seconds > self.options.deadline:

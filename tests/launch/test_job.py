@@ -56,6 +56,7 @@ for step in range(6):
     if step == 3 and sys.argv[1] != "well":
         if rank == size - 1: act(sys.argv[1])
         else:
+            until_others(lambda board: board.step == 3)
             board.waits("the gradients of fc/weight")
             time.sleep(1.0 if sys.argv[1] in ("once", "hang") else 30)
             board.computes()
@@ -72,7 +73,8 @@ if rank == size - 1:
     until_others(lambda board: board.stuck)
     if how == "hang": time.sleep(30)
     if how == "kill": os.kill(os.getpid(), signal.SIGKILL)
-    if how == "leave": sys.exit(0)
+    if how == "met": board.joins()
+    if how in ("leave", "met"): sys.exit(0)
     if how == "interrupt": raise KeyboardInterrupt
 with board.stuck("all ranks, to begin together"): time.sleep(30)
 """
@@ -189,11 +191,13 @@ def test_who_waits_within_mpi_waits_no_longer_than_the_deadline(started):
         ("hang", "has kept others waiting"),
         ("kill", ""),
         ("leave", "has ended, and others wait for it"),
+        ("met", "has ended, and others wait for it"),
         ("interrupt", "ended by KeyboardInterrupt"),
     ],
 )
-def test_what_ends_before_all_have_met_ends_the_job(how, told, elastic, started):
+def test_what_ends_before_all_have_met_ends_the_job(how, told, elastic, started, monkeypatch):
     """An elastic job waited for ever, as the others were to repair what they had not begun."""
+    monkeypatch.setattr(job, "_NOTICE", 0.5)
     died = elastic and how == "kill"
     told = "has died before all had met in parallel.init" if died else told
     begins(started, how, told, elastic=elastic, deadline=0.5 if how == "hang" else 20.0)
