@@ -91,8 +91,12 @@ def _mark_breadth(items):
                 tests.setdefault((item.parent, item.originalname), []).append(item)
     for cases in tests.values():
         few = cases[0].get_closest_marker("few")
-        values = {item: {*item.callspec.indices.items()} for item in cases}
-        while cases and (few is None or few.args[0] > len(values) - len(cases)):
+        count = few.args[0] if few else len(cases)
+        # Of a long list of few, those that lie apart.
+        apart = cases[:: len(cases) // count or 1]
+        cases = apart + [item for item in cases if item not in apart]
+        values = {item: _values(item) for item in cases}
+        while cases and len(values) - len(cases) < count:
             item = max(cases, key=lambda item: len(values[item]))
             met = set(values[item])
             if not met:
@@ -102,6 +106,17 @@ def _mark_breadth(items):
                 values[each] -= met
         for item in cases:
             item.add_marker(pytest.mark.full)
+
+
+def _values(item):
+    """The values of a test's lists of parameters; those that one list gives together are one."""
+    given = item.callspec.params
+    marks = item.iter_markers("parametrize")
+    lists = [mark.args[0] if mark.args else mark.kwargs["argnames"] for mark in marks]
+    lists = [names.split(",") if isinstance(names, str) else names for names in lists]
+    lists = [tuple(name.strip() for name in names) for names in lists]
+    lists += [(name,) for name in given.keys() - {name for names in lists for name in names}]
+    return {(names, *(id(given.get(name)) for name in names)) for names in lists}
 
 
 # Where there is no GPU its 3,000 tests are not even made, which would take a tenth of collecting.

@@ -108,6 +108,7 @@ def test_content_decides_whatever_the_suffix(tmp_path, format, state, path, asse
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.few(2)
 def test_any_state(format, data, path, assert_same):
     codes = SNAPSHOT_TYPES if format == "snapshot" else ALL_TYPES
     part = st.text(

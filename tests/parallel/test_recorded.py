@@ -145,6 +145,7 @@ OF_THREE = ("momentum", "uneven", "sparse, uneven", "local, accumulated")
         ),
     ],
 )
+@pytest.mark.few(12)
 def test_recorded_steps_have_the_bits_of_the_layers_whoever_records(case, size):
     wrap, more = CASES[case]
     by_layers = of_ranks(size, (), wrap, **more)

@@ -66,6 +66,7 @@ def fit(net, data, **more):
 
 
 @pytest.mark.parametrize("at", range(1, STEPS))
+@pytest.mark.few(5)
 def test_interrupted_at_any_step_and_resumed(build, data, same, at):
     whole = build(optimizer=Adam(lr=0.01), metrics=[Accuracy(), F1()])
     expected = fit(whole, data, callbacks=[Stop(), EMA(0.9)])

@@ -96,6 +96,7 @@ def falling(step):
     [{}, {"lr": 0.01, "weight_decay": 0.01}, {"regularizer": kinds.L1Regularizer(0.01)}],
     ids=["scheduled", "constant, decay", "l1"],
 )
+@pytest.mark.few(17)
 def test_updates_element_by_element_are_kernels(kind, options):
     twins = Twins(net, lambda: ELEMENT_WISE[kind](**{"lr": falling, **options}))
     for x, y in batches():
