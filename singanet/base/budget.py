@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from singanet.base.arguments import is_int
+from singanet.errors import SingaNetError
 from singanet.types import Shape
 
 FLOOR = 16 << 20
@@ -27,6 +28,25 @@ MAX_RANK = 32
 
 Refusal: TypeAlias = Callable[[str, str], Exception]
 """Makes the reader's own error of what it expected and what it received."""
+
+
+FOREIGN = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError,
+    StopIteration, MemoryError, RecursionError,
+)  # fmt: skip
+"""What arithmetic on a file's values may raise, of Python's and NumPy's errors."""
+
+
+@contextmanager
+def own_errors(refuse: Refusal, expected: str) -> Iterator[None]:
+    """Within the block, `FOREIGN` errors become the reader's own; those of the library stay."""
+    try:
+        yield
+    except SingaNetError:
+        raise
+    except FOREIGN as error:
+        told = f"{type(error).__name__}: {str(error)[:100]}"
+        raise refuse(expected, told) from None
 
 
 class Budget:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from singanet.base.budget import Budget
+from singanet.base.budget import Budget, own_errors
 from singanet.errors import FileFormatError, SingaNetError
-from singanet.onnx.fold import FOLDS, fold
+from singanet.onnx.fold import FOLDS, fold, pay_view
 from singanet.onnx.read import Graph, Node
 from singanet.onnx.sheet import Sheet
 from singanet.onnx.use import Converter, Use
@@ -87,26 +87,24 @@ class Drawing:
 
     def _node(self, node: Node) -> None:
         use = Use(self._sheet, node)
+
+        def refused(expected: str, received: str) -> FileFormatError:
+            return FileFormatError(
+                where, expected=expected[:300], received=received[:300], advice=self._advice()
+            )
+
         where = f"{self._where}, {node.op[:40]} {(node.name or ' '.join(node.outputs))[:60]!r}"
         try:
-            made = self._made(use)
+            with own_errors(refused, "inputs and attributes that the operator has"):
+                made = self._made(use)
         except RefusedError as error:
-            raise FileFormatError(
-                where, expected=error.expected, received=error.received, advice=self._advice()
-            ) from None
+            raise refused(error.expected, error.received) from None
         except SingaNetError as error:
             if isinstance(error, FileFormatError):
                 raise
             advice = self._advice() if self._sheet.open else error.advice
             raise FileFormatError(
                 where, expected=error.expected, received=error.received[:200], advice=advice
-            ) from None
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise FileFormatError(
-                where,
-                expected="inputs and attributes that the operator has",
-                received=f"{type(error).__name__}: {str(error)[:100]}",
-                advice=self._advice(),
             ) from None
         several = list(made) if isinstance(made, (list, tuple)) else [made]
         values = self._sheet.values
@@ -138,6 +136,10 @@ class Drawing:
             found = fold(use.node, use.values, self._budget)
             if found is not None:
                 return found
+        for value in known:
+            if isinstance(value, Known):
+                for array in value.at:
+                    pay_view(array, self._budget, 4)
         for pattern in self._patterns.get(use.node.op, ()):
             made = pattern(use)
             if made is not None:

@@ -19,7 +19,7 @@ from singanet.onnx.read import Node
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, Value, norm_axis, resolved
 from singanet.types import Array
 
-_MOST = 1 << 22
+MOST = 1 << 22
 """Elements of an array that is worked out; views, and what comes from the file, may be larger."""
 
 Folding = Callable[..., Any]
@@ -43,10 +43,21 @@ def fold(node: Node, values: Sequence[Value | None], budget: Budget) -> list[Kno
             else None
             for value in values
         ]
-        made = function(_Node(node, budget), *given)
+        asked = _Node(node, budget)
+        for array in given[_UNREAD.get(node.op, 0) :]:
+            asked.reads(array)
+        made = function(asked, *given)
         pairs.append(made if isinstance(made, list) else [made])
     name = next((v.name for v in values if isinstance(v, Known)), "") if node.op in _SAME else ""
     return [Known.of(a, b, name) for a, b in zip(*pairs, strict=True)]
+
+
+def pay_view(x: Array, budget: Budget, itemsize: int) -> None:
+    """Take off ``budget`` what a copy of a view takes, of which there may be too many elements."""
+    if any(step == 0 and size > 1 for step, size in zip(x.strides, x.shape, strict=True)):
+        if x.size > MOST:
+            raise RefusedError(f"constants of at most {MOST} elements", f"shape {x.shape}"[:80])
+        budget.spend(itemsize * x.size)
 
 
 class _Shaped:
@@ -70,21 +81,35 @@ class _Node:
         """What is an input of newer operators and an attribute of older ones."""
         return self.get(name, usual) if given is None else given.tolist()
 
-    def room(self, *shape: int) -> tuple[int, ...]:
-        """``shape``, if an array of it may be made."""
+    def room(self, *shape: int, itemsize: int = 8, most: int = MOST) -> tuple[int, ...]:
+        """``shape``, if an array of it may be made, which is paid for."""
         sizes = tuple(int(size) for size in shape)
         count = prod(max(size, 1) for size in sizes)
-        if min(sizes, default=0) < 0 or count > _MOST:
-            raise RefusedError(f"constants of at most {_MOST} elements", f"shape {sizes}"[:80])
-        self._budget.spend(8 * count)
+        if min(sizes, default=0) < 0 or count > most:
+            raise RefusedError(f"constants of at most {most} elements", f"shape {sizes}"[:80])
+        self._budget.spend(itemsize * count)
         return sizes
+
+    def like(self, *x: Array) -> None:
+        """Room for what is made of ``x`` element by element."""
+        self.room(*np.broadcast_shapes(*(a.shape for a in x)), itemsize=x[0].itemsize)
+
+    def reads(self, x: Any) -> None:
+        """Pay for going through ``x``, which may be a view of far more elements than it has."""
+        if isinstance(x, np.ndarray):
+            pay_view(x, self._budget, 1)
+            self._budget.spend(x.size // 8)
+
+    def works(self, products: int) -> None:
+        """Pay for the time of so many multiplications."""
+        self._budget.spend(products // 32)
 
 
 def _elementwise(mode: str) -> Folding:
     row = OPERATIONS[mode].forward
 
     def run(node: _Node, *x: Array) -> Array:
-        node.room(*np.broadcast_shapes(*(a.shape for a in x)))
+        node.like(*x)
         with np.errstate(all="ignore"):
             return np.asarray(row(np, *x)).astype(x[0].dtype, copy=False)
 
@@ -93,7 +118,7 @@ def _elementwise(mode: str) -> Folding:
 
 def _truth(name: str) -> Folding:
     def run(node: _Node, *x: Array) -> Array:
-        node.room(*np.broadcast_shapes(*(a.shape for a in x)))
+        node.like(*x)
         return np.asarray(getattr(np, name)(*x))
 
     return run
@@ -101,7 +126,7 @@ def _truth(name: str) -> Folding:
 
 def _arithmetic(name: str) -> Folding:
     def run(node: _Node, *x: Array) -> Array:
-        node.room(*np.broadcast_shapes(*(a.shape for a in x)))
+        node.like(*x)
         whole = name == "divide" and x[0].dtype.kind in "iu"
         with np.errstate(all="ignore"):
             if whole and (x[1] == 0).any():
@@ -124,7 +149,17 @@ def _reshape(node: _Node, x: Array, shape: Array | None = None) -> Array:
     target = node.ask(shape, "shape")
     if x.size == 0:
         return x.reshape([int(size) for size in target])
-    return x.reshape(resolved(target, x.shape, bool(node.get("allowzero", 0))))
+    return _reshaped(node, x, resolved(target, x.shape, bool(node.get("allowzero", 0))))
+
+
+def _reshaped(node: _Node, x: Array, shape: Sequence[int]) -> Array:
+    """A view where that is one, else a copy, which is paid for."""
+    try:
+        return np.reshape(x, shape, copy=False)
+    except ValueError:
+        node.reads(x)
+        node.room(x.size, itemsize=x.itemsize, most=max(MOST, x.size))
+        return x.reshape(shape)
 
 
 def _squeeze(node: _Node, x: Array, axes: Array | None = None) -> Array:
@@ -200,6 +235,8 @@ def _expand(node: _Node, x: Array, shape: Array) -> Array:
 
 def _filled(node: _Node, shape: Array) -> Array:
     value = np.asarray(node.get("value", np.zeros(1, np.float32))).reshape(())
+    if value.dtype.kind not in "biuf":
+        raise RefusedError("a value that is a number", f"type {value.dtype}"[:80])
     sizes = tuple(int(size) for size in shape.tolist())
     if min(sizes, default=0) < 0 or prod(sizes) > 1 << 40:
         raise RefusedError("an array that can be made", f"shape {sizes}"[:80])
@@ -223,7 +260,9 @@ def _reduce(function: Any) -> Folding:
         given = node.ask(axes, "axes")
         if not given and node.get("noop_with_empty_axes", 0):
             return x
-        over = tuple(given) if given else None
+        over = tuple(norm_axis(axis, x.ndim) for axis in given) if given else None
+        left = [size for k, size in enumerate(x.shape) if over is not None and k not in over]
+        node.room(*left, itemsize=x.itemsize)
         return np.asarray(function(x, axis=over, keepdims=bool(node.get("keepdims", 1)))).astype(
             x.dtype, copy=False
         )
@@ -243,7 +282,8 @@ def _cast(node: _Node, x: Array) -> Array:
             if x.size
             else x.astype(DTYPES[to])
         )
-    node.room(x.size // 4)
+    node.reads(x)
+    node.room(x.size, itemsize=DTYPES[to].itemsize, most=4 * MOST)
     with np.errstate(all="ignore"):
         return x.astype(DTYPES[to])
 
@@ -260,6 +300,7 @@ def _where(node: _Node, condition: Array, a: Array, b: Array) -> Array:
 
 
 def _clip(node: _Node, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    node.like(x)
     return np.clip(x, node.ask(low, "min"), node.ask(high, "max"))
 
 
@@ -270,12 +311,38 @@ def _transpose(node: _Node, x: Array) -> Array:
 def _flatten(node: _Node, x: Array) -> Array:
     axis = node.get("axis", 1)
     axis += x.ndim if axis < 0 else 0
-    return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
+    return _reshaped(node, x, (prod(x.shape[:axis]), prod(x.shape[axis:])))
 
 
 def _product(node: _Node, a: Array, b: Array) -> Array:
-    node.room(*a.shape[:-1], *b.shape[-1:])
+    stacked = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    made = node.room(*stacked, *a.shape[-2:-1], *b.shape[-1:])
+    node.works(prod(made) * a.shape[-1] * (1 if a.dtype.kind == "f" else 4))
     return np.matmul(a, b)
+
+
+def _plain(function: Folding) -> Folding:
+    """What is computed element by element."""
+
+    def run(node: _Node, *x: Array) -> Array:
+        node.like(*x)
+        return np.asarray(function(node, *x))
+
+    return run
+
+
+def _non_zero(node: _Node, x: Array) -> Array:
+    node.room(x.ndim, x.size)
+    return np.array(np.nonzero(x), np.int64)
+
+
+def _cast_like(node: _Node, x: Array, like: Array) -> Array:
+    node.room(x.size, itemsize=like.itemsize, most=4 * MOST)
+    return x.astype(like.dtype)
+
+
+def _dropout(node: _Node, x: Array, *rest: Array) -> list[Array]:
+    return [x, np.broadcast_to(np.True_, x.shape)][: len(node.outputs)]
 
 
 FOLDS: Mapping[str, Folding] = {
@@ -290,21 +357,21 @@ FOLDS: Mapping[str, Folding] = {
         "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less",
         "LessOrEqual": "less_equal", "And": "logical_and", "Or": "logical_or",
         "Xor": "logical_xor", "Not": "logical_not", "IsNaN": "isnan"}.items()},
-    "Neg": lambda node, x: np.negative(x),
+    "Neg": _plain(lambda node, x: np.negative(x)),
     "MatMul": _product,
-    "NonZero": lambda node, x: np.array(np.nonzero(x), np.int64),
-    "Tanh": lambda node, x: np.tanh(x),
-    "Relu": lambda node, x: np.maximum(x, 0),
-    "Mod": lambda node, a, b: (np.fmod if node.get("fmod", 0) else np.mod)(a, b),
+    "NonZero": _non_zero,
+    "Tanh": _plain(lambda node, x: np.tanh(x)),
+    "Relu": _plain(lambda node, x: np.maximum(x, 0)),
+    "Mod": _plain(lambda node, a, b: (np.fmod if node.get("fmod", 0) else np.mod)(a, b)),
     "Shape": _shape,
     "Size": lambda node, x: np.array(prod(x.shape), np.int64),
     "Reshape": _reshape, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Flatten": _flatten,
     "Slice": _slice, "Gather": _gather, "Concat": _concat, "Split": _split, "Expand": _expand,
     "ConstantOfShape": _filled, "Range": _range, "Tile": _tile, "Cast": _cast, "Trilu": _trilu,
-    "CastLike": lambda node, x, like: x.astype(like.dtype),
+    "CastLike": _cast_like,
     "Where": _where, "Clip": _clip, "Transpose": _transpose,
     "Identity": lambda node, x: x,
-    "Dropout": lambda node, x, *rest: [x, np.ones(x.shape, bool)][: len(node.outputs)],
+    "Dropout": _dropout,
     "ReduceSum": _reduce(np.sum), "ReduceProd": _reduce(np.prod), "ReduceMax": _reduce(np.max),
     "ReduceMin": _reduce(np.min), "ReduceMean": _reduce(np.mean),
 }  # fmt: skip
@@ -312,3 +379,8 @@ FOLDS: Mapping[str, Folding] = {
 
 _SAME = {"Reshape", "Squeeze", "Unsqueeze", "Cast", "Transpose", "Identity", "Expand", "Flatten"}
 """Those after which an array of the file is still that array, and is called so."""
+
+_UNREAD = dict.fromkeys((
+    "Shape", "Size", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Expand",
+    "Cast", "Transpose", "Identity", "Dropout"), 1)  # fmt: skip
+"""Those that give views of their first input, whatever it holds; all else is read, and paid for."""

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from singanet.base.budget import Budget
+from singanet.base.budget import Budget, own_errors
 from singanet.errors import ArgumentError, FileFormatError, SingaNetError, one_of
 from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
@@ -50,7 +50,8 @@ def load(
             advice="leave the batch axis out of each shape",
         )
     where = f"onnx file {str(path)!r}"
-    return build(graph, budget, where, given, batch_axis, seed)
+    with own_errors(lambda expected, received: broken(where, expected, received), "a model"):
+        return build(graph, budget, where, given, batch_axis, seed)
 
 
 def build(

@@ -81,18 +81,19 @@ class Inputs:
 
 def outputs(sheet: Sheet, where: str, names: Sequence[str]) -> list[Symbol]:
     """The symbols of the graph's outputs, each a node of its own. Errors: constants."""
-    found = []
+    found: list[Symbol] = []
     for name in names:
         value = sheet.values[name]
         tensor = value if isinstance(value, Tensor) else _constant(sheet, where, name, value)
         found.append(tensor.symbol)
     # The net's outputs are nodes of its own: one symbol twice, or an input, is passed on.
-    return [
-        layers.Dummy(sheet.names.take(name))(symbol)
-        if symbol in found[:k] or not symbol.call.inputs
-        else symbol
-        for k, (name, symbol) in enumerate(zip(names, found, strict=True))
-    ]
+    seen: set[Symbol] = set()
+    ends = []
+    for name, symbol in zip(names, found, strict=True):
+        passed_on = symbol in seen or not symbol.call.inputs
+        seen.add(symbol)
+        ends.append(layers.Dummy(sheet.names.take(name))(symbol) if passed_on else symbol)
+    return ends
 
 
 def _constant(sheet: Sheet, where: str, name: str, value: Known) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from singanet.base.budget import Budget
+from singanet.base.budget import Budget, own_errors
 from singanet.checkpoint.reader import open_file
 from singanet.errors import FileFormatError, UnsafeFileError
 from singanet.onnx.arrays import DTYPES, array_of
@@ -81,7 +81,8 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Gr
         model = ModelProto.FromString(data)
     except (DecodeError, UnicodeError, IndexError) as error:
         raise broken(where, "an ONNX model", str(error)[:100] or "none") from None
-    return graph_of(model, path.parent, where, budget), budget
+    with own_errors(lambda expected, received: broken(where, expected, received), "an ONNX model"):
+        return graph_of(model, path.parent, where, budget), budget
 
 
 def graph_of(model: Any, folder: Path, where: str, budget: Budget) -> Graph:
@@ -159,6 +160,7 @@ class _Reader:
         self.folder, self.where, self.budget = folder, where, budget
         self.opsets = self._opsets(model.opset_import)
         self.functions: dict[tuple[str, str], Any] = {}
+        self.inner: dict[tuple[str, str], dict[str, int]] = {}
         for function in model.functions:
             key = (function.domain, function.name)
             if key in self.functions:
@@ -234,6 +236,8 @@ class _Reader:
         """
         for message in messages:
             self.budget.spend(1 << 9)
+            if prefix:
+                self.budget.spend(_node_copied(message))
             domain = "" if message.domain in _OURS else message.domain
             inputs = tuple(names.get(name, prefix + name) if name else "" for name in message.input)
             for name in message.output:
@@ -257,10 +261,15 @@ class _Reader:
         self.fresh += 1
         names = dict.fromkeys(function.input, "") | dict(zip(function.input, inputs, strict=False))
         names |= zip(function.output, outputs, strict=False)
+        formals = len(function.input) + len(function.output)
+        self.budget.spend(64 * formals + sum(map(_copied, function.attribute_proto)))
         defaults = {a.name: self._value(a, graph, {}) for a in function.attribute_proto}
-        inner = self._opsets(function.opset_import)
+        key = (function.domain, function.name)
+        if key not in self.inner:
+            self.inner[key] = self._opsets(function.opset_import)
+        inner = self.inner[key]
         with self.budget.deeper(_NESTED):
-            prefix = f"{function.name}.{self.fresh}."
+            prefix = f"{function.name[:40]}.{self.fresh}."
             self._add_nodes(graph, function.node, names, defaults | attributes, inner, prefix)
 
     def _attributes(
@@ -286,6 +295,7 @@ class _Reader:
                 outside = {name: name for node in graph.nodes for name in node.outputs}
                 outside |= {name: name for name in graph.arrays}
                 outside |= {port.name: port.name for port in graph.inputs}
+                self.budget.spend(8 * (len(outside) + len(names)))
                 return self.read_graph(attribute.g, outside | names)
         plain: dict[int, Callable[[], Any]] = {
             kinds.FLOAT: lambda: float(attribute.f),
@@ -313,8 +323,8 @@ class _Reader:
             "value_ints": np.int64,
         }
         for key, value in node.attributes.items():
-            if key == "value":
-                return np.asarray(value)
+            if key == "value" and isinstance(value, np.ndarray):
+                return value
             if key in plain:
                 return np.asarray(value, plain[key])
         raise broken(
@@ -323,6 +333,20 @@ class _Reader:
 
     def _array(self, tensor: Any) -> Array:
         return array_of(tensor, self.folder, self.where, self.budget)
+
+
+def _copied(attribute: Any) -> int:
+    """Bytes that an attribute takes in a function, of which every use has its own."""
+    # A number of one byte becomes an object in a list.
+    times = 2 if attribute.HasField("t") and attribute.t.HasField("raw_data") else 32
+    return times * int(attribute.ByteSize())
+
+
+def _node_copied(message: Any) -> int:
+    """As `_copied`, for a node."""
+    inside = sum(_copied(attribute) for attribute in message.attribute)
+    names = (*message.input, *message.output, message.name, message.op_type)
+    return inside + sum(_PER_TEXT + 4 * len(name) for name in names)
 
 
 def _sort(graph: Graph, known: set[str], where: str) -> None:

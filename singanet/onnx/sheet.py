@@ -22,21 +22,29 @@ class Names:
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
+        self._last: dict[str, int] = {}
+        """By the name wanted, the number of the last one: all before it are taken."""
 
     def take(self, wanted: str) -> str:
         """``wanted`` as a name that no other layer has."""
         plain = _NO_LETTERS.sub(".", wanted).strip(".")[:120] or "it"
         plain = "it" if name_trouble(plain) else plain
-        name, count = plain, 1
+        count = self._last.get(plain, 1)
+        name = plain if count == 1 else f"{plain}_{count}"
         while name in self._taken:
             count += 1
             name = f"{plain}_{count}"
         self._taken.add(name)
+        self._last[plain] = count
         return name
 
     def free(self, names: Iterable[str]) -> None:
         """Let others have the names."""
-        self._taken.difference_update(names)
+        freed = self._taken.intersection(names)
+        self._taken -= freed
+        for name in freed:
+            self._last.pop(name, None)
+            self._last.pop(name.rpartition("_")[0], None)
 
 
 @dataclass

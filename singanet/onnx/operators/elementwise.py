@@ -294,7 +294,8 @@ def _cast(use: Use) -> Tensor:
     like = use.value(1)
     number = use.attribute("to")
     if use.node.op == "CastLike":
-        assert like is not None
+        if like is None:
+            raise RefusedError("two inputs", "one")
         wanted = like.dtype
     elif number in DTYPES:
         wanted = DTYPES[number]

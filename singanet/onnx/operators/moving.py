@@ -74,6 +74,8 @@ def _unsqueeze(use: Use) -> Tensor:
     x = moved(use)
     given = np.atleast_1d(use.setting("axes", 1)).tolist()
     axes = {norm_axis(k, x.rank + len(given)) for k in given}
+    if len(axes) < len(given):
+        raise RefusedError("different axes", f"{given}"[:80])
     shapes = []
     for n in BATCHES:
         sizes = iter(x.dims(n))
