@@ -14,7 +14,7 @@ from singanet.checkpoint.keras.table import numbered
 from singanet.errors import FileFormatError, SingaNetError
 from singanet.keras.described import Described, Made, unknown
 from singanet.keras.operations import OPERATIONS
-from singanet.keras.table import MASKED, TABLE
+from singanet.keras.table import FILLED, MASKED, MERGES, TABLE
 from singanet.layers import Input, LogSoftmax, Permute, Softmax, TimeDistributed
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
@@ -41,6 +41,8 @@ class Drawing:
     layers: list[Layer] = field(default_factory=list)
     places: dict[str, Made] = field(default_factory=dict)
     calls: int = 0
+    elsewise: set[tuple[int, int]] = field(default_factory=set)
+    """Symbols, by call and index, that differ from Keras' at steps that are not there."""
     turned: dict[int, tuple[Symbol, Symbol]] = field(default_factory=dict)
 
     def shapes(self) -> Iterator[Shape]:
@@ -231,7 +233,10 @@ class _Model:
                 where = f"{self.where}, layer {call.key[0][:60]!r}"
                 raise unknown(where, "the mask that its input has", "another one")
             made[call.key] = self._use(call, read)
-        return [made[key][index] for key, index in self.gives]
+        found = [made[key][index] for key, index in self.gives]
+        if not self.prefix:
+            self._expect_as_in_keras(found, self.where)
+        return found
 
     def _use(self, call: _Call, sources: list[Symbol]) -> list[Symbol]:
         """The outputs of one use of a layer, which is made at its first."""
@@ -242,11 +247,36 @@ class _Model:
         made = self.made[name]
         if isinstance(made, _Model):
             return made(sources)
-        if _is_operation(call.entry) or call.entry["class_name"] not in MASKED:
+        kind = call.entry["class_name"]
+        there = [symbol.mask is not None for symbol in sources]
+        mixed = kind in MERGES and not all(there)
+        if mixed and any(there) and kind in FILLED:
+            raise unknown(where, "masks of all that is merged", f"a {kind} of some without")
+        if _is_operation(call.entry) or kind not in MASKED or mixed:
+            self._expect_as_in_keras(sources, where)
             sources = [_without_mask(symbol) for symbol in sources]
+        differs = any(map(self._differs, sources)) or (there[0] and kind in FILLED)
         for layer in made:
             sources = [self.drawing.apply(layer, sources, where)]
+        if differs and sources[0].mask is not None:
+            self.drawing.elsewise.add((id(sources[0].call), sources[0].index))
         return sources
+
+    def _differs(self, symbol: Symbol) -> bool:
+        return (id(symbol.call), symbol.index) in self.drawing.elsewise
+
+    def _expect_as_in_keras(self, sources: Sequence[Symbol], where: str) -> None:
+        """Errors: what goes by no mask reads steps that are not there, which differ from Keras'.
+
+        For a query that is not there Keras' attention weighs all keys alike, ours those there are;
+        its products and extremes have numbers of their own at such steps.
+        """
+        if any(map(self._differs, sources)):
+            raise unknown(
+                where,
+                "layers that go by the mask behind what attention or a merge makes of it",
+                "one that reads all steps, such as the sum by +; layers.Add keeps the mask",
+            )
 
     def _make(self, call: _Call, sources: list[Symbol], where: str) -> list[Layer] | _Model:
         entry, name = call.entry, call.key[0]

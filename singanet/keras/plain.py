@@ -63,10 +63,12 @@ def _permute(d: Described) -> list[Layer]:
 
 
 def _flatten(d: Described) -> list[Layer]:
-    """Keras flattens (H, W, C): rows that stand as there mean the same to whatever reads them."""
-    if d.data_format == "channels_first" or len(d.shapes[0]) != 3:
+    """Keras flattens with the channels last: rows as there mean the same to whatever reads them."""
+    axes = len(d.shapes[0])
+    if axes < 2 or (axes == 2 and d.data_format != "channels_first"):
         return [layers.Flatten(d.name)]
-    return [layers.Permute(f"{d.name}_channels_last", (2, 3, 1)), layers.Flatten(d.name)]
+    last = layers.Permute(f"{d.name}_channels_last", (*range(2, axes + 1), 1))
+    return [last, layers.Flatten(d.name)]
 
 
 def _dropout(d: Described) -> list[Layer]:

@@ -23,3 +23,9 @@ MASKED = frozenset(
     }
 )
 """Classes that hand a mask of steps on or go by it in Keras, where all others drop it."""
+
+MERGES = frozenset({"Add", "Average", "Maximum", "Minimum", "Multiply", "Subtract"})
+"""Those that hand it on only where all their inputs have one."""
+
+FILLED = frozenset({"Maximum", "Minimum", "MultiHeadAttention", "Multiply"})
+"""Those that yield something of their own at steps that are not there."""

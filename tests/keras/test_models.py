@@ -297,3 +297,108 @@ def test_ready_models(name, tmp_path):
     save_model(net, tmp_path / "back.keras", like=tmp_path / "m.keras")
     back = keras.models.load_model(tmp_path / "back.keras")
     same(net.forward(False, ours), back.predict(x, verbose=0))
+
+
+def masked_and_not(merge, reader):
+    """Embedded words that have a mask, and positions that have none, merged and read."""
+    x = keras.Input((6,), dtype="int32")
+    words = kl.Embedding(9, 4, mask_zero=True)(x)
+    places = kl.Dense(4)(kl.Embedding(9, 4)(x))
+    return keras.Model(x, reader(merge([words, places])))
+
+
+MERGES = ("Add", "Subtract", "Average")
+READERS = {
+    "pooled": lambda y: kl.GlobalAveragePooling1D()(y),
+    "lstm": lambda y: kl.LSTM(3)(y),
+    "gru": lambda y: kl.GRU(3)(y),
+    "attention": lambda y: kl.Flatten()(kl.MultiHeadAttention(2, 3)(y, y)),
+}
+
+
+@pytest.mark.parametrize(
+    ("merge", "reader"),
+    [
+        *((merge, "pooled") for merge in MERGES),
+        *(("Add", reader) for reader in READERS if reader != "pooled"),
+        *(
+            pytest.param(merge, reader, marks=pytest.mark.full)
+            for merge in MERGES[1:]
+            for reader in ("lstm", "gru", "attention")
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
+def test_a_merge_with_what_has_no_mask_has_none(merge, reader, tmp_path):
+    model = drawn(masked_and_not(getattr(kl, merge)(), READERS[reader]))
+    model.save(tmp_path / "m.keras")
+    x = np.random.default_rng(0).integers(1, 9, (4, 6))
+    x[1:, 4:] = x[2:, 3] = x[3, 1] = 0
+    same(load_model(tmp_path / "m.keras").forward(False, x), model.predict(x, verbose=0))
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
+@pytest.mark.parametrize("merge", ["Multiply", "Maximum", "Minimum"])
+def test_merges_that_look_at_masks_need_all_of_them(merge, tmp_path):
+    keras_merge = getattr(kl, merge)
+    drawn(masked_and_not(keras_merge(), READERS["pooled"])).save(tmp_path / "m.keras")
+    with pytest.raises(FileFormatError, match="masks of all"):
+        load_model(tmp_path / "m.keras")
+    x = keras.Input((6,), dtype="int32")
+    e = kl.Embedding(9, 4, mask_zero=True)(x)
+    model = drawn(keras.Model(x, kl.GlobalAveragePooling1D()(keras_merge()([e, kl.Dense(4)(e)]))))
+    model.save(tmp_path / "m.keras")
+    given = np.random.default_rng(0).integers(1, 9, (4, 6))
+    given[1:, 4:] = given[2:, 3] = given[3, 1] = 0
+    same(load_model(tmp_path / "m.keras").forward(False, given), model.predict(given, verbose=0))
+    keras.Model(x, kl.Flatten()(keras_merge()([e, kl.Dense(4)(e)]))).save(tmp_path / "m.keras")
+    with pytest.raises(FileFormatError, match="go by the mask"):
+        load_model(tmp_path / "m.keras")
+
+
+def after_attention(how):
+    """Attention of queries that have a mask, and what reads its outcome."""
+    x = keras.Input((6,), dtype="int32")
+    e = kl.Embedding(9, 4, mask_zero=True)(x)
+    return keras.Model(x, how(e, kl.MultiHeadAttention(2, 3)(e, e)))
+
+
+@pytest.mark.parametrize(
+    ("how", "is_taken"),
+    [
+        (lambda e, a: kl.GlobalAveragePooling1D()(a), True),
+        (lambda e, a: kl.GlobalAveragePooling1D()(kl.Add()([e, a])), True),
+        (lambda e, a: kl.LSTM(3)(kl.LayerNormalization()(kl.Add()([e, kl.Dense(4)(a)]))), True),
+        (lambda e, a: kl.GlobalAveragePooling1D()(e + a), False),
+        (lambda e, a: kl.Flatten()(a), False),
+        (lambda e, a: kl.Flatten()(kl.Dense(3)(a)), False),
+        (lambda e, a: kl.GlobalMaxPooling1D()(kl.Add()([e, a])), False),
+        (lambda e, a: a, False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Layer .* was passed an input with a mask")
+def test_what_reads_masked_queries_goes_by_the_mask_or_is_refused(how, is_taken, tmp_path):
+    model = drawn(after_attention(how))
+    model.save(tmp_path / "m.keras")
+    if not is_taken:
+        with pytest.raises(FileFormatError, match="mask"):
+            load_model(tmp_path / "m.keras")
+        return
+    x = np.random.default_rng(0).integers(1, 9, (4, 6))
+    x[1:, 4:] = x[2:, 3] = x[3, 1] = 0
+    same(load_model(tmp_path / "m.keras").forward(False, x), model.predict(x, verbose=0))
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (4, 5), (6,)])
+@pytest.mark.parametrize("form", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("dense", [True, False])
+def test_flatten_puts_channels_last_whatever_comes_behind_it(shape, form, dense, tmp_path):
+    x = keras.Input(shape)
+    y = kl.Flatten(data_format=form)(x)
+    model = drawn(keras.Model(x, kl.Dense(3)(y) if dense else y))
+    model.save(tmp_path / "m.keras")
+    given = np.random.default_rng(0).normal(size=(2, *shape)).astype("f4")
+    images = len(shape) == 3 and form == "channels_last"
+    net = load_model(tmp_path / "m.keras")
+    ours = given.transpose(0, 3, 1, 2) if images else given
+    same(net.forward(False, ours), model.predict(given, verbose=0))
