@@ -19,9 +19,9 @@ class _ByClass(Metric):
     """A ratio of counts for each class, averaged over classes.
 
     Without ``threshold`` the class of a position is that of its highest score, as for
-    `Accuracy`. With one, ``x`` (B,) or (B, ..., C) and 0 or 1 in ``y`` have one shape, and a label
-    is predicted where x > threshold: in a net of what the loss's link makes of the outputs, so
-    that 0.5 is a probability. ``average``: "macro", the mean over classes that occur in targets
+    `Accuracy`. With one, ``x`` (B,), (B, ..., C) or maps (B, C, H, W) and 0 or 1 in ``y`` have one
+    shape, and a label is predicted where x > threshold: in a net of what the loss's link makes of
+    the outputs, so that 0.5 is a probability. ``average``: "macro", the mean over classes that occur in targets
     or predictions; "weighted", by how often each is a target; "micro", from the summed counts;
     None gives an array, one value a class. A class that never occurs counts as 0.
     """
@@ -53,6 +53,9 @@ class _ByClass(Metric):
         """Gather a batch."""
         where = type(self).__name__
         ops, x, y = self._outputs(x, y)
+        if self.threshold is not None and x.ndim > 3 and x.shape == y.shape:
+            # Of maps the labels are the channels, not the columns of the pictures.
+            x, y = (ops.xp.moveaxis(each, 1, -1) for each in (x, y))
         if self.threshold is None:
             labels = scored_classes(where, ops, x, y)
             every = ops.xp.arange(x.shape[-1])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.metric import AUC, F1, ConfusionMatrix
+from singanet.metric import AUC, F1, IOU, ConfusionMatrix, PrecisionScore, RecallScore
 
 rng = np.random.default_rng(0)
 
@@ -181,3 +181,35 @@ def test_auc_of_softmax_outputs_is_that_of_scores() -> None:
     assert AUC().evaluate(p, labels) == pytest.approx(
         AUC().evaluate(scores[:, 1], labels), abs=1e-6
     )
+
+
+@pytest.mark.parametrize("make", [F1, IOU, PrecisionScore, RecallScore])
+@pytest.mark.parametrize("labels", [1, 3])
+def test_of_maps_the_labels_are_the_channels(make: Any, labels: int) -> None:
+    """A picture (labels, H, W) counts as its pixels would, each a row of labels."""
+    draw = np.random.default_rng(3)
+    x = draw.random((5, labels, 4, 6), np.float32)
+    y = (draw.random((5, labels, 4, 6)) > 0.6).astype(np.int64)
+    pixels = [each.transpose(0, 2, 3, 1).reshape(-1, labels) for each in (x, y)]
+    for average in ("macro", "micro", "weighted", None):
+        maps, rows = make(average=average, threshold=0.5), make(average=average, threshold=0.5)
+        maps.update(x, y)
+        rows.update(*pixels)
+        np.testing.assert_array_equal(maps.result(), rows.result())
+        # By counting, label by label.
+        if average is None:
+            assert maps.result().shape == (labels,)
+            taken, wanted = pixels[0] > 0.5, pixels[1] == 1
+            both, either = (taken & wanted).sum(0), (taken | wanted).sum(0)
+            counted = {
+                F1: 2 * both / (taken.sum(0) + wanted.sum(0)),
+                IOU: both / either,
+                PrecisionScore: both / taken.sum(0),
+                RecallScore: both / wanted.sum(0),
+            }
+            np.testing.assert_allclose(maps.result(), counted[make], rtol=1e-12)
+    weighted, repeated = make(threshold=0.5), make(threshold=0.5)
+    weighted.update(x, y, np.array([2.0, 0, 1, 1, 3]))
+    twice = [0, 0, 2, 3, 4, 4, 4]
+    repeated.update(x[twice], y[twice])
+    assert weighted.result() == pytest.approx(repeated.result(), rel=1e-12)
