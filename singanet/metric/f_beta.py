@@ -18,12 +18,12 @@ _AVERAGES = ("macro", "micro", "weighted")
 class _ByClass(Metric):
     """A ratio of counts for each class, averaged over classes.
 
-    Without ``threshold`` the class of a position is that of its highest score, as for
-    `Accuracy`. With one, ``x`` (B,), (B, ..., C) or maps (B, C, H, W) and 0 or 1 in ``y`` have one
-    shape, and a label is predicted where x > threshold: in a net of what the loss's link makes of
-    the outputs, so that 0.5 is a probability. ``average``: "macro", the mean over classes that occur in targets
-    or predictions; "weighted", by how often each is a target; "micro", from the summed counts;
-    None gives an array, one value a class. A class that never occurs counts as 0.
+    Without ``threshold`` the class of a position is that of its highest score, as for `Accuracy`.
+    With one, ``x`` (B,), (B, ..., C) or maps (B, C, H, W) and 0 or 1 in ``y`` have one shape, and a
+    label is predicted where x > threshold: in a net of what the loss's link makes of the outputs,
+    so that 0.5 is a probability. ``average``: "macro", the mean over classes that occur in targets
+    or predictions; "weighted", by how often each is a target; "micro", from the summed counts; None
+    gives an array, one value a class. A class that never occurs counts as 0.
     """
 
     better = "max"
