@@ -178,7 +178,11 @@ class Recorder:
         draws: list[Any] = []
         net, tape = self.net, self.tape
         state = [value.view(Traced) for param, value in self.params if param.is_state]
-        before = [value.copy() for value in state]
+        before = []
+        for value in state:
+            before.append(value.copy())
+            # A layer in Python moves it unseen, so that nobody may copy it again, or later.
+            tape.calls[-1].barrier = True
 
         def remember() -> None:
             draws[:] = [net.rng.bit_generator.state]
