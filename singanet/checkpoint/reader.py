@@ -8,10 +8,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeVar
 
+from singanet.base.budget import own_errors
 from singanet.base.files import explained
 from singanet.checkpoint.checksum import Beside
 from singanet.checkpoint.entry import Entry
-from singanet.errors import FileAccessError, UnknownNameError, did_you_mean, one_of
+from singanet.errors import (
+    FileAccessError,
+    FileFormatError,
+    UnknownNameError,
+    did_you_mean,
+    one_of,
+)
 from singanet.types import Array
 
 Self = TypeVar("Self", bound="Reader")
@@ -91,12 +98,16 @@ class StreamReader(Reader):
         super().__init__(path)
         self._stream = open_file(path)
         try:
-            with explained(path, "read"):
+            with explained(path, "read"), own_errors(self._broken, "a table of arrays"):
                 self._size = path.stat().st_size
                 self._list()
         except BaseException:
             self.close()
             raise
+
+    def _broken(self, expected: str, received: str) -> FileFormatError:
+        advice = "the file is damaged: copy it again, or use an earlier checkpoint"
+        return FileFormatError(self.where, expected=expected, received=received, advice=advice)
 
     @abstractmethod
     def _list(self) -> None:

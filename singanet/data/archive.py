@@ -97,7 +97,11 @@ def _check_end(stream: IO[bytes], size: int, budget: Budget, unsafe: Refusal) ->
         raise zipfile.BadZipFile("the end of the archive is cut off")
     locator = tail[at - 20 : at] if at >= 20 else b""
     if locator.startswith(b"PK\6\7"):
-        stream.seek(int.from_bytes(locator[8:16], "little"))
+        # zipfile reads the record right before the locator, wherever that points.
+        place = max(0, size - len(tail)) + at - 20 - _END64.size
+        if place != int.from_bytes(locator[8:16], "little"):
+            raise zipfile.BadZipFile("the last record lies elsewhere")
+        stream.seek(place)
         table = _END64.unpack(stream.read(_END64.size))[8]
     if table > _LARGEST_TABLE:
         raise unsafe(f"a table of at most {_LARGEST_TABLE} bytes", str(table))

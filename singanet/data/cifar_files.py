@@ -7,11 +7,17 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 from singanet.data.magic import check_md5, describe, open_data_file
 from singanet.errors import DataError
 
+if TYPE_CHECKING:
+    import tarfile
+
 _LARGEST = 1 << 28
+_LONGEST_NOTE = 1 << 16
+_MOST_MEMBERS = 100
 _FOLDERS = {
     "CIFAR-10": ("cifar-10-batches-bin", "cifar-10-batches-py"),
     "CIFAR-100": ("cifar-100-binary", "cifar-100-python"),
@@ -85,8 +91,15 @@ def _from_archive(
     if checksums and md5:
         check_md5(path, [md5], "get the archive again")
     found: dict[str, bytes] = {}
-    with _broken_named(where, path), tarfile.open(path, "r:gz") as archive:
-        for member in archive:
+    unpacked = 0
+    with (
+        _broken_named(where, path),
+        tarfile.open(path, "r:gz", tarinfo=_bounded_headers()) as archive,
+    ):
+        for count, member in enumerate(archive):
+            unpacked += member.size
+            if count > _MOST_MEMBERS or unpacked > 2 * _LARGEST:
+                raise _too_large(f"{where}, file {member.name[:80]!r}")
             base = PurePosixPath(member.name).name
             if not member.isfile() or base.removesuffix(".bin") not in files:
                 continue
@@ -99,6 +112,21 @@ def _from_archive(
         if file + end not in found:
             raise _missing(name, where, file + end, "none of that name")
     return [(f"{where}, file {file + end!r}", found[file + end]) for file in files]
+
+
+def _bounded_headers() -> type[tarfile.TarInfo]:
+    """Members of an archive whose long names and notes, which are read whole, are not too long."""
+    import tarfile
+
+    class Bounded(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: Any, encoding: str, errors: str) -> Any:
+            found = super().frombuf(buf, encoding, errors)
+            if not found.isreg() and not found.isdir() and found.size > _LONGEST_NOTE:
+                raise tarfile.ReadError(f"a note of {found.size} bytes")
+            return found
+
+    return Bounded
 
 
 @contextmanager

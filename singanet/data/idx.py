@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import io
 import math
+import os
 import zlib
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from singanet.base.budget import checked_shape
+from singanet.base.budget import FLOOR, TIMES, checked_shape
 from singanet.data.magic import describe, open_data_file
 from singanet.errors import DataError
 from singanet.types import Array
@@ -20,10 +21,11 @@ _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: "
 _PIECE = 1 << 20
 
 
-def read_idx(path: str | Path, max_bytes: int = 1 << 30) -> Array:
+def read_idx(path: str | Path, max_bytes: int | None = None) -> Array:
     """The array in an IDX file, packed with gzip or not.
 
-    ``max_bytes`` bounds the size that the header may claim. Errors: `DataError` naming the
+    ``max_bytes`` bounds the size that the header may claim: 1 GiB, and of a packed file eight times
+    its size and 48 MB, unless told otherwise. Errors: `DataError` naming the
     file and the byte at which it is not what it should be.
     """
     where = f"IDX file {str(path)!r}"
@@ -31,7 +33,9 @@ def read_idx(path: str | Path, max_bytes: int = 1 << 30) -> Array:
         packed = stream.read(2) == b"\x1f\x8b"
         stream.seek(0)
         if not packed:
-            return _read(stream, where, max_bytes)
+            return _read(stream, where, 1 << 30 if max_bytes is None else max_bytes)
+        if max_bytes is None:
+            max_bytes = 3 * FLOOR + TIMES * os.fstat(stream.fileno()).st_size
         try:
             with io.BufferedReader(gzip.GzipFile(fileobj=stream)) as unpacked:
                 return _read(unpacked, where, max_bytes)
@@ -56,7 +60,7 @@ def _read(stream: IO[bytes] | io.BufferedReader, where: str, max_bytes: int) -> 
         np.frombuffer(axes, ">u4").tolist(),
         dtype.itemsize,
         max_bytes,
-        lambda expected, received: _refused(where, expected, received, 4),
+        lambda expected, received: _refused(where, expected, received, 4, "pass max_bytes=..."),
     )
     count = math.prod(shape) * dtype.itemsize
     # In pieces, so that memory grows with what is there and not with what is claimed.
@@ -74,10 +78,10 @@ def _read(stream: IO[bytes] | io.BufferedReader, where: str, max_bytes: int) -> 
     return array.astype(dtype.newbyteorder("="), copy=False)
 
 
-def _refused(where: str, expected: str, received: str, byte: int) -> DataError:
+def _refused(where: str, expected: str, received: str, byte: int, trusted: str = "") -> DataError:
     return DataError(
         f"{where}, byte {byte}",
         expected=expected,
         received=received,
-        advice="get the file again",
+        advice="get the file again" + (f", or, if you know it, {trusted}" if trusted else ""),
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.budget import FLOOR, TIMES, Budget, read_json
+from singanet.base.budget import FLOOR, TIMES, Budget, own_errors, read_json
 from singanet.base.files import replacing
 from singanet.checkpoint import LayerDescription, Target, describe_net, load_into, write_state
 from singanet.checkpoint.keras import KerasReader
@@ -41,7 +41,8 @@ def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedFor
     """
     path = Path(path)
     where = f"keras archive {str(path)!r}"
-    with open_file(path) as stream:
+    refuse = partial(_broken, where)
+    with open_file(path) as stream, own_errors(refuse, "a model that fits its weights"):
         archive = open_archive(stream, path.stat().st_size, where)
         config = _config(archive, where)
         drawing = draw(config, where)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from singanet.base.arguments import checked_count
 from singanet.data import ArrayLoader
 from singanet.engine.model import Model
 from singanet.errors import ArgumentError, DataError
@@ -141,8 +142,9 @@ class ArrayBatches(Batches):
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go there; the seed becomes the one that was saved, for the order to be the same."""
         own = self.loader.seed
+        seed = checked_count("net.fit, resume", "seed", state.get("seed", own), 0)
         self._stream = None
-        self.loader.seed = int(state.get("seed", own))
+        self.loader.seed = seed
         try:
             self.loader.load_state_dict(state)
         except BaseException:

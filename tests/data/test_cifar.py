@@ -227,6 +227,20 @@ def test_links_and_folders_in_an_archive_are_not_followed(tmp_path):
         cifar10(path)
 
 
+@pytest.mark.parametrize("what", ["a note", "a name", "members", "sizes"])
+def test_archives_that_unpack_to_far_more(tmp_path, what):
+    path = tmp_path / "cifar.tar.gz"
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        for k in range(200 if what == "members" else 1):
+            info = tarfile.TarInfo(f"m{k}" * (100_000 if what == "a name" else 1))
+            info.pax_headers = {"comment": "a" * (1 << 20)} if what == "a note" else {}
+            info.size = 1 << 40 if what == "sizes" else 0
+            archive.addfile(info)
+    told = {"members": "at most", "sizes": "at most"}.get(what, "a note of")
+    with pytest.raises(DataError, match=told):
+        cifar10(path, checksums=False)
+
+
 def test_an_archive_cut_anywhere_is_refused(tmp_path):
     whole = tar(tmp_path / "my.tar.gz", {n: c[:0] for n, c in ten(True).items()}).read_bytes()
     path = tmp_path / "cut.tar.gz"

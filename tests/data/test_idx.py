@@ -105,6 +105,14 @@ def test_mutated_files_are_read_or_refused(tmp_path_factory, data, packed):
     assert "a-idx" in str(found) if isinstance(found, DataError) else found.nbytes <= 6
 
 
+def test_a_packed_file_is_taken_for_what_it_may_hold(tmp_path):
+    zeros = np.zeros((60, 1 << 20), "u1")
+    (tmp_path / "a").write_bytes(gzip.compress(idx(zeros), 1))
+    with pytest.raises(DataError, match="max_bytes"):
+        read_idx(tmp_path / "a")
+    assert read_idx(tmp_path / "a", max_bytes=zeros.nbytes).shape == zeros.shape
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         read_idx(tmp_path / "none")

@@ -232,6 +232,38 @@ def test_what_is_not_in_the_table(change, edit, message):
         load_model(change(edit))
 
 
+def test_what_does_not_fit_its_weights_is_told(tmp_path):
+    layers = [keras.Input((1,)), kl.Normalization(mean=0.0, variance=1.0)]
+    keras.Sequential(layers).save(tmp_path / "m.keras")
+    with zipfile.ZipFile(tmp_path / "m.keras") as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    config = json.loads(members["config.json"])
+    inside(config)["config"].update(mean=[0.0] * 5, variance=[1.0] * 5)
+    members["config.json"] = json.dumps(config)
+    with zipfile.ZipFile(tmp_path / "n.keras", "w") as new:
+        for name, content in members.items():
+            new.writestr(name, content)
+    with pytest.raises(FileFormatError, match="that fits its weights"):
+        load_model(tmp_path / "n.keras")
+
+
+def test_two_layers_at_one_place_of_a_file_are_told(tmp_path):
+    from dataclasses import replace
+
+    from singanet.checkpoint import LayerDescription, write_state
+    from singanet.checkpoint.keras import KerasReader
+
+    weights = {"fc/weight": np.ones((3, 2), "f4"), "fc/bias": np.zeros(2, "f4")}
+    one = LayerDescription(
+        "Dense", "fc", {"weight": ("fc/weight", (3, 2)), "bias": ("fc/bias", (2,))}
+    )
+    one = replace(one, place="functional/layers/dense")
+    write_state(tmp_path / "k.weights.h5", weights, "keras", layers=[one])
+    places = [one, replace(one, name="b")]
+    with pytest.raises(FileFormatError, match="KeyError"):
+        KerasReader(tmp_path / "k.weights.h5", places)
+
+
 def test_no_stride_at_all(tmp_path):
     model = keras.Sequential([keras.Input((6, 6, 1)), kl.Conv2D(2, 3, padding="same")])
     model.save(tmp_path / "m.keras")

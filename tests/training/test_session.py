@@ -383,6 +383,19 @@ def test_a_spoilt_text_changes_nothing(build, data, same, state, about):
     assert optimizer.state_dict() == {}
 
 
+def test_a_negative_seed_of_the_order_changes_nothing(build, data, same, state):
+    position = json.loads(bytes(state["session"]))["data"]
+    net = build()
+    with pytest.raises(SingaNetError, match="seed"):
+        fit(
+            net,
+            data,
+            callbacks=[Stop(), EMA()],
+            resume=changed(state, data={**position, "seed": -3}),
+        )
+    same(net, build())
+
+
 @pytest.mark.parametrize(
     "text", [b"[" * 100_000, b'{"a":' * 50_000, b"[" + b"[]," * 3_000_000 + b"1]", b"\xff", b"7"]
 )

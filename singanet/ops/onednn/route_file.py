@@ -23,7 +23,7 @@ OFF = "off"
 
 _FORMAT = "singanet routes"
 _VERSION = 2
-_MOST_BYTES = 1 << 26
+_MOST_BYTES = 1 << 23
 _DTYPE = "float32"
 
 _SLOWEST = 1e6
@@ -102,6 +102,8 @@ def _read(onednn: str) -> Content:
 
 
 def _content(path: Path, onednn: str) -> Content:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise NotRoutesError("no plain file, and a pipe may never end")
     with path.open("rb") as file:
         text = file.read(_MOST_BYTES + 1)
     if len(text) > _MOST_BYTES:

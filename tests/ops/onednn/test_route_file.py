@@ -141,6 +141,13 @@ def test_what_cannot_be_read_is_told(path):
         assert route_file.read("3.9.1") == {}
 
 
+def test_a_pipe_is_not_waited_for(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    with pytest.warns(RuntimeWarning, match="pipe"):
+        assert route_file.read("3.5") == {}
+
+
 def test_a_huge_file_is_not_loaded(path, monkeypatch):
     path.parent.mkdir()
     path.write_bytes(b" " * 101)
