@@ -10,16 +10,19 @@ import contextlib
 import gzip
 import io
 import json
+import os
 import pickle
 import shutil
 import tarfile
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
@@ -32,10 +35,11 @@ from singanet.data.idx import read_idx
 from singanet.data.images import MAX_PIXELS, read_image
 from singanet.data.npz import read_npz
 from singanet.data.safe_pickle import load_plain_pickle
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, FileFormatError
 from singanet.keras import load_model as load_keras
 from singanet.onnx import load as load_onnx
 from singanet.onnx import save as save_onnx
+from singanet.ops.onednn import route_file
 from singanet.optimizer import SGD, Adam, ClipByLayerNorm
 from singanet.optimizer.schedules import Step
 from singanet.proto import net_from_proto, net_to_proto
@@ -48,6 +52,7 @@ from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping
 from tests.layer_catalogue import CATALOGUE, net_of
 from tests.mutation.mutations import VALUES, changed, mutated
+from tests.ops.onednn.test_route_file import CASE
 from tests.program.test_predictor import image_net
 
 TORCH = Path(__file__).parents[1] / "checkpoint/files"
@@ -573,6 +578,29 @@ def config_seeds(folder):
     yield ".toml", spoil
 
 
+# -- measured routes ------------------------------------------------------------------------------
+
+
+def route_seeds(folder):
+    path = folder / "seed.json"
+    route_file.add(path, "3.9.1", 1, {CASE: "winograd"})
+    raw = path.read_bytes()
+    yield of_bytes(".json", raw)
+    yield ".json", lambda rng: json.dumps(mutated(json.loads(raw), rng)).encode()
+
+
+def read_routes(path):
+    """Routes that cannot be read are told by a warning, and done without."""
+    named = mock.patch.dict(os.environ, {route_file.VARIABLE: str(path)})
+    with named, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = route_file.read("3.9.1")
+    assert len(told) <= 1
+    if told:
+        assert not found
+        raise FileFormatError(str(path), expected="routes", received="others", advice="none")
+
+
 def read_model(path):
     singanet.load_model(path)
 
@@ -595,6 +623,7 @@ KINDS = {
         Kind("keras", 10, keras_seeds, load_keras, watched=False),
         Kind("onnx", 25, onnx_seeds, load_onnx),
         Kind("training", 25, training_seeds, read_training, watched=False),
+        Kind("routes", 10, route_seeds, read_routes, watched=False),
         Kind("run", 20, run_seeds, read_run_folder, watched=False),
     )
 }
