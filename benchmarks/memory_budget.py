@@ -43,7 +43,11 @@ def batch_of(name: str, size: int) -> tuple[Any, Any]:
         }
         return x, rng.integers(0, 2, size)
     x = rng.standard_normal((size, *entry.input_shape), np.float32)
-    return x, (x if entry.task == "reconstruction" else rng.integers(0, 10, size))
+    if entry.task == "reconstruction":
+        return x, x
+    # A class for each pixel, or for the image.
+    pixels = entry.input_shape[1:] if entry.task == "segmentation" else ()
+    return x, rng.integers(0, entry.num_classes or 10, (size, *pixels))
 
 
 def measured(name: str, size: int, options: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -92,7 +96,10 @@ def rows(kernels: str, names: list[str], large: bool, threads: int) -> list[list
     found = []
     for name in names:
         for size in BATCHES:
-            if size < _fewest(name) or (not large and _values(name) * size > LARGE):
+            why = _left_out(name, size, large)
+            if why is not None:
+                found.append([kernels, name, str(size), "", "", "", "", why])
+                print(found[-1], file=sys.stderr, flush=True)
                 continue
             took = child(kernels, threads, name, size)
             if isinstance(took, str):
@@ -113,6 +120,15 @@ def rows(kernels: str, names: list[str], large: bool, threads: int) -> list[list
             )
             print(found[-1], took, file=sys.stderr, flush=True)
     return found
+
+
+def _left_out(name: str, size: int, large: bool) -> str | None:
+    """Why a row is not measured, if so."""
+    if size < _fewest(name):
+        return f"takes {_fewest(name)} samples at least"
+    if not large and _values(name) * size > LARGE:
+        return "only with --large"
+    return None
 
 
 def _fewest(name: str) -> int:
