@@ -14,7 +14,7 @@ from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, one_of
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
 from singanet.program.ir import NotRecordableError
-from singanet.program.memory import PlannedStep, expect_alone, planned_step
+from singanet.program.memory import PlannedStep, expect_alone, planned_step, turns_of
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import CannotKeepError, Recompute
 from singanet.training.arrays import cut
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from singanet.engine.net import Net
     from singanet.optimizer import Optimizer, Wrapper
 
-_TRIES = 3
+_TRIES = 5
 """Targets tried for an arena, since what runs again adds Python objects of its own."""
 _TURNS = 3
 """Programs of a micro-batched step: its first part, those between, and the last with the update."""
@@ -192,7 +192,7 @@ class _Search:
                 return
         else:
             target = self.limit - (plain.peak - arena)
-            for _ in range(_TRIES):
+            for k in range(_TRIES):
                 try:
                     if target <= 0:
                         break
@@ -202,7 +202,8 @@ class _Search:
                 if way.peak <= self.limit:
                     yield way
                     return
-                target -= way.peak - self.limit
+                # Small steps may never arrive, and the least memory costs the most time.
+                target -= (way.peak - self.limit) << k
         yield from self._worth(self._way(micro, "optimal", light), plain)
 
     def _step(self, micro: int, level: Recompute, light: bool) -> PlannedStep:
@@ -211,7 +212,7 @@ class _Search:
         if key not in self.steps:
             optimizer = self.light if light else self.optimizer
             if micro < self.size and optimizer is not None:
-                optimizer = _at_last_part(self.net, optimizer)
+                optimizer = Accumulator(optimizer, _TURNS)
             y = cut(self.y, slice(0, micro))
             # Kernels that are prepared for batches of other sizes.
             self.net.device.ops.trim(prepared=True)
@@ -230,11 +231,9 @@ class _Search:
         )
         held = dict(step.memory.parts)
         # Another shape, as of a last batch, is rehearsed while the arena is there.
-        alone = whole and self.same_shape
+        alone = whole and self.same_shape and turns_of(self.optimizer) == 1
         held["recording"] = 0 if alone else min(step.by_layers, _RECORDING)
         held["planning"] = self._planning(step)
-        if not whole:
-            held["program"] *= _TURNS
         slowdown = step.work * -(-self.size // micro) / self.base
         optimizer = self.light if light else None
         held |= self.beside
@@ -243,7 +242,7 @@ class _Search:
 
     def _planning(self, step: PlannedStep) -> int:
         """What planning leaves of the process's memory, beside what programs are made of."""
-        return round(_PLANNED * step.memory.parts["program"]) + self.chosen_again * _CHOOSING
+        return round(_PLANNED * _program(step)) + self.chosen_again * _CHOOSING
 
     def _offloaded(self, in_parts: bool) -> Iterator[Way]:
         """By the layers, parameters and state in a folder; what is left of the limit is kept."""
@@ -260,7 +259,7 @@ class _Search:
                 "other": step.memory.parts["other"],
                 "kernels": step.memory.parts["kernels"],
                 # Programs are made of what planning leaves, layers are not.
-                "planning": self._planning(step) + step.memory.parts["program"] + _BY_LAYERS,
+                "planning": self._planning(step) + _program(step) + _BY_LAYERS,
                 **self.beside,
             }
             keep = moved.least
@@ -328,15 +327,6 @@ def light_optimizer(optimizer: Any) -> Optimizer | str:
     )
 
 
-def _at_last_part(net: Net, optimizer: Optimizer | Wrapper) -> Accumulator:
-    """Micro-batches of ``optimizer`` before their last part, which weighs other than the first.
-
-    No other part needs more memory.
-    """
-    trained = [param for param in net.params() if param.trainable and not param.is_state]
-    names = [param.name for param in trained]
-    gathered = Accumulator(optimizer, 2)
-    gathered.settle(names, [param.value for param in trained])
-    gathered.weigh(0.5)
-    gathered.skip(names)
-    return gathered
+def _program(step: PlannedStep) -> int:
+    """Bytes of the one program that planning made."""
+    return step.memory.parts["program"] // step.turns

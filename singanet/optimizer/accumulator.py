@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,25 @@ class Accumulator(Wrapper):
         names = list(names)
         self._counts.update(dict.fromkeys(names, 0))
         self._weights.update(dict.fromkeys(names, 0.0))
+
+    @contextmanager
+    def before_last(self, names: Sequence[str], values: Sequence[Array]) -> Iterator[None]:
+        """Within it the next micro-batch is the last and weighs other than those before.
+
+        Afterwards all is as it was, without buffers that were not there. No other micro-batch
+        needs more memory: the sums are there, and the rule within has its state.
+        """
+        before = dict(vars(self))
+        self._totals, self._counts, self._weights = dict(self._totals), {}, {}
+        self._touched = dict.fromkeys(self._totals)
+        try:
+            self.settle(names, values)
+            self._counts = dict.fromkeys(self._totals, self.every - 1)
+            self._weights = dict.fromkeys(self._totals, 0.5 * (self.every - 1))
+            self.weigh(0.5)
+            yield
+        finally:
+            vars(self).update(before)
 
     def will_change(self, name: str) -> bool:
         """As `Optimizer.will_change`."""

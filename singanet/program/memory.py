@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,14 @@ from singanet.base.written import resident_bytes, union
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
+from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.stages import reducers, stages_of
+from singanet.optimizer.stages import reducers, stages_of, two_passes
 from singanet.program.array_tree import root_of
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
 from singanet.program.heap import trim
-from singanet.program.ir import Token
+from singanet.program.ir import Call, Token
 from singanet.program.peak import PeakMemory, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
@@ -29,6 +31,9 @@ from singanet.program.trace.recorder import Recorder, rehearse
 if TYPE_CHECKING:
     from singanet.engine.net import Net
     from singanet.optimizer.wrapper import Wrapper
+
+_TURNS = 3
+"""Programs where micro-batches gather: of the first, of those between, and of the last."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class PlannedStep:
     work: int
     by_layers: int
     report: ProgramReport
+    turns: int = 1
 
 
 def planned_memory(
@@ -101,8 +107,29 @@ def planned_step(
         else:
             recorder.step(feed, y, None, optimizer)
 
-    with _state_stays(optimizer):
-        return _planned(rehearse(net, record), level)
+    with _state_stays(optimizer), _at_last_micro_batch(net, optimizer):
+        walks = 1 if two_passes(optimizer) is None else 2
+        return _planned(rehearse(net, record), level, turns_of(optimizer), walks)
+
+
+def turns_of(optimizer: Any) -> int:
+    """How many programs the micro-batches that ``optimizer`` gathers take turns with."""
+    return min(_TURNS, math.prod(stage.every for stage in _accumulators(optimizer)))
+
+
+def _accumulators(optimizer: Any) -> list[Accumulator]:
+    return [stage for stage in stages_of(optimizer)[0] if isinstance(stage, Accumulator)]
+
+
+@contextmanager
+def _at_last_micro_batch(net: Net, optimizer: Any) -> Iterator[None]:
+    """Let accumulators among the stages be before the micro-batch that the update follows."""
+    trained = [param for param in net.params() if param.trainable and not param.is_state]
+    names = [param.name for param in trained]
+    with ExitStack() as stack:
+        for stage in _accumulators(optimizer):
+            stack.enter_context(stage.before_last(names, [param.value for param in trained]))
+        yield
 
 
 @contextmanager
@@ -118,12 +145,12 @@ def _state_stays(optimizer: Any) -> Iterator[None]:
                 state.forget()
 
 
-def _planned(recorder: Recorder, level: Recompute) -> PlannedStep:
+def _planned(recorder: Recorder, level: Recompute, turns: int = 1, walks: int = 1) -> PlannedStep:
     tape = recorder.tape
     by_layers = tape.most_live
     recording = compiled(recorder, level)
     first = 0 if tape.heap is None else tape.heap.most - tape.grown
-    memory = _memory(recorder, recording, first)
+    memory = _memory(recorder, recording, first, turns, walks)
     calls = [call for call in recording.calls if call.function is not None]
     work = sum(work_of(call, tape.tokens) for call in calls)
     report = ProgramReport(
@@ -132,7 +159,7 @@ def _planned(recorder: Recorder, level: Recompute) -> PlannedStep:
     del recorder, recording, calls, tape
     # No rehearsal's memory is to stay with the process that it was to tell the memory of.
     trim()
-    return PlannedStep(memory, work, by_layers, report)
+    return PlannedStep(memory, work, by_layers, report, turns)
 
 
 def rehearsed_memory(
@@ -169,7 +196,18 @@ def _arena_bytes(recording: Recording, tokens: Sequence[Token]) -> int:
     return resident_bytes(union(parts), layout.nbytes)
 
 
-def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMemory:
+def _objects(call: Call) -> float:
+    """Calls that ``call`` takes the memory of: one in a lane three fifths, as no report has it."""
+    return 0.6 * call.parts if call.name == "lanes" else float(call.parts)
+
+
+def _memory(
+    recorder: Recorder, recording: Recording, by_layers: int, turns: int, walks: int
+) -> PeakMemory:
+    """The memory of ``turns`` programs that share arena and plans, the last one ``recording``.
+
+    It walks through the net ``walks`` times, the others once and without an update.
+    """
     tape, params = recorder.tape, {id(value): value.nbytes for _, value in recorder.params}
     # That of small parameters lies side by side.
     roots = [root_of(array) for n in recorder.numbers for array in n.arrays]
@@ -184,9 +222,9 @@ def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMem
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]
     other.append(tape.beside)
-    # One in a lane is in no report, and takes three fifths of what a call does.
-    lanes = sum(call.parts for call in recording.calls if call.name == "lanes")
-    calls = sum(call.parts for call in recording.calls) - 2 * lanes // 5
+    calls = sum(map(_objects, recording.calls))
+    walked = sum(_objects(call) for call in recording.calls if call.phase != "update")
+    calls += (turns - 1) * walked // walks
     bound = [getattr(call.function, "__self__", None) for call in recording.calls if call.bind]
     # Of a kernel that is no bound method there is no plan.
     plans = {id(plan): plan for plan in bound if plan is not None}
@@ -199,9 +237,9 @@ def _memory(recorder: Recorder, recording: Recording, by_layers: int) -> PeakMem
         params.values(),
         state.values(),
         other,
-        calls,
+        round(calls),
         by_layers,
         len(plans),
-        bindings,
+        bindings + (turns - 1) * bindings // walks,
         products,
     )

@@ -237,3 +237,24 @@ def test_draws_and_optimizer_stay_as_they_are():
     net.plan(6, adam, "1GB")
     assert net.rng.bit_generator.state == draws
     assert not any("step" in key and np.any(v) for key, v in adam.state_dict().items())
+
+
+def test_where_gradients_are_gathered_their_sums_the_state_and_each_program_are_counted():
+    net, adam = wide_net(), Adam(lr=0.1)
+    params, gathering = 4 * 5 * (256 * 256 + 256), Accumulator(Adam(lr=0.1), 3)
+    plain = net.memory(4, adam).parts
+    parts = net.memory(4, gathering).parts
+    assert parts["optimizer state"] == plain["optimizer state"] == 2 * params
+    assert parts["other"] - plain["other"] >= params
+    assert parts["program"] > 2 * plain["program"]
+    # Nothing of it stays, nor moves what is gathered already.
+    assert gathering.state_dict() == {}
+    assert not gathering.pending
+    names = [param.name for param in net.params()]
+    gradients = [np.ones_like(value) for value in net.param_values()]
+    gathering.update(names, net.param_values(), gradients)
+    before = gathering.state_dict()
+    net.plan(4, gathering)
+    after = gathering.state_dict()
+    assert sorted(before) == sorted(after)
+    assert all(np.array_equal(before[name], after[name]) for name in before)
