@@ -34,6 +34,8 @@ class Numbers:
         self.scalars: list[StepScalar] = []
         # What the scalars look at, so that they need not know these numbers in turn.
         self._current = [(self.penalty, self.values)]
+        # What all of them show, None while they are refreshed: an interrupt may leave some behind.
+        self._shown: tuple[float, tuple[float, ...]] | None = self._current[0]
 
     @property
     def arrays(self) -> list[Array]:
@@ -73,10 +75,12 @@ class Numbers:
 
     def take(self, numbers: tuple[float, tuple[float, ...]]) -> None:
         """Let the kernels of the next replay see ``numbers``."""
-        if numbers != self._current[0]:
+        if numbers != self._shown:
+            self._shown = None
             self.penalty, self.values = self._current[0] = numbers
             for scalar in self.scalars:
                 scalar.refresh()
+            self._shown = numbers
 
     def advance(self) -> None:
         """Count a step."""

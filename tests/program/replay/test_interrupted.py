@@ -1,0 +1,68 @@
+"""After an interrupt anywhere in a recorded step the net goes on as its state says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.layers import Activation, Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD, Adam, ClipByGlobalNorm, NAdam
+from singanet.optimizer.schedules import Cosine
+from tests.interrupts import struck_at
+
+RULES = {
+    "adam": lambda: Adam(0.01),
+    "nadam": lambda: NAdam(Cosine(0.01, 20)),
+    "momentum": lambda: SGD(0.1, momentum=0.9),
+    "clipped": lambda: ClipByGlobalNorm(Adam(0.01), 0.1),
+}
+X, Y = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32), np.arange(6) % 3
+
+
+def small(recorded):
+    net = singanet.FeedForwardNet(
+        [Dense("a", 4, input_sample_shape=(3,)), Activation("t", "tanh"), Dense("b", 3)],
+        loss=SoftmaxCrossEntropy(),
+        seed=0,
+    )
+    net.programs.enabled = recorded
+    return net
+
+
+def expect_to_go_on(rule, line):
+    """Interrupt the fourth step at ``line``, if it has as many; whether it has.
+
+    The next step is that of a net by the layers with the same parameters and the same state.
+    """
+    net, optimizer = small(True), RULES[rule]()
+    for _ in range(3):
+        net.step(X, Y, optimizer)
+    struck = struck_at(line, lambda: net.step(X, Y, optimizer))
+    other, own = small(False), RULES[rule]()
+    for theirs, value in zip(other.params(), net.param_values(), strict=True):
+        theirs.value[...] = value
+    own.register_all(other.param_specs())
+    own.load_state_dict(optimizer.state_dict())
+    for each, by in ((net, optimizer), (other, own)):
+        each.step(X, Y, by)
+    for a, b in zip(net.param_values(), other.param_values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6, err_msg=f"line {line}")
+    return struck
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_next_step_is_that_of_its_state(rule):
+    line = 1
+    while expect_to_go_on(rule, line):
+        line += 23
+    assert line > 100
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rule", RULES)
+def test_wherever_it_is_interrupted(rule):
+    line = 1
+    while expect_to_go_on(rule, line):
+        line += 1
