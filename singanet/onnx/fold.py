@@ -46,7 +46,8 @@ def fold(node: Node, values: Sequence[Value | None], budget: Budget) -> list[Kno
         asked = _Node(node, budget)
         for array in given[_UNREAD.get(node.op, 0) :]:
             asked.reads(array)
-        made = function(asked, *given)
+        with np.errstate(all="ignore"):  # as in the graph, where nobody is told
+            made = function(asked, *given)
         pairs.append(made if isinstance(made, list) else [made])
     name = next((v.name for v in values if isinstance(v, Known)), "") if node.op in _SAME else ""
     return [Known.of(a, b, name) for a, b in zip(*pairs, strict=True)]
@@ -110,8 +111,7 @@ def _elementwise(mode: str) -> Folding:
 
     def run(node: _Node, *x: Array) -> Array:
         node.like(*x)
-        with np.errstate(all="ignore"):
-            return np.asarray(row(np, *x)).astype(x[0].dtype, copy=False)
+        return np.asarray(row(np, *x)).astype(x[0].dtype, copy=False)
 
     return run
 
@@ -128,12 +128,11 @@ def _arithmetic(name: str) -> Folding:
     def run(node: _Node, *x: Array) -> Array:
         node.like(*x)
         whole = name == "divide" and x[0].dtype.kind in "iu"
-        with np.errstate(all="ignore"):
-            if whole and (x[1] == 0).any():
-                raise RefusedError("a divisor", "zero")
-            made = x[0]
-            for other in x[1:]:
-                made = np.trunc(made / other) if whole else getattr(np, name)(made, other)
+        if whole and (x[1] == 0).any():
+            raise RefusedError("a divisor", "zero")
+        made = x[0]
+        for other in x[1:]:
+            made = np.trunc(made / other) if whole else getattr(np, name)(made, other)
         return np.asarray(made).astype(x[0].dtype, copy=False)
 
     return run
@@ -284,8 +283,7 @@ def _cast(node: _Node, x: Array) -> Array:
         )
     node.reads(x)
     node.room(x.size, itemsize=DTYPES[to].itemsize, most=4 * MOST)
-    with np.errstate(all="ignore"):
-        return x.astype(DTYPES[to])
+    return x.astype(DTYPES[to])
 
 
 def _trilu(node: _Node, x: Array, k: Array | None = None) -> Array:

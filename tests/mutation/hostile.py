@@ -231,6 +231,13 @@ def onnx_nonsense():
     made = onnx_model()
     add(made, "CastLike", ["x"], "y")
     yield "CastLike of one", made
+    made = onnx_model()
+    const(made, "n", [np.nan], np.float32)
+    const(made, "i", [1])
+    add(made, "CastLike", ["n", "i"], "w")
+    add(made, "Cast", ["w"], "f", to=1)
+    add(made, "Add", ["x", "f"], "y")
+    yield "no number as a whole one", made
     for op in ("Conv", "Gemm", "LSTM", "Split", "Pad", "Resize", "Einsum", "OneHot", "Slice"):
         made = onnx_model()
         add(made, op, ["x", "x", "", "x"], "y", axis=1 << 40, kernel_shape=[0], group=1 << 40)
