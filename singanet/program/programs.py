@@ -74,6 +74,8 @@ class Programs:
         self._arena = SharedArena()
         self._layers = LayerByLayer(self._recomputer)
         self._orders: dict[int, Order] = {}
+        # Held while what is known is changed: threads may predict with one net.
+        self._changing = threading.Lock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
@@ -288,24 +290,30 @@ class Programs:
         self._refused.pop(this, None)
         made.case = case
         made.use(next(self._uses))
-        self._known.setdefault(key, []).append(made)
+        with self._changing:
+            self._known.setdefault(key, []).append(made)
         every = self._every()
         if len(every) > CAPACITY:
             self._drop(*min(every, key=lambda each: each[1].used))
         return made
 
     def _drop(self, key: Any, program: Replay) -> None:
-        self._known[key].remove(program)
-        if not self._known[key]:
-            del self._known[key]
+        """Forget the program, unless another thread did."""
+        with self._changing:
+            rest = [each for each in self._known.get(key, ()) if each is not program]
+            if rest:
+                self._known[key] = rest
+            else:
+                self._known.pop(key, None)
 
     def _is_new(self, key: Any) -> bool:
         """Whether such a call comes for the first time, as far as is remembered."""
-        new = key not in self._seen
-        self._seen[key] = None
-        self._seen.move_to_end(key)
-        if len(self._seen) > 4 * CAPACITY:
-            self._seen.popitem(last=False)
+        with self._changing:
+            new = key not in self._seen
+            self._seen[key] = None
+            self._seen.move_to_end(key)
+            if len(self._seen) > 4 * CAPACITY:
+                self._seen.popitem(last=False)
         return new
 
     def _is_refused(self, key: Any) -> bool:

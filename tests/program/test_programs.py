@@ -603,3 +603,16 @@ def test_batches_with_gaps_have_the_bits_of_the_layers():
         made.append(net.param_values())
     for one, other in zip(*made, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_two_threads_may_drop_the_same_program():
+    """Each looks for the oldest beyond the capacity, and both may find the same."""
+    net = singanet.FeedForwardNet([Dense("a", 3, input_sample_shape=(2,))], seed=0)
+    x = np.ones((4, 2), np.float32)
+    for _ in range(3):
+        net.forward(False, x)
+    ((key, program),) = net.programs._every()
+    net.programs._drop(key, program)
+    net.programs._drop(key, program)
+    assert net.programs.reports() == []
+    np.testing.assert_array_equal(net.forward(False, x), net.forward(False, x))
