@@ -75,6 +75,23 @@ def test_a_zip_bomb(path):
         read_all(path)
 
 
+def test_the_last_record_of_a_long_archive_lies_where_zipfile_looks(path):
+    np.savez(path, a=np.ones(3))
+    raw = path.read_bytes()
+    at = raw.rfind(b"PK\5\6")
+    *_, size, start, _ = struct.unpack("<4s4H2LH", raw[at:])
+    record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, size, start)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, *[0xFFFF] * 2, *[0xFFFFFFFF] * 2, 0)
+    for place in (at, 0):
+        path.write_bytes(raw[:at] + record + struct.pack("<4sLQL", b"PK\6\7", 0, place, 1) + end)
+        if place:
+            with open_state(path) as reader:
+                assert list(reader.entries) == ["a"]
+        else:
+            with pytest.raises(FileFormatError, match="elsewhere"):
+                open_state(path)
+
+
 def test_a_forged_size(path):
     archive(path, [("x.npy", npy(np.ones(1000)))], zipfile.ZIP_DEFLATED)
     raw = bytearray(path.read_bytes())
