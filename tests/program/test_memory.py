@@ -14,7 +14,7 @@ from singanet.initializer import Gaussian, Orthogonal
 from singanet.layers import Dense
 from singanet.loss import SquaredError
 from singanet.models import build
-from singanet.optimizer import SGD, Adam
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
 from singanet.program import memory
 
 BESIDE = 600_000
@@ -164,3 +164,17 @@ def test_parameters_are_filled_before_the_first_step():
     net = made(Gaussian(0, 1))
     with net.unfilled() as told:
         assert told == 4 * 400 * 300 + 2 * 8 * 65536
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_pass_for_the_norm_of_all_gradients_is_counted(every):
+    """The arena told is that of the program which the steps are replayed from."""
+    net = singanet.models.build("mlp", seed=0)
+    rule = ClipByGlobalNorm(Adam(1e-3), 1.0)
+    optimizer = rule if every == 1 else Accumulator(rule, every)
+    told = net.memory(4, optimizer)
+    x = np.random.default_rng(0).standard_normal((4, 1, 28, 28)).astype(np.float32)
+    for _ in range(3 * every):
+        net.step(x, np.zeros(4, int), optimizer)
+    arena = max(report.layout.nbytes for report in net.programs.reports())
+    assert told.parts["arena"] == pytest.approx(arena, rel=0.02)

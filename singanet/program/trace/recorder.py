@@ -207,17 +207,28 @@ class Recorder:
             None if optimizer is None else updates_of(self.tape, optimizer, self.guard, trained)
         )
         with self._running():
-            outputs, contexts = self._forward(self._fed(feed), train=True)
-            given = own(self.tape, map_arrays(outputs, self._no_gradient))
-            self._take_in("dy", (given,), outputs)
-            del outputs
-            for item in self._backward(contexts, given):
+            fed = self._fed(feed)
+            knowing: Any = nullcontext()
+            ahead = None if updates is None else updates.ahead()
+            if ahead is not None:
+                with self._undone():
+                    knowing = ahead.knowing(_traced(self._walked_by_zeros(fed)))
+            with knowing:
+                for item in self._walked_by_zeros(fed):
+                    if updates is not None:
+                        updates.record(item)
+                    del item
                 if updates is not None:
-                    updates.record(item)
-                del item
-            if updates is not None:
-                updates.finish()
+                    updates.finish()
         self.numbers = [] if updates is None else updates.numbers
+
+    def _walked_by_zeros(self, fed: dict[str, Any]) -> Iterator[LayerGradients]:
+        """Forward, and the walk back with gradients of zeros."""
+        outputs, contexts = self._forward(fed, train=True)
+        given = own(self.tape, map_arrays(outputs, self._no_gradient))
+        self._take_in("dy", (given,), outputs)
+        del outputs
+        return self._backward(contexts, given)
 
     def _no_gradient(self, y: Array) -> Array:
         """Zeros of the form of the output ``y``: also of whole numbers, which nobody asks for."""
