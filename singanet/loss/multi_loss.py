@@ -38,6 +38,14 @@ class MultiLoss(Counted, Configurable):
                 received=f"{len(losses)} names for {len(set(map(id, losses.values())))} losses",
                 advice="construct one loss for every output",
             )
+        for name, loss in losses.items():
+            if not callable(getattr(loss, "forward", None)):
+                raise ArgumentError(
+                    f"MultiLoss(losses=), output {name!r}",
+                    expected="one loss object, such as SquaredError()",
+                    received=repr(loss)[:60],
+                    advice="for several on one output derive a Loss that adds them up",
+                )
         given = dict(weights or {})
         for name, weight in given.items():
             _known("MultiLoss(weights=)", name, losses)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from singanet.base.edits import Counted, CountedDict, CountedType, changes
+from singanet.base.origin import is_library
 from singanet.layers.layer import Layer
 from singanet.types import Array
 
@@ -150,11 +151,6 @@ class Guard:
             if code(kind) != was:
                 return f"a method of {kind.__name__} was replaced"
         return ""
-
-
-def is_library(kind: type) -> bool:
-    """Whether the class is one of singanet's."""
-    return kind.__module__.partition(".")[0] == "singanet"
 
 
 def is_patched(part: object) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from singanet.base.origin import is_library
 from singanet.layers import (
     RNN,
     Conv2D,
@@ -42,7 +43,7 @@ def multiply_adds(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape])
     for kind in type(layer).__mro__:
         if kind in _COUNTS:
             return _COUNTS[kind](layer, in_shapes, out_shapes)
-    return 0 if type(layer).__module__.partition(".")[0] == "singanet" else None
+    return 0 if is_library(type(layer)) else None
 
 
 def _dense(layer: Dense, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from inspect import signature
 from typing import Any, TypeAlias
 
+from singanet.base.origin import is_library
 from singanet.base.text import snake_case
 from singanet.engine.model import Model, placed_by
 from singanet.engine.net import Net
@@ -128,6 +129,7 @@ def compile_net(
     if isinstance(net, Net):
         # A net that is not whole yet is looked at when it trains.
         with suppress(GraphError, CallOrderError):
+            _expect_one_output(net, loss)
             expect_scores(net.planned(), loss)
     net.loss = loss
     if metrics is not None or weighted:
@@ -136,6 +138,19 @@ def compile_net(
     net.compiled = Compiled(optimizer, named, precision, outputs, weighted)
     if isinstance(net, Net):
         _turn(net, precision, narrow)
+
+
+def _expect_one_output(net: Net, loss: Any) -> None:
+    """Errors: a loss of singanet's, which is of one output, for a net that has several."""
+    outputs = net.planned().outputs
+    of_one = is_library(type(loss))
+    if len(outputs) > 1 and of_one and not isinstance(loss, MultiLoss):
+        raise ArgumentError(
+            "net.compile, loss",
+            expected=f"a loss for each of the outputs {one_of(outputs)}",
+            received=f"one {type(loss).__name__}",
+            advice=f"pass MultiLoss({{{outputs[0]!r}: {type(loss).__name__}(), ...}})",
+        )
 
 
 def _turn(net: Net, precision: MixedPrecision | None, narrow: str | None) -> None:

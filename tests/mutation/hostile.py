@@ -335,17 +335,25 @@ def declared():
         )
 
 
-def files(wanted=lambda name: True):
-    """All of them whose names are ``wanted``: (name, kind, suffix, bytes)."""
+def files():
+    """All of them: (name, kind, suffix, bytes)."""
+    yield from graphs()
+    yield from others()
+
+
+def graphs():
+    """Those of ONNX."""
     for maker in (onnx_nonsense, onnx_functions, onnx_many, onnx_chains, onnx_views):
         for name, made in maker():
-            if wanted(name):
-                yield name, "onnx", ".onnx", made.SerializeToString()
+            yield name, "onnx", ".onnx", made.SerializeToString()
+
+
+def others():
+    """Those of all other readers."""
     for maker in (bombs, nested, doubled, declared):
         for name, suffix, raw in maker():
             kind = {
                 ".keras": "keras", "-idx": "data", ".tar.gz": "data", ".plain": "data",
                 ".toml": "config",
             }.get(suffix, "checkpoint")  # fmt: skip
-            if wanted(name):
-                yield name, kind, suffix, raw
+            yield name, kind, suffix, raw

@@ -181,3 +181,24 @@ def test_one_metric_object_under_two_names():
 def test_single_batches_need_it():
     with pytest.raises(CallOrderError, match="net.compile"):
         net(SquaredError()).train_on_batch([[1.0] * 5], [[0.0] * 3])
+
+
+def test_one_loss_for_several_outputs_is_refused_before_anything_changes():
+    x = singanet.Input("x", (4,))
+    outputs = [singanet.layers.Dense("a", 3)(x), singanet.layers.Dense("b", 3)(x)]
+    net = singanet.FeedForwardNet(inputs=x, outputs=outputs, seed=0)
+    with pytest.raises(ArgumentError, match=r"'a', 'b'.*MultiLoss\(\{'a': SquaredError"):
+        net.compile("sgd", singanet.loss.SquaredError())
+    assert net.loss is None
+    assert net.compiled is None
+
+    class OfBoth(singanet.loss.SquaredError):
+        """A user's own may take the dict of all outputs."""
+
+    net.compile("sgd", OfBoth())
+
+
+@pytest.mark.parametrize("given", ["mse", [singanet.loss.SquaredError()]])
+def test_of_several_losses_each_is_an_object(given):
+    with pytest.raises(ArgumentError, match="output 'a'.*one loss object"):
+        singanet.loss.MultiLoss({"a": given})

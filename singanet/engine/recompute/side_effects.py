@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.edits import Counted
+from singanet.base.origin import is_library
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
 
@@ -18,8 +19,7 @@ from singanet.layers.layer import Layer
 def may_repeat(layer: Layer) -> bool:
     """Whether the layer, and each inside it, is singanet's as it is, or says it is ``pure``."""
     return all(
-        not _is_patched(part)
-        and (type(part).__module__.partition(".")[0] == "singanet" or getattr(part, "pure", False))
+        not _is_patched(part) and (is_library(type(part)) or getattr(part, "pure", False))
         for part in _with_inner(layer)
     )
 

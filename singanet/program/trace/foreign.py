@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from singanet.base.origin import is_library
 from singanet.layers.layer import Layer
 from singanet.loss.loss import Loss
-from singanet.program.guard import is_library, is_patched, patched_methods, with_inner
+from singanet.program.guard import is_patched, patched_methods, with_inner
 from singanet.program.ir import NotRecordableError
 from singanet.types import Array
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.origin import is_library
 from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
@@ -17,7 +18,7 @@ from singanet.optimizer.stages import begin, gathering
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.param import Param
 from singanet.program.array_tree import map_arrays
-from singanet.program.guard import Guard, is_library, is_patched
+from singanet.program.guard import Guard, is_patched
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.tape import Tape

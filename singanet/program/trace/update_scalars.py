@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
+from singanet.base.origin import is_library
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.state import ParamState
-from singanet.program.guard import is_library
 from singanet.program.trace.traced import StepScalar
 from singanet.types import Array
 

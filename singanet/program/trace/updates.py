@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeGuard
 
+from singanet.base.origin import is_library
 from singanet.errors import SingaNetError
 from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
@@ -18,7 +19,7 @@ from singanet.optimizer.state import ParamState
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.params.store import place_of
-from singanet.program.guard import Guard, is_library
+from singanet.program.guard import Guard
 from singanet.program.ir import NotRecordableError, Ref
 from singanet.program.relocate import relocated
 from singanet.program.trace.evaluator import AbstractEvaluator
