@@ -75,6 +75,13 @@ class Budget:
         if self._nodes_left < 0:
             raise self.refuse(f"at most {self._nodes} parts", "more")
 
+    def has(self, nbytes: int) -> bool:
+        """Whether so much is left for what is let go at once, of which an eighth is spent."""
+        if nbytes > self._left:
+            return False
+        self.spend(nbytes // 8)
+        return True
+
     def grant(self, size: int) -> None:
         """Another file, of ``size`` bytes, that counts as well."""
         self._size += size

@@ -28,8 +28,8 @@ from singanet.types import Array
 
 _FAR = -1e4
 _MOST = 1 << 20
-_MOST_TRIED = 1 << 24
-"""How many numbers a trial may have at a place: 128 MB."""
+_ALIVE = 8 * 6
+"""Bytes of a trial for each number of its inputs, scores and outcome: six arrays of float64."""
 
 
 @dataclass
@@ -163,7 +163,7 @@ def _stands_for(
 ) -> bool:
     """Whether ``whole`` gives what ``before`` does with the ``last`` projection behind it."""
     layer: Any = whole.call.layer
-    if numbers_in([*inputs, scores.product, before]) > _MOST_TRIED:
+    if not use.sheet.budget.has(_ALIVE * numbers_in([*inputs, scores.product, before])):
         return False
     known = {id(param): array for param, array in use.sheet.fills}
     known |= {id(layer.params[suffix]): array for suffix, array in arrays.items()}

@@ -108,7 +108,7 @@ def _drawn(
     written_out: frozenset[str] = frozenset(),
 ) -> tuple[Sheet, list[Symbol]]:
     """The sheet with the graph on it, and the symbols of its outputs."""
-    sheet = Sheet(written_out=written_out)
+    sheet = Sheet(budget, written_out=written_out)
     sheet.read(graph.outputs)
     drawing = Drawing(sheet, budget, where, TABLE, PATTERNS)
     drawing.expect_known(graph)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from singanet.base.arguments import name_trouble
+from singanet.base.budget import Budget
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.onnx.read import Node
@@ -51,6 +52,7 @@ class Names:
 class Sheet:
     """What converters read and add to while a graph is drawn; arrays go by their names in it."""
 
+    budget: Budget
     values: dict[str, Value] = field(default_factory=dict)
     makers: dict[str, Node] = field(default_factory=dict)
     readers: dict[str, int] = field(default_factory=dict)
