@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from singanet import layers
+from singanet.base.arguments import is_int
 from singanet.errors import FileFormatError
 from singanet.layers.layer import Layer
 from singanet.ops.interface import ACTIVATIONS
@@ -121,6 +122,8 @@ class Described:
         """The axis, batch included, in our order of axes."""
         axis, rank = self.config[key], len(self.shapes[0]) + 1
         axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
+        if not is_int(axis, -rank):
+            raise unknown(self.where, f"one axis from 1 to {rank - 1}", f"axis={str(axis)[:60]}")
         axis = axis + rank if axis < 0 else axis
         if not 1 <= axis < rank:
             raise unknown(self.where, f"an axis from 1 to {rank - 1}", str(axis))

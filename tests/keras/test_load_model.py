@@ -435,3 +435,11 @@ def test_a_model_that_is_not_trained_at_all(tmp_path):
     model.trainable = False
     model.save(tmp_path / "m.keras")
     assert not any(param.trainable for param in load_model(tmp_path / "m.keras").params())
+
+
+def test_statistics_over_several_axes_are_refused_by_name(tmp_path):
+    layer = kl.Normalization(axis=(1, 3), name="d")
+    layer.build((None, 2, 3, 4))
+    keras.Sequential([keras.Input((2, 3, 4)), layer]).save(tmp_path / "m.keras")
+    with pytest.raises(FileFormatError, match=r"layer 'd'.*one axis.*axis=\[1, 3\]"):
+        load_model(tmp_path / "m.keras")
