@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _CONSTANT = "constant/"
+_FILE = "predictor.singanet"
 
 
 class Predictor(CompiledNet):
@@ -95,6 +97,16 @@ class Predictor(CompiledNet):
             params = distinct(net.params())
             write_state(path, state | {_CONSTANT + p.name: p.value for p in params}, CONTAINER)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By what `save` writes, so that copies and other processes predict the same bits.
+
+        Errors: `ConfigError` for a class that is neither singanet's nor registered.
+        """
+        with TemporaryDirectory() as folder:
+            path = Path(folder, _FILE)
+            self.save(path)
+            return _unpickled, (type(self), path.read_bytes())
+
     @contextmanager
     def constants(self) -> Iterator[ConstantNet]:
         """What it predicts with, whose constants all have their arrays inside."""
@@ -113,6 +125,13 @@ class Predictor(CompiledNet):
         if batch_size is None:
             return super().__call__(x)
         return joined_batches(super().__call__, x, batch_size, self._names, "predictor", np)
+
+
+def _unpickled(kind: type[Predictor], raw: bytes) -> Predictor:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, _FILE)
+        path.write_bytes(raw)
+        return kind.load(path)
 
 
 def load_predictor(path: str | os.PathLike[str]) -> Predictor:

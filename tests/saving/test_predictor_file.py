@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -179,3 +180,13 @@ def test_loading_a_predictor_of_rows_says_how_to_feed_it(tmp_path):
     assert loaded.inputs == {"one": (5,)}
     x = copy.deepcopy(rows())
     close(loaded(x), small_net().predict(x))
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))])
+def test_copies_and_pickles_predict_the_same_bits(way):
+    predictor = image_net("float32").predictor()
+    x = images(kind="float32")
+    made = way(predictor)
+    assert type(made) is singanet.Predictor
+    np.testing.assert_array_equal(made(x), predictor(x))
+    np.testing.assert_array_equal(made(x, batch_size=2), predictor(x, batch_size=2))
