@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,7 @@ class Offloaded(LayerByLayer):
         self.before = before
         self.rule: Optimizer | None = None
         self._net = net
+        self._process = os.getpid()
         self._sees_updates = False
         self._bound: Any = None
         self._finish: Callable[[], object] = lambda: None
@@ -128,6 +130,7 @@ class Offloaded(LayerByLayer):
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
         """As `Executor`. Errors: mixed precision; where the folder fails, the step is undone."""
+        self._expect_own_process()
         if isinstance(request.optimizer, ScaledUpdates):
             raise CallOrderError(
                 "net.step",
@@ -253,7 +256,18 @@ class Offloaded(LayerByLayer):
         self.shelf.close()
         self._finish()
 
+    def _expect_own_process(self) -> None:
+        """Errors: `CallOrderError` in a forked child, whose folder and threads are its parent's."""
+        if os.getpid() != self._process:
+            raise CallOrderError(
+                "an offloaded net",
+                expected="the process that called net.offload",
+                received="a child that was forked from it, and would write to the same folder",
+                advice="load the net's file in the child, or start it by the method 'spawn'",
+            )
+
     def _begin(self, groups: Callable[[], list[tuple[str, ...]]]) -> None:
+        self._expect_own_process()
         params = self._net.params()
         if any(f"net/{param.name}" not in self.shelf.next.entries for param in params):
             entries = [*entries_of(params), *self._state_entries()]

@@ -526,3 +526,30 @@ def test_checkpoints_of_fits_are_written_one_array_at_a_time(tmp_path, suffix):
     # Loaded state is flat until its first update.
     found, wanted = (each.compiled.optimizer.state_dict() for each in (other, net))
     assert same({k: v.ravel() for k, v in found.items()}, {k: v.ravel() for k, v in wanted.items()})
+
+
+def refused_in_a_child(net, rule):
+    """How many of two calls a forked child is refused by name."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    told = 0
+    for call in (lambda: net.step(*batch(), rule), lambda: net.forward(False, batch()[0])):
+        try:
+            call()
+        except CallOrderError as error:
+            told += "forked" in str(error)
+    os._exit(told)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_refused_and_the_parent_goes_on(tmp_path):
+    plain, net = net_of(), net_of()
+    rules = Adam(1e-2), Adam(1e-2)
+    net.offload(tmp_path / "net", 500_000)
+    for each, rule in zip((plain, net), rules, strict=True):
+        each.step(*batch(), rule)
+    assert refused_in_a_child(net, rules[1]) == 2
+    for each, rule in zip((plain, net), rules, strict=True):
+        each.step(*batch(1), rule)
+    assert same(arrays_of(net), arrays_of(plain))
