@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.origin import is_library
 from singanet.errors import ShapeError
 from singanet.layers.layer import Layer
 from singanet.params.param import Param
@@ -15,7 +16,7 @@ from singanet.types import Shape
 
 def is_foreign(layer: Layer) -> bool:
     """Whether the class of ``layer`` is not singanet's."""
-    return type(layer).__module__.partition(".")[0] != "singanet"
+    return not is_library(type(layer))
 
 
 def apart(x: Any, feed: Iterable[Any]) -> Any:
