@@ -235,7 +235,10 @@ def test_archives_that_unpack_to_far_more(tmp_path, what):
             info = tarfile.TarInfo(f"m{k}" * (100_000 if what == "a name" else 1))
             info.pax_headers = {"comment": "a" * (1 << 20)} if what == "a note" else {}
             info.size = 1 << 40 if what == "sizes" else 0
-            archive.addfile(info)
+            # The header alone: newer Pythons add no file without its contents.
+            header = info.tobuf(archive.format)
+            archive.fileobj.write(header)
+            archive.offset += len(header)
     told = {"members": "at most", "sizes": "at most"}.get(what, "a note of")
     with pytest.raises(DataError, match=told):
         cifar10(path, checksums=False)
