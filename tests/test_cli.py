@@ -88,7 +88,7 @@ def test_the_figures_have_the_promised_keys_and_are_right(small, tmp_path, capsy
     target = tmp_path / "figures.json"
     argv = ["train", "mlp", "--data", str(small), "--epochs", "3", "--json", str(target)]
     assert main(argv) == 0
-    figures = json.loads(target.read_text())
+    figures = json.loads(target.read_text("utf-8"))
     assert list(figures) == KEYS
     assert figures["model"] == "mlp"
     assert figures["data"] == str(small)
@@ -113,7 +113,7 @@ def test_the_same_seed_gives_the_same_numbers_in_two_processes(small, tmp_path):
             subprocess.run([*RUN, *argv, "--json", str(target)], check=True, capture_output=True)
         else:
             assert main([*argv, "--json", str(target)]) == 0
-        figures = json.loads(target.read_text())
+        figures = json.loads(target.read_text("utf-8"))
         results.append([figures[key] for key in ("train_loss", "test_loss", "test_accuracy")])
     assert results[0] == results[1]
     assert results[0] != results[2]
@@ -133,7 +133,7 @@ def test_an_option_changes_the_run(small, tmp_path):
         target = tmp_path / "figures.json"
         argv = ["train", "mlp", "--data", str(small), "--epochs", "1", "--json", str(target)]
         assert main([*argv, *extra]) == 0
-        losses.add(json.loads(target.read_text())["test_loss"])
+        losses.add(json.loads(target.read_text("utf-8"))["test_loss"])
     assert len(losses) == 4
 
 

@@ -16,14 +16,14 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__page__"}
-    for block in BLOCK.finditer(page.read_text()):
+    for block in BLOCK.finditer(page.read_text("utf-8")):
         # Blank lines in front, so that a traceback shows the line of the page.
-        lines_before = page.read_text()[: block.start(1)].count("\n")
+        lines_before = page.read_text("utf-8")[: block.start(1)].count("\n")
         exec(compile("\n" * lines_before + block.group(1), str(page), "exec"), namespace)
 
 
 def test_the_readme_shows_two_commands_and_the_streaming_loop():
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text("utf-8")
     assert text.count("\n") <= 120
     commands = re.findall(r"^```sh\n(.*?)\n```$", text, re.M | re.S)
     assert len(commands) >= 2

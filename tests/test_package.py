@@ -74,7 +74,9 @@ def test_what_guides_name_is_reached_from_a_plain_import():
     """Modules that a guide names as `singanet.NAME`, whatever else it imports."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     named = {
-        name for page in pages for name in re.findall(r"\bsinganet\.([a-z_]+)\b", page.read_text())
+        name
+        for page in pages
+        for name in re.findall(r"\bsinganet\.([a-z_]+)\b", page.read_text("utf-8"))
     }
     rooms = {name for name in named if (ROOT / "singanet" / name / "__init__.py").exists()}
     inner = {"base", "engine", "ops", "params", "runs", "commands"}
@@ -100,7 +102,7 @@ def test_types_and_data_files_lie_in_the_package():
 
 def test_versions_agree():
     # A regular expression, since Python 3.10 has no TOML reader.
-    written = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    written = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.M)
     assert written is not None
     assert singanet.__version__ == written.group(1)
 
@@ -111,7 +113,7 @@ def test_modules_are_imported_and_documented():
         try:
             text = importlib.import_module(name).__doc__
         except BackendError:  # the library that it stands on is not there
-            source = Path(importlib.util.find_spec(name).origin).read_text()
+            source = Path(importlib.util.find_spec(name).origin).read_text("utf-8")
             text = ast.get_docstring(ast.parse(source))
         if len(text or "") <= 4:
             silent.append(name)

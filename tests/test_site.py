@@ -15,11 +15,11 @@ DOCS = ROOT / "docs"
 
 
 def navigation():
-    return re.findall(r"([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text())
+    return re.findall(r"([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text("utf-8"))
 
 
 def references():
-    pages = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
+    pages = "\n".join(page.read_text("utf-8") for page in (DOCS / "api").glob("*.md"))
     return re.findall(r"^::: (\S+)$", pages, re.M)
 
 
@@ -37,12 +37,12 @@ def test_every_page_is_in_the_navigation():
 
 def prose(page):
     """The text of a page without its code."""
-    return re.sub(r"^```.*?^```$|`[^`\n]+`", "", page.read_text(), flags=re.M | re.S)
+    return re.sub(r"^```.*?^```$|`[^`\n]+`", "", page.read_text("utf-8"), flags=re.M | re.S)
 
 
 def anchors(page):
     """The headings of a page as links name them."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
     headings = re.findall(r"^#+ (.+)$", text, re.M)
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", h).strip().lower()) for h in headings}
 
@@ -57,9 +57,9 @@ def test_every_link_leads_somewhere(page):
 
 
 def test_the_architecture_has_the_rooms_in_their_order():
-    page = (DOCS / "architecture.md").read_text()
+    page = (DOCS / "architecture.md").read_text("utf-8")
     contract = re.search(
-        r"^layers = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S
+        r"^layers = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text("utf-8"), re.M | re.S
     )
     levels = re.findall(r'"(.+?)"', contract[1])
     drawn = re.search(r"^__main__ > .*?(?=^```)", page, re.M | re.S)[0]
@@ -69,14 +69,14 @@ def test_the_architecture_has_the_rooms_in_their_order():
 
 
 def test_each_how_to_is_short():
-    page = (DOCS / "architecture.md").read_text()
+    page = (DOCS / "architecture.md").read_text("utf-8")
     how_tos = re.findall(r"^## (Add [^\n]+)\n(.*?)(?=^## )", page, re.M | re.S)
     assert len(how_tos) == 6
     assert {name: text.count("\n") for name, text in how_tos if text.count("\n") > 30} == {}
 
 
 def test_the_files_that_a_batch_goes_through_are_there():
-    page = (DOCS / "architecture.md").read_text()
+    page = (DOCS / "architecture.md").read_text("utf-8")
     walk = page[page.index("## One batch") : page.index("## Glossary")]
     files = re.findall(r"`([\w/]+\.py)`", walk)
     assert len(files) > 10

@@ -65,7 +65,7 @@ def test_nobody_sees_what_the_old_file_kept_from_them(tmp_path):
         beside.write_text("new")
         assert beside.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_mode & 0o777 == 0o600
-    assert path.read_text() == "new"
+    assert path.read_text("utf-8") == "new"
 
 
 def test_a_file_that_its_owner_may_only_read_stays_one(tmp_path):
@@ -93,7 +93,7 @@ def test_the_longest_names_that_a_file_system_takes(tmp_path, name):
     for text in ("old", "new"):
         with replacing(path) as beside:
             beside.write_text(text)
-        assert path.read_text() == text
+        assert path.read_text("utf-8") == text
     assert len(list(tmp_path.iterdir())) == 1
 
 

@@ -48,7 +48,7 @@ def test_another_process_is_refused_by_name_until_the_first_dies(tmp_path, holde
     # The file is still there, which means nothing.
     assert (tmp_path / NAME).exists()
     hold(tmp_path, me, user)
-    assert (tmp_path / NAME).read_text().startswith(f"process {os.getpid()} on ")
+    assert (tmp_path / NAME).read_text("utf-8").startswith(f"process {os.getpid()} on ")
     let_go(tmp_path, user)
     assert list(tmp_path.iterdir()) == []
 
@@ -77,7 +77,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     (folder / NAME).symlink_to(victim)
     with pytest.raises(FileAccessError):
         hold(folder, object(), object())
-    assert victim.read_text() == "kept"
+    assert victim.read_text("utf-8") == "kept"
 
 
 def test_a_file_that_was_removed_between_opening_and_locking_is_not_taken(tmp_path, monkeypatch):

@@ -81,7 +81,7 @@ def test_the_golden_record_is_read(tmp_path, assert_same):
 def test_the_golden_record_is_written(tmp_path):
     write_state(tmp_path / "m.bin", GOLDEN_STATE, plain=True)
     assert (tmp_path / "m.bin").read_bytes() == GOLDEN
-    assert (tmp_path / "m.desc").read_text() == (
+    assert (tmp_path / "m.desc").read_text("utf-8") == (
         "1101\nparameter name: p\tdata type: 0\tdim: 2\tshape: 2 2\n"
     )
 

@@ -89,7 +89,7 @@ def test_it_begins_with_the_weights_of_the_file(started, small, tmp_path):
         np.testing.assert_allclose(found["prediction"], before, rtol=1e-4, atol=1e-6)
         np.testing.assert_array_equal(found["class"], before.argmax(axis=1))
         right = (before.argmax(axis=1) == data.y_test).mean()
-        figures = json.loads((out / "figures.json").read_text())
+        figures = json.loads((out / "figures.json").read_text("utf-8"))
         assert figures["test_accuracy"] == pytest.approx(right)
         chosen = before[np.arange(len(before)), data.y_test]
         assert figures["test_loss"] == pytest.approx(-np.log(chosen).mean(), rel=1e-4)
@@ -105,18 +105,18 @@ def test_it_learns_and_is_tested_as_ready_nets_are(started, small, tmp_path, cap
     out, figures = tmp_path / "run", tmp_path / "figures.json"
     argv = ["train", "--from", str(path), "--data", small, "--epochs", "8", "--lr", "0.01"]
     assert main([*argv, "--quiet", "--out", str(out)]) == 0
-    told = json.loads((out / "figures.json").read_text())
+    told = json.loads((out / "figures.json").read_text("utf-8"))
     assert told["model"] == str(path)
     losses = np.loadtxt(out / "history.csv", delimiter=",", skiprows=1, usecols=1)
     assert losses[-1] < 0.8 * losses[0]
     path.unlink()
     assert main(["evaluate", str(out), "--json", str(figures)]) == 0
-    assert json.loads(figures.read_text())["test_loss"] == told["test_loss"]
+    assert json.loads(figures.read_text("utf-8"))["test_loss"] == told["test_loss"]
     assert main(["evaluate", str(out), "--best"]) == 0
     assert main(["report", str(out), "--out", str(tmp_path / "page.html")]) == 0
     capsys.readouterr()
     assert main(["summary", str(out)]) == 0
-    assert capsys.readouterr().out == (out / "summary.txt").read_text()
+    assert capsys.readouterr().out == (out / "summary.txt").read_text("utf-8")
 
 
 @pytest.mark.parametrize("kind", ["onnx", "keras"])
@@ -168,7 +168,7 @@ def test_what_the_file_says_of_loss_and_frozen_layers_stays(small, tmp_path):
 def test_texts_pixels_and_samples_themselves_are_learned(small, tmp_path):
     play = tmp_path / "play.txt"
     play.write_text("to be or not to be that is the question\n" * 60)
-    count = len(set(play.read_text()))
+    count = len(set(play.read_text("utf-8")))
     text = [
         layers.Embedding("table", count, 6, input_sample_shape=(12,)),
         layers.TimeDistributed("scores", layers.Dense("fc", count)),
@@ -226,7 +226,7 @@ def test_options_stand_in_a_file_too(tmp_path, small):
         f"from = {json.dumps(str(path))}\ndata = {json.dumps(small)}\nepochs = 1\nquiet = true\n"
     )
     assert main(["train", "--config", str(config), "--out", str(out)]) == 0
-    assert json.loads((out / "config.json").read_text())["options"]["from_"] == str(path)
+    assert json.loads((out / "config.json").read_text("utf-8"))["options"]["from_"] == str(path)
     # The command line wins, whichever of the two it names.
     argv = ["train", "mlp", "--config", str(config), "--out", str(tmp_path / "ready")]
     assert main(argv) == 0
@@ -290,7 +290,7 @@ def test_a_description_that_is_gone_or_not_ours_is_refused(tmp_path, small, refu
     said = refused("train", "--from", run_dir / "x.onnx", "--out", out, "--resume")
     assert f"--from: expected {str(path)!r}, with which the run was begun" in said
     assert "MODEL: expected None" in refused("train", "mlp", "--out", out, "--resume")
-    text = (out / "net.json").read_text()
+    text = (out / "net.json").read_text("utf-8")
     for wrong in (
         *("", "[]", "{", text[:-9], text.replace('"singanet model"', '"else"')),
         *(text.replace('"Dense"', '"os.system"'), "[" * 5000, " " * (5 << 20)),

@@ -86,7 +86,7 @@ def test_ranks_train_as_one_process_and_write_once(small, tmp_path):
         assert ended.returncode == 0, ended.stderr
         assert re.fullmatch(r"test accuracy .* s\s*", ended.stdout)
         assert ended.stderr.count("epoch 2/2") == 1
-    assert json.loads((tmp_path / "two.json").read_text())["ranks"] == 2
+    assert json.loads((tmp_path / "two.json").read_text("utf-8"))["ranks"] == 2
     one, two, other = (read_training(tmp_path / name) for name in ("one", "two", "plain"))
     named = [name for name in one if name.startswith("net/")]
     assert named

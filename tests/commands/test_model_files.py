@@ -43,7 +43,7 @@ def test_evaluate_tests_it(model, small, tmp_path, capsys):
     assert main(["evaluate", str(model), "--data", small, "--json", str(target)]) == 0
     net, data = singanet.load_model(model), load(small)
     right = net.forward(False, data.x_test).argmax(axis=1) == data.y_test
-    assert json.loads(target.read_text())["test_accuracy"] == pytest.approx(right.mean())
+    assert json.loads(target.read_text("utf-8"))["test_accuracy"] == pytest.approx(right.mean())
     assert f"{right.mean():.4f}" in capsys.readouterr().out
 
 

@@ -15,7 +15,7 @@ def test_it_prints_the_table_and_the_memory_over_a_step(capsys, tmp_path):
     assert shown.startswith("batches of 4 within 1.00 GB: as it is\n")
     assert "optimizer state" in shown
     assert "forward fc1" in shown
-    assert picture.read_text().startswith("<svg")
+    assert picture.read_text("utf-8").startswith("<svg")
 
 
 @pytest.mark.parametrize(

@@ -50,19 +50,19 @@ def test_a_run_folder_holds_all_of_the_run(small, tmp_path, capsys):
         "epoch-0004.npz",
         "epoch-0005.npz",
     ]
-    options = json.loads((out / "config.json").read_text())["options"]
+    options = json.loads((out / "config.json").read_text("utf-8"))["options"]
     assert (options["model"], options["epochs"], options["keep"]) == ("mlp", 5, 2)
-    rows = list(csv.DictReader((out / "history.csv").read_text().splitlines()))
+    rows = list(csv.DictReader((out / "history.csv").read_text("utf-8").splitlines()))
     assert [row["epoch"] for row in rows] == ["0", "1", "2", "3", "4"]
     assert list(rows[0]) == ["epoch", "loss", "accuracy", "val_loss", "val_accuracy", "lr"]
     # It rises to its highest in the first epoch, and falls along half a cosine to 0.
     rates = [float(row["lr"]) for row in rows]
     assert rates == sorted(rates, reverse=True)
     assert rates[0] > 0.9 * find("mlp").recipe.lr > 10 * rates[-1]
-    figures = json.loads((out / "figures.json").read_text())
+    figures = json.loads((out / "figures.json").read_text("utf-8"))
     assert f"test accuracy {figures['test_accuracy']:.4f}" in capsys.readouterr().out
     # A tenth of the 40 samples is kept back, and told apart by the net as it was in the end.
-    confusion = np.array(json.loads((out / "confusion.json").read_text())["counts"])
+    confusion = np.array(json.loads((out / "confusion.json").read_text("utf-8"))["counts"])
     assert confusion.sum() == 4
     assert confusion.trace() / 4 == pytest.approx(float(rows[-1]["val_accuracy"]))
 
@@ -111,7 +111,7 @@ def test_what_is_kept_back_is_not_trained_on(small, tmp_path):
 def test_without_validation_there_are_no_best_weights(small, tmp_path):
     run(RunOptions("mlp", small, epochs=2, validation_split=0.0, out=tmp_path / "run"))
     assert not list((tmp_path / "run").glob("best*"))
-    header = (tmp_path / "run/history.csv").read_text().splitlines()[0]
+    header = (tmp_path / "run/history.csv").read_text("utf-8").splitlines()[0]
     assert header == "epoch,loss,accuracy,lr"
 
 
@@ -204,7 +204,7 @@ def test_a_killed_process_goes_on_from_its_last_whole_checkpoint(small, tmp_path
     assert main(["train", "--out", str(cut), "--resume"]) == 0
     assert_same(saved(whole), saved(cut))
     assert (whole / "history.csv").read_bytes() == (cut / "history.csv").read_bytes()
-    lines = [json.loads(line) for line in (cut / "layers.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (cut / "layers.jsonl").read_text("utf-8").splitlines()]
     assert [line["epoch"] for line in lines] == list(range(40))
     assert main(["report", str(cut)]) == 0
 
@@ -215,7 +215,7 @@ def test_more_epochs_go_on_from_a_finished_run(small, tmp_path, capsys):
     assert main(["train", "--out", out, "--resume", "--epochs", "3"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("  ")[0] for line in lines] == ["epoch 1/2", "epoch 2/2", "epoch 3/3"]
-    figures = json.loads((tmp_path / "run" / "figures.json").read_text())
+    figures = json.loads((tmp_path / "run" / "figures.json").read_text("utf-8"))
     # A tenth of the 40 is kept back.
     assert figures["samples_per_second"] * figures["seconds"] == pytest.approx(3 * 36)
 
@@ -358,7 +358,7 @@ def test_a_file_says_what_the_command_line_does_not(small, tmp_path, capsys):
     assert main(["train", "--config", str(config), "--epochs", "2"]) == 0
     assert len(capsys.readouterr().err.splitlines()) == 2
     same = run(RunOptions("mlp", small, epochs=2, batch_size=8, lr=0.01)).figures
-    assert json.loads(figures.read_text())["test_loss"] == same["test_loss"]
+    assert json.loads(figures.read_text("utf-8"))["test_loss"] == same["test_loss"]
 
 
 def test_every_option_has_its_key(small, tmp_path):
@@ -419,7 +419,7 @@ def test_early_stopping_ends_and_tests_the_best_weights(small, tmp_path, capsys)
         losses = [float(row["val_loss"]) for row in csv.DictReader(file)]
     assert len(losses) < 40
     assert min(losses) not in losses[-2:]
-    figures = json.loads((tmp_path / "run" / "figures.json").read_text())
+    figures = json.loads((tmp_path / "run" / "figures.json").read_text("utf-8"))
     net, task = trained(tmp_path / "run", best=True)
     assert net.evaluate(task.test_batches())[0] == pytest.approx(figures["test_loss"])
 
@@ -531,8 +531,8 @@ def test_a_run_that_another_began_meanwhile_is_not_written_over(small, tmp_path,
     monkeypatch.setattr(module, "expect_no_run", late)
     with pytest.raises(SingaNetError, match=r"one without a run; received one with config\.json"):
         run(replace(options, lr=0.5))
-    assert json.loads((out / "config.json").read_text())["options"]["lr"] is None
-    assert json.loads((out / "outcome.json").read_text())["error"] is None
+    assert json.loads((out / "config.json").read_text("utf-8"))["options"]["lr"] is None
+    assert json.loads((out / "outcome.json").read_text("utf-8"))["error"] is None
 
 
 @pytest.mark.parametrize("name", ["layers.jsonl", "epoch-0001.npz", "config.json", "best.npz"])
@@ -551,7 +551,7 @@ def test_the_report_of_a_run_tells_the_best_epoch_and_why_it_ended(small, tmp_pa
             "0.5", "--out", str(tmp_path / "run")]  # fmt: skip
     assert main(argv) == 0
     assert main(["report", str(tmp_path / "run")]) == 0
-    page = (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
     with (tmp_path / "run" / "history.csv").open() as file:
         losses = [float(row["val_loss"]) for row in csv.DictReader(file)]
     best = losses.index(min(losses)) + 1

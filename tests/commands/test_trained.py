@@ -18,7 +18,7 @@ from singanet.runs.trained import trained
 
 
 def figures_of(run_dir):
-    return json.loads((run_dir / "figures.json").read_text())
+    return json.loads((run_dir / "figures.json").read_text("utf-8"))
 
 
 def by_hand(run_dir, x):
@@ -37,7 +37,7 @@ def test_a_run_is_tested_as_it_was_at_its_end(run_dir, tmp_path, capsys):
     target = tmp_path / "figures.json"
     assert main(["evaluate", str(run_dir), "--json", str(target)]) == 0
     expected = figures_of(run_dir)
-    found = json.loads(target.read_text())
+    found = json.loads(target.read_text("utf-8"))
     assert found == {key: expected[key] for key in ("data", "test_loss", "test_accuracy")}
     line = f"test accuracy {found['test_accuracy']:.4f}  test loss {found['test_loss']:.4f}\n"
     assert capsys.readouterr().out == line
@@ -73,7 +73,7 @@ def test_predictions_as_csv_and_npz_are_the_nets(run_dir, small, tmp_path):
     with np.load(archive) as found:
         np.testing.assert_allclose(found["prediction"], expected, rtol=1e-4, atol=1e-7)
         np.testing.assert_array_equal(found["class"], expected.argmax(axis=1))
-    rows = list(csv.reader(table.read_text().splitlines()))
+    rows = list(csv.reader(table.read_text("utf-8").splitlines()))
     assert rows[0] == ["sample", "class", *(str(k) for k in range(10))]
     assert [int(row[0]) for row in rows[1:]] == list(range(20))
     assert [int(row[1]) for row in rows[1:]] == expected.argmax(axis=1).tolist()
@@ -119,7 +119,7 @@ def test_reconstructions_are_predictions_of_the_samples_shape(model, small, tmp_
     out, target = tmp_path / "run", tmp_path / "p.npz"
     figures = run(RunOptions(model, small, epochs=1, out=out)).figures
     assert main(["evaluate", str(out), "--json", str(tmp_path / "f.json")]) == 0
-    assert json.loads((tmp_path / "f.json").read_text())["test_loss"] == figures["test_loss"]
+    assert json.loads((tmp_path / "f.json").read_text("utf-8"))["test_loss"] == figures["test_loss"]
     assert main(["predict", str(out), "--out", str(target)]) == 0
     with np.load(target) as found, np.load(small) as data:
         assert list(found) == ["prediction"]
@@ -134,7 +134,7 @@ def test_a_text_is_the_one_it_was_trained_on(tmp_path, refused):
     out = tmp_path / "run"
     figures = run(RunOptions("char_rnn", str(play), 1, 8, out=out)).figures
     assert main(["evaluate", str(out), "--json", str(tmp_path / "f.json")]) == 0
-    assert json.loads((tmp_path / "f.json").read_text())["test_loss"] == figures["test_loss"]
+    assert json.loads((tmp_path / "f.json").read_text("utf-8"))["test_loss"] == figures["test_loss"]
     assert "characters" in refused("evaluate", out, "--data", other)
 
 
@@ -186,7 +186,7 @@ def test_predictions_need_a_place_before_the_work(run_dir, tmp_path, refused):
 
 def test_the_summary_of_a_run_is_its_nets(run_dir, capsys, refused):
     assert main(["summary", str(run_dir)]) == 0
-    assert capsys.readouterr().out == (run_dir / "summary.txt").read_text()
+    assert capsys.readouterr().out == (run_dir / "summary.txt").read_text("utf-8")
     assert main(["summary", str(run_dir), "--batch-size", "32"]) == 0
     assert re.search(r"peak", capsys.readouterr().out)
     assert "alone" in refused("summary", run_dir, "--classes", "3")
@@ -198,7 +198,7 @@ def test_the_report_is_a_page(run_dir, tmp_path, capsys, refused):
     target = tmp_path / "page.html"
     assert main(["report", str(run_dir), "--out", str(target)]) == 0
     assert capsys.readouterr().out == f"{target}\n"
-    page = target.read_text()
+    page = target.read_text("utf-8")
     assert "val_loss" in page
     assert "fc1/weight" in page
     assert f"{figures_of(run_dir)['parameter_bytes']}"[:3] in page

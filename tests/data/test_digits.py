@@ -39,7 +39,7 @@ def test_every_class_gives_a_fifth_to_the_test():
 def test_the_file_is_small_and_its_source_is_stated():
     files = Path(singanet.data.__file__).parent / "files"
     assert (files / "digits.npz").stat().st_size < 100_000
-    notice = (files / "NOTICE.md").read_text()
+    notice = (files / "NOTICE.md").read_text("utf-8")
     assert "Alpaydin" in notice
     assert "CC BY 4.0" in notice
 

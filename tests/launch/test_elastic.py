@@ -44,7 +44,7 @@ def repairs(tmp_path, one, ranks, how, rank, at):
     assert status == 0, text
     assert f"rank {rank} of {ranks} (process" in text
     assert f"rank '{rank}' of {ranks} has died: the training goes on with {ranks - 1}" in text
-    died = float((folder / "died").read_text())
+    died = float((folder / "died").read_text("utf-8"))
     assert next(when for when, line in lines if "goes on with" in line) - died < 10.0
     first, *others = ended_values(folder, ranks - 1)
     for value, expected in zip(first, one, strict=True):
@@ -108,6 +108,9 @@ def test_a_run_of_the_command_line_goes_on_in_its_folder(rank, tmp_path):
     assert status == 0, text
     assert f"rank '{rank}' of 2 has died" in text
     assert "test accuracy" in text
-    rows = (folder / "run" / "history.csv").read_text().splitlines()[1:]
+    rows = (folder / "run" / "history.csv").read_text("utf-8").splitlines()[1:]
     assert [int(row.split(",")[0]) for row in rows] == list(range(9))
-    assert float(json.loads((folder / "run" / "figures.json").read_text())["test_accuracy"]) > 0.9
+    assert (
+        float(json.loads((folder / "run" / "figures.json").read_text("utf-8"))["test_accuracy"])
+        > 0.9
+    )

@@ -174,7 +174,7 @@ def _followed(
             return status, lines
         if time.monotonic() > end:
             process.kill()
-            raise AssertionError(f"it hangs: {fault}\n" + said.read_text())
+            raise AssertionError(f"it hangs: {fault}\n" + said.read_text("utf-8"))
         time.sleep(0.02)
 
 
@@ -182,7 +182,7 @@ def strike(fault: Fault, launcher: int, folder: Path) -> None:
     """Send the signal of ``fault``; to a rank once there is one."""
     end, pid = time.monotonic() + 5.0, launcher
     while fault.victim >= 0 and pid == launcher and time.monotonic() < end:
-        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text("utf-8").split()
         ranks = {rank: each for child in children for each, rank in _ranks_of(int(child)).items()}
         pid = ranks.get(fault.victim, launcher)
     if pid != launcher or fault.victim < 0:
@@ -194,7 +194,7 @@ def expect_in_time(fault: Fault, folder: Path, lines: list[tuple[float, str]], e
     """That the job has ended, been begun anew or repaired soon; which of these, after what time."""
     if not (folder / "fault").exists():
         return "not reached"
-    began = float((folder / "fault").read_text())
+    began = float((folder / "fault").read_text("utf-8"))
     known = {"restart 1 of": "restarted", "goes on with": "repaired"}
     acts = [(when, what) for when, line in lines for mark, what in known.items() if mark in line]
     when, what = min([*acts, (ended, "ended")])

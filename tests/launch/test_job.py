@@ -113,7 +113,7 @@ def test_rank_0_speaks_for_all(started, tmp_path):
     assert status == 0
     assert out == "out of 0 well an argument\n"
     assert [line for line in err.splitlines() if "launch" not in line] == ["err of 0"]
-    log = (tmp_path / "logs" / "rank-1.log").read_text()
+    log = (tmp_path / "logs" / "rank-1.log").read_text("utf-8")
     assert log.splitlines() == ["out of 1 well an argument", "err of 1"]
 
 

@@ -84,7 +84,7 @@ def job(tmp_path, ranks, how, rank, at, *options, text=TRAINS):
 
 def left(folder):
     """Folders, shared memory and processes of the jobs that said which they are in ``folder``."""
-    jobs = [JobFolder(Path(line)) for line in (folder / "jobs").read_text().splitlines()]
+    jobs = [JobFolder(Path(line)) for line in (folder / "jobs").read_text("utf-8").splitlines()]
     files = [path for job in jobs for path in (job.path, job.shared) if path.exists()]
     return [*files, *(process for job in jobs for process in job.processes())]
 
@@ -115,11 +115,11 @@ def survives(tmp_path, undisturbed, ranks, how, rank, at, *options):
     text = "\n".join(line for _, line in lines)
     (tmp_path / "told.txt").write_text(text)
     assert status == 0, text
-    died = float((folder / "died").read_text())
+    died = float((folder / "died").read_text("utf-8"))
     seconds = next(when for when, line in lines if "restart 1 of 1" in line) - died
     assert seconds < 10.0, text
     # It dies before the checkpoint of its step is written: none before that was lost.
-    assert int((folder / "taken").read_text()) == STEPS - (at - 1) // SAVED * SAVED
+    assert int((folder / "taken").read_text("utf-8")) == STEPS - (at - 1) // SAVED * SAVED
     # The rank with its step, and for others what they waited for.
     assert f"of {ranks} (process" in text
     assert "step " in text

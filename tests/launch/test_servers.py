@@ -84,9 +84,11 @@ def test_jobs_go_on_to_the_bit_from_the_last_snapshot_of_all_servers(tmp_path):
     for how, victim in (("kill", 1), ("kill", 3), ("stop", 2)):
         said, folder = job(tmp_path, how, victim)
         # At most the steps since the last one are lost.
-        assert (folder / "begun").read_text().split() == ["0", "6"]
+        assert (folder / "begun").read_text("utf-8").split() == ["0", "6"]
         assert f"rank {victim} of 4" in said
-        seconds = float((folder / "ended").read_text()) - float((folder / "died").read_text())
+        seconds = float((folder / "ended").read_text("utf-8")) - float(
+            (folder / "died").read_text("utf-8")
+        )
         assert seconds < 60
         for name, value in values(folder).items():
             np.testing.assert_array_equal(value, expected[name])

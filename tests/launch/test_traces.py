@@ -21,7 +21,7 @@ def test_each_rank_is_a_process_in_one_trace(tmp_path):
     with part_of(trace, 1).open("a") as killed:
         killed.write('{"ph": "X", "na')
     merge_traces(trace, 3)
-    events = json.loads(trace.read_text())["traceEvents"]
+    events = json.loads(trace.read_text("utf-8"))["traceEvents"]
     assert list(tmp_path.iterdir()) == [trace]
     for number in (0, 1):
         own = [event for event in events if event["pid"] == number]

@@ -127,7 +127,7 @@ def _keep(folder):
 def main(count, progress=None, workers=1):
     """Read ``count`` files, but for those that ``progress``, a file, tells of already."""
     path = None if progress is None else Path(progress)
-    done = json.loads(path.read_text()) if path and path.exists() else {}
+    done = json.loads(path.read_text("utf-8")) if path and path.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         todo = [j for j in jobs(count, folder) if f"{j[0]} {j[1]} {j[2]}" not in done]
         for job, counts, most in run(todo, workers):

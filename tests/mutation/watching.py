@@ -20,7 +20,7 @@ class Peak:
 
     def _status(self, key):
         with contextlib.suppress(OSError):
-            text = Path("/proc/self/status").read_text()
+            text = Path("/proc/self/status").read_text("utf-8")
             return int(text.split(f"{key}:")[1].split()[0]) << 10
         return 0
 

@@ -388,7 +388,7 @@ from singanet.loss import SquaredError
 from singanet.optimizer import Adam
 
 def resident(key):
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 def run(depth, width, keep, folder):

@@ -14,7 +14,7 @@ from singanet.report.confusion_log import write_confusion
 
 def test_counts_the_validation_data_with_the_trained_net(fit, net, data, tmp_path):
     fit([ConfusionLog(tmp_path / "confusion.json", ["none", "one", "both"])])
-    found = json.loads((tmp_path / "confusion.json").read_text())
+    found = json.loads((tmp_path / "confusion.json").read_text("utf-8"))
     x, y = data[0][40:], data[1][40:]
     taken = net.predict(x).argmax(axis=1)
     expected = [[int(((y == i) & (taken == j)).sum()) for j in range(3)] for i in range(3)]
@@ -23,7 +23,7 @@ def test_counts_the_validation_data_with_the_trained_net(fit, net, data, tmp_pat
 
 def test_classes_without_labels_are_numbered(fit, tmp_path):
     fit([ConfusionLog(tmp_path / "confusion.json")], epochs=1)
-    assert json.loads((tmp_path / "confusion.json").read_text())["labels"] == ["0", "1", "2"]
+    assert json.loads((tmp_path / "confusion.json").read_text("utf-8"))["labels"] == ["0", "1", "2"]
 
 
 def test_another_number_of_labels_is_refused_before_the_first_step(fit, net, tmp_path):

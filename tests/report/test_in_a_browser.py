@@ -44,7 +44,9 @@ def test_loads_without_errors_and_shows_its_headings(report, tmp_path):
 
 
 def test_the_check_hears_what_a_page_complains_of(report, tmp_path):
-    html = report.read_text().replace("</main>", "<script>1</script><img src='https://x.invalid/'>")
+    html = report.read_text("utf-8").replace(
+        "</main>", "<script>1</script><img src='https://x.invalid/'>"
+    )
     report.write_text(html)
     _, said = browse(report, tmp_path / "profile", "--dump-dom")
     assert len(said) >= 2  # the page's own policy forbids both

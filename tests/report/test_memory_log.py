@@ -10,7 +10,7 @@ from singanet.training.callbacks import ModelCheckpoint
 
 
 def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def test_every_step_and_every_epoch_when_asked_for(fit, tmp_path):
@@ -37,7 +37,7 @@ def test_a_resumed_training_goes_on_with_the_clock(fit, tmp_path):
     path = tmp_path / "memory.jsonl"
     log, checkpoint = MemoryLog(path, 1e6), ModelCheckpoint(tmp_path / "states")
     fit([log, checkpoint], epochs=1)
-    text = path.read_text()
+    text = path.read_text("utf-8")
     path.write_text(text.replace(text.splitlines()[-1], '{"seconds": 100.0, "epoch": 0}'))
     fit([log, checkpoint], epochs=2, resume=tmp_path / "states")
     found = lines(path)

@@ -174,7 +174,7 @@ def test_nothing_is_followed_out_of_the_folder(run_dir, tmp_path, fit, name):
         write_report(run_dir)
     with pytest.raises(FileAccessError, match="a file of the folder itself; received a link"):
         fit(recorders(run_dir))
-    assert victim.read_text() == "a secret"
+    assert victim.read_text("utf-8") == "a secret"
     # A link within the folder leads nowhere else; the user's own target may be one.
     (run_dir / name).unlink()
     (run_dir / "other").write_text("{}" if name.endswith("json") else "")
@@ -182,5 +182,5 @@ def test_nothing_is_followed_out_of_the_folder(run_dir, tmp_path, fit, name):
     out = tmp_path / "page.html"
     out.symlink_to(victim)
     assert write_report(run_dir, out) == out
-    assert "<html" in victim.read_text()
+    assert "<html" in victim.read_text("utf-8")
     read_run(run_dir)

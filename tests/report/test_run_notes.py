@@ -18,7 +18,7 @@ from singanet.training.callbacks import EarlyStopping
 def test_says_before_the_first_step_what_is_trained(fit, net, tmp_path):
     settings = {"data": "digits", "augment": True, "shape": (1, 8), "type": np.float16, "x": 1e999}
     fit([RunNotes(tmp_path / "run", settings)], epochs=2)
-    config = json.loads((tmp_path / "run" / "config.json").read_text(), parse_constant=float)
+    config = json.loads((tmp_path / "run" / "config.json").read_text("utf-8"), parse_constant=float)
     assert config["epochs"] == 2
     assert config["learning_rate"] == 0.1
     assert config["loss"] == {"class": "SoftmaxCrossEntropy", "arguments": {}}
@@ -30,7 +30,7 @@ def test_says_before_the_first_step_what_is_trained(fit, net, tmp_path):
     assert config["shape"] == [1, 8]
     assert config["augment"] is True
     assert config["x"] == "inf"
-    assert (tmp_path / "run" / "summary.txt").read_text() == net.summary() + "\n"
+    assert (tmp_path / "run" / "summary.txt").read_text("utf-8") == net.summary() + "\n"
     root = ElementTree.parse(tmp_path / "run" / "net.svg").getroot()
     assert root.tag.endswith("svg")
 
@@ -38,7 +38,7 @@ def test_says_before_the_first_step_what_is_trained(fit, net, tmp_path):
 def test_the_optimizer_can_be_built_again_with_what_fit_put_around_it(fit, net, tmp_path):
     net.compile(SGD(lr=Step(0.1, 5), momentum=0.9))
     fit([RunNotes(tmp_path)], epochs=1, clip=2.0, accumulate=2)
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
     made = Wrapper.from_config(config["optimizer"])
     assert isinstance(made, Accumulator)
     assert made.every == 2
@@ -57,7 +57,7 @@ def test_the_optimizer_can_be_built_again_with_what_fit_put_around_it(fit, net, 
 def test_what_is_no_data_is_shown_as_python_does(fit, net, tmp_path):
     net.compile(SGD(lr=abs, momentum=0.5))
     fit([RunNotes(tmp_path)], epochs=1)
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
     assert config["optimizer"] == {
         "class": "SGD",
         "arguments": {"lr": "<built-in function abs>", "momentum": 0.5},
@@ -67,7 +67,7 @@ def test_what_is_no_data_is_shown_as_python_does(fit, net, tmp_path):
 def test_schedules_are_named(fit, net, tmp_path):
     net.compiled.optimizer.lr = lambda step: 0.1
     fit([RunNotes(tmp_path)], epochs=1)
-    assert json.loads((tmp_path / "config.json").read_text())["learning_rate"] == "function"
+    assert json.loads((tmp_path / "config.json").read_text("utf-8"))["learning_rate"] == "function"
 
 
 def test_the_outcome_tells_how_it_ended_and_the_best_epoch(fit, tmp_path):
@@ -78,7 +78,7 @@ def test_the_outcome_tells_how_it_ended_and_the_best_epoch(fit, tmp_path):
                 raise ValueError("out of order")
 
     def outcome():
-        return json.loads((tmp_path / "outcome.json").read_text())
+        return json.loads((tmp_path / "outcome.json").read_text("utf-8"))
 
     history = fit([RunNotes(tmp_path)])
     best = int(np.argmin(history["val_loss"]))

@@ -16,7 +16,7 @@ def test_the_file_is_replaced_whole(tmp_path):
     path = tmp_path / "figures.json"
     path.write_text("old")
     write_json(path, {"a": 1.5, "b": None})
-    assert json.loads(path.read_text()) == {"a": 1.5, "b": None}
+    assert json.loads(path.read_text("utf-8")) == {"a": 1.5, "b": None}
     assert [p.name for p in tmp_path.iterdir()] == ["figures.json"]
 
 
@@ -29,7 +29,7 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path, monkeypatch):
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(FileAccessError, match=r"figures.json': .*no space left"):
         write_json(path, {"a": 1.5})
-    assert path.read_text() == "old"
+    assert path.read_text("utf-8") == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["figures.json"]
 
 

@@ -697,8 +697,8 @@ def test_only_rank_0_prints_and_writes(tmp_path, capsys):
         return net.fit(X, Y, batch_size=9, epochs=2, callbacks=callbacks), net.evaluate(X, Y).loss
 
     every = on(3, work)
-    assert (tmp_path / "own").read_text() == "0\n1\n"
-    assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
+    assert (tmp_path / "own").read_text("utf-8") == "0\n1\n"
+    assert len((tmp_path / "log.csv").read_text("utf-8").splitlines()) == 3
     said = capsys.readouterr()
     assert said.out == "epoch 0\nepoch 1\n"
     assert said.err.count("epoch 1/2") == said.err.count("epoch 2/2") == 1

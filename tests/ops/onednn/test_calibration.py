@@ -47,7 +47,7 @@ def fresh(ops):
 def test_it_is_measured_once_and_kept_for_the_next_process(ops, path, calls):
     assert [ops.speeds(), ops.speeds(), fresh(ops).speeds()] == [MINE] * 3
     assert len(calls) == 1
-    assert json.loads(path.read_text())["speeds"] == MINE._asdict()
+    assert json.loads(path.read_text("utf-8"))["speeds"] == MINE._asdict()
 
 
 def test_choices_and_speeds_do_not_write_over_each_other(ops, path, calls):
@@ -92,7 +92,7 @@ def test_a_folder_in_place_of_the_file_leaves_those_built_in(ops, path, calls):
 )
 def test_damaged_speeds_are_told(ops, path, calls, damage):
     assert ops.speeds() == MINE
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text("utf-8"))
     path.write_text(json.dumps({**content, "speeds": damage}))
     with pytest.warns(RuntimeWarning, match="speeds are damaged"):
         assert fresh(ops).speeds() in (MINE, BUILT_IN)

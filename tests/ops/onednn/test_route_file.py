@@ -118,10 +118,10 @@ def test_a_damaged_file_is_told_and_not_used(path, content, reason):
 
 def test_damaged_choices_are_told(path):
     route_file.add(path, "3.9.1", 1, {CASE: "winograd"})
-    path.write_text(path.read_text().replace("winograd", "windmill"))
+    path.write_text(path.read_text("utf-8").replace("winograd", "windmill"))
     with pytest.warns(RuntimeWarning, match="choice 0 is damaged"):
         assert route_file.read("3.9.1") == {}
-    path.write_text(path.read_text()[:-40])
+    path.write_text(path.read_text("utf-8")[:-40])
     with pytest.warns(RuntimeWarning, match="not used"):
         assert route_file.read("3.9.1") == {}
 

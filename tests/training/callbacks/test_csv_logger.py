@@ -88,7 +88,7 @@ def test_no_interrupt_takes_a_line_of_the_epochs_before(tmp_path):
     for epoch in range(3):
         history.record(epoch, {"loss": 1 / (epoch + 1)})
     history.to_csv(path)
-    before = path.read_text().splitlines()[:3]
+    before = path.read_text("utf-8").splitlines()[:3]
     more = True
     while more:
         line += 1
@@ -96,6 +96,6 @@ def test_no_interrupt_takes_a_line_of_the_epochs_before(tmp_path):
         logger._session = SimpleNamespace(history=history, resumed=True)
         more = struck_at(line, partial(logger.on_epoch_end, 2, {"loss": 1 / 3}))
         logger.on_train_end()
-        assert path.read_text().splitlines()[:3] == before
+        assert path.read_text("utf-8").splitlines()[:3] == before
     assert line > 50
-    assert len(path.read_text().splitlines()) == 4
+    assert len(path.read_text("utf-8").splitlines()) == 4

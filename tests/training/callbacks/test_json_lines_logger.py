@@ -13,7 +13,7 @@ def test_lines_of_steps_and_epochs(build, data, feign, tmp_path):
     log = JSONLinesLogger(path, every_steps=3)
     watched = feign(mine=[1.0, float("nan")])
     history = build().fit(*data, batch_size=10, epochs=2, callbacks=[watched, log], verbose=False)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert [(line["event"], line["step"]) for line in lines] == [
         ("step", 3), ("epoch", 4), ("step", 6), ("epoch", 8),
     ]  # fmt: skip

@@ -32,7 +32,7 @@ def test_norms_are_those_of_the_gradients(build, data, tmp_path):
         assert figures[name]["gradient_norm_max"] == pytest.approx(max(norms[name]), rel=1e-4)
         weight = np.sqrt(np.sum(np.float64(value) ** 2))
         assert figures[name]["weight_norm"] == pytest.approx(weight, rel=1e-4, abs=1e-6)
-    assert [json.loads(line) for line in path.read_text().splitlines()] == watch.epochs
+    assert [json.loads(line) for line in path.read_text("utf-8").splitlines()] == watch.epochs
 
 
 def test_every_so_many_steps(build, data, monkeypatch):
